@@ -3,11 +3,12 @@
 import argparse
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file, override
-from jaxzoo.cli.runner import run, say, use_compilation_cache
+from jaxzoo.cli.runner import Main, run, say, use_compilation_cache
 from jaxzoo.whole_files import write_whole
 
 PROGRAM = "python -m jaxzoo.compare"
@@ -15,11 +16,6 @@ DESCRIPTION = """Scores trained models (directories of runs, or .safetensors fil
 one: loss with standard errors of paired differences, accuracy or bits per byte, parameters, bytes of the state,
 tokens/s. Fields of the first run's data and training can be overridden by their dotted names, such as --data.path DIR
 or --train.valid-batch-size 16, for all models. Nothing is written to the runs."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(_compare, argv, out_of_memory="out of memory; try a smaller --train.valid-batch-size")
 
 
 def _compare(argv: Sequence[str]) -> None:
@@ -59,3 +55,6 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--out", metavar="FILE", type=Path, help="write the numbers to this file, as JSON")
     parser.add_argument("--picture", metavar="FILE", type=Path, help="draw the numbers to this file (.png, .svg)")
     return parser
+
+
+main: Main = partial(run, _compare, out_of_memory="out of memory; try a smaller --train.valid-batch-size")

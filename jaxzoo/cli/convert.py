@@ -2,11 +2,12 @@
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from jaxzoo.cli.config_file import load_config
 from jaxzoo.cli.flags import ArgumentParser, UsageError, which_checkpoint
-from jaxzoo.cli.runner import run, say
+from jaxzoo.cli.runner import Main, run, say
 
 PROGRAM = "python -m jaxzoo.convert"
 
@@ -14,11 +15,6 @@ DESCRIPTION = """Makes a run from a local folder in the format of the Hugging Fa
 or pytorch_model.bin, in one file or several with an index; tokenizer.json), for python -m jaxzoo.evaluate, generate,
 export, plan, and train --init-from. --run writes such a folder from a run instead. docs/checkpoints.md has the table of
 families."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(_convert, argv, out_of_memory="out of memory; the model is on the host once, in float32")
 
 
 def _convert(argv: Sequence[str]) -> None:
@@ -95,3 +91,6 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help=dtype)
     parser.add_argument("--report", action="store_true", help="print the mapping, one line per tensor")
     return parser
+
+
+main: Main = partial(run, _convert, out_of_memory="out of memory; the model is on the host once, in float32")

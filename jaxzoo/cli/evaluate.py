@@ -6,11 +6,12 @@ pairs, slower rotary positions. The fields may change what the model computes, n
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file, positive, which_checkpoint
-from jaxzoo.cli.runner import run, use_compilation_cache
+from jaxzoo.cli.runner import Main, run, use_compilation_cache
 from jaxzoo.data.statistics.bigram_counts import THRESHOLD
 
 DESCRIPTION = """Scores a trained model on the validation sets of its run; with --slices, its associative recall on
@@ -33,11 +34,6 @@ OPTIONS_OF: dict[str, tuple[str, ...]] = {
     "tasks": ("data", "limit", "batch_size", "scorer", "resume"),
 }
 """Options that belong to --slices and --tasks."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(_evaluate, argv, out_of_memory="out of memory; try a smaller --train.valid-batch-size")
 
 
 def _evaluate(argv: Sequence[str]) -> None:
@@ -129,3 +125,6 @@ def _options() -> argparse.ArgumentParser:
     resume = "go on with the evaluation that was stopped: the tasks that --out has are not asked again"
     add("--resume", action="store_true", default=None, help=resume)
     return parser
+
+
+main: Main = partial(run, _evaluate, out_of_memory="out of memory; try a smaller --train.valid-batch-size")

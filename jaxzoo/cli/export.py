@@ -2,12 +2,13 @@
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file, which_checkpoint
-from jaxzoo.cli.runner import run, say
+from jaxzoo.cli.runner import Main, run, say
 from jaxzoo.whole_files import write_whole
 
 if TYPE_CHECKING:
@@ -23,11 +24,6 @@ names of the variables, the config, the step, the tokenizer's fingerprint and a 
 as --run. --dtype bfloat16 halves the matrices, which are read back as float32.
 --import makes a run directory from such a file, for python -m jaxzoo.evaluate, jaxzoo.generate and, by --init-from,
 jaxzoo.train."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(_export, argv)
 
 
 def _export(argv: Sequence[str]) -> None:
@@ -110,3 +106,6 @@ def _options() -> argparse.ArgumentParser:
         "--config", metavar="FILE", help="the run's config file; needed where it defines classes of its own"
     )
     return parser
+
+
+main: Main = partial(run, _export)

@@ -143,38 +143,33 @@ class Printer:
     """
 
     def __init__(self, stream: TextIO, beginnings: Sequence[str]):
-        self._stream = stream
+        self._stream, self._row = stream, 0
         self._waiting = list(beginnings)
         self._ended = [False] * len(beginnings)
-        self._row = -1
-        self._next()
+        self._waiting[0] = self._heading() + self._waiting[0]
+        self.write(0, "")
 
     def write(self, row: int, text: str) -> None:
         """Adds to the text of a row."""
         self._waiting[row] += text
-        self._print()
+        while self._row < len(self._waiting):
+            self._stream.write(self._waiting[self._row])
+            self._waiting[self._row] = ""
+            if not self._ended[self._row]:
+                break
+            self._row += 1
+            if self._row < len(self._waiting):
+                self._stream.write("\n" + self._heading())
+        self._stream.flush()
 
     def end(self, row: int, text: str = "") -> None:
         """Adds the last part of a row; further calls change nothing."""
-        if not self._ended[row]:
-            self._waiting[row] += text + "\n"
-            self._ended[row] = True
-        self._print()
+        last = "" if self._ended[row] else text + "\n"
+        self._ended[row] = True
+        self.write(row, last)
 
-    def _next(self) -> None:
-        self._row += 1
-        if len(self._waiting) > 1 and self._row < len(self._waiting):
-            self._stream.write(f"{chr(10) * bool(self._row)}==> prompt {self._row + 1} <==\n")
-        self._print()
-
-    def _print(self) -> None:
-        if self._row == len(self._waiting):
-            return
-        self._stream.write(self._waiting[self._row])
-        self._stream.flush()
-        self._waiting[self._row] = ""
-        if self._ended[self._row]:
-            self._next()
+    def _heading(self) -> str:
+        return f"==> prompt {self._row + 1} <==\n" if len(self._waiting) > 1 else ""
 
 
 main: Main = make_main(

@@ -4,13 +4,14 @@ import argparse
 import dataclasses
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.flags import ArgumentParser, UsageError, override, which_checkpoint
 from jaxzoo.cli.progress import ProgressLines
-from jaxzoo.cli.runner import run, say, use_compilation_cache
+from jaxzoo.cli.runner import Main, run, say, use_compilation_cache
 from jaxzoo.config_io import Json, to_json
 from jaxzoo.json_files import read_json
 from jaxzoo.screen import Failure
@@ -29,11 +30,6 @@ from its inputs, layer by layer; the run OUT-transfer holds the result. Finetuni
 of all parameters or of low-rank adapters; the run OUT. With --finetune.tokens 0 OUT holds the result of the transfer.
 Fields of the data, the optimizer and the training of the run can be overridden by their dotted names, such as
 --data.path DIR or --train.batch-size 8. Prints loss, recall on text, state and decode speed at each stage."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(_linearize, argv, out_of_memory="out of memory; try a smaller --train.batch-size")
 
 
 def _linearize(argv: Sequence[str]) -> None:
@@ -223,3 +219,6 @@ def _options() -> argparse.ArgumentParser:
     resume = "continue: a complete transfer is kept, an incomplete one begins again, finetuning continues"
     parser.add_argument("--resume", action="store_true", help=resume)
     return parser
+
+
+main: Main = partial(run, _linearize, out_of_memory="out of memory; try a smaller --train.batch-size")

@@ -25,7 +25,7 @@ HALF_LINE = 1000
 
 def run(
     command: Callable[[Sequence[str]], None],
-    argv: Sequence[str] | None,
+    argv: Sequence[str] | None = None,
     *,
     interrupted: str = "interrupted",
     out_of_memory: str = "out of memory",
@@ -66,8 +66,9 @@ def run(
     return 0
 
 
-Main: TypeAlias = Callable[[Sequence[str] | None], int]
-"""`main` of a command: takes the words of a command line (None: the process's own), returns the exit status."""
+Main: TypeAlias = Callable[..., int]
+"""`main` of a command, such as `functools.partial(run, command)`: takes the words of a command line (None: the
+process's own), returns the exit status."""
 
 
 GOES_ON = "interrupted; the same command goes on from here"

@@ -10,11 +10,12 @@ import shutil
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.cli.runner import run
+from jaxzoo.cli.runner import Main, run
 from jaxzoo.cli.sweep_options import open_sweep, parse
 from jaxzoo.screen import Failure, Screen
 
@@ -25,11 +26,6 @@ if TYPE_CHECKING:
     from jaxzoo.sweep.workers import LocalWorkers
 
 PAGE = "report.html"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(_sweep, argv, interrupted="interrupted; finished work is kept: continue with the same command")
 
 
 def _sweep(argv: Sequence[str]) -> None:
@@ -198,3 +194,6 @@ def _name(path: Path) -> str:
     """Name of a sweep on a page: that of its directory, after the figure's where it is one scale of a figure."""
     path = path.resolve()
     return f"{path.parent.name}-{path.name}" if (path.parent / "sweep.json").is_file() else path.name
+
+
+main: Main = partial(run, _sweep, interrupted="interrupted; finished work is kept: continue with the same command")

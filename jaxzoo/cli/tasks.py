@@ -3,12 +3,13 @@
 import argparse
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from jaxzoo.checked import Checked, PositiveInt, Seed
 from jaxzoo.cli.config_file import TASK_FLAG, find_class, normal_name
 from jaxzoo.cli.flags import ArgumentParser, UsageError, flags_of, parse_flags
-from jaxzoo.cli.runner import run
+from jaxzoo.cli.runner import Main, run
 from jaxzoo.tasks.demos import DEMOS, Demo
 
 if TYPE_CHECKING:
@@ -34,11 +35,6 @@ class TasksCommand(Checked):
     """Seed of the examples."""
     split: Literal["train", "test"] = "train"
     """Which of the two disjoint sets of examples."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(_show, argv)
 
 
 def _show(argv: Sequence[str]) -> None:
@@ -130,3 +126,6 @@ def format_example(tokens: Sequence[int], labels: Sequence[str]) -> str:
             "\n".join(f"{name:8}" + "".join(f"{cell:>{width}}" for cell in row) for name, row in cells.items())
         )
     return "\n\n".join(blocks)
+
+
+main: Main = partial(run, _show)

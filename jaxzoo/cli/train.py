@@ -8,11 +8,12 @@ import argparse
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from jaxzoo.cli.config_file import add_config_options, read_config
 from jaxzoo.cli.flags import ArgumentParser, UsageError, positive
-from jaxzoo.cli.runner import quieten, run, say, use_compilation_cache
+from jaxzoo.cli.runner import Main, quieten, run, say, use_compilation_cache
 from jaxzoo.config_io import to_json
 from jaxzoo.screen import mute
 from jaxzoo.train.run_dir import RunDirectory, default_run_dir
@@ -23,16 +24,6 @@ DESCRIPTION = """Trains a model of sequence mixers on a recall task or on text. 
 field; any field can be overridden by its dotted name, such as --model.d-model 128 or
 --model.pattern.1.n-heads 4. Add --config FILE (and --model.mixer NAME) to this --help to see all fields
 of that file (with that mixer), their meaning and value."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(
-        _train,
-        argv,
-        interrupted="interrupted before training began; nothing was written",
-        out_of_memory="out of memory; try a smaller --train.batch-size, or more devices by --mesh.fsdp",
-    )
 
 
 def _train(argv: Sequence[str]) -> None:
@@ -171,3 +162,11 @@ def _part_of_run(options: argparse.Namespace) -> Iterator[None]:
         if not is_leader():
             mute()
         yield
+
+
+main: Main = partial(
+    run,
+    _train,
+    interrupted="interrupted before training began; nothing was written",
+    out_of_memory="out of memory; try a smaller --train.batch-size, or more devices by --mesh.fsdp",
+)

@@ -28,10 +28,6 @@ class ProcessPlace(NamedTuple):
     """Number of this process, from 0 on."""
 
 
-class MeetingError(ValueError):
-    """The processes have not met."""
-
-
 @contextlib.contextmanager
 def joined(
     place: ProcessPlace | None,
@@ -47,7 +43,7 @@ def joined(
       say: prints a line for the user.
 
     Raises:
-      MeetingError: there is no cluster, or process 0 cannot listen. Where processes are missing after `wait` seconds,
+      ValueError: there is no cluster, or process 0 cannot listen. Where processes are missing after `wait` seconds,
         this one says so and ends with status 2.
     """
     if place and place.n_processes == 1:
@@ -80,9 +76,9 @@ def _meet(place: ProcessPlace | None, wait: int, say: Callable[[str], None]) -> 
             )
         except (ValueError, TypeError, RuntimeError) as error:  # "coordinator_address should be defined."
             if place:
-                raise MeetingError(f"the processes cannot meet at {place.coordinator}: {error}") from error
+                raise ValueError(f"the processes cannot meet at {place.coordinator}: {error}") from error
             known = "Slurm, Open MPI, Kubernetes (with the package kubernetes), a Cloud TPU"
-            raise MeetingError(f"--distributed finds none of {known} ({error}); use --coordinator instead") from error
+            raise ValueError(f"--distributed finds none of {known} ({error}); use --coordinator instead") from error
 
 
 @contextlib.contextmanager
@@ -110,4 +106,4 @@ def _check_port(port: int) -> None:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("", port))
     except OSError as error:
-        raise MeetingError(f"--coordinator: port {port}: {error.strerror}; choose another port") from error
+        raise ValueError(f"--coordinator: port {port}: {error.strerror}; choose another port") from error

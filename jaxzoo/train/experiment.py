@@ -25,10 +25,6 @@ from jaxzoo.train.speed import Speed, step_work
 from jaxzoo.train.start import Start, begin
 
 
-class TrainingError(Failure):
-    """Training failed in the middle; the message says what is kept."""
-
-
 def run_experiment(
     config: ExperimentConfig,
     run: RunDirectory,
@@ -57,7 +53,7 @@ def run_experiment(
     Raises:
       ValueError: model, data, mesh or checkpoint do not fit; nothing was written.
       OSError: the same of what could not be read, or written.
-      TrainingError: a disk or the numbers failed in the middle, or no checkpoint can be used.
+      Failure: a disk or the numbers failed in the middle, or no checkpoint can be used.
     """
     screen = Screen(sys.stdout if is_leader() else None)
     check_kernels(config.train)
@@ -140,7 +136,7 @@ def _train(session: Session, run: RunDirectory, start: Start, screen: Screen, pr
             try:
                 course.train(around)
             except NonFiniteError as error:
-                raise TrainingError(f"{error}; {_last_saved(course.checkpoints, run)}") from error
+                raise Failure(f"{error}; {_last_saved(course.checkpoints, run)}") from error
         course.draw()
     row = course.log.last("valid/loss")
     if stop.requested:
@@ -181,7 +177,7 @@ def _failing(run: RunDirectory) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise TrainingError(f"{error}; stopped, complete checkpoints are kept in {run.checkpoints}") from error
+        raise Failure(f"{error}; stopped, complete checkpoints are kept in {run.checkpoints}") from error
 
 
 @contextlib.contextmanager

@@ -74,7 +74,7 @@ def read_origin(place: CheckpointPlace, session: Session) -> Origin:
     variables, seal = read_merged(run, place.step, session.config.model, abstract, f"{OPTION} {source}", end)
     tokenizer = tokenizer_of(seal.cursor)
     if isinstance(run, ExportedFile):
-        note = {"file": str(source), "step": seal.step, "digest": read_header(source).digest}
+        note = {"file": str(source), "step": seal.step, "digest": read_header(source)[1]}
     else:
         note = {"run": str(source), "step": seal.step, "digest": variables_digest(variables)}
     broken = first_not_finite(variables)

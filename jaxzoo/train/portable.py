@@ -9,7 +9,7 @@ that do not learn, JSON) and `jaxzoo_version`.
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,15 +29,6 @@ from jaxzoo.whole_files import replacing
 EXTENSION = ".safetensors"
 
 
-class Header(NamedTuple):
-    """Metadata of a file."""
-
-    seal: Seal
-    """That of a checkpoint with these variables; the sums of its digests are unknown, and 0."""
-    digest: str
-    """Joint digest of all variables."""
-
-
 class ExportedFile(RunDirectory):
     """A file as a run of which it is all that there is: config and model."""
 
@@ -47,7 +38,7 @@ class ExportedFile(RunDirectory):
 
     def read_config(self) -> Json:
         """The experiment. Raises as `read_header` does."""
-        return read_header(self.model).seal.config
+        return read_header(self.model)[0].config
 
 
 def write_portable(file: Path, variables: Variables, seal: Seal) -> None:
@@ -99,8 +90,9 @@ def _sort_metadata(file: Path) -> None:
         content.write(text.ljust(size))
 
 
-def read_header(file: Path) -> Header:
-    """Reads the metadata of a file, without its arrays.
+def read_header(file: Path) -> tuple[Seal, str]:
+    """Reads the metadata of a file, without its arrays: the seal of a checkpoint with these variables (the sums of its
+    digests are unknown, and 0), and the joint digest of all variables.
 
     Raises:
       ValueError: it is none that `write_portable` has written.
@@ -115,20 +107,20 @@ def read_header(file: Path) -> Header:
         sums = {f"{kinds[name]}/{name.replace('.', '/')}": ArrayDigest(shape, "", 0) for name, shape in shapes.items()}
         cursor = {"fingerprint": f"{metadata['tokenizer']}:exported"} if metadata["tokenizer"] else {}
         seal = Seal(int(metadata["step"]), cursor, parse_json(metadata["config"], dict, where="config"), 0, sums)
-        return Header(seal, metadata["digest"])
+        return seal, metadata["digest"]
     except (LookupError, ValueError):
         raise ValueError(
             f"{file} is no model of jaxzoo: its metadata must be those of python -m jaxzoo.export"
         ) from None
 
 
-def read_portable(file: Path, header: Header, abstract: Variables) -> Variables:
+def read_portable(file: Path, digest: str, abstract: Variables) -> Variables:
     """The variables of a file, read one after the other to where they belong.
 
     Args:
       file: its place.
-      header: its metadata; names and shapes are those of `abstract`.
-      abstract: shapes, dtypes and shardings to read into; any mesh will do.
+      digest: joint digest of its variables.
+      abstract: its names and shapes, with dtypes and shardings to read into; any mesh will do.
 
     Raises:
       ValueError: an array has another dtype.
@@ -149,7 +141,7 @@ def read_portable(file: Path, header: Header, abstract: Variables) -> Variables:
             return jax.make_array_from_callback(x.shape, x.sharding, lambda index: array[index])
 
         variables = Variables(*(jax.tree.map_with_path(read, tree) for tree in abstract))
-    if variables_digest(variables) != header.digest:
+    if variables_digest(variables) != digest:
         raise OSError(
             f"{file} holds other numbers than were written: the digest of its arrays is not that which it says"
         )

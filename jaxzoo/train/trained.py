@@ -180,11 +180,11 @@ def read_stored(run: RunDirectory, step: Which, abstract: Variables, where: str,
         return Variables(**read_arrays(folder, seal, abstract._asdict())), seal
 
     if run.model.is_file():
-        header = read_header(run.model)
-        if isinstance(step, int) and step != header.seal.step:
-            raise ValueError(f"checkpoint {step} must be {header.seal.step}, the only one in {run.path}")
-        check(header.seal)
-        return read_portable(run.model, header, abstract), header.seal
+        seal, digest = read_header(run.model)
+        if isinstance(step, int) and step != seal.step:
+            raise ValueError(f"checkpoint {step} must be {seal.step}, the only one in {run.path}")
+        check(seal)
+        return read_portable(run.model, digest, abstract), seal
     steps = list(folders(run.checkpoints))
     if isinstance(step, int) and steps and step not in steps:
         raise ValueError(f"checkpoint {step} must be one of {', '.join(map(str, sorted(steps)))}, those in {run.path}")
