@@ -53,6 +53,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def seed(text: str) -> int:
+    """Value of an option that is a seed."""
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"{text!r} must be in [0, 2^32)")
+    return int(text)
+
+
 def parse_flags(
     declared: Callable[..., Parsed],
     flags: Sequence[str],

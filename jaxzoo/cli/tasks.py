@@ -1,14 +1,12 @@
 """`python -m jaxzoo.tasks --task mqar --show 3`: prints examples of a recall task."""
 
 import argparse
-import dataclasses
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from jaxzoo.checked import Checked, PositiveInt, Seed
 from jaxzoo.cli.config_file import TASK_FLAG, find_class, normal_name
-from jaxzoo.cli.flags import ArgumentParser, UsageError, flags_of, parse_flags
+from jaxzoo.cli.flags import ArgumentParser, UsageError, parse_flags, positive, seed
 from jaxzoo.cli.runner import Main, run
 from jaxzoo.tasks.demos import DEMOS, Demo
 
@@ -23,18 +21,8 @@ asked. Each task has flags of its own: add --task NAME to this --help to see the
 _COLUMNS = 16
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TasksCommand(Checked):
-    """Options that all tasks share."""
-
-    task: str = "mqar"
-    """Which task."""
-    show: PositiveInt = 3
-    """How many examples to print."""
-    seed: Seed = 0
-    """Seed of the examples."""
-    split: Literal["train", "test"] = "train"
-    """Which of the two disjoint sets of examples."""
+OWN = ("--task", "--show", "--seed", "--split")
+"""Options that all tasks share."""
 
 
 def _show(argv: Sequence[str]) -> None:
@@ -56,23 +44,21 @@ def _show(argv: Sequence[str]) -> None:
         print(f"\n{command.split} example {number}\n{shown}")
 
 
-def parse_command(argv: Sequence[str]) -> tuple[TasksCommand, "TaskConfig"]:
+def parse_command(argv: Sequence[str]) -> "tuple[argparse.Namespace, TaskConfig]":
     """Reads the command line; prints help and exits with 0 where asked to. Raises `ValueError`."""
     options, flags = _options().parse_known_args(argv)
-    given = vars(options)
-    wants_help = given.pop("help", False)
-    if wants_help and "task" not in given:
+    if options.help and options.task is None:
         print(_options(tasks=True).format_help(), end="")
         raise SystemExit(0)
-    command = TasksCommand(**given)
-    demo = _demo(command.task)
-    if command.task in DEMOS:
-        _refuse_others(command.task, flags)
-    if wants_help:
+    options.task = options.task or "mqar"
+    demo = _demo(options.task)
+    if options.task in DEMOS:
+        _refuse_others(options.task, flags)
+    if options.help:
         print(_options().format_help())
         flags = [*flags, "--help"]
-    known = [*demo.flags, *flags_of(TasksCommand())]
-    return command, parse_flags(demo.build, flags, prog=f"{PROGRAM} --task {command.task}", known=known)
+    prog = f"{PROGRAM} --task {options.task}"
+    return options, parse_flags(demo.build, flags, prog=prog, known=[*demo.flags, *OWN])
 
 
 def _demo(task: str) -> Demo:
@@ -103,15 +89,15 @@ def _options(*, tasks: bool = False) -> argparse.ArgumentParser:
         description=DESCRIPTION,
         epilog="\n".join(["tasks:", *rows]) if tasks else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        argument_default=argparse.SUPPRESS,
         add_help=False,
         allow_abbrev=False,
     )
-    parser.add_argument("-h", "--help", action="store_true", default=argparse.SUPPRESS, help="show this help")
+    parser.add_argument("-h", "--help", action="store_true", help="show this help")
     parser.add_argument("--task", type=normal_name, metavar="NAME", help="which task, or FILE.py:NAME; default: mqar")
-    parser.add_argument("--show", type=int, metavar="N", help="how many examples to print; default: 3")
-    parser.add_argument("--seed", type=int, metavar="N", help="seed of the examples; default: 0")
-    parser.add_argument("--split", metavar="NAME", help="train or test, two disjoint sets of examples; default: train")
+    parser.add_argument("--show", type=positive, default=3, metavar="N", help="how many examples to print; default: 3")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of the examples; default: 0")
+    split = "train or test, two disjoint sets of examples; default: train"
+    parser.add_argument("--split", choices=("train", "test"), default="train", metavar="NAME", help=split)
     return parser
 
 
