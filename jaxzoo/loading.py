@@ -19,7 +19,7 @@ from jaxzoo.generation import Sampling, generate
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.train.adapter_files import apply_adapters
 from jaxzoo.train.metrics import Row, read_rows
-from jaxzoo.train.trained import Which, load_variables, read_run, stored_tokenizer
+from jaxzoo.train.trained import Which, check_tokens, load_variables, read_run, stored_tokenizer, text_tokenizer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,6 +111,7 @@ def load(
     *,
     tokenizer: Tokenizer | None = None,
     adapters: str | Path | None = None,
+    text: bool = False,
 ) -> Loaded:
     """Reads a trained model; nothing is written.
 
@@ -119,6 +120,7 @@ def load(
       checkpoint: of a run: its step, "best", or None: the newest.
       tokenizer: of its text; None: the one that its config names.
       adapters: file of `python -m jaxzoo.export --adapters`, whose adapters are merged.
+      text: refuses a model without tokenizer, or of other tokens than its tokenizer's.
 
     Raises:
       ValueError: there is no such model, its adapters are of another one, or its config names a class that has not
@@ -126,9 +128,11 @@ def load(
       OSError: a file cannot be read, or holds other numbers than were saved.
     """
     run, config = read_run(Path(path).expanduser())
+    own = text_tokenizer(run, config, tokenizer) if text else tokenizer or stored_tokenizer(run, config)
     blueprint, variables, seal = load_variables(run, config, checkpoint)
+    if text and own:
+        check_tokens(run, seal, own, is_given=tokenizer is not None)
     if adapters is not None:
         variables = apply_adapters(Path(adapters).expanduser(), config.model, variables)
     model, rows = blueprint.model(variables), read_rows(run.metrics)
-    own = stored_tokenizer(run, config) if tokenizer is None else tokenizer
     return Loaded(model=model, config=config, tokenizer=own, step=seal.step, metrics=rows)

@@ -24,9 +24,10 @@ from jaxzoo.config_io import first_difference, to_json
 from jaxzoo.evals.recall_tasks import RECALL_TASKS, read_examples, score_recall
 from jaxzoo.evals.text_model import Requests, TextModel
 from jaxzoo.json_files import add_checksum, decode_json, read_json
+from jaxzoo.loading import load
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.models.blueprint import make_blueprint, split_variables
-from jaxzoo.train.trained import load_trained, read_run
+from jaxzoo.train.trained import read_run
 from jaxzoo.whole_files import write_whole
 
 
@@ -42,7 +43,9 @@ def evaluate_tasks(options: argparse.Namespace, flags: Sequence[str]) -> None:
     directory, config = read_run(Path(path).expanduser())
     asked = override(config, flags, prog=PROGRAM)
     use_compilation_cache()
-    trained, tokenizer, step = load_trained(directory.path, options.checkpoint)
+    loaded = load(directory.path, options.checkpoint, text=True)
+    trained, step, tokenizer = loaded.model, loaded.step, loaded.tokenizer
+    assert tokenizer
     blueprint = make_blueprint(asked.model)
     check_variables(path, make_blueprint(config.model), blueprint)
     say(f"{path}: {count_parameters(trained):,} parameters, checkpoint {step}, {jax.devices()[0].device_kind}")

@@ -68,17 +68,19 @@ def _generate(command: Command) -> None:
 
     from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
     from jaxzoo.generation import Generation, Sampling
+    from jaxzoo.loading import load
     from jaxzoo.models.accounting import count_parameters
-    from jaxzoo.train.trained import load_trained
 
     sampling = Sampling(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p)
     if command.config is not None:
         import_file(command.config)
     use_compilation_cache()
     given = load_tokenizer(command.tokenizer) if command.tokenizer else None
-    model, tokenizer, step = load_trained(command.run, command.checkpoint or None, tokenizer=given)
+    loaded = load(command.run, command.checkpoint or None, tokenizer=given, text=True)
+    model, tokenizer = loaded.model, loaded.tokenizer
+    assert tokenizer
     device = jax.devices()[0].device_kind
-    say(f"{command.run}: {count_parameters(model):,} parameters, checkpoint {step}, {device}")
+    say(f"{command.run}: {count_parameters(model):,} parameters, checkpoint {loaded.step}, {device}")
     generation = Generation(
         model,
         [tokenizer.encode(prompt) for prompt in prompts],

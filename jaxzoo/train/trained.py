@@ -1,7 +1,7 @@
 """Trained models of run directories: the variables of a checkpoint, without its optimizer; nothing is written."""
 
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 from jax.sharding import SingleDeviceSharding
@@ -13,7 +13,6 @@ from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 from jaxzoo.models.adapters import adapt
 from jaxzoo.models.blueprint import Blueprint, Shapes, Variables, make_blueprint, names_of
 from jaxzoo.models.config import LanguageModelConfig
-from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.train.adapters import merge, stored_lora, with_adapters, without_adapters
 from jaxzoo.train.memory import check_model
 from jaxzoo.train.metrics import best_steps, read_rows
@@ -24,17 +23,6 @@ from jaxzoo.train.run_dir import RunDirectory
 Which = int | Literal["best"] | None
 """A checkpoint of a run: that of a step; the one with the best validation, by the run's `train.best_metric`; None: the
 newest. One of the last two that cannot be used gives way to the next, with a warning."""
-
-
-class Trained(NamedTuple):
-    """A trained language model."""
-
-    model: LanguageModel
-    """The model, on the first device."""
-    tokenizer: Tokenizer
-    """Tokenizer of its data."""
-    step: int
-    """Step of the checkpoint."""
 
 
 def find_run(place: Path, option: str = "") -> RunDirectory:
@@ -87,34 +75,6 @@ def read_experiment(config: Any, source: Path) -> ExperimentConfig:
     return experiment
 
 
-def load_trained(directory: Path, step: Which = None, *, tokenizer: Tokenizer | None = None) -> Trained:
-    """Reads the model of a run on text, whatever mesh it was trained on.
-
-    Only complete checkpoints are seen: Orbax gives one its name when it is. The run may be going on.
-
-    Args:
-      directory: the run's.
-      step: which checkpoint.
-      tokenizer: the one of its tokens; None: the one that its config names.
-
-    Raises:
-      ValueError: there is no run, no (such) checkpoint, no text, no tokenizer or another one; the checkpoint is of
-        another model than config.json; or config.json names a class that has not been imported.
-      OSError: a file cannot be read, or holds other numbers than were saved.
-    """
-    run, config = read_run(directory)
-    given, tokenizer = tokenizer, _tokenizer_of(config, run, tokenizer)
-    blueprint, variables, seal = load_variables(run, config, step)
-    made_by = str(seal.cursor.get("fingerprint"))
-    unknown = run.is_imported and "fingerprint" not in seal.cursor  # of a folder without a tokenizer
-    if not (unknown and given) and not made_by.startswith(f"{tokenizer.fingerprint}:"):
-        raise ValueError(
-            f"{directory}: checkpoint {seal.step} was trained on tokens of {made_by!r}, and this tokenizer is "
-            f"{tokenizer.fingerprint!r}; name the one that made them with --tokenizer PLACE"
-        )
-    return Trained(blueprint.model(variables), tokenizer, seal.step)
-
-
 def load_variables(
     run: RunDirectory, config: ExperimentConfig, step: Which = None, *, device: Any = None
 ) -> tuple[Blueprint, Variables, Seal]:
@@ -123,8 +83,12 @@ def load_variables(
     Args:
       run: its directory.
       config: that of the run.
-      step: as `load_trained` takes it, which tells what is raised.
+      step: which checkpoint.
       device: where to; None: the first.
+
+    Raises:
+      ValueError: no (such) checkpoint, or it is of another model than the config.
+      OSError: a file cannot be read, or holds other numbers than were saved.
     """
     blueprint, file = make_blueprint(config.model), run.config.name
     abstract = Variables(*on_device(blueprint.shapes, device or jax.devices()[0]))
@@ -247,7 +211,12 @@ def stored_tokenizer(run: RunDirectory, config: ExperimentConfig) -> Tokenizer |
     return load_tokenizer(run.tokenizer) if run.tokenizer.is_dir() else config.data.tokenizer()
 
 
-def _tokenizer_of(config: ExperimentConfig, run: RunDirectory, given: Tokenizer | None) -> Tokenizer:
+def text_tokenizer(run: RunDirectory, config: ExperimentConfig, given: Tokenizer | None) -> Tokenizer:
+    """The tokenizer of a run on text: the given one, or its own.
+
+    Raises:
+      ValueError: there is none, or its ids are not those of the model.
+    """
     try:
         tokenizer = given or stored_tokenizer(run, config)
     except ValueError as error:
@@ -261,3 +230,14 @@ def _tokenizer_of(config: ExperimentConfig, run: RunDirectory, given: Tokenizer 
             f"{tokenizer.vocab_size} ids of the tokenizer {tokenizer.name!r}; this model was not trained on its tokens"
         )
     return tokenizer
+
+
+def check_tokens(run: RunDirectory, seal: Seal, tokenizer: Tokenizer, *, is_given: bool) -> None:
+    """Raises `ValueError` where a checkpoint was trained on tokens of another tokenizer."""
+    made_by = str(seal.cursor.get("fingerprint"))
+    is_unknown = run.is_imported and "fingerprint" not in seal.cursor  # of a folder without a tokenizer
+    if not (is_unknown and is_given) and not made_by.startswith(f"{tokenizer.fingerprint}:"):
+        raise ValueError(
+            f"{run.path}: checkpoint {seal.step} was trained on tokens of {made_by!r}, and this tokenizer is "
+            f"{tokenizer.fingerprint!r}; name the one that made them with --tokenizer PLACE"
+        )

@@ -19,8 +19,9 @@ from jaxzoo.config_io import to_json
 from jaxzoo.data.statistics.bigram_counts import count_bigrams
 from jaxzoo.data.tokens.token_shards import TokenizedDocument, shard_name, write_manifest, write_shard
 from jaxzoo.evals.recall_slices import RecallSums
+from jaxzoo.loading import load
 from jaxzoo.train.session import Session
-from jaxzoo.train.trained import load_trained, read_run
+from jaxzoo.train.trained import read_run
 from tests.cli.test_generate import files_of
 from tests.data.recall_reference import bigram_counts
 from tests.evals.slices_reference import CountedBigrams, check_sections, slow_sections
@@ -71,7 +72,7 @@ def validation_rows(directory):
     """Tokens, targets, segments and float64 nats of each validation window of a run, one window at a time."""
     config = read_run(directory)[1]
     (valid_set,) = config.data.build(batch_size=1, valid_batch_size=1).valid()
-    forward = functools.partial(_forward, load_trained(directory).model)
+    forward = functools.partial(_forward, load(directory).model)
     for i in range(valid_set.n_batches):
         batch = valid_set.batch(i)
         logits = np.asarray(forward(batch.tokens), np.float64)[0]

@@ -11,7 +11,7 @@ from jaxzoo.cli.evaluate import main
 from jaxzoo.cli.evaluate_tasks import table
 from jaxzoo.evals.recall_tasks import read_examples, score_recall
 from jaxzoo.evals.text_model import TextModel
-from jaxzoo.train.trained import load_trained
+from jaxzoo.loading import load
 from tests.cli.test_generate import files_of
 
 needs_lm_eval = pytest.mark.skipif(importlib.util.find_spec("lm_eval") is None, reason="needs pip install -e '.[eval]'")
@@ -21,7 +21,8 @@ needs_lm_eval = pytest.mark.skipif(importlib.util.find_spec("lm_eval") is None, 
 def data(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of two tasks whose answers are in part what the model says; half of the prompts are too long for it."""
     directory = tmp_path_factory.mktemp("tasks")
-    model = TextModel(*load_trained(trained_run)[:2])
+    loaded = load(trained_run, text=True)
+    model = TextModel(loaded.model, loaded.tokenizer)
     texts = [f"{i} never odd " * (i % 2 or 4) for i in range(6)]
     said = model.continuations(texts, max_tokens=48, stops=("\n",))
     rows = [
@@ -42,7 +43,8 @@ def test_the_table_and_the_file_are_the_library_s(scorer, trained_run, data, tmp
     assert main(flags.split()) == 0
     captured = capsys.readouterr()
     report = json.loads(out.read_text())
-    model = TextModel(*load_trained(trained_run)[:2])
+    loaded = load(trained_run, text=True)
+    model = TextModel(loaded.model, loaded.tokenizer)
     truth = score_recall(model, read_examples(data / "fda.jsonl"))
     assert truth.n == 6
     for name in ("fda", "records"):

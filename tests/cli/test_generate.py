@@ -17,11 +17,11 @@ from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import from_json
 from jaxzoo.data.tokenizer import ByteTokenizer
 from jaxzoo.generation import Generation, Sampling, generate
+from jaxzoo.loading import load
 from jaxzoo.models import LanguageModel
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.restore import read_seal, restore
 from jaxzoo.train.session import Session
-from jaxzoo.train.trained import load_trained
 
 TOKENIZER = ByteTokenizer()
 OWN_MIXER = """
@@ -118,7 +118,7 @@ def test_only_parameters_are_read(trained_run, monkeypatch):
     seen, handler = [], ocp.PyTreeCheckpointHandler
     restore = handler.restore
     monkeypatch.setattr(handler, "restore", lambda *a, **k: seen.append(restore(*a, **k)) or seen[-1])
-    loaded = load_trained(trained_run)
+    loaded = load(trained_run, text=True)
     (restored,) = seen
     assert set(restored) == {"params"}
     assert loaded.step == 4

@@ -14,7 +14,7 @@ from jaxzoo.data.tokens.tokenization import Tokenization
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer, save_tokenizer
 from jaxzoo.data.tokens.tokenizer_training import learn_tokenizer
 from jaxzoo.generation import Sampling, generate
-from jaxzoo.train.trained import load_trained
+from jaxzoo.loading import load
 from tests.data.built import build
 from tests.train.conftest import use_one_device
 
@@ -111,7 +111,8 @@ def flags(place: Path, *more: str) -> list[str]:
 def test_text_of_bpe_tokens_comes_whole(place, capsys):
     """Kills: tokens decoded one by one, which breaks characters of several tokens; a prompt encoded as bytes; a stop
     string that is shown or run over."""
-    model, tokenizer, _ = load_trained(place / "run")
+    loaded = load(place / "run", text=True)
+    model, tokenizer = loaded.model, loaded.tokenizer
     assert tokenizer.fingerprint == load_tokenizer(place / "tokens").fingerprint
     prompts, known = [tokenizer.encode("never odd")], Sampling(n_ids=tokenizer.vocab_size)
     (ids,) = generate(model, prompts, max_tokens=60, sampling=known, stop_tokens=(tokenizer.end_of_text,))
