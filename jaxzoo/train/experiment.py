@@ -70,32 +70,30 @@ def run_experiment(
             check_compiled(step, session.mesh)
         screen.say(f"compiled in {session.train_step.seconds:.1f} s")
         try:
-            start = _claim(session, run, origin, resume=resume, overwrite=overwrite, profile=profile)
+            start = _resumed(session, run, profile) if resume else _new(session, run, origin, overwrite=overwrite)
             if origin is not None:
                 screen.say(f"begins with the parameters of {origin}")
-            with _failing(run), _no_refusals("training failed"):
-                _train(session, run, start, screen, profile)
+            try:
+                with _no_refusals("training failed"):
+                    _train(session, run, start, screen, profile)
+            except OSError as error:
+                raise Failure(f"{error}; stopped, complete checkpoints are kept in {run.checkpoints}") from error
         finally:
             run.release()
 
 
-def _claim(
-    session: Session,
-    run: RunDirectory,
-    origin: Origin | None,
-    *,
-    resume: bool,
-    overwrite: bool,
-    profile: range | None,
-) -> Start:
-    """Claims the run directory and gives the start of the run."""
-    config = to_json(session.config)
-    if not resume:
-        start = begin(session, None, variables=origin and origin.variables)
-        with together(OSError, ValueError):
-            if is_leader():
-                run.create(config, session.dataset.manifest(), origin and origin.note, keep=not overwrite)
-        return start
+def _new(session: Session, run: RunDirectory, origin: Origin | None, *, overwrite: bool) -> Start:
+    """Claims the run directory, empties it, and gives the start of the run."""
+    start = begin(session, None, variables=origin and origin.variables)
+    config, note = to_json(session.config), origin and origin.note
+    with together(OSError, ValueError):
+        if is_leader():
+            run.create(config, session.dataset.manifest(), note, keep=not overwrite)
+    return start
+
+
+def _resumed(session: Session, run: RunDirectory, profile: range | None) -> Start:
+    """Claims the run directory and gives the start of the run at its newest checkpoint."""
     with together(OSError, ValueError):
         if is_leader():
             run.claim()
@@ -118,7 +116,7 @@ def _claim(
     checkpoints.begin_at(None if checkpoints.newest is None else start.step)
     with together(OSError):
         if is_leader():
-            run.write_config(config)
+            run.write_config(to_json(session.config))
     return start
 
 
@@ -169,15 +167,6 @@ def _last_saved(checkpoints: Checkpoints, run: RunDirectory) -> str:
         f"the newest checkpoint that was saved is that of step {checkpoints.newest} in {run.checkpoints}; {remedy}, "
         f"from there with --init-from {run.path}:{checkpoints.newest}"
     )
-
-
-@contextlib.contextmanager
-def _failing(run: RunDirectory) -> Iterator[None]:
-    """Turns a disk that fails in mid-run into one line."""
-    try:
-        yield
-    except OSError as error:
-        raise Failure(f"{error}; stopped, complete checkpoints are kept in {run.checkpoints}") from error
 
 
 @contextlib.contextmanager
