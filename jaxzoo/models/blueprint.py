@@ -68,10 +68,10 @@ def split_variables(model: LanguageModel) -> Variables:
     return Variables(_pure(params), _pure(buffers))
 
 
-def names_of(tree: dict[str, Any]) -> dict[str, Any]:
-    """The leaves of nested dicts by name, such as `stacks/0/blocks/1/mixer/q/kernel`."""
+def names_of(tree: Any, separator: str = "/") -> dict[str, Any]:
+    """The leaves of a tree by name, such as `stacks/0/blocks/1/mixer/q/kernel`."""
     leaves = jax.tree.leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+    return {jax.tree_util.keystr(path, simple=True, separator=separator): leaf for path, leaf in leaves}
 
 
 def _pure(state: nnx.State) -> dict:

@@ -46,7 +46,7 @@ def write_adapters(directory: Path, file: Path, step: Which = None) -> tuple[int
         "base": variables_digest(blueprint.own(variables)),
         "step": str(seal.step),
     }
-    arrays = {name.replace("/", "."): np.asarray(x) for name, x in names_of(variables.params).items()}
+    arrays = {name: np.asarray(x) for name, x in names_of(variables.params, ".").items()}
     with replacing(file) as place:
         safetensors.numpy.save_file(arrays, place, metadata=metadata)
     return blueprint.n_params, seal.step

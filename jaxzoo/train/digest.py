@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxzoo.array_typing import Array, Int
+from jaxzoo.models.blueprint import names_of
 
 
 class ArrayDigest(NamedTuple):
@@ -36,9 +37,10 @@ Digests = dict[str, ArrayDigest]
 
 def digests(tree: Any) -> Digests:
     """Computes the digests of all arrays of a tree. Every process must call it."""
-    named = [(jax.tree_util.keystr(path, simple=True, separator="/"), x) for path, x in jax.tree.leaves_with_path(tree)]
-    sums = jax.device_get([_sum(x) for _, x in named])
-    return {name: ArrayDigest(x.shape, str(x.dtype), int(value)) for (name, x), value in zip(named, sums, strict=True)}
+    arrays = names_of(tree)
+    sums = jax.device_get([_sum(x) for x in arrays.values()])
+    pairs = zip(arrays.items(), sums, strict=True)
+    return {name: ArrayDigest(x.shape, str(x.dtype), int(value)) for (name, x), value in pairs}
 
 
 def joint_digest(of: Digests, parts: Collection[str]) -> str:

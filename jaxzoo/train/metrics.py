@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,6 +17,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog  # type: ignore[attr-
 from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
 from tensorboardX.summary import hparams, scalar
 
+from jaxzoo.models.blueprint import names_of
 from jaxzoo.screen import warn
 from jaxzoo.train.patience import patiently
 from jaxzoo.whole_files import write_rows
@@ -67,15 +68,6 @@ def best_steps(rows: Sequence[Row], metric: str, among: Collection[int] | None =
     sign = -1.0 if metric.startswith(HIGHER_IS_BETTER) else 1.0
     scores = {int(row["step"]): sign * row[metric] for row in rows if math.isfinite(row.get(metric, math.nan))}
     return sorted((s for s in scores if among is None or s in among), key=lambda step: (scores[step], step))
-
-
-def _fields(config: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """The fields of a config by dotted names, `("model.pattern.0.n_heads", 4)`."""
-    if not isinstance(config, Mapping | list):
-        yield name, config
-        return
-    for key, value in config.items() if isinstance(config, Mapping) else enumerate(config):
-        yield from _fields(value, f"{name}.{key}".lstrip("."))
 
 
 class RowFile:
@@ -159,7 +151,7 @@ class MetricsLog:
         self._write_event(Event(wall_time=time.time(), step=keep_until + 1, session_log=restart))
         if config is not None:
             # Without a declaration of the experiment, TensorBoard finds out by itself which fields differ.
-            _, fields, _ = hparams(dict(_fields(config)), {})
+            _, fields, _ = hparams(names_of(config, "."), {})
             self._write_event(Event(wall_time=time.time(), summary=fields))
 
     def __enter__(self) -> Self:

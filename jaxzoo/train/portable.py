@@ -62,11 +62,10 @@ def write_portable(file: Path, variables: Variables, seal: Seal) -> None:
         "step": str(seal.step),
         "tokenizer": tokenizer_of(seal.cursor),
         "digest": variables_digest(variables),
-        "buffers": json.dumps(sorted(_dotted(name) for name in names_of(variables.buffers))),
+        "buffers": json.dumps(sorted(names_of(variables.buffers, "."))),
     }
-    arrays = {
-        _dotted(name): np.require(x, requirements="C") for tree in variables for name, x in names_of(tree).items()
-    }
+    named = names_of(variables.params, ".") | names_of(variables.buffers, ".")
+    arrays = {name: np.require(x, requirements="C") for name, x in named.items()}
     try:
         with replacing(file) as place:
             place.touch()
@@ -175,7 +174,3 @@ def opened(file: Path) -> Any:
         return safetensors.safe_open(file, framework="np")
     except safetensors.SafetensorError as error:
         raise OSError(f"{file} is damaged, or no safetensors file: {error}") from None
-
-
-def _dotted(name: str) -> str:
-    return name.replace("/", ".")

@@ -14,7 +14,7 @@ import orbax.checkpoint as ocp
 from jaxzoo.config_io import Json, first_difference
 from jaxzoo.distributed.agreement import leaders, together
 from jaxzoo.json_files import parse_json, read_json
-from jaxzoo.models.blueprint import Shapes, Variables
+from jaxzoo.models.blueprint import Shapes, Variables, names_of
 from jaxzoo.screen import warn
 from jaxzoo.train.digest import Digests, digests
 from jaxzoo.train.run_dir import MAY_CHANGE
@@ -104,9 +104,9 @@ def read_arrays(folder: Path, seal: Seal, wanted: Mapping[str, Any]) -> dict[str
     places = ocp.checkpoint_utils.construct_restore_args(parts)
     with together(UnusableError):
         found = _read(folder, STATE, ocp.args.PyTreeRestore(parts, restore_args=places, partial_restore=True))
-        for path, x in jax.tree.leaves_with_path(found):
+        for name, x in names_of(found).items():
             if not isinstance(x, jax.Array):  # Orbax gives back the shape of an array that its metadata do not name
-                raise UnusableError(f"{STATE}: {jax.tree_util.keystr(path, simple=True, separator='/')} is missing")
+                raise UnusableError(f"{STATE}: {name} is missing")
     read = digests(found)
     saved = {name for name in seal.digests if name.split("/")[0] in parts}
     wrong = sorted(name for name in saved | read.keys() if read.get(name) != seal.digests.get(name))

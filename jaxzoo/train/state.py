@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxzoo.array_typing import Array, Int
 from jaxzoo.models.adapters import AdaptedBlueprint
-from jaxzoo.models.blueprint import Blueprint, Variables, split_variables
+from jaxzoo.models.blueprint import Blueprint, Variables, names_of, split_variables
 from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
 from jaxzoo.sharding import named_sharding
 
@@ -70,8 +70,7 @@ def first_state(
 def first_not_finite(variables: Variables) -> str | None:
     """Name of the first array with an infinite entry or NaN, such as `params/embedding`; None: all are finite."""
     found = jax.device_get(_all_finite(variables))
-    paths = (path for path, is_finite in jax.tree.leaves_with_path(found) if not is_finite)
-    return next((jax.tree_util.keystr(path, simple=True, separator="/") for path in paths), None)
+    return next((name for name, is_finite in names_of(found).items() if not is_finite), None)
 
 
 @jax.jit
