@@ -177,7 +177,7 @@ def test_one_line_for_a_mistake(runs, capsys, tmp_path):
         (["--run", "run", "--out", "/no/such/place"], "--out /no/such/place: its directory does not exist"),
         (["--run", "run", "--out", "run"], "which no report of recall wrote"),
         (["--run", "run", "--data.lenth", "8"], "unknown option --data.lenth; did you mean --data.length?"),
-        (["--run", "run", "--model.n-layers", "4"], "variable params/stacks/0"),
+        (["--run", "run", "--model.n-layers", "4"], "variable stacks/0"),
         (["--run", "run", "--data.length", "64"], "LanguageModelConfig.max_length=16 must be at least the 64 tokens"),
         (["--run", "run", "--checkpoint", "1"], "checkpoint 1 must be one of 3, 4"),
         (["--run", "run", "--baseline", "short"], "data.length is 8 in short, 16 in run"),
