@@ -363,14 +363,6 @@ def test_parameters_that_are_not_finite_are_never_saved(mqar_file, run, tmp_path
     assert Checkpoints(place).newest == 3
 
 
-def test_infinite_gradient_stops_too(mqar_file, run, rows, at_step, capsys):
-    """Kills: watching the loss alone, which is finite one step longer than the parameters."""
-    at_step(6, lambda state, metrics: (state, {**metrics, "grad_norm": jnp.float32(jnp.inf)}))
-    assert run(mqar_file, "r") == 1
-    assert capsys.readouterr().err.startswith("error: grad_norm is inf at step 6; the newest checkpoint that was saved")
-    assert [row["step"] for row in rows("r") if "train/loss" in row] == [1, 2, 3, 4, 5]
-
-
 @pytest.mark.slow
 def test_wanted_accuracy_ends_the_run(mqar_file, run, rows, tmp_path):
     """Kills: a threshold that is not looked at, an end without checkpoint, a resume that trains on."""

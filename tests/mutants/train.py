@@ -175,7 +175,7 @@ MUTANTS: list[Mutant] = [
         path="jaxzoo/train/loop.py",
         old='for name in ("loss", "grad_norm")}',
         new='for name in ("loss",)}',
-        tests=("tests/cli/test_train.py::test_infinite_gradient_stops_too",),
+        tests=("tests/train/test_loop.py",),
     ),
     Mutant(
         name="parameters that are not finite saved",

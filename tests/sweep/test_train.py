@@ -5,8 +5,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from jaxzoo.distributed.agreement import StopSignals
 from jaxzoo.sweep import train
-from jaxzoo.train.loop import StopSignals
 from jaxzoo.train.run_dir import RunDirectory
 from tests.sweep.small import open_small
 
