@@ -116,7 +116,6 @@ class AgreedStop:
     is added up at every step.
 
     Args:
-      request: of this process.
       mesh: all devices of the run.
     """
 

@@ -3,7 +3,7 @@
 A job is one worker, which finds its device on its node and continues when the process that submitted it is gone. To
 stop it, the job is cancelled: the scheduler sends it SIGTERM, and kills it some time later (Slurm: `KillWait`, 30
 seconds by default). A signal of the scheduler, also the one before a time limit, makes the worker save and end; the
-loop in `oversee.py` submits another job while there are runs left.
+loop in `board.py` submits another job while there are runs left.
 """
 
 import contextlib

@@ -49,7 +49,6 @@ def with_adapters(blueprint: AdaptedBlueprint, own: Variables) -> Variables:
     """Shapes and places of a model with adapters, which every device of the model has.
 
     Args:
-      blueprint: the model.
       own: shapes and shardings of its own variables.
     """
     first = jax.tree.leaves(own)[0].sharding

@@ -80,8 +80,6 @@ class Checkpoints:
         Args:
           step: updates that `state` has seen.
           state: what is saved; a dict of parts of a state, where a run is not trained.
-          cursor: of the data.
-          config: the experiment.
           n_rows: rows of metrics up to here.
 
         Raises:

@@ -64,7 +64,6 @@ def check_data(model: LanguageModelConfig, *, vocab_size: int, max_length: int, 
     """Refuses data that a model is not made for.
 
     Args:
-      model: the model.
       vocab_size: token ids of the data.
       max_length: tokens of their longest sequence.
       packed: whether rows hold several documents.
@@ -108,8 +107,6 @@ def check_sequence_axis(model: LanguageModelConfig, mesh: Mesh, max_length: int)
     """Refuses a mesh that shares out sequences which it does not divide, or among mixers that cannot.
 
     Args:
-      model: the model.
-      mesh: its devices.
       max_length: tokens of the longest sequence of the data.
 
     Raises:

@@ -30,7 +30,6 @@ def evaluate(
 
     Args:
       score: sums over one batch.
-      valid_sets: the sets.
       row_multiple: rows of a batch are padded to a multiple of this, and to those of the first batch of
         its set.
       bytes_per_token: of the validation text, the same in every set; or None.

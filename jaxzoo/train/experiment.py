@@ -41,7 +41,6 @@ def run_experiment(
     Every process of a run calls it; process 0 alone writes, but for the arrays of checkpoints.
 
     Args:
-      config: the experiment.
       run: where it lives; checked by its `check` and `check_same`.
       name: of the experiment, in the first line.
       resume: whether to go on from the newest checkpoint that can be used.

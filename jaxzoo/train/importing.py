@@ -41,7 +41,6 @@ def create_imported(
 
     Args:
       run: where the run will lie; claimed when this returns.
-      config: the experiment.
       variables: all that its model holds.
       note: where they are from; their digest is added.
       tokenizer: fingerprint of the tokenizer of its text; empty: no text.

@@ -55,11 +55,8 @@ class TrainingRun:
       checkpoints: of the run.
 
     Args:
-      session: what trains.
       run: the claimed directory.
-      start: where it begins.
       stop: what may end it before its time.
-      report: shows its metrics.
       config: the experiment; None: the session's.
       speed: its clock; None: neither its speed nor a picture is kept.
     """
@@ -112,9 +109,6 @@ class TrainingRun:
 
     def train(self, around: StepTracer) -> None:
         """Trains to the end, to the wanted accuracy or until it is told to stop, and saves the last step.
-
-        Args:
-          around: of each update.
 
         Raises:
           NonFiniteError: no checkpoint is made of the step that it names, nor of any later one.

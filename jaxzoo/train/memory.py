@@ -28,8 +28,6 @@ def check_estimate(config: ExperimentConfig, mesh: Mesh, length: int) -> None:
     """Refuses a run whose parameters, optimizer state and one activation of a batch are beyond a device.
 
     Args:
-      config: the experiment.
-      mesh: its devices.
       length: tokens of its longest sequence.
 
     Raises:
@@ -54,10 +52,6 @@ def check_estimate(config: ExperimentConfig, mesh: Mesh, length: int) -> None:
 
 def check_compiled(step: Any, mesh: Mesh) -> None:
     """Refuses a train step whose arrays, as the compiler has counted them, are beyond a device.
-
-    Args:
-      step: the executable.
-      mesh: its devices.
 
     Raises:
       ValueError: with the count.

@@ -74,7 +74,6 @@ class RowFile:
     """Appends rows to a file, unbuffered, each whole or not at all; tries again what fails.
 
     Args:
-      path: of the file.
       rows: the rows that it begins with; others that it holds are cut.
     """
 

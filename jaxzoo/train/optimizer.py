@@ -80,7 +80,6 @@ def make_optimizer(
     stack of 128 layers or more, that are narrower than it is high, for one of the two sides).
 
     Args:
-      config: its constants.
       schedule: learning rate by update number.
       traits: `Traits` of each parameter: whether it decays, the scale of its learning rate, and its logical axes.
     """

@@ -60,10 +60,6 @@ def read_origin(place: CheckpointPlace, session: Session) -> Origin:
     Names and shapes must be those of the session's model. A warning says where the two models are different functions
     all the same, or their texts are of different tokenizers.
 
-    Args:
-      place: the checkpoint or file.
-      session: the one that begins.
-
     Raises:
       ValueError: there is none, or it is of another model.
       OSError: it cannot be read, or holds other numbers than were saved.

@@ -18,7 +18,6 @@ def patiently(write: Callable[[], T], what: str = "", *, together: bool = False)
     """Calls `write`, which leaves no partial result where it fails, until it succeeds.
 
     Args:
-      write: makes an attempt.
       what: begins the warning about a failure; empty: the error says it.
       together: all processes call this, and would have to agree on each attempt: the first failure of several is the
         last.

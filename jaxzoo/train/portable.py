@@ -45,7 +45,6 @@ def write_portable(file: Path, variables: Variables, seal: Seal) -> None:
     """Writes a file, whole or not at all. Each array is on the host once.
 
     Args:
-      file: its place.
       variables: all that the model holds.
       seal: that of the checkpoint that they are from.
 
@@ -117,7 +116,6 @@ def read_portable(file: Path, digest: str, abstract: Variables) -> Variables:
     """The variables of a file, read one after the other to where they belong.
 
     Args:
-      file: its place.
       digest: joint digest of its variables.
       abstract: its names and shapes, with dtypes and shardings to read into; any mesh will do.
 

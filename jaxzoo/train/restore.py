@@ -93,8 +93,6 @@ def read_arrays(folder: Path, seal: Seal, wanted: Mapping[str, Any]) -> dict[str
     """Reads some parts of the state of a checkpoint, such as `params`. Every process must call it.
 
     Args:
-      folder: the step's.
-      seal: the checkpoint's.
       wanted: shapes, dtypes and shardings of each part; any mesh will do.
 
     Raises:
@@ -126,7 +124,6 @@ def restore(folder: Path, abstract: TrainState, config: Json = None) -> tuple[Tr
     """State and seal of the checkpoint in the folder of a step, verified by its digests.
 
     Args:
-      folder: the step's.
       abstract: shapes, dtypes and shardings to restore into; any mesh will do.
       config: the experiment that goes on from there; None: any.
 

@@ -177,7 +177,6 @@ class RunDirectory:
         """Makes an empty run directory and claims it; a run that it held is removed.
 
         Args:
-          config: the experiment.
           manifest: what the run learns from; None: its config says it all.
           origin: where its parameters are from; None: they are random.
           keep: refuses where there is a run: another process may have written it since `check`.

@@ -39,7 +39,6 @@ class PerShape:
       n_compiled: number of compilations so far.
 
     Args:
-      jitted: the function.
       kernels: as in `TrainConfig.pallas_kernels`.
     """
 

@@ -85,10 +85,6 @@ def state_shardings(blueprint: Blueprint | AdaptedBlueprint, abstract: TrainStat
     the name of a parameter and has its shape (a moment) lies where the parameter lies; all else, Adafactor's rows and
     columns too, is on every device.
 
-    Args:
-      blueprint: the model.
-      abstract: shapes of the state.
-      mesh: where it lies.
     """
     everywhere: Any = NamedSharding(mesh, PartitionSpec())
     variables: Any = jax.tree.map(

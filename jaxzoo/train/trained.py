@@ -29,7 +29,6 @@ def find_run(place: Path, option: str = "") -> RunDirectory:
     """The run in a directory, or the file of an exported model, which is read like one.
 
     Args:
-      place: the directory or file.
       option: that named it, if any.
 
     Raises:
@@ -81,9 +80,6 @@ def load_variables(
     """The model of a run, its variables on one device, and the seal of its checkpoint.
 
     Args:
-      run: its directory.
-      config: that of the run.
-      step: which checkpoint.
       device: where to; None: the first.
 
     Raises:
@@ -125,8 +121,6 @@ def read_stored(run: RunDirectory, step: Which, abstract: Variables, where: str,
     """The variables and the seal of a checkpoint, or of the exported model in its place, verified by its digests.
 
     Args:
-      run: its directory.
-      step: which checkpoint.
       abstract: shapes, dtypes and shardings to read into; any mesh will do.
       where, end: beginning and end of the line about a checkpoint of another model, as in `require_shapes`.
 
