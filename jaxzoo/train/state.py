@@ -84,7 +84,6 @@ def state_shardings(blueprint: Blueprint | AdaptedBlueprint, abstract: TrainStat
     Parameters and buffers follow the table of `jaxzoo.sharding`. An array of the optimizer's state that stands under
     the name of a parameter and has its shape (a moment) lies where the parameter lies; all else, Adafactor's rows and
     columns too, is on every device.
-
     """
     everywhere: Any = NamedSharding(mesh, PartitionSpec())
     variables: Any = jax.tree.map(
