@@ -76,8 +76,6 @@ class Program:
     """The functions of one experiment for a mesh, whose devices may be absent, and no data.
 
     Attributes:
-      config: the experiment.
-      mesh: its devices.
       blueprint: its model.
       abstract_state: shape, dtype and sharding of the train state.
       state_shardings: where every array of the train state lies.
@@ -140,10 +138,7 @@ class Program:
 
 
 class Session(Program):
-    """A program with its data. Use it inside `jax.set_mesh(session.mesh)`.
-
-    Attributes:
-      dataset: its data.
+    """A program with its data, `dataset`. Use it inside `jax.set_mesh(session.mesh)`.
 
     Args:
       config: the experiment.
