@@ -215,6 +215,22 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *planted(
+        "jaxzoo/data/pieces/resumable.py",
+        "tests/data/corpus/test_building.py",
+        ("a refused input leaves its plan behind", "                shutil.rmtree(self.path)\n", ""),
+        ("unfinished work stays behind", "for name in self.temporary)", "for name in ())"),
+    ),
+    *planted(
+        "jaxzoo/data/pieces/resumable.py",
+        "tests/data/tokens/test_tokenization.py",
+        ("another plan is not noticed", "        if difference:\n", "        if False:\n"),
+    ),
+    *planted(
+        "jaxzoo/data/corpus/built.py",
+        "tests/data/tokens/test_tokenization.py",
+        ("documents of a shard are those of the first one", "first = sum(self.splits[split][:index])", "first = 0"),
+    ),
+    *planted(
         "jaxzoo/data/pieces/share_out.py",
         "tests/data/pieces/test_share_out.py",
         ("the last piece is never made", "piece in pieces if not piece", "piece in pieces[:-1] if not piece"),

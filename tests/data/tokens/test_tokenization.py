@@ -84,7 +84,6 @@ def test_every_document_is_in_its_place(place, data, bpe, tmp_path):
     assert [tuple(map(sum, zip(*odd[name], strict=True))) for name in ("train", "valid")] == [(1, 1), (0, 0)]
 
 
-@pytest.mark.full
 def test_batches_are_bounded_and_change_nothing(data, bpe, tokens, tmp_path, monkeypatch):
     """Kills: memory that grows with the shard, and tokens that depend on what they were encoded with."""
     monkeypatch.setattr(tokenization, "BATCH_BYTES", 100)
