@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from jaxzoo.data.pieces.array_files import writing_array
+from jaxzoo.data.pieces.array_files import writing_arrays
 from jaxzoo.whole_files import replacing, unfinished, write_rows, write_whole
 
 
@@ -40,16 +40,17 @@ def test_rows_are_as_they_were_given(tmp_path):
 
 def test_an_array_that_cannot_be_finished_is_not_there(tmp_path, monkeypatch):
     """Kills: an array whose header says that it is empty, because the disk was full at the end."""
-    file = tmp_path / "array.npy"
+    kinds = {"one": "int64", "two": "uint16"}
 
     def full(*_):
         raise OSError("no space left")
 
-    with pytest.raises(OSError, match="no space left"), writing_array(file, np.dtype(np.int64)) as writer:  # noqa: PT012
-        writer.append(np.arange(3))
-        monkeypatch.setattr(writer, "finish", full)
+    with pytest.raises(OSError, match="no space left"), writing_arrays(tmp_path, "a", kinds) as arrays:  # noqa: PT012
+        arrays["one"].append(np.arange(3))
+        monkeypatch.setattr(arrays["two"], "finish", full)
     assert os.listdir(tmp_path) == []
-    with writing_array(file, np.dtype(np.int64)) as writer:
-        writer.append(np.arange(3))
-        writer.append(np.arange(2))
-    np.testing.assert_array_equal(np.load(file), [0, 1, 2, 0, 1])
+    with writing_arrays(tmp_path, "a", kinds) as arrays:
+        arrays["one"].append(np.arange(3))
+        arrays["one"].append(np.arange(2))
+    np.testing.assert_array_equal(np.load(tmp_path / "a.one.npy"), [0, 1, 2, 0, 1])
+    assert np.load(tmp_path / "a.two.npy").shape == (0,)

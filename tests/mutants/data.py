@@ -28,7 +28,7 @@ MUTANTS: list[Mutant] = [
         ("validation pairs are trained on", " if not is_held_out(repr(each), VALID_SHARE)]", "]"),
     ),
     *planted(
-        "jaxzoo/data/corpus/rows.py",
+        "jaxzoo/data/corpus/lines.py",
         "tests/data/corpus/test_rows.py",
         ("rows count from 0", "first = 1\n", "first = 0\n"),
         ("a resumed read begins a row late", "max(n_before + 1 - first, 0)", "max(n_before + 2 - first, 0)"),

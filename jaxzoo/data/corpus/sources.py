@@ -15,8 +15,15 @@ from typing import Any, NamedTuple
 from jaxzoo.data.corpus.fasta import FastaLayout, read_bases
 from jaxzoo.data.corpus.files import find_files
 from jaxzoo.data.corpus.labelled import find_benchmark, read_benchmark, read_labelled
-from jaxzoo.data.corpus.lines import COMPRESSED, MOST_LINE_BYTES, DamagedFileError, TextDocument, read_lines
-from jaxzoo.data.corpus.rows import TABLES, read_rows
+from jaxzoo.data.corpus.lines import (
+    COMPRESSED,
+    MOST_LINE_BYTES,
+    TABLES,
+    DamagedFileError,
+    TextDocument,
+    read_lines,
+    read_rows,
+)
 
 LINES = (".jsonl", *(f".jsonl{ending}" for ending in COMPRESSED))
 """Endings of the files that are read in a directory of JSON lines."""

@@ -13,7 +13,7 @@ from jaxzoo.whole_files import replacing
 
 
 class ArrayWriter:
-    """Writer of a NumPy file in little memory; made by `writing_array`.
+    """Writer of a NumPy file in little memory; made by `writing_arrays`.
 
     Attributes:
         digest: SHA-256 of the array's bytes, once the block has ended.
@@ -47,24 +47,18 @@ def _header(dtype: np.dtype, size: int) -> bytes:
 
 
 @contextlib.contextmanager
-def writing_array(path: Path, dtype: np.dtype) -> Iterator[ArrayWriter]:
-    """Gives the writer of a file that exists, whole, when the block ends without an exception."""
-    with replacing(path) as place, place.open("wb") as file:
-        writer = ArrayWriter(file, dtype)
-        yield writer
-        writer.finish()
-
-
-@contextlib.contextmanager
 def writing_arrays(
     directory: Path, name: str, dtypes: Mapping[str, np.dtype | str]
 ) -> Iterator[dict[str, ArrayWriter]]:
-    """Gives the writers of a group of files, by key; whole as those of `writing_array`."""
+    """Gives the writers, by key, of files that exist, whole, when the block ends without an exception."""
     with contextlib.ExitStack() as stack:
-        yield {
-            key: stack.enter_context(writing_array(directory / f"{name}.{key}.npy", np.dtype(dtype)))
-            for key, dtype in dtypes.items()
-        }
+        writers = {}
+        for key, dtype in dtypes.items():
+            place = stack.enter_context(replacing(directory / f"{name}.{key}.npy"))
+            writers[key] = ArrayWriter(stack.enter_context(place.open("wb")), np.dtype(dtype))
+        yield writers
+        for writer in writers.values():
+            writer.finish()
 
 
 class ArrayGroup:

@@ -84,6 +84,7 @@ def share_out(
                         future.result()
                     tell()
             except BrokenProcessPool as error:
+                tell()
                 under_way = [piece.name for piece in todo if _lock_file(claims, piece).exists()]
                 raise ChildProcessError(
                     f"{' or '.join(under_way) or 'a piece'}: the process that made it was killed, perhaps for memory; "
@@ -97,7 +98,7 @@ def is_shared(claims: Path) -> bool:
         lock = _try_lock(file)
         if lock is None:
             return True
-        _remove(lock)  # of a killed command
+        lock.release()  # of a killed command
     return False
 
 
@@ -116,7 +117,7 @@ def _make_pieces(
                 if not piece.makes.exists():
                     make(*piece.arguments)
             finally:
-                _remove(lock)
+                lock.release()
             if not piece.makes.exists():
                 raise RuntimeError(f"{piece.name} was made, but there is no {piece.makes}")
             tell()
@@ -146,7 +147,7 @@ def _presence(claims: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        _remove(lock)
+        lock.release()
         if not is_shared(claims):
             for file in claims.glob("*.lock"):
                 file.unlink(missing_ok=True)
@@ -166,12 +167,6 @@ def _try_lock(path: Path) -> FileLock | None:
     except Timeout:
         return None
     return lock
-
-
-def _remove(lock: FileLock) -> None:
-    """Removes a locked file, then unlocks it: a process that opened it in between tries again."""
-    Path(lock.lock_file).unlink(missing_ok=True)
-    lock.release()
 
 
 @contextlib.contextmanager
