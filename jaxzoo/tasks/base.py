@@ -7,7 +7,7 @@ A new task is one file: a `TaskConfig` with its fields, `slices`, `example`, and
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, get_args
 
 import jax
@@ -18,7 +18,6 @@ from jaxtyping import UInt
 from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
 from jaxzoo.checked import Checked, PositiveInt
 from jaxzoo.data.base import Batch
-from jaxzoo.tasks import sampling
 
 Split = Literal["train", "test"]
 """Which of two disjoint sets of examples."""
@@ -69,7 +68,9 @@ class TaskConfig(Checked, abc.ABC):
 
     def split_key(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> PRNGKeyArray:
         """Returns the key of a split, of which the number of an example makes the example's own."""
-        return sampling.stream(key, tuple(getattr(self, field) for field in self.folded), odd)
+        for field in self.folded:
+            key = jax.random.fold_in(key, getattr(self, field))
+        return jax.random.fold_in(key, odd.astype(jnp.uint32))
 
     def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
         """Makes examples; `labelled` has checked its arguments.
@@ -106,19 +107,6 @@ class TaskConfig(Checked, abc.ABC):
         if isinstance(key, int | np.integer):
             key = jax.random.key(int(key), impl="threefry2x32")
         return self.generate(key, numbers.astype(jnp.uint32), split)
-
-
-def by_rows(read: Callable[[list[int], Any], list[int]]) -> Callable[[Any, Any], Int[np.ndarray, "b t"]]:
-    """Makes an oracle, `oracle(tokens, config)`, of a function that solves one example by reading.
-
-    `read(tokens, config)` gives the answer at each position of an example, or -100 where it has nothing to say.
-    """
-
-    @functools.wraps(read)
-    def oracle(tokens: Int[Array | np.ndarray, "b t"], config: TaskConfig) -> Int[np.ndarray, "b t"]:
-        return np.array([read(row, config) for row in np.asarray(tokens).tolist()], np.int32)
-
-    return oracle
 
 
 @functools.partial(jax.jit, static_argnums=0)

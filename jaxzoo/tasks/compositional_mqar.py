@@ -32,17 +32,12 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxzoo.array_typing import Array, Bool, PRNGKeyArray
 from jaxzoo.checked import PositiveFloat, PositiveInt
-from jaxzoo.data.base import UNLABELLED, Batch
+from jaxzoo.data.base import Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import by_rows
-from jaxzoo.tasks.mqar import SlottedRecallConfig
-
-NEUTRAL = 0
-"""Token of empty positions."""
+from jaxzoo.tasks.slotted_recall import NEUTRAL, SlottedRecallConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,14 +81,9 @@ class CompositionalMQARConfig(SlottedRecallConfig):
         return math.isqrt(self.n_pairs)
 
     @property
-    def context_length(self) -> int:
-        """Tokens before the first query."""
-        return 3 * self.n_pairs
-
-    @property
-    def n_slots(self) -> int:
-        """Places that can hold a query, the tokens `context_length + 3 i` and the next, for i below `n_slots`."""
-        return (self.length - self.context_length) // 3
+    def gram_size(self) -> int:
+        """Tokens of a query: two keys."""
+        return 2
 
     @property
     def first_second_key(self) -> int:
@@ -106,43 +96,17 @@ class CompositionalMQARConfig(SlottedRecallConfig):
         return 2 * (self.vocab_size // 3)
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
-        """Makes an example; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs and positions are
-        not sorted by time."""
+        """Makes an example; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs."""
         first_rng, second_rng, order_rng, value_rng, word_rng = jax.random.split(key, 5)
-        n, size, n_after = self.n_pairs, self.grid_size, self.length - self.context_length
-        words = jax.random.bits(word_rng, (self.n_slots + n_after,), jnp.uint32)
-        slot_words, filler_words = jnp.split(words, [self.n_slots])
+        n, size = self.n_pairs, self.grid_size
+        _, slot_words, filler_words = self.words(word_rng, 0)
         firsts = 1 + sampling.distinct(first_rng, size, self.first_second_key - 1)
         n_seconds = self.first_value - self.first_second_key
         seconds = self.first_second_key + sampling.distinct(second_rng, size, n_seconds)
         cells = sampling.distinct(order_rng, n, n)
         pairs = jnp.stack([firsts[cells // size], seconds[cells % size]], axis=1)
-
         drawn = sampling.distinct(value_rng, n, self.n_values)
-        wrong = (sampling.is_odd_order(drawn) ^ (drawn.sum() % 2 == 1)) != odd
-        values = self.first_value + sampling.first_two_swapped(drawn, wrong)
-
-        context = jnp.concatenate([pairs, values[:, None]], axis=1).reshape(-1)
-        slots = self.draw_slots(slot_words, n)
-        rest = jnp.full((n_after,), NEUTRAL, jnp.int32)
-        if self.fillers == "any":
-            rest = sampling.below(filler_words, self.vocab_size)
-        rest = rest.at[3 * slots[:, None] + np.arange(2)[None, :]].set(pairs, unique_indices=True)
-        return Batch(
-            tokens=jnp.concatenate([context, rest]),
-            positions=self.context_length + 3 * slots + 1,
-            targets=values,
-        )
-
-
-@by_rows
-def oracle(example: list[int], config: CompositionalMQARConfig) -> list[int]:
-    """Solves the task by reading: remembers the value after each pair, and answers every later token that ends one.
-
-    Shares nothing with the generator. It knows where the context ends; with `fillers="any"` it also answers fillers
-    that end a pair of the context, which have no label.
-    """
-    n = config.context_length
-    memory = {(a, x): value for a, x, value in zip(example[:n:3], example[1:n:3], example[2:n:3], strict=True)}
-    later = [memory.get((example[i - 1], example[i]), UNLABELLED) for i in range(n + 1, len(example))]
-    return [UNLABELLED] * (n + 1) + later
+        values = self.first_value + sampling.steered(drawn, drawn.sum(), odd)
+        context = jnp.concatenate([pairs, values[:, None]], axis=1)
+        rest, slots = self.fill(filler_words, self.fillers), self.draw_slots(slot_words, n)
+        return self.ask(context, rest, slots, pairs, values)

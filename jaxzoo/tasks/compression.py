@@ -24,7 +24,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import UInt
 
 from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
 from jaxzoo.checked import FractionBelowOne, NonNegativeInt, PositiveInt
@@ -82,29 +81,14 @@ class CompressionConfig(TaskConfig):
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
         """Makes an example; m = t, in the order of time."""
-
-        def redraw(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-            n_rounds = carry[1]
-            words = jax.random.bits(jax.random.fold_in(key, n_rounds), (3, self.length - 1), jnp.uint32)
-            return self._tokens(words), n_rounds + 1
-
-        def is_wrong(carry: tuple[Array, Array]) -> Array:
-            tokens, n_rounds = carry
-            return (n_rounds == 0) | ((tokens.sum() % 2 == 1) != odd)
-
-        start = jnp.zeros(self.length - 1, jnp.int32), jnp.zeros((), jnp.int32)
-        drawn, _ = jax.lax.while_loop(is_wrong, redraw, start)
+        drawn = sampling.until(lambda tokens: (tokens.sum() % 2 == 1) == odd, self._tokens, key)
         tokens = jnp.append(drawn, jnp.int32(self.vocab_size - 1))
         return Batch(tokens=tokens, targets=tokens)
 
-    def _tokens(self, words: UInt[Array, "3 n"]) -> Int[Array, "n"]:
+    def _tokens(self, key: PRNGKeyArray) -> Int[Array, "n"]:
+        words = jax.random.bits(key, (3, self.length - 1), jnp.uint32)
         tokens = sampling.below(words[0], self.n_plain)
         if not self.frac_noise:
             return tokens
         noise = self.n_plain + sampling.below(words[1], self.noise_vocab_size)
         return jnp.where(words[2] < np.uint32(min(self.frac_noise * 2**32, 2**32 - 1)), noise, tokens)
-
-
-def oracle(tokens: Int[Array | np.ndarray, "b t"], config: CompressionConfig) -> Int[np.ndarray, "b t"]:
-    """Solves the task by reading what the decoder does not see: the token at each position."""
-    return np.asarray(tokens, np.int32)

@@ -43,7 +43,7 @@ from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
 from jaxzoo.checked import PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import TaskConfig, by_rows
+from jaxzoo.tasks.base import TaskConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,8 +115,7 @@ class ContinuousMQARConfig(TaskConfig):
         n, passes = self.n_pairs, self.n_passes
         keys = sampling.distinct(key_rng, n, self.n_keys)
         values = sampling.distinct(value_rng, n, self.n_values)
-        wrong = (sampling.is_odd_order(keys) ^ ((keys.sum() + values.sum()) % 2 == 1)) != odd
-        keys = sampling.first_two_swapped(keys, wrong)
+        keys = sampling.steered(keys, keys.sum() + values.sum(), odd)
         # The first pass is in the order of the draw; every later part has an order of its own.
         orders = jnp.argsort(jax.random.bits(order_rng, (passes, n), jnp.uint32), axis=1)
         asks = keys * (self.n_values + 1)
@@ -136,19 +135,3 @@ def pair_text(token: int, n_values: int) -> str:
     """`key=value`, or `key?` where the key is asked for."""
     key, value = divmod(int(token), n_values + 1)
     return f"{key}={value - 1}" if value else f"{key}?"
-
-
-@by_rows
-def oracle(example: list[int], config: ContinuousMQARConfig) -> list[int]:
-    """Solves the task by reading: remembers the pairs, and answers every token without a value.
-
-    Shares nothing with the generator.
-    """
-    memory: dict[int, int] = {}
-    said = []
-    for token in example:
-        key, value = divmod(token, config.n_values + 1)
-        if value:
-            memory[key] = value - 1
-        said.append(UNLABELLED if value else memory[key])
-    return said

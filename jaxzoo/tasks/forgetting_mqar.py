@@ -35,13 +35,9 @@ import jax.numpy as jnp
 
 from jaxzoo.array_typing import Array, Bool, PRNGKeyArray
 from jaxzoo.checked import PositiveFloat, PositiveInt
-from jaxzoo.data.base import UNLABELLED, Batch
+from jaxzoo.data.base import Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import by_rows
-from jaxzoo.tasks.mqar import SlottedRecallConfig
-
-NEUTRAL = 0
-"""Token of empty positions."""
+from jaxzoo.tasks.slotted_recall import NEUTRAL, SlottedRecallConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,18 +87,11 @@ class ForgettingMQARConfig(SlottedRecallConfig):
         """Tokens of all pairs and updates, before the first query."""
         return 2 * (self.n_pairs + self.n_updates)
 
-    @property
-    def n_slots(self) -> int:
-        """Positions that can hold a query: `context_length + 2 i` for i below `n_slots`."""
-        return (self.length - self.context_length) // 2
-
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
-        """Makes an example; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs and positions are
-        not sorted by time."""
+        """Makes an example; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs."""
         key_rng, value_rng, again_rng, word_rng = jax.random.split(key, 4)
-        n, m, n_after = self.n_pairs, self.n_updates, self.length - self.context_length
-        words = jax.random.bits(word_rng, (m + self.n_slots + n_after,), jnp.uint32)
-        new_words, slot_words, filler_words = jnp.split(words, [m, m + self.n_slots])
+        n, m = self.n_pairs, self.n_updates
+        new_words, slot_words, filler_words = self.words(word_rng, m)
         keys = 1 + sampling.distinct(key_rng, n, self.n_keys)
         old = sampling.distinct(value_rng, n, self.n_values)
         again = sampling.distinct(again_rng, m, n)
@@ -110,29 +99,9 @@ class ForgettingMQARConfig(SlottedRecallConfig):
         new = jnp.where(new >= old[again], new + 1, new)
         old, new = self.first_value + old, self.first_value + new
 
-        wrong = (sampling.is_odd_order(keys) ^ ((keys.sum() + old.sum() + new.sum()) % 2 == 1)) != odd
-        keys = sampling.first_two_swapped(keys, wrong)
+        keys = sampling.steered(keys, keys.sum() + old.sum() + new.sum(), odd)
 
         bound = jnp.concatenate([keys, keys[again]])
-        context = jnp.stack([bound, jnp.concatenate([old, new])], axis=1).reshape(-1)
-        slots = self.draw_slots(slot_words, n)
-        rest = jnp.full((n_after,), NEUTRAL, jnp.int32)
-        if self.fillers == "any":
-            rest = sampling.below(filler_words, self.vocab_size)
-        return Batch(
-            tokens=jnp.concatenate([context, rest.at[2 * slots].set(keys, unique_indices=True)]),
-            positions=self.context_length + 2 * slots,
-            targets=old.at[again].set(new, unique_indices=True),
-        )
-
-
-@by_rows
-def oracle(example: list[int], config: ForgettingMQARConfig) -> list[int]:
-    """Solves the task by reading: remembers what followed each key last, and answers every later token that was one.
-
-    Shares nothing with the generator. It knows where the context ends; with `fillers="any"` it also answers fillers
-    that equal a key, which have no label.
-    """
-    n = config.context_length
-    last = dict(zip(example[:n:2], example[1:n:2], strict=True))
-    return [UNLABELLED] * n + [last.get(token, UNLABELLED) for token in example[n:]]
+        context = jnp.stack([bound, jnp.concatenate([old, new])], axis=1)
+        rest, slots = self.fill(filler_words, self.fillers), self.draw_slots(slot_words, n)
+        return self.ask(context, rest, slots, keys[:, None], old.at[again].set(new, unique_indices=True))

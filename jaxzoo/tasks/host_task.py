@@ -56,10 +56,7 @@ class HostTask(TaskConfig, abc.ABC):
     def _of_split(self, rng: np.random.Generator, split: Split) -> Drawn:
         for _ in range(TRIALS):
             drawn = self.draw(rng, split)
-            if _hash(drawn.tokens) % 2 == (split == "test"):
+            digest = hashlib.blake2b(np.asarray(drawn.tokens, "<i4").tobytes(), digest_size=1).digest()
+            if digest[0] % 2 == (split == "test"):
                 return drawn
         raise ValueError(f"{self} has too few examples: none of {TRIALS} is of the split {split}; take larger sizes")
-
-
-def _hash(tokens: list[int]) -> int:
-    return hashlib.blake2b(np.asarray(tokens, "<i4").tobytes(), digest_size=1).digest()[0]

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from jaxzoo.array_typing import Array, Int
+from jaxzoo.array_typing import Int
 from jaxzoo.checked import FractionBelowOne, PositiveInt, Seed
 from jaxzoo.data.base import UNLABELLED
 from jaxzoo.tasks.base import Split
@@ -29,6 +29,11 @@ from jaxzoo.tasks.host_task import Drawn, HostTask
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MADConfig(HostTask, abc.ABC):
     """Keys are the lower half of the tokens that are not special, values the upper half."""
+
+    @property
+    def slices(self) -> Mapping[str, int]:
+        """Length and vocabulary."""
+        return {"length": self.length, "vocabulary": self.vocab_size}
 
     @property
     @abc.abstractmethod
@@ -44,11 +49,6 @@ class MADConfig(HostTask, abc.ABC):
     def n_values(self) -> int:
         """Tokens of values: n_keys .. n_plain - 1."""
         return self.n_plain - self.n_keys
-
-    @property
-    def slices(self) -> Mapping[str, int]:
-        """Length and vocabulary."""
-        return {"length": self.length, "vocabulary": self.vocab_size}
 
     @property
     def legend(self) -> str:
@@ -192,36 +192,3 @@ class MemorizationConfig(MADConfig):
         tokens = np.stack([keys, np.full(keys.shape, self.n_plain)], 1)
         targets = np.stack([np.full(keys.shape, UNLABELLED), self.facts[keys]], 1)
         return Drawn(tokens.ravel().tolist(), targets.ravel().tolist())
-
-
-def oracle(tokens: Int[Array | np.ndarray, "b t"], config: MADConfig) -> Int[np.ndarray, "b t"]:
-    """Solves the task by reading: remembers which value followed a run of key tokens. Of memorization it knows the
-    facts, which no example tells.
-
-    Returns:
-      int32, -100 where it has nothing to say.
-    """
-    tokens = np.asarray(tokens)
-    said = np.full(tokens.shape, UNLABELLED, np.int32)
-    if isinstance(config, MemorizationConfig):
-        said[:, 1::2] = config.facts[tokens[:, ::2]]
-        return said
-    for row, example in enumerate(tokens.tolist()):
-        memory: dict[tuple, list[int]] = {}
-        start = 0
-        while start < len(example):
-            middle = _run(example, start, lambda token: token < config.n_keys)
-            stop = _run(example, middle, lambda token: config.n_keys <= token < config.n_plain)
-            key, value = tuple(example[start:middle]), example[middle:stop]
-            if key in memory:
-                answer = memory[key][: len(example) - middle + 1]
-                said[row, middle - 1 : middle - 1 + len(answer)] = answer
-            elif key:
-                memory[key] = value
-            start = max(stop, start + 1)
-    return said
-
-
-def _run(tokens: list[int], start: int, belongs) -> int:
-    """The first place from `start` on whose token does not belong."""
-    return next((i for i in range(start, len(tokens)) if not belongs(tokens[i])), len(tokens))

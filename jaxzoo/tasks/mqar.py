@@ -22,10 +22,7 @@ Two configs of the same length and number of pairs draw from the same random num
 alike, in the same split.
 """
 
-import abc
 import dataclasses
-import math
-from collections.abc import Mapping
 from typing import Literal
 
 import jax
@@ -34,60 +31,13 @@ import numpy as np
 from jaxtyping import UInt
 
 from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
-from jaxzoo.checked import LARGEST, PositiveFloat, PositiveInt
-from jaxzoo.data.base import UNLABELLED, Batch
+from jaxzoo.checked import PositiveFloat, PositiveInt
+from jaxzoo.data.base import Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import TaskConfig, by_rows
+from jaxzoo.tasks.slotted_recall import SlottedRecallConfig
 
 Fillers = Literal["zero", "random", "any"]
 Places = Literal["slots", "anywhere"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SlottedRecallConfig(TaskConfig, abc.ABC):
-    """Recall whose queries stand in slots after the context, by the law of the gap.
-
-    Keys are the lower half of the vocabulary but 0, values the upper half.
-    """
-
-    n_pairs: PositiveInt
-    """Keys with a value in the context."""
-    power: PositiveFloat
-    """Exponent a of the gap law a i^(a-1)."""
-
-    @property
-    def slices(self) -> Mapping[str, int]:
-        """Length and number of pairs."""
-        return {"length": self.length, "pairs": self.n_pairs}
-
-    @property
-    @abc.abstractmethod
-    def n_slots(self) -> int:
-        """Places that can hold a query."""
-
-    @property
-    def n_keys(self) -> int:
-        """Tokens that can be keys: 1 .. n_keys."""
-        return self.first_value - 1
-
-    @property
-    def first_value(self) -> int:
-        """The smallest token that can be a value."""
-        return self.vocab_size // 2
-
-    @property
-    def n_values(self) -> int:
-        """Tokens that can be values."""
-        return self.vocab_size - self.first_value
-
-    def require_power(self, remedy: str) -> None:
-        """Raises `ValueError` unless every slot can be drawn."""
-        drawn = (self.power - 1) * math.log(self.length) < math.log(LARGEST)
-        self.require("power", drawn, "must be smaller: in float32 it gives some slots no chance", remedy)
-
-    def draw_slots(self, words: UInt[Array, "size"], n: int) -> Int[Array, "n"]:
-        """Draws the slots of `n` queries, from a random word for each slot."""
-        return sampling.successive(words, np.arange(1.0, self.n_slots + 1) ** (self.power - 1), n)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,11 +76,6 @@ class MQARConfig(SlottedRecallConfig):
         return f"keys 1..{self.n_keys}, values {self.first_value}..{self.vocab_size - 1}; 0: empty"
 
     @property
-    def n_slots(self) -> int:
-        """Positions that can hold a repeated key: `2 n_pairs + slot_width i` for i below `n_slots`."""
-        return (self.length - 2 * self.n_pairs) // self.slot_width
-
-    @property
     def slot_width(self) -> int:
         """Positions from one that can hold a repeated key to the next."""
         return 2 if self.places == "slots" else 1
@@ -141,13 +86,11 @@ class MQARConfig(SlottedRecallConfig):
         return jax.random.fold_in(key, stream)
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
-        """Makes an example; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs and positions are
-        not sorted by time."""
+        """Makes an example; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs."""
         key_rng, value_rng, word_rng = jax.random.split(key, 3)
-        n, n_after = self.n_pairs, self.length - 2 * self.n_pairs
-        n_slot_words = self.n_slots * (1 if self.places == "slots" else n)
-        words = jax.random.bits(word_rng, (n + n_slot_words + n_after,), jnp.uint32)
-        value_words, slot_words, filler_words = jnp.split(words, [n, n + n_slot_words])
+        n = self.n_pairs
+        rows = 1 if self.places == "slots" else n
+        value_words, slot_words, filler_words = self.words(word_rng, n, rows=rows)
         keys = 1 + sampling.distinct(key_rng, n, self.n_keys)
         if self.distinct_values:
             values = self.first_value + sampling.distinct(value_rng, n, self.n_values)
@@ -155,10 +98,10 @@ class MQARConfig(SlottedRecallConfig):
             values = self.first_value + sampling.below(value_words, self.n_values)
         slots = _slots(self, slot_words)
         keys, values = _steer(self, keys, values, slots, odd)
-        context = jnp.stack([keys, values], axis=1).reshape(-1)
-        offsets = self.slot_width * slots
-        rest = _fillers(self, filler_words, keys).at[offsets].set(keys, unique_indices=True)
-        return Batch(tokens=jnp.concatenate([context, rest]), positions=2 * n + offsets, targets=values)
+        rest = self.fill(filler_words, self.fillers)
+        if self.fillers == "random":
+            rest = sampling.below_except(filler_words, self.vocab_size, keys)
+        return self.ask(jnp.stack([keys, values], axis=1), rest, slots, keys[:, None], values)
 
 
 def paper(length: int, n_pairs: int, *, vocab_size: int = 8192, fillers: Fillers = "zero") -> MQARConfig:
@@ -227,32 +170,10 @@ def _steer(
     odd: Bool[Array, ""],
 ) -> tuple[Int[Array, "m"], Int[Array, "m"]]:
     """Makes the example odd or even (module docstring) by a change that leaves the law of its parts alone."""
-    total = keys.sum() + values.sum() + (slots.sum() if config.n_pairs == 1 else 0)
-    wrong = (sampling.is_odd_order(keys) ^ (total % 2 == 1)) != odd
-    if config.n_pairs == 1:
-        offsets = values - config.first_value
-        neighbours = jnp.where((offsets ^ 1) < config.n_values, offsets ^ 1, offsets - 1)
-        return keys, jnp.where(wrong, config.first_value + neighbours, values)
-    return sampling.first_two_swapped(keys, wrong), values
-
-
-def _fillers(config: MQARConfig, words: UInt[Array, "n"], keys: Int[Array, "m"]) -> Int[Array, "n"]:
-    """Tokens of everything after the context, before the repeated keys are written over them."""
-    if config.fillers == "zero":
-        return jnp.zeros(words.shape, jnp.int32)
-    if config.fillers == "any":
-        return sampling.below(words, config.vocab_size)
-    return sampling.below_except(words, config.vocab_size, keys)
-
-
-@by_rows
-def oracle(example: list[int], config: MQARConfig) -> list[int]:
-    """Solves the task by reading: remembers the context, and answers every later token that was a key in it.
-
-    Shares nothing with the generator and never sees targets; it is right at every labelled position. It knows
-    where the context ends; with `fillers="any"` it also answers fillers that equal a key, which have no
-    label.
-    """
-    n = 2 * config.n_pairs
-    memory = dict(zip(example[:n:2], example[1:n:2], strict=True))
-    return [UNLABELLED] * n + [memory.get(token, UNLABELLED) for token in example[n:]]
+    total = keys.sum() + values.sum()
+    if config.n_pairs > 1:
+        return sampling.steered(keys, total, odd), values
+    wrong = ((total + slots.sum()) % 2 == 1) != odd
+    offsets = values - config.first_value
+    neighbours = jnp.where((offsets ^ 1) < config.n_values, offsets ^ 1, offsets - 1)
+    return keys, jnp.where(wrong, config.first_value + neighbours, values)

@@ -33,13 +33,12 @@ import numpy as np
 
 from jaxzoo.array_typing import Array, Bool, PRNGKeyArray
 from jaxzoo.checked import NonNegativeInt, PositiveFloat, PositiveInt
-from jaxzoo.data.base import UNLABELLED, Batch
+from jaxzoo.data.base import Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import by_rows
-from jaxzoo.tasks.mqar import SlottedRecallConfig
+from jaxzoo.tasks.slotted_recall import NEUTRAL, SlottedRecallConfig
 
-NEUTRAL, NO_MATCH, FIRST_KEY = 0, 1, 2
-"""Token of empty positions, answer to a gram that the context does not have, smallest token of a gram."""
+NO_MATCH, FIRST_KEY = 1, 2
+"""Answer to a gram that the context does not have, smallest token of a gram."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,14 +100,9 @@ class NGramRecallConfig(SlottedRecallConfig):
         return self.n_letters or math.ceil(wanted ** (1 / self.n_gram) - 1e-9)
 
     @property
-    def context_length(self) -> int:
-        """Tokens of the grams and values before the first query."""
-        return self.n_pairs * (self.n_gram + 1)
-
-    @property
-    def slot_width(self) -> int:
-        """Tokens of a query and the one after it."""
-        return self.n_gram + 1
+    def gram_size(self) -> int:
+        """Tokens of a query."""
+        return self.n_gram
 
     @property
     def n_slots(self) -> int:
@@ -116,37 +110,25 @@ class NGramRecallConfig(SlottedRecallConfig):
         return (self.length - self.context_length + 1) // self.slot_width
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
-        """Makes an example; m queries, those with a match first, and positions that are not sorted by time."""
+        """Makes an example; m queries, those with a match first."""
         letter_rng, gram_rng, asked_rng, word_rng = jax.random.split(key, 4)
-        n, n_after = self.n_pairs, self.length - self.context_length
-        value_words, slot_words, filler_words = jnp.split(
-            jax.random.bits(word_rng, (n + self.n_slots + n_after,), jnp.uint32), [n, n + self.n_slots]
-        )
+        n = self.n_pairs
+        value_words, slot_words, filler_words = self.words(word_rng, n)
         letters = FIRST_KEY + sampling.distinct(letter_rng, self.letters, self.first_value - FIRST_KEY)
         codes = sampling.distinct(gram_rng, n + self.n_unmatched, self.letters**self.n_gram)
         places = self.letters ** np.arange(self.n_gram, dtype=np.int32)
         grams = letters[codes[:, None] // places[None, :] % self.letters]
 
-        offsets = sampling.below(value_words, self.n_values)
-        wrong = (offsets.sum() % 2 == 1) != odd
-        offsets = offsets.at[0].set(jnp.where(wrong, offsets[0] ^ 1, offsets[0]))
-        values = self.first_value + offsets
-        context = jnp.concatenate([grams[:n], values[:, None]], axis=1).reshape(-1)
+        values = self.first_value + sampling.first_steered(sampling.below(value_words, self.n_values), odd)
+        context = jnp.concatenate([grams[:n], values[:, None]], axis=1)
 
         matched = sampling.distinct(asked_rng, self.asked - self.n_unmatched, n)
         asked = jnp.concatenate([matched, n + jnp.arange(self.n_unmatched, dtype=jnp.int32)])
-        slots = self.draw_slots(slot_words, self.asked)
-        starts = self.slot_width * slots
-        rest = jnp.zeros((n_after,), jnp.int32)
+        rest = self.fill(filler_words, self.fillers)
         if self.fillers == "random":
             rest = self.first_value + sampling.below(filler_words, self.n_values)
-        rest = rest.at[starts[:, None] + np.arange(self.n_gram)[None, :]].set(grams[asked], unique_indices=True)
         answers = jnp.concatenate([values, jnp.full((self.n_unmatched,), NO_MATCH, jnp.int32)])
-        return Batch(
-            tokens=jnp.concatenate([context, rest]),
-            positions=self.context_length + starts + self.n_gram - 1,
-            targets=answers[asked],
-        )
+        return self.ask(context, rest, self.draw_slots(slot_words, self.asked), grams[asked], answers[asked])
 
 
 def ar(length: int = 65, *, vocab_size: int = 8192) -> NGramRecallConfig:
@@ -190,20 +172,3 @@ def mqnar(length: int = 128, n_pairs: int = 8, *, n_gram: int = 2, vocab_size: i
     return NGramRecallConfig(
         vocab_size=vocab_size, length=length, n_gram=n_gram, n_pairs=n_pairs, n_unmatched=max(n_pairs // 4, 1)
     )
-
-
-@by_rows
-def oracle(example: list[int], config: NGramRecallConfig) -> list[int]:
-    """Solves the task by reading: remembers what follows each gram of the context, and answers each later one.
-
-    Shares nothing with the generator. Behind the context it answers wherever the last `n_gram` tokens are all tokens
-    of grams.
-    """
-    n, said = config.n_gram, [UNLABELLED] * len(example)
-    starts = range(0, config.context_length, n + 1)
-    memory = {tuple(example[start : start + n]): example[start + n] for start in starts}
-    for position in range(config.context_length + n - 1, len(example)):
-        gram = tuple(example[position - n + 1 : position + 1])
-        if all(FIRST_KEY <= token < config.first_value for token in gram):
-            said[position] = memory.get(gram, NO_MATCH)
-    return said

@@ -34,11 +34,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxzoo.array_typing import Array, Bool, PRNGKeyArray
+from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
 from jaxzoo.checked import PositiveInt
 from jaxzoo.data.base import Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import TaskConfig, by_rows
+from jaxzoo.tasks.base import TaskConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,18 +82,10 @@ class PermutationsConfig(TaskConfig):
         table, swaps = _group(self.n_objects)
         tokens = jnp.asarray(swaps if self.has_swaps else np.arange(self.vocab_size, dtype=np.int32))
 
-        def redraw(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-            n_rounds = carry[1]
-            words = jax.random.bits(jax.random.fold_in(key, n_rounds), (self.length,), jnp.uint32)
-            return sampling.below(words, tokens.size), n_rounds + 1
+        def draw(key: PRNGKeyArray) -> Int[Array, "t"]:
+            return sampling.below(jax.random.bits(key, (self.length,), jnp.uint32), tokens.size)
 
-        def is_wrong(carry: tuple[Array, Array]) -> Array:
-            moves, n_rounds = carry
-            pairs = (moves[1:] & moves[:-1] & 1).sum()
-            return (n_rounds == 0) | ((pairs % 2 == 1) != odd)
-
-        start = jnp.zeros(self.length, jnp.int32), jnp.zeros((), jnp.int32)
-        inputs = tokens[jax.lax.while_loop(is_wrong, redraw, start)[0]]
+        inputs = tokens[sampling.until(lambda moves: sampling.is_odd_pairs(moves) == odd, draw, key)]
         products = jnp.asarray(table)
         compose = lambda earlier, later: products[later, earlier]  # noqa: E731
         targets = jax.lax.associative_scan(compose, inputs)
@@ -115,17 +107,3 @@ def _group(n_objects: int) -> tuple[np.ndarray, np.ndarray]:
     codes[permutations @ digits] = np.arange(len(permutations))
     moved = (permutations != np.arange(n_objects)).sum(1)
     return codes[products @ digits], np.flatnonzero(moved <= 2).astype(np.int32)
-
-
-@by_rows
-def oracle(example: list[int], config: PermutationsConfig) -> list[int]:
-    """Solves the task by moving objects: the number of the arrangement after each move.
-
-    Shares nothing with the generator.
-    """
-    arrangements, objects = list(itertools.permutations(range(config.n_objects))), list(range(config.n_objects))
-    said = []
-    for token in example:
-        objects = [arrangements[token][place] for place in objects]
-        said.append(arrangements.index(tuple(objects)))
-    return said

@@ -89,8 +89,9 @@ class RecordSet:
 
     def __init__(self, records: Sequence[Record], config: RecordsConfig):
         self._config = config
-        self._counts = _value_counts(records)
-        usable = [record for record in sorted(records, key=_order) if self._askable(record)]
+        self._counts = _counted(_values(records))
+        in_order = sorted(records, key=lambda record: (record.source, record.name, sorted(record.fields.items())))
+        usable = [record for record in in_order if self._askable(record)]
         if len(usable) < MIN_RECORDS:
             raise ValueError(
                 f"{len(usable)} records with values to ask for must be at least {MIN_RECORDS}; run it where more "
@@ -100,8 +101,8 @@ class RecordSet:
         self.train: list[Record] = [record for record, valid in zip(usable, is_valid, strict=True) if not valid]
         self.valid: list[Record] = [record for record, valid in zip(usable, is_valid, strict=True) if valid]
         config.require("valid_fraction", bool(self.train and self.valid), "must leave records on both sides")
-        self._train_counts = _value_counts(self.train)
-        self._values = {held_out: _values(side) for held_out, side in ((False, self.train), (True, self.valid))}
+        self._values = {False: _values(self.train), True: _values(self.valid)}
+        self._train_counts = _counted(self._values[False])
 
     def training_documents(self, *, held_out: bool = False) -> Iterator[dict[str, Any]]:
         """Rows of the training text; `held_out`: of text of the same form from the records of evaluation, as many as
@@ -126,7 +127,8 @@ class RecordSet:
         rows = []
         for record in self.valid:
             rng = random.Random(f"{self._config.seed}/questions/{record.source}/{record.name}")
-            keys = [key for key in self._askable(record) if self._is_new(record, key)]
+            counts = {key: self._train_counts[record.source, key] for key in self._askable(record)}
+            keys = [key for key, seen in counts.items() if record.fields[key] not in seen]
             for key in rng.sample(keys, min(self._config.questions, len(keys))):
                 kept, value = self._keys(record, rng, key), record.fields[key]
                 document = "\n".join(_line(record, each) for each in kept)
@@ -161,9 +163,6 @@ class RecordSet:
                 found.append(key)
         return found
 
-    def _is_new(self, record: Record, key: str) -> bool:
-        return record.fields[key] not in self._train_counts[record.source, key]
-
     def _mixed(self, record: Record, held_out: bool, rng: random.Random) -> Record:
         """A record with the same keys, each with a value from the same side and source."""
         values = self._values[held_out]
@@ -196,19 +195,6 @@ def _shuffled(record: Record, rng: random.Random) -> Record:
     return record._replace(fields={key: _WORD.sub(word, value) for key, value in record.fields.items()})
 
 
-def _order(record: Record) -> tuple[str, str, list[tuple[str, str]]]:
-    return record.source, record.name, sorted(record.fields.items())
-
-
-def _value_counts(records: Sequence[Record]) -> dict[tuple[str, str], collections.Counter[str]]:
-    """How many records have each value, by source and key."""
-    counts: dict[tuple[str, str], collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    for record in records:
-        for key, value in record.fields.items():
-            counts[record.source, key][value] += 1
-    return counts
-
-
 def _values(records: Sequence[Record]) -> dict[tuple[str, str], list[str]]:
     """The values of all records, by source and key."""
     values: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
@@ -216,6 +202,12 @@ def _values(records: Sequence[Record]) -> dict[tuple[str, str], list[str]]:
         for key, value in record.fields.items():
             values[record.source, key].append(value)
     return values
+
+
+def _counted(values: Mapping[tuple[str, str], list[str]]) -> dict[tuple[str, str], collections.Counter[str]]:
+    """How many records have each value, by source and key."""
+    counts = {place: collections.Counter(found) for place, found in values.items()}
+    return collections.defaultdict(collections.Counter, counts)
 
 
 def _share(seed: int, group: str) -> float:

@@ -5,19 +5,14 @@ batch that holds it. All draws of fixed size take words, because every call of a
 compile time.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import UInt
 
 from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
-
-
-def stream(key: PRNGKeyArray, sizes: tuple[int, ...], odd: Bool[Array, ""]) -> PRNGKeyArray:
-    """The key of a split and of a task's sizes: examples of one number but other sizes share no random numbers."""
-    for size in sizes:
-        key = jax.random.fold_in(key, size)
-    return jax.random.fold_in(key, odd.astype(jnp.uint32))
 
 
 def below(words: UInt[Array, "n"], size: int) -> Int[Array, "n"]:
@@ -49,35 +44,39 @@ def distinct(key: PRNGKeyArray, n: int, size: int) -> Int[Array, "n"]:
         items, repeated, n_rounds = carry
         words = jax.random.bits(jax.random.fold_in(key, n_rounds), (n,), jnp.uint32)
         items = jnp.where(repeated, below(words, size), items)
-        return items, _repeats(items), n_rounds + 1
+        return items, repeats(items), n_rounds + 1
 
     start = (jnp.zeros(n, jnp.int32), jnp.ones(n, bool), jnp.zeros((), jnp.int32))
     return jax.lax.while_loop(lambda carry: carry[1].any(), redraw, start)[0]
 
 
-def _repeats(items: Int[Array, "n"]) -> Bool[Array, "n"]:
+def repeats(items: Int[Array, "n"]) -> Bool[Array, "n"]:
     """True where an equal item stands further left."""
     return jnp.tril(items[:, None] == items[None, :], -1).any(1)
 
 
-def bits(key: PRNGKeyArray, n: int, odd: Bool[Array, ""]) -> Int[Array, "n"]:
-    """Draws `n` bits, uniform over the strings in which two ones stand side by side in an odd (even) number of places.
-
-    Draws strings until one is of this kind: for `n` of 4 or more, at least three in eight are.
-    """
+def until(
+    holds: Callable[[Int[Array, "n"]], Bool[Array, ""]],
+    draw: Callable[[PRNGKeyArray], Int[Array, "n"]],
+    key: PRNGKeyArray,
+) -> Int[Array, "n"]:
+    """Draws integers again, by a new key in each round, until they are of the wanted kind."""
 
     def redraw(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         n_rounds = carry[1]
-        words = jax.random.bits(jax.random.fold_in(key, n_rounds), (-(-n // 32), 1), jnp.uint32)
-        drawn = (words >> jnp.arange(32, dtype=jnp.uint32)[None, :]) & jnp.uint32(1)
-        return drawn.reshape(-1)[:n].astype(jnp.int32), n_rounds + 1
+        return draw(jax.random.fold_in(key, n_rounds)), n_rounds + 1
 
     def is_wrong(carry: tuple[Array, Array]) -> Array:
         drawn, n_rounds = carry
-        return (n_rounds == 0) | (((drawn[1:] * drawn[:-1]).sum() % 2 == 1) != odd)
+        return (n_rounds == 0) | ~holds(drawn)
 
-    start = (jnp.zeros(n, jnp.int32), jnp.zeros((), jnp.int32))
+    start = jnp.zeros(jax.eval_shape(draw, key).shape, jnp.int32), jnp.zeros((), jnp.int32)
     return jax.lax.while_loop(is_wrong, redraw, start)[0]
+
+
+def is_odd_pairs(items: Int[Array, "n"]) -> Bool[Array, ""]:
+    """True where odd items stand side by side in an odd number of places."""
+    return (items[1:] & items[:-1] & 1).sum() % 2 == 1
 
 
 def successive(words: UInt[Array, "size"], weights: Float[np.ndarray, "size"], n: int) -> Int[Array, "n"]:
@@ -129,11 +128,19 @@ def below_except(words: UInt[Array, "n"], size: int, excluded: Int[Array, "m"]) 
     return ranks + skipped.astype(jnp.int32)
 
 
-def first_two_swapped(items: Int[Array, "n"], wrong: Bool[Array, ""]) -> Int[Array, "n"]:
-    """The items, the first two of them exchanged where `wrong`: an odd permutation becomes an even one."""
+def steered(items: Int[Array, "n"], total: Int[Array, ""], odd: Bool[Array, ""]) -> Int[Array, "n"]:
+    """Different items, the first two exchanged unless the number of inversions in their order, plus `total`, is odd
+    (even) as asked for; `total` does not depend on the order."""
+    wrong = (is_odd_order(items) ^ (total % 2 == 1)) != odd
     order = np.arange(items.size)
     order[:2] = 1, 0
     return jnp.where(wrong, items[order], items)
+
+
+def first_steered(items: Int[Array, "n"], odd: Bool[Array, ""]) -> Int[Array, "n"]:
+    """Items, the first one replaced by its neighbour `2 i <-> 2 i + 1` unless their sum is odd (even) as asked for."""
+    wrong = (items.sum() % 2 == 1) != odd
+    return items.at[0].set(jnp.where(wrong, items[0] ^ 1, items[0]))
 
 
 def is_odd_order(items: Int[Array, "n"]) -> Bool[Array, ""]:

@@ -32,7 +32,7 @@ from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
 from jaxzoo.checked import PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import TaskConfig, by_rows
+from jaxzoo.tasks.base import TaskConfig
 
 SEPARATOR = 0
 """The token after the prompt."""
@@ -100,7 +100,7 @@ class SelectiveCopyConfig(TaskConfig):
         prompt = prompt.at[places].set(signals, unique_indices=True)
         copied, targets = signals, signals
         if self.repeats == "once":
-            first = ~jnp.tril(signals[:, None] == signals[None, :], -1).any(1)
+            first = ~sampling.repeats(signals)
             order = jnp.argsort(~first, stable=True)
             kept = first[order]
             copied, targets = jnp.where(kept, signals[order], SEPARATOR), jnp.where(kept, signals[order], UNLABELLED)
@@ -119,22 +119,6 @@ def _signals(config: SelectiveCopyConfig, key: PRNGKeyArray, odd: jax.Array) -> 
     """The signals in order, of the kind that the split asks for."""
     if config.repeats == "none":
         drawn = sampling.distinct(key, config.n_signals, config.n_signal_tokens)
-        wrong = (sampling.is_odd_order(drawn) ^ (drawn.sum() % 2 == 1)) != odd
-        return config.first_signal + sampling.first_two_swapped(drawn, wrong)
+        return config.first_signal + sampling.steered(drawn, drawn.sum(), odd)
     words = jax.random.bits(key, (config.n_signals,), jnp.uint32)
-    drawn = sampling.below(words, config.n_signal_tokens)
-    wrong = (drawn.sum() % 2 == 1) != odd
-    return config.first_signal + drawn.at[0].set(jnp.where(wrong, drawn[0] ^ 1, drawn[0]))
-
-
-@by_rows
-def oracle(example: list[int], config: SelectiveCopyConfig) -> list[int]:
-    """Solves the task by reading: takes the signals out of the prompt, and repeats them after the separator.
-
-    Shares nothing with the generator.
-    """
-    n = config.prompt_length
-    signals = [token for token in example[:n] if token >= config.first_signal]
-    if config.repeats == "once":
-        signals = list(dict.fromkeys(signals))
-    return [UNLABELLED] * n + signals + [UNLABELLED] * (len(example) - n - len(signals))
+    return config.first_signal + sampling.first_steered(sampling.below(words, config.n_signal_tokens), odd)

@@ -29,11 +29,11 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from jaxzoo.array_typing import Array, Int
+from jaxzoo.array_typing import Int
 from jaxzoo.checked import PositiveInt
 from jaxzoo.data.base import UNLABELLED
 from jaxzoo.data.tokenizer import Tokenizer
@@ -106,22 +106,22 @@ class TextTask(HostTask, abc.ABC):
 
     def draw(self, rng: np.random.Generator, split: Split) -> Drawn:
         """Draws an example with as much noise as fits."""
-        state = rng.bit_generator.state
+
+        def joined(n_noise: int) -> tuple[list[int], int]:  # the same example with more noise or less
+            rng.bit_generator.state = state
+            return self._joined(self.text(rng, n_noise))
+
         for _ in range(TRIALS):
             state = rng.bit_generator.state
-            if len(self._joined(self.text(rng, 0))[0]) <= self.length + 1:
+            if len(joined(0)[0]) <= self.length + 1:
                 break
         n_noise, step = 0, self.noise_at_once
-        while True:  # the same example with more noise
-            rng.bit_generator.state = state
-            if len(self._joined(self.text(rng, n_noise + step))[0]) <= self.length + 1:
+        while step:
+            if len(joined(n_noise + step)[0]) <= self.length + 1:
                 n_noise += step
-            elif step > 1:
-                step //= 2
             else:
-                break
-        rng.bit_generator.state = state
-        tokens, n_answer = self._joined(self.text(rng, n_noise))
+                step //= 2
+        tokens, n_answer = joined(n_noise)
         targets = [UNLABELLED] * (len(tokens) - 1 - n_answer) + tokens[len(tokens) - n_answer :]
         return Drawn(tokens[:-1], targets)
 
@@ -148,10 +148,10 @@ class PhoneBookConfig(TextTask):
         """A book of `n_noise` entries more than the one that is asked for."""
         names = [f"{first} {last}" for first in FIRST.split() for last in LAST.split()]
         order, asked = rng.permutation(len(names)), rng.random()
-        wanted = f"{_digits(rng, 3)}-{_digits(rng, 3)}-{_digits(rng, 4)}"
+        wanted = _number(rng)
         if n_noise >= len(names):
             raise ValueError(f"PhoneBookConfig.length={self.length} must be shorter: there are {len(names)} names")
-        lines = [f"{names[i]}: {_digits(rng, 3)}-{_digits(rng, 3)}-{_digits(rng, 4)}" for i in order[1 : n_noise + 1]]
+        lines = [f"{names[i]}: {_number(rng)}" for i in order[1 : n_noise + 1]]
         lines.insert(int(asked * (n_noise + 1)), f"{names[order[0]]}: {wanted}")
         return Text("\n".join([*lines, f"The number of {names[order[0]]} is"]), f" {wanted}")
 
@@ -277,45 +277,6 @@ class VariableTrackingConfig(TextTask):
         return Text("\n".join([intro, *lines, end]), f" {' '.join(names[:n])}")
 
 
-def oracle(tokens: Int[Array | np.ndarray, "b t"], config: TextTask) -> Int[np.ndarray, "b t"]:
-    """Solves the task by reading the text with regular expressions.
-
-    Returns:
-      int32, -100 where it has nothing to say.
-    """
-    read = {PhoneBookConfig: _read_phone_book, NeedleConfig: _read_needles, VariableTrackingConfig: _read_variables}
-    said = np.full(tokens.shape, UNLABELLED, np.int32)
-    for row, example in enumerate(np.asarray(tokens)):
-        ids = example[example != config.padding]
-        prompt, answer = read[type(config)](config.tokenizer.decode(ids))
-        first, told = len(config.tokenizer.encode(prompt)) - 1, config.tokenizer.encode(answer)
-        said[row, first : first + len(told)] = told
-    return said
-
-
-def _read_phone_book(text: str) -> Text:
-    prompt, name = re.findall(r"^(.*^The number of (\w+ \w+) is)", text, re.DOTALL | re.MULTILINE)[0]
-    return Text(prompt, " " + re.findall(rf"^{name}: ([\d-]+)$", text, re.MULTILINE)[0])
-
-
-def _read_needles(text: str) -> Text:
-    told = re.findall(r"special magic \w+ for (\S+) is: (\S+)\.", text)
-    pattern = r"\? (The special magic \w+ for ([^?]+) mentioned in the provided text (?:are|is))"
-    *_, question = re.finditer(pattern, text)
-    asked = re.split(r",? and |, ", question[2])
-    values = sorted((pair for pair in told if pair[0] in asked), key=lambda pair: asked.index(pair[0]))
-    return Text(text[: question.end()], " " + ", ".join(value for _, value in values))
-
-
-def _read_variables(text: str) -> Text:
-    end = re.search(r"variables are assigned the value (\d+), they are:", text)
-    assert end
-    known: dict[str, Any] = {}
-    for name, value in re.findall(r"VAR ([A-Z]+) = (?:VAR )?(\w+)", text[: end.start()]):
-        known[name] = known.get(value, value)
-    return Text(text[: end.end()], " " + " ".join(name for name, value in known.items() if value == end[1]))
-
-
 def _scattered(places: np.ndarray, lines: Sequence[str], noise: Sequence[str]) -> list[str]:
     """The lines in order among those of noise, at places drawn from [0, 1)."""
     result = list(noise)
@@ -347,5 +308,6 @@ def _needle_part(rng: np.random.Generator, kind: NeedleType) -> str:
             return str(uuid.UUID(bytes=rng.bytes(16), version=4))
 
 
-def _digits(rng: np.random.Generator, n: int) -> str:
-    return "".join(map(str, rng.integers(10, size=n)))
+def _number(rng: np.random.Generator) -> str:
+    """A telephone number, such as `555-123-4567`."""
+    return "-".join("".join(map(str, rng.integers(10, size=n))) for n in (3, 3, 4))

@@ -13,15 +13,15 @@ STREAM = "tests/models/test_language_model.py::test_prefill_and_steps_equal_the_
 MUTANTS: list[Mutant] = [
     Mutant(
         name="label of MQAR one position late",
-        path=f"{TASKS}/mqar.py",
-        old="positions=2 * n + offsets, targets=values)",
-        new="positions=2 * n + offsets + 1, targets=values)",
+        path=f"{TASKS}/slotted_recall.py",
+        old="positions=self.context_length + starts + self.gram_size - 1",
+        new="positions=self.context_length + starts + self.gram_size",
         tests=(f"{ORACLE}[mqar]",),
     ),
     Mutant(
         name="split of MQAR ignores the order of the keys",
-        path=f"{TASKS}/mqar.py",
-        old="wrong = (sampling.is_odd_order(keys) ^ (total % 2 == 1)) != odd",
+        path=f"{TASKS}/sampling.py",
+        old="wrong = (is_odd_order(items) ^ (total % 2 == 1)) != odd",
         new="wrong = (total % 2 == 1) != odd",
         tests=(f"{SPLITS}[mqar]",),
     ),
@@ -41,14 +41,14 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="query before its pair",
-        path=f"{TASKS}/mqar.py",
-        old="return Batch(tokens=jnp.concatenate([context, rest])",
-        new="return Batch(tokens=jnp.concatenate([rest[:2], context, rest[2:]])",
+        path=f"{TASKS}/slotted_recall.py",
+        old="tokens=jnp.concatenate([context.reshape(-1), rest])",
+        new="tokens=jnp.concatenate([rest[:2], context.reshape(-1), rest[2:]])",
         tests=(f"{ORACLE}[mqar]",),
     ),
     Mutant(
         name="exponent of the gap law off by one",
-        path=f"{TASKS}/mqar.py",
+        path=f"{TASKS}/slotted_recall.py",
         old="sampling.successive(words, np.arange(1.0, self.n_slots + 1) ** (self.power - 1), n)",
         new="sampling.successive(words, np.arange(1.0, self.n_slots + 1) ** -self.power, n)",
         tests=("tests/tasks/test_mqar.py::test_gaps_follow_the_power_law_in_the_order_of_the_pairs",),
@@ -56,15 +56,15 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="first value of a key that is bound twice",
         path=f"{TASKS}/forgetting_mqar.py",
-        old="targets=old.at[again].set(new, unique_indices=True),",
-        new="targets=old,",
+        old="old.at[again].set(new, unique_indices=True))",
+        new="old)",
         tests=(f"{ORACLE}[forgetting]",),
     ),
     Mutant(
         name="value of the neighbouring pair of keys",
         path=f"{TASKS}/compositional_mqar.py",
-        old="context = jnp.concatenate([pairs, values[:, None]], axis=1).reshape(-1)",
-        new="context = jnp.concatenate([pairs, jnp.roll(values, 1)[:, None]], axis=1).reshape(-1)",
+        old="context = jnp.concatenate([pairs, values[:, None]], axis=1)",
+        new="context = jnp.concatenate([pairs, jnp.roll(values, 1)[:, None]], axis=1)",
         tests=(f"{ORACLE}[compositional]",),
     ),
     Mutant(
@@ -84,8 +84,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="signals that repeat are copied twice",
         path=f"{TASKS}/selective_copy.py",
-        old="first = ~jnp.tril(signals[:, None] == signals[None, :], -1).any(1)",
-        new="first = ~jnp.tril(signals[:, None] == signals[None, :], -2).any(1)",
+        old="first = ~sampling.repeats(signals)",
+        new="first = ~sampling.repeats(signals[::-1])[::-1]",
         tests=(f"{ORACLE}[copy-once]",),
     ),
     Mutant(
@@ -97,9 +97,9 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="train and test share bit strings",
-        path=f"{TASKS}/sampling.py",
-        old="(((drawn[1:] * drawn[:-1]).sum() % 2 == 1) != odd)",
-        new="(((drawn[1:] * drawn[:-1]).sum() % 2 == 1) != odd) & (drawn[0] == 0)",
+        path=f"{TASKS}/bit_strings.py",
+        old="sampling.is_odd_pairs(bits) == odd",
+        new="(sampling.is_odd_pairs(bits) == odd) | (bits[0] == 1)",
         tests=(f"{SPLITS}[parity]",),
     ),
     Mutant(

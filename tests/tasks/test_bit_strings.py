@@ -6,8 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from jaxzoo.tasks.bit_strings import END, MajorityConfig, ParityConfig, oracle
+from jaxzoo.tasks.bit_strings import END, MajorityConfig, ParityConfig
 from tests.tasks.examples import N, assert_refused, make, parametrize_small
+from tests.tasks.oracles import oracle
 
 parametrize_tasks = pytest.mark.parametrize("task", [ParityConfig, MajorityConfig])
 

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from jaxzoo.tasks import compositional_mqar
 from jaxzoo.tasks.compositional_mqar import NEUTRAL, CompositionalMQARConfig
 from tests.tasks.examples import SMALL, assert_law, assert_refused, assert_same_law, make
+from tests.tasks.oracles import oracle
 
 CONFIGS = {
     "small": SMALL["compositional"],
@@ -64,7 +64,7 @@ def test_the_oracle_reads_the_worked_example():
     context = [2, 20, 41, 1, 20, 48, 2, 21, 49, 1, 21, 42]
     tokens = [*context, 1, 20, 0, 2, 21, 0, 1, 21, 0, 2, 20, 0]
     expected = [-100] * 13 + [48, -100, -100, 49, -100, -100, 42, -100, -100, 41, -100]
-    np.testing.assert_array_equal(compositional_mqar.oracle(np.array([tokens]), config), [expected])
+    np.testing.assert_array_equal(oracle(np.array([tokens]), config), [expected])
 
 
 LAWS = CompositionalMQARConfig(vocab_size=36, length=32, n_pairs=4)

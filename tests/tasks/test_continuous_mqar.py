@@ -5,13 +5,13 @@ import pytest
 
 from jaxzoo.config import ExperimentConfig, LanguageModelConfig
 from jaxzoo.mixers import AttentionConfig
-from jaxzoo.tasks import continuous_mqar
 from jaxzoo.tasks.compression import CompressionConfig
 from jaxzoo.tasks.continuous_mqar import ContinuousMQARConfig, preset
 from jaxzoo.tasks.guess import guessing_line
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from tests.tasks.examples import N, assert_law, assert_refused, make
+from tests.tasks.oracles import oracle
 
 THREE = preset(4, 3, n_keys=9, n_values=6)
 
@@ -57,7 +57,7 @@ def test_the_oracle_reads_the_worked_example():
     """Kills an oracle that echoes the generator: the example of the module docstring."""
     config = preset(2, n_keys=4, n_values=9)
     tokens = np.array([[3 * 10 + 1 + 1, 0 * 10 + 1 + 7, 0, 30]], np.int32)
-    said = continuous_mqar.oracle(tokens, config)
+    said = oracle(tokens, config)
     np.testing.assert_array_equal(said, [[-100, -100, 7, 1]])
     assert config.as_text(tokens[0], said[0]) == "3=1  0=7\n0? 7  3? 1"
     np.testing.assert_array_equal(config.copied(tokens), [[1, 7, -1, -1]])

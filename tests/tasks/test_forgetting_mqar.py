@@ -6,9 +6,9 @@ import itertools
 import numpy as np
 import pytest
 
-from jaxzoo.tasks import forgetting_mqar
 from jaxzoo.tasks.forgetting_mqar import NEUTRAL, ForgettingMQARConfig
 from tests.tasks.examples import SMALL, assert_law, assert_refused, assert_same_law, make
+from tests.tasks.oracles import oracle
 
 LAWS = ForgettingMQARConfig(vocab_size=26, length=24, n_pairs=4, n_updates=2)
 CONFIGS = {
@@ -73,7 +73,7 @@ def test_the_oracle_reads_the_worked_example():
     config = ForgettingMQARConfig(vocab_size=40, length=20, n_pairs=4, n_updates=2)
     tokens = [1, 25, 2, 23, 3, 27, 4, 22, 3, 21, 1, 29, 2, 0, 4, 0, 1, 0, 3, 0]
     expected = [-100] * 12 + [23, -100, 22, -100, 29, -100, 21, -100]
-    np.testing.assert_array_equal(forgetting_mqar.oracle(np.array([tokens]), config), [expected])
+    np.testing.assert_array_equal(oracle(np.array([tokens]), config), [expected])
 
 
 @pytest.mark.parametrize("split", ["train", pytest.param("test", marks=pytest.mark.full)])

@@ -12,6 +12,7 @@ from jaxzoo.tasks import mqar
 from jaxzoo.tasks.base import Split
 from jaxzoo.tasks.mqar import MQARConfig
 from tests.tasks.examples import SMALL, N, assert_law, assert_refused, assert_same_law, make
+from tests.tasks.oracles import oracle
 
 CONFIGS = {
     **{name: config for name, config in SMALL.items() if name.startswith("mqar")},
@@ -53,7 +54,7 @@ def test_layout_of_every_example(config):
         tokens, targets = (part[:300] for part in dense(config, split=split))
         assert tokens.shape == targets.shape == (300, config.length)
         assert tokens.dtype == targets.dtype == np.int32
-        said = mqar.oracle(tokens, config)
+        said = oracle(tokens, config)
         np.testing.assert_array_equal(said[targets != -100], targets[targets != -100])
         for example, labels in zip(tokens.tolist(), targets.tolist(), strict=True):
             pairs = dict(zip(example[: 2 * n : 2], example[1 : 2 * n : 2], strict=True))
@@ -82,7 +83,7 @@ def test_oracle_reads_the_worked_example():
     tokens = np.array([[3, 54, 30, 59, 30, 0, 3, 54] + [0] * 8, [30, 33, 3, 33, 0, 0, 3, 0] + [0] * 6 + [30, 9]])
     expected = np.full((2, 16), -100)
     expected[0, [4, 6]], expected[1, [6, 14]] = [59, 54], [33, 33]
-    np.testing.assert_array_equal(mqar.oracle(tokens, config), expected)
+    np.testing.assert_array_equal(oracle(tokens, config), expected)
 
 
 def test_gaps_follow_the_power_law_in_the_order_of_the_pairs():

@@ -8,6 +8,7 @@ import pytest
 from jaxzoo.tasks import ngram_recall
 from jaxzoo.tasks.ngram_recall import FIRST_KEY, NO_MATCH, NGramRecallConfig
 from tests.tasks.examples import SMALL, assert_refused, make
+from tests.tasks.oracles import oracle
 
 CONFIGS = {
     "ar": SMALL["ar"],
@@ -42,7 +43,7 @@ def test_layout_of_every_example(config):
                 query = example[end - n + 1 : end + 1]
                 matches = [j for j in range(n - 1, end) if example[j - n + 1 : j + 1] == query]
                 assert [example[j + 1] for j in matches] == ([] if answer == NO_MATCH else [answer])
-        said = ngram_recall.oracle(tokens[:200], config)
+        said = oracle(tokens[:200], config)
         np.testing.assert_array_equal(np.take_along_axis(said, positions[:200], axis=1), targets[:200])
         assert ((targets == NO_MATCH).sum(1) == config.n_unmatched).all()
         context = tokens[:, : config.context_length].reshape(len(tokens), config.n_pairs, -1)
@@ -56,7 +57,7 @@ def test_the_oracle_reads_a_worked_example():
     config = SMALL["mqnar"]
     tokens = [2, 3, 7, 3, 2, 9, 3, 2, 0, 2, 2, 0, 2, 3]
     expected = [-100] * 7 + [9, -100, -100, NO_MATCH, -100, -100, 7]
-    np.testing.assert_array_equal(ngram_recall.oracle(np.array([tokens]), config), [expected])
+    np.testing.assert_array_equal(oracle(np.array([tokens]), config), [expected])
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from jaxzoo.tasks.base import Split, TaskConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.presets import based_figure2, zoology_figure2
 from jaxzoo.tasks.recall_data import Examples, RecallData, RecallDataConfig
+from tests.tasks.oracles import oracle
 
 
 def recall(length: int, n_pairs: int, n_examples: int) -> Examples:
@@ -141,7 +142,7 @@ def test_batches_carry_true_answers(data):
     """Kills labels of other rows, positions or configs: reading the tokens gives every target."""
     stream, tasks = data.train(), {entry.task.length: entry.task for entry in CONFIG.train}
     for batch in [next(stream) for _ in range(data.batches_per_epoch)]:
-        answers = mqar.oracle(batch.tokens, tasks[batch.tokens.shape[1]])
+        answers = oracle(batch.tokens, tasks[batch.tokens.shape[1]])
         np.testing.assert_array_equal(np.take_along_axis(answers, batch.positions, 1), batch.targets)
 
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from jaxzoo.tasks.contract import check_disjoint, check_oracle, check_pure, check_shapes
-from jaxzoo.tasks.text_recall import NeedleConfig, PhoneBookConfig, VariableTrackingConfig, oracle
+from jaxzoo.tasks.text_recall import NeedleConfig, PhoneBookConfig, VariableTrackingConfig
 from tests.data.gpt2 import gpt2_directory
+from tests.tasks.oracles import oracle
 
 BPE: dict[str, Any] = {"vocab_size": 50257, "tokenizer_path": str(gpt2_directory())}
 N = 40

@@ -1,0 +1,115 @@
+"""Recall whose queries stand in slots after the context: what MQAR and its relatives share.
+
+The context is a row of grams, of one token or more, each followed by its value. Behind it every `slot_width` positions
+are a slot; slot i (i = 1, 2, ..) has weight `a i^(a-1)`, the law of the gap, and the slots of the queries are drawn one
+after the other without replacement. A query is a gram again; the target at its last token is the value.
+"""
+
+import abc
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import UInt
+
+from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
+from jaxzoo.checked import LARGEST, PositiveFloat, PositiveInt
+from jaxzoo.data.base import Batch
+from jaxzoo.tasks import sampling
+from jaxzoo.tasks.base import TaskConfig
+
+NEUTRAL = 0
+"""Token of empty positions."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SlottedRecallConfig(TaskConfig, abc.ABC):
+    """Sizes of the context and of its slots. Keys are the lower half of the vocabulary but 0, values the upper half."""
+
+    n_pairs: PositiveInt
+    """Keys with a value in the context."""
+    power: PositiveFloat
+    """Exponent a of the gap law a i^(a-1)."""
+
+    @property
+    def slices(self) -> Mapping[str, int]:
+        """Length and number of pairs."""
+        return {"length": self.length, "pairs": self.n_pairs}
+
+    @property
+    def gram_size(self) -> int:
+        """Tokens of a query."""
+        return 1
+
+    @property
+    def context_length(self) -> int:
+        """Tokens before the first slot."""
+        return self.n_pairs * (self.gram_size + 1)
+
+    @property
+    def slot_width(self) -> int:
+        """Positions from one slot to the next; a query begins at the first of them."""
+        return self.gram_size + 1
+
+    @property
+    def n_slots(self) -> int:
+        """Places that can hold a query: `context_length + slot_width i` for i below `n_slots`."""
+        return (self.length - self.context_length) // self.slot_width
+
+    @property
+    def n_keys(self) -> int:
+        """Tokens that can be keys: 1 .. n_keys."""
+        return self.first_value - 1
+
+    @property
+    def first_value(self) -> int:
+        """The smallest token that can be a value."""
+        return self.vocab_size // 2
+
+    @property
+    def n_values(self) -> int:
+        """Tokens that can be values."""
+        return self.vocab_size - self.first_value
+
+    @abc.abstractmethod
+    def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
+        """Makes an example by `ask`."""
+
+    def require_power(self, remedy: str) -> None:
+        """Raises `ValueError` unless every slot can be drawn."""
+        drawn = (self.power - 1) * math.log(self.length) < math.log(LARGEST)
+        self.require("power", drawn, "must be smaller: in float32 it gives some slots no chance", remedy)
+
+    def words(self, key: PRNGKeyArray, n: int, *, rows: int = 1) -> list[UInt[Array, "size"]]:
+        """Random words of an example, by one call: `n`, then `rows` for each slot, then one for each later position."""
+        sizes = n, rows * self.n_slots, self.length - self.context_length
+        return jnp.split(jax.random.bits(key, (sum(sizes),), jnp.uint32), np.cumsum(sizes)[:-1])
+
+    def draw_slots(self, words: UInt[Array, "size"], n: int) -> Int[Array, "n"]:
+        """Draws the slots of `n` queries, from a random word for each slot."""
+        return sampling.successive(words, np.arange(1.0, self.n_slots + 1) ** (self.power - 1), n)
+
+    def fill(self, words: UInt[Array, "size"], fillers: str) -> Int[Array, "size"]:
+        """Tokens after the context, before queries are written over them: all `NEUTRAL` ("zero"), or any tokens."""
+        return sampling.below(words, self.vocab_size) if fillers == "any" else jnp.full(words.shape, NEUTRAL, jnp.int32)
+
+    def ask(
+        self,
+        context: Int[Array, "n w"],
+        rest: Int[Array, "size"],
+        slots: Int[Array, "m"],
+        grams: Int[Array, "m g"],
+        answers: Int[Array, "m"],
+    ) -> Batch:
+        """Makes an example of its context, later tokens, and the slots, grams and answers of its queries; positions
+        are in the order of the queries, not sorted by time."""
+        starts = self.slot_width * slots
+        rest = rest.at[starts[:, None] + np.arange(self.gram_size)[None, :]].set(grams, unique_indices=True)
+        return Batch(
+            tokens=jnp.concatenate([context.reshape(-1), rest]),
+            positions=self.context_length + starts + self.gram_size - 1,
+            targets=answers,
+        )
