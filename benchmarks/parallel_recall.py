@@ -1,27 +1,33 @@
 """Time of Algorithm 11 (Zoology) against attention's lookup, and gates of its circuit: a JSON file and a picture.
 
 `python -m benchmarks.parallel_recall`; see `--help`. Answers are compared with a dictionary before they are timed. The
-circuits are counted, not run: `jaxzoo/theory/recall_circuit.py`.
+circuits of `jaxzoo/theory/recall_circuit.py` are counted, not run.
 """
 
 import dataclasses
+import functools
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
 
+from jaxzoo.array_typing import Array
 from jaxzoo.sweep.machine import commit, machine
-from jaxzoo.theory.circuits import compile_channels, size
-from jaxzoo.theory.parallel_recall import attention_lookup, one_sort, parallel_recall
-from jaxzoo.theory.recall_circuit import build, count, count_attention
+from jaxzoo.theory.circuits import Circuit, compile_channels, schedule
+from jaxzoo.theory.parallel_recall import NOTHING, Tokens, one_sort, parallel_recall
+from jaxzoo.theory.recall_circuit import build
 from pallas_kernels.figure import add_legend, bound_style, panels, save, series_style
 
+CHUNK = 256
+"""Queries whose scores `attention_lookup` holds at once."""
 MOST_SECONDS = 2.0
 CIRCUITS = ((2, 2), (4, 2), (8, 3))
 """Triples, and bits of a token, of the circuits that are compiled."""
@@ -84,6 +90,23 @@ def measure(n_tokens: int) -> dict[str, float]:
     return row
 
 
+@functools.partial(jax.jit, static_argnames="bits")
+def attention_lookup(keys: Tokens, values: Tokens, queries: Tokens, *, bits: int) -> Tokens:
+    """The answer to every query, by the inner products of codes of `bits` entries of 1 and -1 with all keys."""
+    n = len(keys)
+    n_chunks = -(-n // CHUNK)
+    code = lambda x: (1 - 2 * ((x[:, None] >> jnp.arange(bits)[None]) & 1)).astype(jnp.float32)  # noqa: E731
+    coded, j = code(keys), jnp.arange(n)
+
+    def chunk(first: Array) -> Array:
+        i = first + jnp.arange(CHUNK)
+        scores = code(queries[jnp.minimum(i, n - 1)]) @ coded.T
+        at = jnp.max(jnp.where((scores == bits) & (j[None] < i[:, None]), j[None], -1), axis=1)
+        return jnp.where(at >= 0, values[jnp.maximum(at, 0)], NOTHING)
+
+    return jax.lax.map(chunk, jnp.arange(n_chunks) * CHUNK).reshape(-1)[:n]
+
+
 def sizes(n_tokens: int) -> dict[str, int]:
     """Gates and depth of both circuits for the largest power of 2 of triples, with tokens of as many bits as N has."""
     n, bits = 2 ** ((n_tokens // 3).bit_length() - 1), n_tokens.bit_length() - 1
@@ -97,6 +120,79 @@ def sizes(n_tokens: int) -> dict[str, int]:
         "attention_gates": attention.gates,
         "attention_depth": attention.depth,
     }
+
+
+class Size(NamedTuple):
+    """Size of a circuit, in the letters of Definition H.1."""
+
+    n: int
+    s: int
+    depth: int
+    w: int
+    levels: int
+    """Levels of the schedule; at most `2 depth`."""
+
+
+def size(circuit: Circuit) -> Size:
+    """Counts a circuit; gates that no output depends on do not count."""
+    levels = schedule(circuit)
+    depth = dict.fromkeys(range(circuit.n_inputs + 1), 0)
+    for wire, gate in enumerate(circuit.gates, circuit.n_inputs + 1):
+        depth[wire] = 1 + max(depth[gate.left], depth[gate.right])
+    return Size(
+        n=circuit.n_inputs,
+        s=sum(len(level.gates) for level in levels),
+        depth=max(depth[wire] for wire in circuit.outputs),
+        w=max([circuit.n_inputs, *(len(level.gates) + len(level.kept) for level in levels)]),
+        levels=len(levels),
+    )
+
+
+class Count(NamedTuple):
+    """Gates of a circuit, and of its longest path at most."""
+
+    gates: int
+    depth: int
+
+
+def count(n: int, bits: int) -> Count:
+    """Gates and depth of `recall_circuit.build(n, bits)`, without building it."""
+    gates = depth = levels = 0
+    m = 1
+    while m < n:
+        lookup = _count_lookup(m, bits)
+        gates += n // (2 * m) * lookup.gates
+        depth = max(depth, lookup.depth)
+        levels, m = levels + 1, 2 * m
+    chosen = sum(i.bit_count() - 1 for i in range(1, n))  # one of two answers
+    return Count(gates + 5 * chosen, depth + 3 * (levels - 1))
+
+
+def count_attention(n: int, bits: int) -> Count:
+    """Gates and depth of all n (n - 1) / 2 comparisons of a query with an earlier key, and sums of match and value."""
+    pairs = n * (n - 1) // 2
+    sums = 2 * (pairs - (n - 1))
+    return Count(pairs * (5 * bits) + sums, 3 + math.ceil(math.log2(bits)) + 1 + math.ceil(math.log2(n - 1)))
+
+
+def _count_lookup(m: int, bits: int) -> Count:
+    """Part that looks up m queries among m keys: gates are exact, depth is that of all parts in sequence."""
+    if m == 1:
+        return Count(5 * bits, 3 + math.ceil(math.log2(bits)) + 1)
+    p = int(math.log2(2 * m))
+    network, layers = (p * p - p + 4) * 2 ** (p - 2) - 1, p * (p + 1) // 2
+    first, back = _count_comparator(bits + 1, p), _count_comparator(p, 2)
+    joins = sum(2 * m - 2**i for i in range(p))
+    scan = 2 * m + joins * (3 + 3 * (bits + 1))
+    compare = 2 * m * (5 * bits - 1 + 3)
+    depth = layers * (first.depth + back.depth) + 3 * p + 7 + math.ceil(math.log2(bits))
+    return Count(1 + network * (first.gates + back.gates) + scan + compare, depth)
+
+
+def _count_comparator(sort_bits: int, rest: int) -> Count:
+    """One comparator of the sorting network."""
+    gates = sort_bits * 6 + 3 * (sort_bits - 1) + 4 * (sort_bits + rest)
+    return Count(gates, 3 + 2 * math.ceil(math.log2(sort_bits)) + 2)
 
 
 def as_base_conv(n: int, bits: int) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 `python -m jaxzoo.sweep --experiment experiments/cat_figure4.py --scale paper --out sweeps/cat_figure4`
 
-Nothing is trained. Random contexts of noise level 1, by `jaxzoo.theory.landmark`: the band of dimensions at which 10 %
+Nothing is trained. Random contexts of noise level 1 (`experiments/landmarks.py`): the band of dimensions at which 10 %
 to 50 % of the contexts retrieve the right block, and, dashed, the bounds of Propositions 1 and 2 at t = 0. Left, one
 fixed query, with the mean of a block and with exponential smoothing; right, all queries of a subspace at once. The
 simulation is exact at any length: one number a landmark (two on the right), no tokens. One core makes the paper's in a

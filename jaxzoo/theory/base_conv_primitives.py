@@ -38,7 +38,7 @@ import numpy as np
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.mixers.conv.base_conv import BaseConv
-from jaxzoo.theory.parameters import base_conv
+from jaxzoo.theory.parameters import apply, base_conv
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,9 +144,7 @@ class BaseConvProgram:
         """The window of `n_rows` rows that the program outputs."""
         x = jnp.pad(u, ((0, 0), (0, self.delay), (0, 0)))
         x = jnp.concatenate([x, jnp.broadcast_to(self._gates, (len(u), *self._gates.shape[1:]))], axis=2)
-        for layer in self.layers:
-            x = layer(x)
-        return x[:, self.delay :, : self.width]
+        return apply(self.layers, x)[:, self.delay :, : self.width]
 
 
 def _mixer(layer: Layer, index: int, n_layers: int) -> BaseConv:

@@ -18,7 +18,7 @@ matrices); ours is a dense matrix, of which all but O(w) entries are 0.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ import numpy as np
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.mixers.conv.base_conv import BaseConv
-from jaxzoo.theory.parameters import base_conv
+from jaxzoo.theory.parameters import apply, base_conv
 
 
 class Gate(NamedTuple):
@@ -146,51 +146,18 @@ def _levels(
     ]
 
 
-class Size(NamedTuple):
-    """Size of a circuit, in the letters of Definition H.1."""
+class CompiledCircuit(NamedTuple):
+    """Layers of BaseConv that compute a circuit on one row whose channels are the inputs."""
 
-    n: int
-    s: int
-    depth: int
-    w: int
-    levels: int
-    """Levels of the schedule; at most `2 depth`."""
-
-
-def size(circuit: Circuit) -> Size:
-    """Counts a circuit; gates that no output depends on do not count."""
-    levels = schedule(circuit)
-    depth = dict.fromkeys(range(circuit.n_inputs + 1), 0)
-    for wire, gate in enumerate(circuit.gates, circuit.n_inputs + 1):
-        depth[wire] = 1 + max(depth[gate.left], depth[gate.right])
-    return Size(
-        n=circuit.n_inputs,
-        s=sum(len(level.gates) for level in levels),
-        depth=max(depth[wire] for wire in circuit.outputs),
-        w=max([circuit.n_inputs, *(len(level.gates) + len(level.kept) for level in levels)]),
-        levels=len(levels),
-    )
-
-
-class CompiledCircuit:
-    """Layers of BaseConv that compute a circuit on one row whose channels are the inputs.
-
-    Attributes:
-      layers: the mixers, all of one width.
-    """
-
-    def __init__(self, circuit: Circuit, layers: Sequence[BaseConv]) -> None:
-        self.layers: list[BaseConv] = list(layers)
-        self._n_outputs = len(circuit.outputs)
+    layers: list[BaseConv]
+    """The mixers, all of one width."""
+    n_outputs: int
 
     def __call__(self, x: Float[Array, "b n"]) -> Float[Array, "b m"]:
         """Values of the outputs."""
-        width = self.layers[0].config.width
-        ones = jnp.ones((len(x), 1), x.dtype)
-        u = jnp.concatenate([x, ones, jnp.zeros((len(x), width - x.shape[1] - 1), x.dtype)], axis=1)[:, None]
-        for layer in self.layers:
-            u = layer(u)
-        return u[:, 0, : self._n_outputs]
+        missing = self.layers[0].config.width - x.shape[1] - 1
+        u = jnp.concatenate([x, jnp.ones((len(x), 1), x.dtype), jnp.zeros((len(x), missing), x.dtype)], axis=1)
+        return apply(self.layers, u[:, None])[:, 0, : self.n_outputs]
 
 
 def compile_channels(circuit: Circuit) -> CompiledCircuit:
@@ -210,7 +177,7 @@ def compile_channels(circuit: Circuit) -> CompiledCircuit:
         layers.append(_products(n, len(old), width))
         held = [*new, *[None] * n, *old]
     layers.append(_sums([forms[wire] for wire in circuit.outputs], held, width))
-    return CompiledCircuit(circuit, layers)
+    return CompiledCircuit(layers, len(circuit.outputs))
 
 
 Form = dict[int, float]

@@ -22,10 +22,8 @@ explicit filter is one of Hyena's network: with one hidden unit a tap and the po
 which nothing in a Hyena adds to a convolution.
 """
 
-import jax.numpy as jnp
 import numpy as np
 
-from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.hyena_filter import HyenaFilterConfig, decay_window
 from jaxzoo.mixers import HyenaConfig
 from jaxzoo.mixers.conv.base_conv import BaseConv
@@ -35,7 +33,7 @@ from jaxzoo.theory.parameters import base_conv, write, zeros
 
 
 def to_base_conv(hyena: Hyena) -> list[BaseConv]:
-    """The L + 3 layers; `apply` runs them."""
+    """The L + 3 layers; `parameters.apply` runs them."""
     config = hyena.config
     d, order = config.width, config.order
     wide, last = (order + 1) * d, slice(order * d, None)
@@ -61,15 +59,6 @@ def to_base_conv(hyena: Hyena) -> list[BaseConv]:
         bias[last], taps[:, last] = 0, filter
         layers.append(base_conv(kernel, bias, taps, np.zeros(wide)))
     return [*layers, base_conv(out_kernel, out_bias, nothing, np.ones(wide))]
-
-
-def apply(layers: list[BaseConv], u: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-    """The layers one after the other, on the input with channels of zeros after it."""
-    d = u.shape[2]
-    x = jnp.pad(u, ((0, 0), (0, 0), (0, layers[0].config.width - d)))
-    for layer in layers:
-        x = layer(x)
-    return x[..., :d]
 
 
 def to_hyena(base_conv: BaseConv) -> Hyena:

@@ -30,7 +30,7 @@ for twice may cost a place among the `n_shifts`, though no answer, as roles have
 lag than that of a query from a key, queries meet zeros.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -106,18 +106,10 @@ def answers(outputs: Float[Array, "b t v"]) -> Int[np.ndarray, "b n"]:
 def _layer(gate: np.ndarray, n_shifts: int, kernel: Literal["key", "value"], filter: str) -> InputDependentConv:
     """A layer of this gate `(blocks, c, blocks, c)`, its distances those of keys and queries."""
     blocks, c = gate.shape[:2]
-    if filter == "programmatic":
-        config = InputDependentConvConfig(d_model=blocks * c, kernel=kernel, pairs="all")
-    else:
-        config = InputDependentConvConfig(
-            d_model=blocks * c,
-            kernel=kernel,
-            filter="autocorrelation",
-            n_shifts=n_shifts,
-            taps="correlations",
-            correlate="projection",
-        )
-    layer = zeros(InputDependentConv, config)
+    options: Any = {"pairs": "all"}
+    if filter == "autocorrelation":
+        options = {"filter": filter, "n_shifts": n_shifts, "taps": "correlations", "correlate": "projection"}
+    layer = zeros(InputDependentConv, InputDependentConvConfig(d_model=blocks * c, kernel=kernel, **options))
     if filter == "autocorrelation":
         projection = np.zeros((blocks, c, blocks, c))
         projection[0, :, 0] = projection[2, :, 0] = np.eye(c)

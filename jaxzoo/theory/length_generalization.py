@@ -17,25 +17,21 @@ for it by W_v = 2 I, which the form above lacks. Here W_v = 2 I, and everything 
 
 **The module.** Its filters are causal, so all are delayed by w: F_q = F_k = D_w, F_v has taps of the times -w .. w as
 those of 0 .. 2 w, and the output is read w tokens after the query, at rows of zeros. The first w keys are then 0, with
-a score of 0; s* is 0 there, and they count in 2. Learned are W_q, W_k and F_v, which is kept >= 0.
+a score of 0; s* is 0 there, and they count in 2. The tests train W_q, W_k and F_v, which is kept >= 0.
 
 What is measured is a maximum over the sequences given, not over all.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float, Int, PRNGKeyArray
+from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.mixers import ConvolutionAugmentedAttention, ConvolutionAugmentedAttentionConfig
 from jaxzoo.theory.one_layer import set_projections, set_taps
-
-LEARNED = {("q_proj", "kernel"), ("k_proj", "kernel"), ("head_filters", "values")}
-"""Paths of W_q, W_k and F_v."""
 
 
 class Quantities(NamedTuple):
@@ -98,62 +94,7 @@ def measure(
     return Quantities(distance, jnp.abs(found - golden).sum(1).max(), errors.max())
 
 
-def separation(embeddings: Float[np.ndarray, "vocab d"]) -> float:
-    """Delta."""
-    products = np.square(embeddings @ embeddings.T)
-    return float(np.sqrt(1 - products[~np.eye(len(products), dtype=bool)].max()))
-
-
 def answers(tokens: Int[Array, "b t"]) -> Int[Array, "b"]:
     """Token after the first occurrence of each row's last token."""
     place = (tokens == tokens[:, -1:]).argmax(1)
     return jnp.take_along_axis(tokens, place[:, None] + 1, axis=1)[:, 0]
-
-
-def recall_sequences(key: PRNGKeyArray, n: int, *, length: int, vocab_size: int) -> Int[Array, "b t"]:
-    """Random rows of Definition 2: the last token stands at one random place before, all other tokens are others."""
-    query_key, place_key, token_key = jax.random.split(key, 3)
-    query = jax.random.randint(query_key, (n, 1), 0, vocab_size)
-    place = jax.random.randint(place_key, (n, 1), 0, length - 1)
-    other = (query + jax.random.randint(token_key, (n, length), 1, vocab_size)) % vocab_size
-    at = jnp.arange(length)[None]
-    return jnp.where((at == place) | (at == length - 1), query, other)
-
-
-def train(
-    layer: ConvolutionAugmentedAttention,
-    embeddings: Float[Array, "vocab d"],
-    *,
-    length: int,
-    n_steps: int,
-    batch_size: int = 64,
-    learning_rate: float = 0.03,
-    seed: int = 0,
-) -> ConvolutionAugmentedAttention:
-    """The layer after Adam on the mean of |f(X) - y|^2 over fresh sequences of one length; cosine decay to 0."""
-    optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, n_steps))
-    definition, learned, rest = nnx.split(layer, lambda path, _: path in LEARNED, ...)
-
-    def with_learned(learned: dict[str, Any]) -> ConvolutionAugmentedAttention:
-        return nnx.merge(definition, nnx.State(learned), rest)
-
-    def loss(learned: dict[str, Any], tokens: jax.Array) -> jax.Array:
-        errors = outputs(with_learned(learned), embeddings, tokens) - embeddings[answers(tokens)]
-        return jnp.square(errors).sum(1).mean()
-
-    def step(carry: tuple, key: jax.Array) -> tuple[tuple, None]:
-        learned, state = carry
-        tokens = recall_sequences(key, batch_size, length=length, vocab_size=len(embeddings))
-        gradients = jax.grad(loss)(learned, tokens)
-        with jax.numpy_dtype_promotion("standard"):  # optax mixes its int32 counts with floats
-            updates, state = optimizer.update(gradients, state)
-        learned = jax.tree.map(jnp.add, learned, updates)
-        learned["head_filters"]["values"] = jnp.maximum(learned["head_filters"]["values"], 0.0)
-        return (learned, state), None
-
-    @jax.jit
-    def run(learned: dict[str, Any], keys: jax.Array) -> dict[str, Any]:
-        return jax.lax.scan(step, (learned, optimizer.init(learned)), keys)[0][0]
-
-    keys = jax.random.split(jax.random.key(seed), n_steps)
-    return with_learned(run(nnx.to_pure_dict(learned), keys))

@@ -14,6 +14,7 @@ from flax import nnx
 
 from jaxzoo.array_typing import Float
 from jaxzoo.mixers import ConvolutionAugmentedAttention, ConvolutionAugmentedAttentionConfig
+from jaxzoo.mixers.attention.landmark_cat import LandmarkCAT
 from jaxzoo.models import LanguageModel, LanguageModelConfig
 from jaxzoo.theory.parameters import write
 
@@ -79,7 +80,7 @@ def set_projections(
     write(layer.out_proj.kernel, np.eye(k, width, k=width - k))
 
 
-def set_taps(layer: ConvolutionAugmentedAttention, name: str, taps: Float[np.ndarray, "w"]) -> None:
+def set_taps(layer: ConvolutionAugmentedAttention | LandmarkCAT, name: str, taps: Float[np.ndarray, "w"]) -> None:
     """Sets the filter of the `queries`, `keys` or `values` of a head, the current token's tap first."""
     write(getattr(layer.head_filters, name), taps[:, None])
 

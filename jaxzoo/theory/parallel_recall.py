@@ -13,10 +13,7 @@ and short distances (small k) win over long ones.
 
 `one_sort` (ours) needs no intervals: sort keys and queries together by token, then by time. The last key before a query
 is the running maximum of the places of keys. Work O(N d log N), a logarithm less than Proposition H.30.
-`attention_lookup` is what attention does, by inner products of all pairs: O(N^2 d).
 """
-
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +22,6 @@ from jaxzoo.array_typing import Array, Int
 
 NOTHING = -1
 """The answer to a query without a match."""
-CHUNK = 256
-"""Queries whose scores `attention_lookup` holds at once."""
 
 Tokens = Int[Array, "n"]
 
@@ -70,20 +65,3 @@ def one_sort(keys: Tokens, values: Tokens, queries: Tokens) -> Tokens:
     at = jnp.maximum(place, 0)
     answers = jnp.where((place >= 0) & (tokens[at] == tokens), values[at], NOTHING)
     return jnp.zeros_like(answers).at[times].set(answers)[::2]
-
-
-@functools.partial(jax.jit, static_argnames="bits")
-def attention_lookup(keys: Tokens, values: Tokens, queries: Tokens, *, bits: int) -> Tokens:
-    """The answer to every query, by the inner products of codes of `bits` entries of 1 and -1 with all keys."""
-    n = len(keys)
-    n_chunks = -(-n // CHUNK)
-    code = lambda x: (1 - 2 * ((x[:, None] >> jnp.arange(bits)[None]) & 1)).astype(jnp.float32)  # noqa: E731
-    coded, j = code(keys), jnp.arange(n)
-
-    def chunk(first: Array) -> Array:
-        i = first + jnp.arange(CHUNK)
-        scores = code(queries[jnp.minimum(i, n - 1)]) @ coded.T
-        at = jnp.max(jnp.where((scores == bits) & (j[None] < i[:, None]), j[None], -1), axis=1)
-        return jnp.where(at >= 0, values[jnp.maximum(at, 0)], NOTHING)
-
-    return jax.lax.map(chunk, jnp.arange(n_chunks) * CHUNK).reshape(-1)[:n]

@@ -1,5 +1,6 @@
 """Setting the parameters of a module by hand."""
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxzoo.array_typing import Array, Float
 from jaxzoo.mixers import BaseConv, BaseConvConfig
 from jaxzoo.mixers.base import Mixer, MixerConfig
 
@@ -24,6 +26,15 @@ def base_conv(kernel: np.ndarray, bias: np.ndarray, taps: np.ndarray, conv_bias:
     layer = zeros(BaseConv, BaseConvConfig(d_model=len(bias), filter="long", n_taps=len(taps), form="paper"))
     set_base_conv(layer, kernel, bias, taps, conv_bias)
     return layer
+
+
+def apply(layers: Sequence[BaseConv], u: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+    """The layers one after the other, on the input with channels of zeros after it (Definition H.2)."""
+    d = u.shape[2]
+    x = jnp.pad(u, ((0, 0), (0, 0), (0, layers[0].config.width - d)))
+    for layer in layers:
+        x = layer(x)
+    return x[..., :d]
 
 
 def set_base_conv(

@@ -1,4 +1,4 @@
-"""Algorithm 11 as an arithmetic circuit (Zoology, Prop. H.33 and H.36, Theorem H.37), and counts of its gates.
+"""Algorithm 11 as an arithmetic circuit (Zoology, Prop. H.33 and H.36, Theorem H.37).
 
 Inputs are bits of keys and queries, and one number for each value; a comparison is a polynomial of bits. Equal keys
 have equal values, as in the paper. Each pair of intervals is a lookup of m queries among m keys:
@@ -166,50 +166,3 @@ def comparators(n: int) -> Iterator[tuple[int, int]]:
                         yield i, i + k
             k //= 2
         p *= 2
-
-
-class Count(NamedTuple):
-    """Gates of a circuit, and of its longest path at most."""
-
-    gates: int
-    depth: int
-
-
-def count(n: int, bits: int) -> Count:
-    """Gates and depth of `build(n, bits)`, without building it."""
-    gates = depth = levels = 0
-    m = 1
-    while m < n:
-        lookup = _count_lookup(m, bits)
-        gates += n // (2 * m) * lookup.gates
-        depth = max(depth, lookup.depth)
-        levels, m = levels + 1, 2 * m
-    chosen = sum(i.bit_count() - 1 for i in range(1, n))  # `_prefer`
-    return Count(gates + 5 * chosen, depth + 3 * (levels - 1))
-
-
-def count_attention(n: int, bits: int) -> Count:
-    """Gates and depth of all n (n - 1) / 2 comparisons of a query with an earlier key, and sums of match and value."""
-    pairs = n * (n - 1) // 2
-    sums = 2 * (pairs - (n - 1))
-    return Count(pairs * (5 * bits) + sums, 3 + math.ceil(math.log2(bits)) + 1 + math.ceil(math.log2(n - 1)))
-
-
-def _count_lookup(m: int, bits: int) -> Count:
-    """As `_lookup` for m keys and m queries: gates are exact, depth is that of all parts in sequence."""
-    if m == 1:
-        return Count(5 * bits, 3 + math.ceil(math.log2(bits)) + 1)
-    p = int(math.log2(2 * m))
-    network, layers = (p * p - p + 4) * 2 ** (p - 2) - 1, p * (p + 1) // 2
-    first, back = _count_comparator(bits + 1, p), _count_comparator(p, 2)
-    joins = sum(2 * m - 2**i for i in range(p))
-    scan = 2 * m + joins * (3 + 3 * (bits + 1))
-    compare = 2 * m * (5 * bits - 1 + 3)
-    depth = layers * (first.depth + back.depth) + 3 * p + 7 + math.ceil(math.log2(bits))
-    return Count(1 + network * (first.gates + back.gates) + scan + compare, depth)
-
-
-def _count_comparator(sort_bits: int, rest: int) -> Count:
-    """As one comparator of `_sort`."""
-    gates = sort_bits * 6 + 3 * (sort_bits - 1) + 4 * (sort_bits + rest)
-    return Count(gates, 3 + 2 * math.ceil(math.log2(sort_bits)) + 2)

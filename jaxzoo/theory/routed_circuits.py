@@ -197,7 +197,6 @@ class RoutedCircuit:
       n_layers: L.
       delay: rows from the input's window to the output's; the sequence has `rows + delay` of them.
       width: d', channels.
-      n_parameters: entries that are not 0.
     """
 
     def __init__(self, circuit: Circuit) -> None:
@@ -218,11 +217,6 @@ class RoutedCircuit:
         self.delay: int = layers.delay
         self._n_outputs = len(circuit.outputs)
         self._graph, self._parameters = _stack(layers)
-        self.n_parameters: int = sum(int(jnp.count_nonzero(leaf)) for leaf in jax.tree.leaves(self._parameters))
-
-    def layer(self, index: int) -> BaseConv:
-        """Mixer `index`."""
-        return nnx.merge(self._graph, jax.tree.map(lambda leaf: leaf[index], self._parameters))
 
     def __call__(self, x: Float[Array, "b n"]) -> Float[Array, "b m"]:
         """Values of the outputs."""

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from experiments.cat_figure4 import draw, experiment
-from experiments.landmarks import BOUND, HIGH, LOW, band
+from experiments.landmarks import BOUND, HIGH, LOW, band, critical_dimensions, sufficient_dimension
 from jaxzoo.sweep import Measurement, Results
-from jaxzoo.theory.landmark import critical_dimensions, sufficient_dimension
 from tests.experiments.hand_made import curves, distinct_runs, row, verdict
 
 pytestmark = pytest.mark.full

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.theory.circuits import Circuit, compile_channels, schedule, size
+from benchmarks.parallel_recall import size
+from jaxzoo.theory.circuits import Circuit, compile_channels, schedule
 from jaxzoo.theory.routed_circuits import RoutedCircuit, route
 
 RNG = np.random.default_rng(0)

@@ -9,7 +9,8 @@ from jaxzoo.layers.hyena_filter import HyenaFilterConfig
 from jaxzoo.mixers import BaseConvConfig, HyenaConfig
 from jaxzoo.mixers.conv.base_conv import BaseConv
 from jaxzoo.mixers.conv.hyena import Hyena
-from jaxzoo.theory.hyena_as_base_conv import apply, to_base_conv, to_hyena
+from jaxzoo.theory.hyena_as_base_conv import to_base_conv, to_hyena
+from jaxzoo.theory.parameters import apply
 from tests.mixers.moved import moved, quick_rngs
 
 D, TAPS = 4, 11

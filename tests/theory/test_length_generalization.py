@@ -3,26 +3,65 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
-from jaxzoo.theory.length_generalization import (
-    LEARNED,
-    answers,
-    attention_map,
-    measure,
-    outputs,
-    recall_sequences,
-    separation,
-    theorem_2_layer,
-    train,
-)
+from jaxzoo.theory.length_generalization import answers, attention_map, measure, outputs, theorem_2_layer
 from jaxzoo.theory.one_layer import set_projections, set_taps
 from tests.theory.recall import unit_rows
 
 VOCAB_SIZE, D, LENGTH, REACH = 16, 8, 16, 3
 ROWS = unit_rows(VOCAB_SIZE, D)
 EMBEDDINGS = jnp.asarray(ROWS, jnp.float32)
+LEARNED = {("q_proj", "kernel"), ("k_proj", "kernel"), ("head_filters", "values")}
+"""Paths of W_q, W_k and F_v."""
+
+
+def recall_sequences(key, n, *, length, vocab_size):
+    """Random rows of Definition 2: the last token stands at one random place before, all other tokens are others."""
+    query_key, place_key, token_key = jax.random.split(key, 3)
+    query = jax.random.randint(query_key, (n, 1), 0, vocab_size)
+    place = jax.random.randint(place_key, (n, 1), 0, length - 1)
+    other = (query + jax.random.randint(token_key, (n, length), 1, vocab_size)) % vocab_size
+    at = jnp.arange(length)[None]
+    return jnp.where((at == place) | (at == length - 1), query, other)
+
+
+def separation(embeddings):
+    """Delta of the theorem."""
+    products = np.square(embeddings @ embeddings.T)
+    return float(np.sqrt(1 - products[~np.eye(len(products), dtype=bool)].max()))
+
+
+def train(layer, embeddings, *, length, n_steps, batch_size=64, learning_rate=0.03):
+    """The layer after Adam on the mean of |f(X) - y|^2 over fresh sequences of one length; cosine decay to 0."""
+    optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, n_steps))
+    definition, learned, rest = nnx.split(layer, lambda path, _: path in LEARNED, ...)
+
+    def with_learned(learned):
+        return nnx.merge(definition, nnx.State(learned), rest)
+
+    def loss(learned, tokens):
+        errors = outputs(with_learned(learned), embeddings, tokens) - embeddings[answers(tokens)]
+        return jnp.square(errors).sum(1).mean()
+
+    def step(carry, key):
+        learned, state = carry
+        tokens = recall_sequences(key, batch_size, length=length, vocab_size=len(embeddings))
+        gradients = jax.grad(loss)(learned, tokens)
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes its int32 counts with floats
+            updates, state = optimizer.update(gradients, state)
+        learned = jax.tree.map(jnp.add, learned, updates)
+        learned["head_filters"]["values"] = jnp.maximum(learned["head_filters"]["values"], 0.0)
+        return (learned, state), None
+
+    @jax.jit
+    def run(learned, keys):
+        return jax.lax.scan(step, (learned, optimizer.init(learned)), keys)[0][0]
+
+    keys = jax.random.split(jax.random.key(0), n_steps)
+    return with_learned(run(nnx.to_pure_dict(learned), keys))
 
 
 def sequences(length, *, n=1024, seed=1):

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.theory.circuits import compile_channels, size
-from jaxzoo.theory.parallel_recall import attention_lookup, one_sort, parallel_recall
-from jaxzoo.theory.recall_circuit import build, comparators, count, count_attention
+from benchmarks.parallel_recall import attention_lookup, count, count_attention, size
+from jaxzoo.theory.circuits import compile_channels
+from jaxzoo.theory.parallel_recall import one_sort, parallel_recall
+from jaxzoo.theory.recall_circuit import build, comparators
 from jaxzoo.theory.routed_circuits import RoutedCircuit
 from tests.theory.triples import draw, solve
 
