@@ -25,7 +25,7 @@ from jaxzoo.ops.diagonal_scan import diagonal_scan
 from jaxzoo.ops.linear_attention import linear_attention
 from jaxzoo.ops.wkv4 import wkv4
 from jaxzoo.plan.hlo import Hlo
-from jaxzoo.plan.memory_traffic import launches, memory_bytes
+from jaxzoo.plan.memory_traffic import is_free, memory_bytes
 from pallas_kernels.compile_check.targets import TARGETS
 from pallas_kernels.dispatch import lowering_for
 from pallas_kernels.taylor_attention import taylor_attention
@@ -146,6 +146,15 @@ def measure(name: str, kind: str, target: str) -> dict[str, int]:
         "floor": size(inputs) + outputs if kind == "forward" else 3 * size(inputs) + 2 * outputs,
         "temporary": compiled.memory_analysis().temp_size_in_bytes,
     }
+
+
+def launches(hlo: Hlo) -> int:
+    """Kernels and copies that a run launches, as often as loops run them; constants, which compilers fuse, are not."""
+    return sum(
+        times
+        for _, each, times in hlo.steps()
+        if not is_free(each) and each.opcode not in ("iota", "broadcast", "copy-start")
+    )
 
 
 if __name__ == "__main__":

@@ -126,10 +126,10 @@ def _taken(value: Any, declared: Any) -> Any:
     origin = typing.get_origin(declared)
     if declared in (int, float):
         return _number(value, declared, rules)
-    if origin in (typing.Union, types.UnionType):
-        return _one_of(value, typing.get_args(declared))
+    if len(members(declared)) > 1:
+        return _one_of(value, members(declared))
     if origin is tuple:
-        return _tuple(value, typing.get_args(declared))
+        return _tuple(value, declared)
     if origin is Literal:
         fits = any(type(value) is type(choice) and value == choice for choice in typing.get_args(declared))
     else:
@@ -162,14 +162,14 @@ def _one_of(value: Any, members: tuple[Any, ...]) -> Any:
     raise next((each for each in refusals if each.is_of_type), _Refused(value, rule, is_of_type=False))
 
 
-def _tuple(value: Any, declared: tuple[Any, ...]) -> tuple:
+def _tuple(value: Any, declared: Any) -> tuple:
     if not isinstance(value, tuple | list):
         raise _Refused(value, "must be a tuple", is_of_type=False)
-    declared = declared[:1] * len(value) if declared[-1:] == (Ellipsis,) else declared
-    if len(declared) != len(value):
-        raise _Refused(value, f"must have {len(declared)} items", is_of_type=True)
+    kinds = item_types(declared, len(value))
+    if len(kinds) != len(value):
+        raise _Refused(value, f"must have {len(kinds)} items", is_of_type=True)
     items = []
-    for i, (item, kind) in enumerate(zip(value, declared, strict=True)):
+    for i, (item, kind) in enumerate(zip(value, kinds, strict=True)):
         try:
             items.append(_taken(item, kind))
         except _Refused as refused:
@@ -178,6 +178,18 @@ def _tuple(value: Any, declared: tuple[Any, ...]) -> tuple:
     if isinstance(value, tuple) and all(new is old for new, old in zip(items, value, strict=True)):
         return value
     return tuple(items)
+
+
+def members(declared: Any) -> tuple[Any, ...]:
+    """Returns the members of a union; of any other type, itself."""
+    is_union = typing.get_origin(declared) in (typing.Union, types.UnionType)
+    return typing.get_args(declared) if is_union else (declared,)
+
+
+def item_types(declared: Any, n: int) -> tuple[Any, ...]:
+    """Returns the declared types of the `n` items of a tuple."""
+    args = typing.get_args(declared)
+    return args[:1] * n if args[-1:] == (Ellipsis,) else args
 
 
 def noun(declared: Any) -> str:

@@ -154,7 +154,11 @@ class TrainConfig(Checked):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentConfig(Checked):
-    """One experiment: a model, the data that it learns, the optimizer, the loop and the mesh."""
+    """One experiment: a model, the data that it learns, the optimizer, the loop and the mesh.
+
+    Raises:
+      ValueError: the data ask for a model of another kind; with the flag that helps.
+    """
 
     model: LanguageModelConfig
     data: DataConfig
@@ -163,18 +167,9 @@ class ExperimentConfig(Checked):
     mesh: MeshConfig = MeshConfig()
 
     def __post_init__(self) -> None:
-        check_model_fields(self.model, self.data)
-
-
-def check_model_fields(model: LanguageModelConfig, data: DataConfig) -> None:
-    """Refuses a model of another kind than the data ask for: an autoencoder, or one that reads pairs.
-
-    Raises:
-      ValueError: with the flag that helps.
-    """
-    for field in ("decode_last", "pair_values"):
-        needed = data.model_fields.get(field, getattr(LanguageModelConfig, field))
-        name = field.replace("_", "-")
-        words = f"{name} {needed}" if not isinstance(needed, bool) else name if needed else f"no-{name}"
-        remedy = f"set --model.{words}"
-        model.require(field, getattr(model, field) == needed, f"must be {needed} for these data", remedy)
+        for field in ("decode_last", "pair_values"):  # an autoencoder, or a model that reads pairs
+            needed = self.data.model_fields.get(field, getattr(LanguageModelConfig, field))
+            name = field.replace("_", "-")
+            words = f"{name} {needed}" if not isinstance(needed, bool) else name if needed else f"no-{name}"
+            fits, remedy = getattr(self.model, field) == needed, f"set --model.{words}"
+            self.model.require(field, fits, f"must be {needed} for these data", remedy)

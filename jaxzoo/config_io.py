@@ -10,12 +10,12 @@ import difflib
 import importlib.metadata
 import inspect
 import sys
-import types
 import typing
 from collections.abc import Collection, Iterable
 from typing import Any, TypeVar
 
-from jaxzoo.checked import shorten
+from jaxzoo.checked import item_types, members, shorten
+from jaxzoo.json_files import decode_json
 
 Json = Any
 """Argument of `json.dumps`: dict, list, str, int, float, bool, None."""
@@ -101,9 +101,9 @@ def _encode(value: Any, declared: Any, path: str) -> Json:
         names = [field.name for field in dataclasses.fields(value)]
         fields = {name: _encode(getattr(value, name), hints[name], f"{path}.{name}") for name in names}
         return fields if declared is type(value) else {TYPE: _type_name(type(value)), **fields}
-    tuples = [member for member in _members(declared) if typing.get_origin(member) is tuple]
+    tuples = [member for member in members(declared) if typing.get_origin(member) is tuple]
     if isinstance(value, tuple) and tuples:
-        items = enumerate(zip(value, _items(tuples[0], len(value)), strict=True))
+        items = enumerate(zip(value, item_types(tuples[0], len(value)), strict=True))
         return [_encode(item, hint, f"{path}.{i}") for i, (item, hint) in items]
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -112,23 +112,15 @@ def _encode(value: Any, declared: Any, path: str) -> Json:
 
 
 def _decode(value: Json, declared: Any, path: str) -> Any:
-    members = _members(declared)
+    choices = members(declared)
     if isinstance(value, dict):
-        return _decode_dataclass(value, members, path)
-    for member in members:
-        if isinstance(value, list) and typing.get_origin(member) is tuple:
-            hints = _items(member, len(value))
-            if len(hints) == len(value):
-                items = enumerate(zip(value, hints, strict=True))
-                return tuple(_decode(item, hint, f"{path}.{i}") for i, (item, hint) in items)
-        if typing.get_origin(member) is typing.Literal and value in typing.get_args(member):
-            return value
-        if member is float and type(value) is int:
-            return float(value)
-        if type(value) is member:
-            return value
-    expected = " or ".join(getattr(m, "__name__", str(m)) if isinstance(m, type) else str(m) for m in members)
-    raise ValueError(f"{path}={shorten(value)} must be of type {expected}")
+        return _decode_dataclass(value, choices, path)
+    for member in choices if isinstance(value, list) else ():
+        hints = item_types(member, len(value))
+        if typing.get_origin(member) is tuple and len(hints) == len(value):
+            items = enumerate(zip(value, hints, strict=True))
+            return tuple(_decode(item, hint, f"{path}.{i}") for i, (item, hint) in items)
+    return decode_json(value, declared, path)
 
 
 def _decode_dataclass(value: dict[str, Json], members: tuple[Any, ...], path: str) -> Any:
@@ -173,18 +165,6 @@ def _type_name(cls: type) -> str:
         return cls.__name__
     module = getattr(sys.modules.get(cls.__module__), STORED_MODULE, cls.__module__)
     return f"{module}:{cls.__qualname__}"
-
-
-def _members(declared: Any) -> tuple[Any, ...]:
-    """The members of a union; of any other type, itself."""
-    is_union = typing.get_origin(declared) in (typing.Union, types.UnionType)
-    return typing.get_args(declared) if is_union else (declared,)
-
-
-def _items(declared: Any, n: int) -> tuple[Any, ...]:
-    """The declared types of the `n` items of a tuple."""
-    args = typing.get_args(declared)
-    return args[:1] * n if args[-1:] == (Ellipsis,) else args
 
 
 def _with_subclasses(cls: type) -> list[type]:

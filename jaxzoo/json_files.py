@@ -16,13 +16,12 @@ import dataclasses
 import hashlib
 import inspect
 import json
-import types
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from jaxzoo.checked import Rule, noun, shorten
+from jaxzoo.checked import Rule, members, noun, shorten
 
 MOST_BYTES = 2**26
 """Largest file, and longest line of a file of lines; Python's objects take up to 24 times as many bytes."""
@@ -92,9 +91,9 @@ def parse_json(
     raise ValueError(f"{where}: {message}" + (f"; {remedy}" if remedy else ""))
 
 
-def decode_json(value: Any, declared: type[T]) -> T:
-    """Returns a value of `json.loads` as declared. Raises ValueError with field, value and rule."""
-    return cast(T, _decode(value, declared, ""))
+def decode_json(value: Any, declared: type[T], path: str = "") -> T:
+    """Returns a value of `json.loads` as declared. Raises ValueError with field (below `path`), value and rule."""
+    return cast(T, _decode(value, declared, path))
 
 
 _TOO_DEEP = f"must be nested at most {MOST_DEPTH} levels deep"
@@ -134,7 +133,7 @@ def _decode(value: Any, declared: Any, path: str) -> Any:
     origin, arguments = typing.get_origin(declared) or declared, typing.get_args(declared)
     if declared is Any:
         return value
-    if origin in (typing.Union, types.UnionType):
+    if len(members(declared)) > 1:
         refusals = []
         for member in arguments:
             try:

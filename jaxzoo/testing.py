@@ -75,8 +75,9 @@ def ready(config: MixerConfig) -> MixerConfig:
     return config.inherit(model)
 
 
+@functools.cache
 def build(config: MixerConfig) -> Mixer:
-    """The mixer with every parameter moved off its initial value: no zero bias, no scale of one.
+    """The mixer with every parameter moved off its initial value: no zero bias, no scale of one; once for a config.
 
     One compiled program draws all parameters; built eagerly, each would be a program of its own.
     """
@@ -108,12 +109,6 @@ class Stream(NamedTuple):
     def context(self) -> Context:
         """Token ids, and values of an earlier layer."""
         return Context(tokens=jnp.asarray(self.tokens), first_values=jax.lax.stop_gradient(jnp.sin(self.x)))
-
-
-@functools.cache
-def mixer_of(config: MixerConfig) -> Mixer:
-    """The mixer of `build`, once for a config."""
-    return build(config)
 
 
 def inputs(config: MixerConfig, length: int = LENGTH, seed: int = 2) -> Stream:
@@ -149,7 +144,7 @@ def starts(length: int) -> tuple[np.ndarray, np.ndarray]:
 @functools.cache
 def streams(config: MixerConfig, lengths: tuple[int, ...] = LENGTHS) -> dict[str, Any]:
     """Inputs in turn; and from the state after any number of them, the next ones at once, as many as each length."""
-    graph, variables = nnx.split(mixer_of(config))
+    graph, variables = nnx.split(build(config))
 
     @jax.jit
     def run(variables, stream):
@@ -179,7 +174,7 @@ def assert_close(actual: Any, expected: Any, tolerance: float = 1e-5, what: str 
 def assert_state_keeps_structure(config: MixerConfig, states: Any) -> None:
     """The state keeps shapes and dtypes under bfloat16 activations, and its size is that of its arrays, of which
     `states` holds one more axis; only traced."""
-    mixer = mixer_of(config)
+    mixer = build(config)
     assert state_bytes(mixer, BATCH, capacity=MAX_LENGTH) == sum(leaf[0].nbytes for leaf in states)
     if not config.capabilities.growing_state:
         assert state_bytes(mixer) == state_bytes(mixer, capacity=1000)
@@ -258,7 +253,7 @@ def batch(config: MixerConfig) -> tuple[Stream, np.ndarray, dict[str, tuple[np.n
 def training(config: MixerConfig) -> dict[str, Any]:
     """Outputs, losses, and gradients of parameters and inputs of the call, with segment ids where they are honoured;
     outputs of the call without, unless those of `step` are the same test."""
-    graph, params, others = nnx.split(mixer_of(config), nnx.Param, ...)
+    graph, params, others = nnx.split(build(config), nnx.Param, ...)
     promised, stream = config.capabilities, inputs(config)
     everything, ids, cotangents = batch(config)
     segments = {"segment_ids": jnp.asarray(ids)} if promised.segments and promised.causal else {}
@@ -279,7 +274,7 @@ def training(config: MixerConfig) -> dict[str, Any]:
         name: jax.tree.map(lambda x: x[i], found["gradients"])  # noqa: B023
         for i, name in enumerate(cotangents)
     }
-    if not promised.streams or type(mixer_of(config)).with_losses is not Mixer.with_losses:
+    if not promised.streams or type(build(config)).with_losses is not Mixer.with_losses:
         plain = jax.jit(lambda params, stream: nnx.merge(graph, params, others)(stream.x, stream.context))
         found["call"] = np.asarray(plain(params, stream))
     return found
@@ -288,7 +283,7 @@ def training(config: MixerConfig) -> dict[str, Any]:
 def two_prefills(config: MixerConfig) -> tuple[Any, Any]:
     """Outputs of two calls of `prefill`, the second from the state of the first, and the gradients of both; they fill a
     state of their capacity."""
-    graph, params, others = nnx.split(mixer_of(config), nnx.Param, ...)
+    graph, params, others = nnx.split(build(config), nnx.Param, ...)
 
     @jax.jit
     def prefill(params, state, half, dy, dstate):
@@ -300,7 +295,7 @@ def two_prefills(config: MixerConfig) -> tuple[Any, Any]:
 
     halves = [inputs(config).at(slice(None), slice(at, at + HALF)) for at in (0, HALF)]
     cotangents = [inputs(config, seed=4).x[:, at : at + HALF] for at in (0, HALF)]
-    start = jax.tree.map(np.asarray, mixer_of(config).init_state(BATCH, capacity=2 * HALF))
+    start = jax.tree.map(np.asarray, build(config).init_state(BATCH, capacity=2 * HALF))
 
     def zero(leaf):  # integers have cotangents of no bytes
         return np.zeros(leaf.shape, leaf.dtype if np.issubdtype(leaf.dtype, np.floating) else jax.dtypes.float0)

@@ -120,11 +120,11 @@ def test_bad_json_is_refused_by_path():
             r"unknown type '.*OtherLef'; did you mean '.*OtherLeaf'",
         ),
         ({"leaf": {}}, "^Tree.leaf: Leaf needs the field 'rate'$"),
-        ({"leaf": {"rate": "high"}}, "^Tree.leaf.rate='high' must be of type float$"),
-        ({"leaf": {"rate": True}}, "^Tree.leaf.rate=True must be of type float$"),
-        ({"leaf": {"rate": 1.0, "kind": "c"}}, r"^Tree.leaf.kind='c' must be of type .*Literal\['a', 'b'\]$"),
-        ({"leaf": {"rate": 1.0, "sizes": [1, "2"]}}, "^Tree.leaf.sizes.1='2' must be of type int$"),
-        ({"leaf": {"rate": 1.0}, "pair": [1, "x", 2]}, r"^Tree.pair=\[1, 'x', 2\] must be of type"),
+        ({"leaf": {"rate": "high"}}, "^Tree.leaf.rate='high' must be a number$"),
+        ({"leaf": {"rate": True}}, "^Tree.leaf.rate=True must be a number$"),
+        ({"leaf": {"rate": 1.0, "kind": "c"}}, r"^Tree.leaf.kind='c' must be one of 'a', 'b'$"),
+        ({"leaf": {"rate": 1.0, "sizes": [1, "2"]}}, "^Tree.leaf.sizes.1='2' must be an integer$"),
+        ({"leaf": {"rate": 1.0}, "pair": [1, "x", 2]}, r"^Tree.pair=\[1, 'x', 2\] must be a list of 2 items$"),
     ):
         with pytest.raises(ValueError, match=message):
             from_json(value, Tree)

@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from jaxzoo.json_files import add_checksum, decode_json, read_json
 from jaxzoo.loading import load
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.models.blueprint import make_blueprint, split_variables
+from jaxzoo.text_table import text_table
 from jaxzoo.train.trained import read_run
 from jaxzoo.whole_files import write_whole
 
@@ -70,7 +72,7 @@ def evaluate_tasks(options: argparse.Namespace, flags: Sequence[str]) -> None:
     else:
         examples = {name: read_examples(options.data / f"{name}.jsonl", options.limit) for name in left}
         for name in left:
-            done.add(name, score_recall(model, examples[name]).metrics())
+            done.add(name, score_recall(model, examples[name]))
     truncated, total = done.requests.truncated, done.requests.total
     say(f"{truncated:,} of {total:,} requests lost their beginning; the model reads {model.max_length:,} tokens")
     write_results(table(done.results), options.out, done.report())
@@ -173,9 +175,4 @@ def table(results: Mapping[str, Mapping[str, float]]) -> str:
             stderr = metrics.get(f"{metric}_stderr" + (f",{filtered}" if filtered else ""))
             shown = "" if stderr is None else f"{stderr:.4f}"
             rows.append((task, name, f"{value:.4f}", shown, f"{metrics['n']:,.0f}"))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    aligned = ("<", "<", ">", ">", ">")
-    return "\n".join(
-        "  " + "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, aligned, widths, strict=True))
-        for row in rows
-    )
+    return textwrap.indent(text_table(rows, left=2), "  ")

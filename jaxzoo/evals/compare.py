@@ -16,6 +16,7 @@ from jaxzoo.data.base import Batch, Dataset
 from jaxzoo.data.statistics.ngram import bits_per_byte
 from jaxzoo.loading import Loaded
 from jaxzoo.models.accounting import count_parameters, state_bytes
+from jaxzoo.text_table import text_table
 from jaxzoo.train.evaluate import padded_batches
 from jaxzoo.train.loss import score_targets
 from pallas_kernels.figure import add_legend, panels, plain_log_ticks, save, series_style
@@ -96,9 +97,7 @@ def table(scored: Sequence[Scored]) -> str:
         line += [f"{s.bits_per_byte:.4f}"] if s.bits_per_byte is not None else []
         line += [f"{s.parameters:,}", "" if s.state_bytes is None else f"{s.state_bytes:,}", f"{s.tokens_per_s:,.0f}"]
         lines.append([*line, *(f"{s.slices[name]:.4f}" if name in s.slices else "" for name in slices)])
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    aligned = [[line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines]
-    return "\n".join("  ".join(line).rstrip() for line in aligned)
+    return text_table(lines)
 
 
 def draw(scored: Sequence[Scored], path: Path) -> None:

@@ -59,12 +59,8 @@ def gap_share(model: tuple[Score, Score], baseline: tuple[Score, Score], *, hits
     if gap == 0:
         return GapShare(gap, due, None, None, "there is no gap overall")
     formula = min(due / gap, 1.0)
-    if gap < 0 < behind:
-        case = (
-            f"the model is ahead overall and behind on {hits}: the paper's sentence says 100 %, its formula is negative"
-        )
-        return GapShare(gap, due, formula, 1.0, case)
-    return GapShare(gap, due, formula, formula, _case(gap, behind, due, hits))
+    sentence = 1.0 if gap < 0 < behind else formula
+    return GapShare(gap, due, formula, sentence, _case(gap, behind, due, hits))
 
 
 def share_interval(
@@ -94,7 +90,11 @@ def share_interval(
 
 
 def _case(gap: float, behind: float, due: float, hits: str) -> str:
-    """Where formula and sentence agree."""
+    """Which model is better on which tokens, and what the formula makes of it."""
+    if gap < 0 < behind:
+        return (
+            f"the model is ahead overall and behind on {hits}: the paper's sentence says 100 %, its formula is negative"
+        )
     if gap < 0:
         return f"the model is ahead overall and not behind on {hits}: this is the share of its lead"
     if behind <= 0:

@@ -143,7 +143,9 @@ def _task_of_file(file: Path) -> str:
     named = re.search(r"^task:\s*[\"']?([\w.-]+)", file.read_text(), re.MULTILINE)
     if not named:
         raise ValueError(f"--tasks {file} names no task; a YAML file of lm_eval has a line such as task: my_task")
-    _FOLDERS[str(file.absolute().parent)] = None
+    if (folder := str(file.absolute().parent)) not in _FOLDERS:
+        _FOLDERS.append(folder)
+        _manager.cache_clear()
     return named[1]
 
 
@@ -256,7 +258,7 @@ def _local_task(name: str, data: Path) -> dict[str, Any]:
     import jinja2
 
     try:
-        return _load(name, custom_dataset=_dataset(data, name))
+        return _load(name, custom_dataset=lambda **options: _Splits(data, name))
     except (LookupError, TypeError, jinja2.UndefinedError) as error:
         raise ValueError(
             f"{data / name}.jsonl: the rows must have the columns of the task's set on the hub "
@@ -264,20 +266,16 @@ def _local_task(name: str, data: Path) -> dict[str, Any]:
         ) from error
 
 
-_FOLDERS: dict[str, None] = {}
+_FOLDERS: list[str] = []
 """Folders of the user's with YAML files of tasks."""
 
 
+@functools.cache
 def _manager() -> Any:
     """Knows all tasks by name; the first call reads thousands of files, which takes a while."""
-    return _manager_of(tuple(_FOLDERS))
-
-
-@functools.cache
-def _manager_of(folders: tuple[str, ...]) -> Any:
     from lm_eval.tasks import TaskManager
 
-    return TaskManager(include_path=list(folders) or None)
+    return TaskManager(include_path=list(_FOLDERS) or None)
 
 
 def _load(name: str, **own: Any) -> dict[str, Any]:
@@ -301,7 +299,7 @@ def _local_recall_task(name: str, data: Path, limit: int | None) -> Any:
     from lm_eval.tasks.swde.task import SWDE
 
     read_examples(data / f"{name}.jsonl", limit)
-    dataset = _dataset(data, name)()
+    dataset = _Splits(data, name)
 
     def download(self: Any, dataset_kwargs: Any = None, **options: Any) -> None:
         self.dataset = dataset
@@ -338,8 +336,3 @@ def _read(file: Path, name: str) -> Any:
         return datasets.Dataset.from_list(rows)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{file}: all rows must have columns of the same types ({error})") from error
-
-
-def _dataset(data: Path, name: str) -> Callable[..., Any]:
-    """Makes what lm_eval takes for the task's set."""
-    return lambda **options: _Splits(data, name)

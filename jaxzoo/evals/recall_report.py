@@ -9,6 +9,7 @@ from jaxzoo.evals.gap_share import GapShare, gap_share, share_interval
 from jaxzoo.evals.recall_figure import draw_recall
 from jaxzoo.evals.recall_slices import ALL, HITS, REPEATS, MeasuredModel, Score
 from jaxzoo.json_files import read_json
+from jaxzoo.text_table import markdown_table
 from jaxzoo.whole_files import unfinished, write_whole
 
 FORMAT = "jaxzoo recall slices 1"
@@ -95,7 +96,7 @@ class RecallReport(NamedTuple):
             scores = [column[name] for column in columns]
             gaps = [_difference(score, scores[-1]) for score in scores[:-1]] if self.has_baseline else []
             rows.append([name, f"{first.tokens:,}", f"{first.share:.2%}", *map(_cell, scores), *gaps])
-        return aligned(rows)
+        return markdown_table(rows)
 
     def _gap(self, name: str, share: GapShare) -> str:
         gap = f"Share of the gap of {name} to {self.models[-1].name} due to {self.hits}"
@@ -107,21 +108,6 @@ class RecallReport(NamedTuple):
         if share.interval is not None:
             both += f", {share.interval[0]:.1%} to {share.interval[1]:.1%} by a bootstrap of windows"
         return f"{gap}: {share.formula:.1%}{both} ({share.due_to_hits:+.4f} of {share.gap:+.4f} nats; {share.case})."
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns line up, numbers to the right; its first row is the heading."""
-    rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    lines = []
-    for row in (rows[0], rule, *rows[1:]):
-        cells = (
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
 
 
 def check_directory(path: Path) -> None:

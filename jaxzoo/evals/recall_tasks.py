@@ -45,22 +45,6 @@ class RecallExample(NamedTuple):
     """The answer, likewise."""
 
 
-class RecallScore(NamedTuple):
-    """Score of a model on a task."""
-
-    contains: float
-    """Share of the examples whose continuation contains the value."""
-    stderr: float
-    """Standard error of that mean; NaN of a single example."""
-    n: int
-    """Examples."""
-
-    def metrics(self) -> dict[str, float]:
-        """As `jaxzoo.evals.lm_eval_tasks` names them."""
-        stderr = {} if math.isnan(self.stderr) else {"contains_stderr": self.stderr}
-        return {"contains": self.contains, **stderr, "n": self.n}
-
-
 def read_examples(path: Path, limit: int | None = None) -> list[RecallExample]:
     """The first `limit` examples of a file; None: all.
 
@@ -84,12 +68,18 @@ def read_rows(path: Path, limit: int | None = None) -> list[dict[str, Any]]:
     return rows
 
 
-def score_recall(model: TextModel, examples: Sequence[RecallExample]) -> RecallScore:
-    """Asks the model all examples."""
+def score_recall(model: TextModel, examples: Sequence[RecallExample]) -> dict[str, float]:
+    """Asks the model all examples.
+
+    Returns:
+      The names of `jaxzoo.evals.lm_eval_tasks`: `contains`, the share of the examples whose continuation contains the
+      value; `contains_stderr`, its standard error, for two examples or more; `n`, their number.
+    """
     said = model.continuations([example.prompt for example in examples], max_tokens=MAX_TOKENS, stops=STOPS)
     right = [contains(text, example.value) for text, example in zip(said, examples, strict=True)]
     mean, n = sum(right) / len(right), len(right)
-    return RecallScore(mean, math.sqrt(mean * (1 - mean) / (n - 1)) if n > 1 else math.nan, n)
+    stderr = {"contains_stderr": math.sqrt(mean * (1 - mean) / (n - 1))} if n > 1 else {}
+    return {"contains": mean, **stderr, "n": n}
 
 
 def contains(text: str, value: str) -> bool:

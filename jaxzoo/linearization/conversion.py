@@ -110,9 +110,9 @@ def convert(config: LanguageModelConfig, old: Variables, new: LanguageModelConfi
         value, there = None, source.get(name)
         if there is not None:
             value = _at(theirs, there)
-            layer = re.match(r"layers\.(\d+)\.mixer\.", name)
-            if layer and value.shape != place.shape:
-                value = _repeated_heads(value, config.layers[int(layer[1])], place.shape)
+            layer = layer_of_mixer(name)
+            if layer is not None and value.shape != place.shape:
+                value = _repeated_heads(value, config.layers[layer], place.shape)
         (initial if value is None else copied).append(name)
         if value is None and name.endswith(".mixer.conv.taps"):
             value = np.zeros(place.shape)
@@ -121,6 +121,12 @@ def convert(config: LanguageModelConfig, old: Variables, new: LanguageModelConfi
             _at(ours, place)[...] = value
     params = jax.tree.unflatten(jax.tree.structure(fresh), [jnp.asarray(x) for x in ours.values()])
     return Converted(new, Variables(params, {}), tuple(copied), tuple(initial))
+
+
+def layer_of_mixer(name: str) -> int | None:
+    """Number of the layer whose mixer holds a variable; None: it is of no mixer."""
+    found = re.match(r"layers\.(\d+)\.mixer\.", name)
+    return int(found[1]) if found else None
 
 
 def _counterpart(

@@ -12,9 +12,10 @@ from flax import nnx
 from jaxzoo.array_typing import Array
 from jaxzoo.data.base import Batch, Dataset
 from jaxzoo.evals.compare import Scored, compare
-from jaxzoo.evals.recall_slices import Bigrams, RecallSums, Score
+from jaxzoo.evals.recall_slices import RecallSums, Score
 from jaxzoo.generation import generate
 from jaxzoo.loading import Loaded
+from jaxzoo.text_table import text_table
 from jaxzoo.train.evaluate import padded_batches
 from jaxzoo.train.loss import score_targets
 
@@ -33,13 +34,12 @@ class Measured(NamedTuple):
     """Tokens that one sequence gets per second, at the end of the data's length."""
 
 
-def measure(models: Mapping[str, Loaded], data: Dataset, bigrams: Bigrams | None = None) -> list[Measured]:
+def measure(models: Mapping[str, Loaded], data: Dataset) -> list[Measured]:
     """Measures the stages of a conversion, the model before it first.
 
     Args:
       models: by stage.
       data: whose validation sets are scored.
-      bigrams: how often bigrams were seen in training; None: every repeated bigram counts as recalled.
 
     Raises:
       ValueError: as `compare`.
@@ -47,24 +47,22 @@ def measure(models: Mapping[str, Loaded], data: Dataset, bigrams: Bigrams | None
     return [
         Measured(
             scored,
-            {} if data.bytes_per_token is None else recall(models[scored.name], data, bigrams),
+            {} if data.bytes_per_token is None else recall(models[scored.name], data),
             decode_speed(models[scored.name], data.max_length),
         )
         for scored in compare(models, data)
     ]
 
 
-def recall(
-    loaded: Loaded, data: Dataset, bigrams: Bigrams | None = None, *, at_most: int = 1250
-) -> Mapping[str, Score]:
-    """Nats of the validation targets of text by what could have been recalled of them."""
+def recall(loaded: Loaded, data: Dataset) -> Mapping[str, Score]:
+    """Nats of the validation targets of text by what could have been recalled of them: every repeated bigram."""
     graph, variables = nnx.split(loaded.model)
 
     @jax.jit
     def nats(variables: Any, batch: Batch) -> Array:
         return score_targets(nnx.merge(graph, variables), batch).nats
 
-    sums = RecallSums(bigrams, at_most=at_most)
+    sums = RecallSums(None)
     for valid in data.valid():
         for batch in padded_batches(valid, 1):
             sums.add(batch, np.asarray(nats(variables, batch)))
@@ -103,6 +101,4 @@ def table(measured: Sequence[Measured]) -> str:
         nats = [f"{found[name].nats:.3f}" for name in slices[1:]]
         lines.append([scored.name, f"{scored.loss:.4f} ± {scored.loss_error:.4f}", change, *nats])
         lines[-1] += [f"{scored.accuracy:.4f}", state, "" if math.isnan(speed) else f"{speed:,.0f}"]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    aligned = [[line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines]
-    return "\n".join("  ".join(line).rstrip() for line in aligned)
+    return text_table(lines)

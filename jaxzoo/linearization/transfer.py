@@ -10,7 +10,6 @@ feature maps alone.
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -24,6 +23,7 @@ from jaxzoo.config import OptimizerConfig
 from jaxzoo.data.base import Batch, Stream
 from jaxzoo.inspection.capture import capture
 from jaxzoo.interop.mapping import slots
+from jaxzoo.linearization.conversion import layer_of_mixer
 from jaxzoo.mixers import Context
 from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint, names_of
 from jaxzoo.models.config import LanguageModelConfig
@@ -79,7 +79,7 @@ def transfer(
     """
     blueprint = make_blueprint(student[0])
     names, places = names_of(student[1].params), slots(student[0], blueprint)
-    paths = {place.path for name, place in places.items() if _layer_of_mixer(name) in layers}
+    paths = {place.path for name, place in places.items() if layer_of_mixer(name) in layers}
     trained = {path: names[path] for path in paths}
     first = next(batches)
     steps = max(1, math.ceil(config.tokens / first.tokens.size))
@@ -133,12 +133,6 @@ def _errors(
         return jnp.square(y - wanted).mean() / jnp.square(wanted).mean()
 
     return jnp.stack([error(i) for i in layers])
-
-
-def _layer_of_mixer(name: str) -> int | None:
-    """Number of the layer whose mixer holds a variable; None: it is of no mixer."""
-    found = re.match(r"layers\.(\d+)\.mixer\.", name)
-    return int(found[1]) if found else None
 
 
 def _optimizer(config: TransferConfig, steps: int, traits: dict) -> optax.GradientTransformation:

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 DTYPE_BITS = {
     "pred": 8, "token": 0, "opaque": 0, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "bf16": 16, "f16": 16, "s16": 16, "u16": 16,
@@ -115,16 +115,16 @@ class Hlo:
 
     def __iter__(self) -> Iterator[tuple[Computation, Instruction, int]]:
         """Every instruction that runs, the computation that it stands in, and how often it runs."""
-        for name, times in self.times.items():
-            for instruction in self.computations[name].values():
-                yield self.computations[name], instruction, times
+        return self._runs(self.times)
 
     def steps(self) -> Iterator[tuple[Computation, Instruction, int]]:
         """Like `__iter__`, without instructions that run inside of another one."""
-        for name, times in self.times.items():
-            if name not in self.inner:
-                for instruction in self.computations[name].values():
-                    yield self.computations[name], instruction, times
+        return self._runs([name for name in self.times if name not in self.inner])
+
+    def _runs(self, names: Iterable[str]) -> Iterator[tuple[Computation, Instruction, int]]:
+        for name in names:
+            for instruction in self.computations[name].values():
+                yield self.computations[name], instruction, self.times[name]
 
     def _calls(self, instruction: Instruction) -> Iterator[tuple[str, int]]:
         """Computations that an instruction runs, and how often each time.

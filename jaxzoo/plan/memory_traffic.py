@@ -24,21 +24,13 @@ def memory_bytes(hlo: Hlo) -> int:
 
 def instruction_bytes(hlo: Hlo, computation: Computation, instruction: Instruction) -> int:
     """Bytes that one run of an instruction reads and writes."""
-    if _is_free(instruction):
+    if is_free(instruction):
         return 0
     return _read(hlo, computation, instruction) + _written(hlo, computation, instruction)
 
 
-def launches(hlo: Hlo) -> int:
-    """Kernels and copies that a run launches, as often as loops run them; constants, which compilers fuse, are not."""
-    return sum(
-        times
-        for _, each, times in hlo.steps()
-        if not _is_free(each) and each.opcode not in ("iota", "broadcast", "copy-start")
-    )
-
-
-def _is_free(instruction: Instruction) -> bool:
+def is_free(instruction: Instruction) -> bool:
+    """Whether an instruction moves no bytes."""
     if instruction.opcode == "custom-call":
         return any(f'custom_call_target="{name}' in instruction.attributes for name in _FREE_CALLS)
     return instruction.opcode in _FREE or instruction.opcode.endswith(("-done", "-update"))
@@ -84,7 +76,7 @@ def _used(inside: Computation, parameter: Instruction, operand: Instruction) -> 
     names, total = {parameter.name}, 0
     for user in inside.values():
         used = [i for i, name in enumerate(user.operands) if name in names]
-        if not used or user.opcode in _PASSED_ON or (user.opcode == "custom-call" and _is_free(user)):
+        if not used or user.opcode in _PASSED_ON or (user.opcode == "custom-call" and is_free(user)):
             continue
         if user.opcode == "bitcast":
             names.add(user.name)

@@ -35,12 +35,10 @@ def describe(plan: Plan) -> str:
 
 def verdict(plan: Plan) -> str:
     """One line that says whether the plan fits."""
-    memory = plan.memory
+    peak, capacity = plan.memory.peak, plan.memory.capacity
     if plan.fits:
-        return f"fits: {size(memory.peak)} of {size(memory.capacity)}, {size(memory.capacity - memory.peak)} to spare"
-    return (
-        f"DOES NOT FIT: {size(memory.peak)} of {size(memory.capacity)}, {size(memory.peak - memory.capacity)} too many"
-    )
+        return f"fits: {size(peak)} of {size(capacity)}, {size(capacity - peak)} to spare"
+    return f"DOES NOT FIT: {size(peak)} of {size(capacity)}, {size(peak - capacity)} too many"
 
 
 def table(plans: Sequence[Plan]) -> str:
@@ -66,14 +64,12 @@ def _row(plan: Plan) -> tuple[str, ...]:
     name = f"{plan.name}, {plan.batch_size} x {plan.length}"
     device = f"{plan.n_devices} x {plan.device}"
     memory = f"{size(plan.memory.peak)} / {size(plan.memory.capacity)}"
+    row = (name, device, mesh_words(plan), saving_words(plan))
     if not plan.fits:
-        return (name, device, mesh_words(plan), saving_words(plan), f"**{memory}**", "does not fit", *("",) * 5)
+        return (*row, f"**{memory}**", "does not fit", *("",) * 5)
     times = plan.times
     return (
-        name,
-        device,
-        mesh_words(plan),
-        saving_words(plan),
+        *row,
         memory,
         duration(times.bound),
         times.bottleneck,
@@ -85,9 +81,8 @@ def _row(plan: Plan) -> tuple[str, ...]:
 
 
 def _head(plan: Plan) -> Iterator[str]:
-    device = find(plan.device)
     yield (
-        f"{plan.name} on {plan.topology}: {plan.n_params:,} parameters, {plan.n_devices} x {device.name} "
+        f"{plan.name} on {plan.topology}: {plan.n_params:,} parameters, {plan.n_devices} x {plan.device} "
         f"({mesh_words(plan)}); to save memory: {saving_words(plan)}"
     )
     parts = f" in {plan.accumulate} parts" if plan.accumulate > 1 else ""
@@ -180,7 +175,7 @@ def _to_fit(plan: Plan) -> Iterator[str]:
 
 def _to_speed_up(plan: Plan) -> Iterator[str]:
     memory, times = plan.memory, plan.times
-    if find(plan.device).name in ("h100", "h200") and memory.peak > PREALLOCATED * memory.capacity:
+    if plan.device in ("h100", "h200") and memory.peak > PREALLOCATED * memory.capacity:
         yield f"XLA_PYTHON_CLIENT_MEM_FRACTION=0.95: unless told, JAX takes {PREALLOCATED:.0%} of a GPU, too little"
     if plan.remat != "nothing" and memory.peak * REMAT_SAVES < memory.capacity:
         saved = plan.work.recomputed / sum(plan.work)

@@ -38,11 +38,6 @@ class Proposal(NamedTuple):
         """Remat policy."""
         return self.config.model.remat
 
-    @property
-    def words(self) -> str:
-        """Mesh and policy."""
-        return f"{self.config.mesh}, remat {self.policy}"
-
 
 def search(config: ExperimentConfig, topology: Topology, *, name: str, most: int, say: Callable[[str], None]) -> Plan:
     """The plan with the shortest bound of a step among those that fit; without one that fits, the smallest.
@@ -74,7 +69,7 @@ def search(config: ExperimentConfig, topology: Topology, *, name: str, most: int
         if plans and each.memory * larger.get(each.policy, 1) > capacity:
             continue
         tried += 1
-        say(f"{tried} of {most}: {each.words}; expected {duration(each.seconds)} per step")
+        say(f"{tried} of {most}: {each.config.mesh}, remat {each.policy}; expected {duration(each.seconds)} per step")
         try:
             plan = make_plan(each.config, topology, name=name, say=say)
         except RejectedError as error:

@@ -6,6 +6,7 @@ import re
 
 from jaxzoo.plan.hlo import Hlo, Instruction
 from jaxzoo.plan.memory_traffic import instruction_bytes
+from jaxzoo.text_table import text_table
 
 PASSES = ("forward", "again", "backward", "other")
 """`again`: forward a second time, by remat; `other`: the optimizer, and what no pass claims."""
@@ -60,11 +61,7 @@ def sources_table(sources: list[Source], size: int) -> str:
         numbers = [*(source.bytes.get(name, 0) for name in PASSES), source.total]
         cells = [f"{number / 1e9:.1f}" if number else "" for number in numbers]
         rows.append((source.file, *cells, f"{source.launches:,}"))
-    first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
-    return "\n".join(
-        "  ".join([row[0].ljust(first), *(cell.rjust(n) for cell, n in zip(row[1:], widths, strict=True))])
-        for row in rows
-    )
+    return text_table(rows)
 
 
 def _pass(instruction: Instruction) -> str:

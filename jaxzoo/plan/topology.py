@@ -8,7 +8,8 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from jaxzoo.devices import DEVICES, Accelerator
+from jaxzoo.devices import Accelerator
+from jaxzoo.plan.plan import find
 from pallas_kernels.compile_check.run import ENVIRONMENT
 from pallas_kernels.compile_check.targets import TARGETS, missing
 
@@ -53,7 +54,7 @@ def find_topology(name: str) -> Topology:
     if (reason := missing(platform)) is not None:
         raise ValueError(f"topology {name!r}: {reason}; pip install '.[aot]' brings all that it needs")
     _prepare()
-    device = next(device for device in DEVICES if device.name == kind)
+    device = find(kind)
     if platform == "cuda":
         if int(size) > MOST_GPUS:
             raise ValueError(f"topology {name!r} must have at most the {MOST_GPUS} GPUs of one host")

@@ -46,11 +46,11 @@ def test_the_table_and_the_file_are_the_library_s(scorer, trained_run, data, tmp
     loaded = load(trained_run, text=True)
     model = TextModel(loaded.model, loaded.tokenizer)
     truth = score_recall(model, read_examples(data / "fda.jsonl"))
-    assert truth.n == 6
+    assert truth["n"] == 6
     for name in ("fda", "records"):
-        assert report["results"][name]["contains"] == truth.contains
+        assert report["results"][name]["contains"] == truth["contains"]
         assert f"{name}" in captured.out
-    assert f"{truth.contains:.4f}" in captured.out
+    assert f"{truth['contains']:.4f}" in captured.out
     assert (report["scorer"], report["step"], report["max_length"], report["limit"]) == (scorer, 4, 16, None)
     assert report["requests"] == {"total": 12, "truncated": 12}
     assert "12 of 12 requests lost their beginning; the model reads 16 tokens" in captured.err

@@ -12,9 +12,10 @@ import pytest
 from jaxzoo.data.base import Batch
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.evals.recall_figure import draw_recall
-from jaxzoo.evals.recall_report import FILES, RecallReport, aligned, check_directory, write_report
+from jaxzoo.evals.recall_report import FILES, RecallReport, check_directory, write_report
 from jaxzoo.evals.recall_slices import MeasuredModel, RecallSums, Score, bin_names, target_repeats
 from jaxzoo.evals.valid_tokens import valid_digest
+from jaxzoo.text_table import markdown_table
 from tests.data.recall_reference import bigram_counts
 from tests.evals.slices_reference import CountedBigrams, check_sections, distance_back, slow_sections
 
@@ -215,7 +216,7 @@ def test_a_share_that_two_readings_differ_on_shows_both(by_hand):
 
 def test_a_table_lines_up():
     """Kills: columns that a pipe in a name adds."""
-    lines = aligned([["a|b", "n"], ["c", "10"]]).splitlines()
+    lines = markdown_table([["a|b", "n"], ["c", "10"]]).splitlines()
     assert lines == ["| a\\|b |  n |", "| ---- | -: |", "| c    | 10 |"]
 
 

@@ -14,6 +14,7 @@ from jaxzoo.testing import (
     Rows,
     Stream,
     assert_close,
+    build,
     check_call,
     check_dependence,
     check_documents,
@@ -22,7 +23,6 @@ from jaxzoo.testing import (
     check_streams,
     in_turn,
     inputs,
-    mixer_of,
     segment_ids,
     streams,
     training,
@@ -116,7 +116,7 @@ def test_call_and_gradients_equal_those_of_two_prefills(case):
 @cases(growing_state=True)
 def test_a_capacity_sizes_the_state(case):
     """Kills a capacity that is ignored, or that nobody asks for."""
-    mixer = mixer_of(CASES[case])
+    mixer = build(CASES[case])
     assert state_bytes(mixer, capacity=2 * LENGTH) > 1.5 * state_bytes(mixer, capacity=LENGTH)
     with pytest.raises(ValueError, match="capacity=None must be positive"):
         mixer.init_state(1)
@@ -126,7 +126,7 @@ def test_a_capacity_sizes_the_state(case):
 @cases(growing_state=True)
 def test_a_full_state_is_exact(case):
     """Kills outputs that depend on the capacity, in blocks that it does not divide and in the last step, too."""
-    graph, variables = nnx.split(mixer_of(CASES[case]))
+    graph, variables = nnx.split(build(CASES[case]))
     whole = inputs(CASES[case], LENGTH + max(WARM))
     stream = Stream(*(x[:, :LENGTH] for x in whole))
 
@@ -175,7 +175,7 @@ def test_bfloat16_stays_close(case):
     seen over all cases about 1.2 %), and the output has the dtype of the input."""
     expected, stream = training(CASES[case])["y"][Rows.whole], inputs(CASES[case])
     x = stream.x.astype(jnp.bfloat16)
-    y = jax.jit(mixer_of(CASES[case]))(x, Stream(x, stream.tokens).context)
+    y = jax.jit(build(CASES[case]))(x, Stream(x, stream.tokens).context)
     assert y.dtype == jnp.bfloat16
     assert np.linalg.norm(np.asarray(y, np.float32) - expected) <= 0.03 * np.linalg.norm(expected)
 
@@ -184,5 +184,5 @@ def test_bfloat16_stays_close(case):
 @ALL
 def test_jit_equals_eager(case):
     """Kills numbers that depend on how the program is built; eager, every operation is a program of its own."""
-    mixer, stream = mixer_of(CASES[case]), inputs(CASES[case])
+    mixer, stream = build(CASES[case]), inputs(CASES[case])
     assert_close(jax.jit(mixer)(stream.x, stream.context), mixer(jnp.asarray(stream.x), stream.context), 1e-6)

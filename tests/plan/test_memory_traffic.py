@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from benchmarks.op_programs import launches
 from jaxzoo.plan.hlo import Hlo
-from jaxzoo.plan.memory_traffic import launches, memory_bytes
+from jaxzoo.plan.memory_traffic import memory_bytes
 
 SLICED = """
 %take (stack: f32[12,256], i: s32[], x: f32[256]) -> f32[256] {
