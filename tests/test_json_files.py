@@ -58,6 +58,7 @@ def test_declared_values_come_back(tmp_path):
         ("[1, 2]", "[1]", r"place=\[1\] must be an object"),
         ("[1, 2]", '{"file": -1}', "place.file=-1 must not be negative"),
         ("[1, 2]", '{"file": 1e0}', "place.file=1.0 must be an integer"),
+        ("[1, 2]", '{"file": true}', "place.file=True must be an integer"),
         ("[1, 2]", f'{{"file": 1{"0" * 30}}}', r"place.file=10+ must be below 2\^31"),
         ("null", '"1"', "counts.x.1='1' must be a number"),
         ('[1, "y"]', "[1]", r"pair=\[1\] must be a list of 2 items"),
