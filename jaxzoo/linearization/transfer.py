@@ -83,7 +83,11 @@ def transfer(
     trained = {path: names[path] for path in paths}
     first = next(batches)
     steps = max(1, math.ceil(config.tokens / first.tokens.size))
-    optimizer = _optimizer(config, steps, {path: names_of(blueprint.traits.params)[path] for path in paths})
+    settings = OptimizerConfig(  # without clipping: the norm of all layers would tie them together
+        learning_rate=config.learning_rate, weight_decay=0.0, clip_norm=0.0, b2=0.95, final_fraction=0.1
+    )
+    traits = {path: names_of(blueprint.traits.params)[path] for path in paths}
+    optimizer = make_optimizer(settings, make_schedule(settings, steps), traits)
     before = make_blueprint(teacher[0])
 
     def errors_of(trained: Trained, old: Variables, new: Variables, batch: Batch) -> Float[Array, "n"]:
@@ -133,11 +137,3 @@ def _errors(
         return jnp.square(y - wanted).mean() / jnp.square(wanted).mean()
 
     return jnp.stack([error(i) for i in layers])
-
-
-def _optimizer(config: TransferConfig, steps: int, traits: dict) -> optax.GradientTransformation:
-    # Clipping by the norm of all layers would tie them together.
-    settings = OptimizerConfig(
-        learning_rate=config.learning_rate, weight_decay=0.0, clip_norm=0.0, b2=0.95, final_fraction=0.1
-    )
-    return make_optimizer(settings, make_schedule(settings, steps), traits)
