@@ -6,6 +6,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from jaxzoo.train import loop
 from jaxzoo.train.loop import NonFiniteError, TrainingRun
 from jaxzoo.train.start import Start
 
@@ -39,3 +40,26 @@ def test_a_gradient_that_is_not_finite():
         course.advance(MagicMock(), MagicMock())
     course.log.write.assert_not_called()
     course.checkpoints.save.assert_not_called()
+
+
+def test_a_save_that_has_failed_is_made_again_at_once(monkeypatch, capsys):
+    """Kills a run that has no checkpoint until the next one is due, and one whose second attempt nobody looks at."""
+    monkeypatch.setattr("jaxzoo.train.patience.RETRY_SECONDS", (0.0,))
+    monkeypatch.setattr(loop, "first_not_finite", lambda _: None)
+    monkeypatch.setattr(loop, "to_json", lambda _: {})
+    course = begun(9)
+    course.checkpoints.newest = 3
+
+    def check():
+        if course.checkpoints.newest == 3:
+            course.checkpoints.newest = None
+            raise OSError("away")
+
+    course.checkpoints.check.side_effect = check
+    course.advance(lambda: {"loss": 1.0, "grad_norm": 1.0}, MagicMock())
+    assert course.checkpoints.save.call_args.args[0] == 4
+    course.checkpoints.wait.assert_called_once()
+    assert capsys.readouterr().err == "warning: away; not written, trying again in 0 s\n"
+    course.checkpoints.newest = 4
+    course.advance(lambda: {"loss": 1.0, "grad_norm": 1.0}, MagicMock())
+    course.checkpoints.save.assert_called_once()
