@@ -90,13 +90,10 @@ def transfer(
     optimizer = make_optimizer(settings, make_schedule(settings, steps), traits)
     before = make_blueprint(teacher[0])
 
-    def errors_of(trained: Trained, old: Variables, new: Variables, batch: Batch) -> Float[Array, "n"]:
-        return _errors(before, old, blueprint, with_trained(new, trained), layers, batch)
-
     @jax.jit
     def step(trained: Trained, moments: optax.OptState, old: Variables, new: Variables, batch: Batch):
         def loss(trained: Trained) -> tuple[Array, Array]:
-            errors = errors_of(trained, old, new, batch)
+            errors = _errors(before, old, blueprint, with_trained(new, trained), layers, batch)
             return errors.mean(), errors
 
         gradient, errors = jax.grad(loss, has_aux=True)(trained)

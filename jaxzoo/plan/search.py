@@ -33,11 +33,6 @@ class Proposal(NamedTuple):
     memory: float
     """Bytes of a device that it surely needs."""
 
-    @property
-    def policy(self) -> str:
-        """Remat policy."""
-        return self.config.model.remat
-
 
 def search(config: ExperimentConfig, topology: Topology, *, name: str, most: int, say: Callable[[str], None]) -> Plan:
     """The plan with the shortest bound of a step among those that fit; without one that fits, the smallest.
@@ -66,10 +61,11 @@ def search(config: ExperimentConfig, topology: Topology, *, name: str, most: int
     for each in hopeful:
         if tried == most:
             break
-        if plans and each.memory * larger.get(each.policy, 1) > capacity:
+        policy = each.config.model.remat
+        if plans and each.memory * larger.get(policy, 1) > capacity:
             continue
         tried += 1
-        say(f"{tried} of {most}: {each.config.mesh}, remat {each.policy}; expected {duration(each.seconds)} per step")
+        say(f"{tried} of {most}: {each.config.mesh}, remat {policy}; expected {duration(each.seconds)} per step")
         try:
             plan = make_plan(each.config, topology, name=name, say=say)
         except RejectedError as error:
@@ -77,7 +73,7 @@ def search(config: ExperimentConfig, topology: Topology, *, name: str, most: int
             say(f"rejected: {error}")
             continue
         plans.append(plan)
-        larger[each.policy] = max(larger.get(each.policy, 1), plan.memory.peak / each.memory)
+        larger[policy] = max(larger.get(policy, 1), plan.memory.peak / each.memory)
         say(verdict(plan) + (f"; {duration(plan.times.bound)} per step at best" if plan.fits else ""))
     if not plans:
         raise refused or RejectedError("nothing was compiled")

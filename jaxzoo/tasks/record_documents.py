@@ -97,7 +97,8 @@ class RecordSet:
                 f"{len(usable)} records with values to ask for must be at least {MIN_RECORDS}; run it where more "
                 "Python or Debian packages are installed, such as in an environment with jaxzoo's extras"
             )
-        is_valid = [_share(config.seed, record.group) < config.valid_fraction for record in usable]
+        hashes = [hashlib.sha256(f"{config.seed}/{record.group}".encode()).digest() for record in usable]
+        is_valid = [int.from_bytes(each[:6]) / 2**48 < config.valid_fraction for each in hashes]
         self.train: list[Record] = [record for record, valid in zip(usable, is_valid, strict=True) if not valid]
         self.valid: list[Record] = [record for record, valid in zip(usable, is_valid, strict=True) if valid]
         config.require("valid_fraction", bool(self.train and self.valid), "must leave records on both sides")
@@ -208,8 +209,3 @@ def _counted(values: Mapping[tuple[str, str], list[str]]) -> dict[tuple[str, str
     """How many records have each value, by source and key."""
     counts = {place: collections.Counter(found) for place, found in values.items()}
     return collections.defaultdict(collections.Counter, counts)
-
-
-def _share(seed: int, group: str) -> float:
-    """Uniform in [0, 1): a hash."""
-    return int.from_bytes(hashlib.sha256(f"{seed}/{group}".encode()).digest()[:6]) / 2**48

@@ -2,7 +2,7 @@
 
 import importlib.metadata
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,7 +78,9 @@ def debian_records(status: Path = DPKG_STATUS) -> list[Record]:
         return []
     records = {}
     for stanza in re.split(r"\n\s*\n", status.read_text(encoding="utf-8", errors="replace")):
-        fields = dict(_debian_fields(stanza))
+        parts = (line.partition(":") for line in stanza.splitlines())
+        named = [(key, _one_line(value)) for key, _, value in parts if re.fullmatch(r"[A-Z][A-Za-z-]*", key)]
+        fields = {key: value for key, value in named if value and key not in DEBIAN_LEFT_OUT}
         if "Package" in fields:
             name = fields.pop("Package")
             source = fields.get("Source", name).split(" ")[0]
@@ -105,13 +107,6 @@ def _python_fields(distribution: importlib.metadata.Distribution) -> dict[str, s
     fields = {key: _one_line(", ".join(values)) for key, values in found.items()}
     fields = {key: value for key, value in fields.items() if value not in ("", "UNKNOWN")}
     return {"Name": fields.pop("Name"), **fields} if "Name" in fields else {}
-
-
-def _debian_fields(stanza: str) -> Iterator[tuple[str, str]]:
-    for line in stanza.splitlines():
-        key, colon, value = line.partition(":")
-        if colon and re.fullmatch(r"[A-Z][A-Za-z-]*", key) and key not in DEBIAN_LEFT_OUT and _one_line(value):
-            yield key, _one_line(value)
 
 
 def _one_line(value: str) -> str:

@@ -281,9 +281,11 @@ def test_candidates_keep_the_sequence_axis(topology):
         f"data={a} fsdp={b} sequence=4 tensor={c}" for a, b, c in [(2, 1, 1), (1, 2, 1), (1, 1, 2)]
     }
     two = Topology("v5e:1x2", topology.device, "cpu", topology.devices[:2])
-    whole = {(m.fsdp, m.tensor, each.policy): each for each in candidates(CONFIG, two) if (m := each.config.mesh)}
+    whole = {
+        (m.fsdp, m.tensor, each.config.model.remat): each for each in candidates(CONFIG, two) if (m := each.config.mesh)
+    }
     for each in parts:
-        other = whole[each.config.mesh.fsdp, each.config.mesh.tensor, each.policy]
+        other = whole[each.config.mesh.fsdp, each.config.mesh.tensor, each.config.model.remat]
         assert each.memory < other.memory
     with pytest.raises(ValueError, match=r"MeshConfig.sequence=3: .* must divide the 8 devices of v5e:2x4"):
         candidates(dataclasses.replace(CONFIG, mesh=MeshConfig(sequence=3)), topology)
