@@ -16,6 +16,7 @@ from jaxzoo.models.head import project
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.sharding import mesh_axes, partition_spec
 from jaxzoo.train.cross_entropy import TokenScores, VocabularyPart, cross_entropy, gradient, softmax
+from pallas_kernels.dispatch import may_run_on
 
 
 class Totals(NamedTuple):
@@ -62,7 +63,7 @@ def sum_of_losses(
     """
     features, losses = _features(model, batch, key)
     loss, totals = _on_mesh(_sums, features, model, batch.targets, chunk, z_loss)
-    return jnp.sum(loss), jax.tree.map(lambda x: jax.lax.stop_gradient(jnp.sum(x)), totals), losses
+    return loss, jax.lax.stop_gradient(totals), losses
 
 
 def _features(model: LanguageModel, batch: Batch, key: PRNGKeyArray | None) -> tuple[Float[Array, "b m d"], Losses]:
@@ -91,6 +92,9 @@ class _Head(NamedTuple):
     rows: tuple[str, ...] = ()
     """Mesh axes over which the rows of the table are sharded."""
     columns: tuple[str, ...] = ()
+    """The same of its columns."""
+    targets: tuple[str, ...] = ()
+    """The same of the targets, rows of the batch or tokens."""
 
     def part(self, table: Array) -> VocabularyPart:
         first = jax.lax.axis_index(self.rows) * table.shape[0] if self.rows else 0
@@ -113,7 +117,7 @@ def _on_mesh(
     chunk: int,
     z_loss: float = 0.0,
 ) -> Any:
-    """`function(features, table, targets, head)`: scores (b, m), or sums (parts of b, parts of m).
+    """`function(features, table, targets, head)`: `_scores` of shape (b, m), or `_sums`.
 
     On a mesh each device goes through its own: the table's columns are gathered once before all chunks, and its
     gradient is summed over devices once after, where the compiler would do so for every chunk.
@@ -125,11 +129,14 @@ def _on_mesh(
     rows, columns = (mesh_axes(entry) for entry in partition_spec(table.shape, ("vocab", "embed"), mesh))
     batch, time = (mesh_axes(entry) for entry in partition_spec(targets.shape, ("batch", "time"), mesh))
     chunk = -(-chunk // math.prod(mesh.shape[name] for name in time))
-    local = functools.partial(function, head=head._replace(chunk=chunk, rows=rows, columns=columns))
+    head = head._replace(chunk=chunk, rows=rows, columns=columns, targets=(*batch, *time))
     spec = PartitionSpec(batch, time)
-    return jax.shard_map(local, in_specs=(spec, PartitionSpec(rows, columns), spec), out_specs=spec, check_vma=False)(
-        features, table, targets
-    )
+    return jax.shard_map(
+        functools.partial(function, head=head),
+        in_specs=(spec, PartitionSpec(rows, columns), spec),
+        out_specs=spec if function is _scores else PartitionSpec(),
+        check_vma=False,
+    )(features, table, targets)
 
 
 def _in_chunks(x: Array, chunk: int, fill: int) -> Array:
@@ -155,9 +162,11 @@ def _scores(features: Array, table: Array, targets: Array, head: _Head) -> Token
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _sums(features: Array, table: Array, targets: Array, head: _Head) -> tuple[Float[Array, "1 1"], Totals]:
-    """The loss and the totals of a device's targets. JAX's own gradient would compute all logits a second time, and its
-    matrix products would be float32."""
+def _sums(features: Array, table: Array, targets: Array, head: _Head) -> tuple[Float[Array, ""], Totals]:
+    """The loss and the totals of the targets of all devices.
+
+    JAX's own gradient would compute all logits a second time, and its matrix products would be float32.
+    """
     return _sums_forward(features, table, targets, head)[0]
 
 
@@ -168,6 +177,8 @@ def _sums_forward(features: Array, table: Array, targets: Array, head: _Head) ->
     def add(carry: tuple[Totals, Array], pair: tuple[Array, Array]) -> tuple[tuple[Totals, Array], Array]:
         (totals, d_table), (x, y) = carry, pair
         logits = head.logits(x, whole, part)
+        if may_run_on("tpu"):  # else both logits and masked logits are written
+            logits = jax.lax.optimization_barrier(logits)
         scores, weights, total = softmax(logits, y, part)
         d_logits = gradient(scores, weights, total, y - part.first_row, head.z_loss)
         if head.soft_cap:
@@ -179,23 +190,22 @@ def _sums_forward(features: Array, table: Array, targets: Array, head: _Head) ->
         totals = jax.tree.map(lambda old, x: old + jnp.sum(x, dtype=jnp.float32), totals, new)
         return (totals, d_table), d_x.astype(x.dtype)
 
-    nothing = Totals(*[jnp.zeros((1, 1))] * 3), jnp.zeros(whole.shape)
+    nothing = Totals(*[jnp.zeros(())] * 3), jnp.zeros(whole.shape)
     chunks = _in_chunks(features, head.chunk, 0), _in_chunks(targets, head.chunk, UNLABELLED)
     (totals, d_table), d_features = jax.lax.scan(add, nothing, chunks)
+    if head.columns:
+        d_table = jax.lax.psum_scatter(d_table, head.columns, scatter_dimension=1, tiled=True)
+    if head.targets:
+        totals = jax.lax.psum(totals, head.targets)
     loss = totals.nats + head.z_loss * totals.squares
     return (loss, totals), (_in_place(d_features, targets.shape[1]), d_table.astype(table.dtype))
 
 
 def _sums_backward(head: _Head, kept: tuple[Array, Array], cotangents: tuple[Array, Totals]) -> tuple:
-    d_features, d_table = kept
-    d_loss = cotangents[0]
-    if head.rows:  # each of these devices has the loss, and a share of its cotangent
-        d_loss = jax.lax.psum(d_loss, head.rows)
-    scaled = lambda x, by: (by * x.astype(jnp.float32)).astype(x.dtype)  # noqa: E731
-    d_table = scaled(d_table, d_loss)
-    if head.columns:
-        d_table = jax.lax.psum_scatter(d_table, head.columns, scatter_dimension=1, tiled=True)
-    return scaled(d_features, d_loss[:, :, None]), d_table, None
+    d_loss, others = cotangents[0], (*head.targets, *head.rows)
+    if others:  # each of these devices has the loss, and a share of its cotangent
+        d_loss = jax.lax.psum(d_loss, others)
+    return *((d_loss * x.astype(jnp.float32)).astype(x.dtype) for x in kept), None
 
 
 _sums.defvjp(_sums_forward, _sums_backward)
