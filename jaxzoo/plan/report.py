@@ -22,6 +22,9 @@ REMAT_SAVES = 8
 PROJECTIONS_SAVE = 3
 """Growth of the peak from remat period to projections that is allowed for: it was 2.6 times in the same case."""
 
+XLA_ATTENTION = "pallas_kernels/sliding_window/xla.py"
+"""Source of softmax attention of whole sequences and windows in XLA."""
+
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 PREALLOCATED = 0.75
@@ -129,6 +132,9 @@ def _work(plan: Plan) -> Iterator[str]:
         yield f"    {traffic.kind:<18} over {axes:<14} {traffic.count:>5} calls  {size(traffic.wire):>8} sent"
     if plan.open_loops:
         yield f"  {plan.open_loops} loops of unknown length are counted once: memory and network are too low"
+    if device.name in ("h100", "h200") and any(source.file == XLA_ATTENTION for source in plan.sources):
+        moved = size(sum(source.total for source in plan.sources if source.file.startswith("pallas_kernels/s")))
+        yield f"  softmax attention is planned in XLA, {moved}: cuDNN, which a GPU prefers, compiles only on one"
     if plan.dtype != "bfloat16":
         yield f"  activations are {plan.dtype}, and the peak is that of bfloat16"
     yield (

@@ -21,6 +21,7 @@ from jaxzoo.plan.compile import RejectedError, expected_seconds, make_plan
 from jaxzoo.plan.plan import FORWARD_AGAIN, Memory, Plan, Work, find, step_work
 from jaxzoo.plan.report import advice, describe, table
 from jaxzoo.plan.search import candidates, search
+from jaxzoo.plan.sources import Source
 from jaxzoo.plan.topology import Topology
 from jaxzoo.sharding import make_mesh
 from jaxzoo.train.session import Program
@@ -153,6 +154,17 @@ def test_times_by_hand():
     text = describe(plan)
     assert "43,691 tokens/s, MFU 33% at most" in text
     assert "3 hours, 24 device-hours" in text
+
+
+def test_attention_without_cudnn_is_told():
+    """Kills a plan that takes XLA's attention, which a GPU would not, for the fastest, or says so of a TPU."""
+    moved = {"sliding_window/xla": 2, "softmax": 3, "taylor_attention/xla": 5}
+    files = {f"pallas_kernels/{name}.py": n for name, n in moved.items()}
+    sources = tuple(Source(file=file, bytes={"forward": n * 10**9}, launches=1) for file, n in files.items())
+    line = "softmax attention is planned in XLA, 5 GB: cuDNN, which a GPU prefers, compiles only on one"
+    told = [line in describe(example(device=device, sources=sources)) for device in ("h100", "v5e")]
+    assert told == [True, False]
+    assert line[:20] not in describe(example(device="h100", sources=sources[1:]))
 
 
 def test_advice_to_fit():
