@@ -92,7 +92,7 @@ def test_slurm_is_asked_for_what_the_options_say(slurm, directory):
         (["--cluster-options", "a=1"], r"--cluster-options needs --cluster NAME"),
         (["--cluster-options", "timeout_min"], r"'timeout_min' must be NAME=VALUE, such as timeout_min=600"),
         (["--cluster", "nope", "--workers", "2"], r"--cluster nope: .*nope"),
-        (["--cluster", "slurm", "--workers", "2", "--cluster-options", "partitoin=gpu"], r"'partitoin'.*partition,"),
+        (["--cluster", "slurm", "--workers", "2", "--cluster-options", "partitoin=gpu"], r"'partitoin'.*\bpartition\b"),
         (["--cluster", "slurm", "--workers", "2", "--cluster-options", "timeout_min=long"], r'"timeout_min".*long'),
         (["--cluster", "slurm", "--workers", "2", "--cluster-options", "nodes=2"], r"nodes must be 1: .* --workers"),
     ],
