@@ -83,10 +83,10 @@ def critical_dimensions(
         else:
             noise, signal = _of_smoothing(rng, target, places, n_blocks - 1, block_size)
         here = np.arange(rows), target
-        behind = noise - noise[here][:, None]
+        deficit = noise - noise[here][:, None]
         margin = signal[here][:, None] - signal
-        behind[here], margin[here] = 0, 1
-        found.append(np.square(sigma * np.maximum(behind / margin, 0).max(axis=1)))
+        deficit[here], margin[here] = 0, 1
+        found.append(np.square(sigma * np.maximum(deficit / margin, 0).max(axis=1)))
     return np.concatenate(found)
 
 

@@ -112,7 +112,7 @@ LABEL_GAP = 0.042
 
 
 def label_marks(panel: "Axes", marks: Sequence[tuple[str, float, float]]) -> None:
-    """Writes a name beside each mark (name, x, y), in place of a legend; called when the axes have their limits.
+    """Writes a name next to each mark (name, x, y), in place of a legend; called when the axes have their limits.
 
     Names stand at heights of their own, so that none covers another; a line leads to a mark that is not at that height.
     """

@@ -51,7 +51,8 @@ def sum_of_losses(
     """What training minimises.
 
     The gradient is made together with the sum, so that logits are computed once and not kept, and in products of the
-    compute dtype. It is that of the head at all positions, those without a label included.
+    compute dtype. Where the batch names `positions`, both are those of the head at all positions with the others
+    unlabelled.
 
     Args:
       model, batch, chunk: as in `score_targets`.

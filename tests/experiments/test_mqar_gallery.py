@@ -65,7 +65,7 @@ def test_scores_are_the_best_mean_not_the_mean_of_the_best():
 
 def test_the_picture():
     """Kills: a mixer in another family's panel, one that does not stream and vanishes, widths of two mixers joined, a
-    name that is missing beside its mark, or also in the legend."""
+    name that is missing next to its mark, or also in the legend."""
     rows = [run("ret_net", 0.5), run("ret_net", 0.6, d_model=16, state_bytes=400)]
     rows.append(run("attention", 0.9, state_bytes=None))
     figure = draw(Results(rows))

@@ -217,8 +217,8 @@ MUTANTS: list[Mutant] = [
     *planted(
         "jaxzoo/data/pieces/resumable.py",
         "tests/data/corpus/test_building.py",
-        ("a refused input leaves its plan behind", "                shutil.rmtree(self.path)\n", ""),
-        ("unfinished work stays behind", "for name in self.temporary)", "for name in ())"),
+        ("a refused input leaves its plan", "                shutil.rmtree(self.path)\n", ""),
+        ("unfinished work stays", "for name in self.temporary)", "for name in ())"),
     ),
     *planted(
         "jaxzoo/data/pieces/resumable.py",

@@ -99,6 +99,20 @@ MUTANTS: list[Mutant] = [
         tests=("tests/train/test_loss.py::test_gradient_of_the_sum_of_losses",),
     ),
     Mutant(
+        name="loss: on a mesh, that of one device's targets",
+        path="jaxzoo/train/loss.py",
+        old="totals = jax.lax.psum(totals, head.targets)",
+        new="totals = totals",
+        tests=("tests/train/test_loss.py::test_sum_of_losses_of_a_mesh",),
+    ),
+    Mutant(
+        name="loss: on a mesh, a share of the cotangent",
+        path="jaxzoo/train/loss.py",
+        old="(*head.targets, *head.rows)",
+        new="(*head.targets,)",
+        tests=("tests/train/test_loss.py::test_sum_of_losses_of_a_mesh",),
+    ),
+    Mutant(
         name="labels shifted in the loss",
         path="jaxzoo/train/loss.py",
         old="_on_mesh(_sums, features, model, batch.targets, chunk, z_loss)",

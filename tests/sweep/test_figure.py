@@ -27,7 +27,7 @@ def marks(svg):
     return found
 
 
-def test_names_beside_marks_do_not_cover_each_other():
+def test_names_next_to_marks_do_not_cover_each_other():
     """Kills: names at one height, out of the panel, in another order than their marks, or moved without need; a name
     that runs out of the panel at its side."""
     _, ((panel,),) = panels(1, 1, size=(4, 4), title="")

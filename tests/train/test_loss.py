@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +13,8 @@ import pytest
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.plan.collectives import read_traffic
 from jaxzoo.plan.hlo import Hlo
-from jaxzoo.sharding import MeshConfig
-from jaxzoo.train.loss import _Head, _mean_of_first, _sums, score_targets, sum_of_losses
+from jaxzoo.sharding import MeshConfig, make_mesh
+from jaxzoo.train.loss import _Head, _mean_of_first, _on_mesh, _sums, score_targets, sum_of_losses
 from jaxzoo.train.session import Session
 from jaxzoo.train.step import _accumulated
 from tests.mixers.outside import N_TOKENS, SignedTokensConfig
@@ -94,6 +96,29 @@ def test_gradient_of_the_sum_of_losses(chunk, soft_cap, z_loss):
     np.testing.assert_allclose(5 * d_features, d_logits @ table[:vocab], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(5 * d_table[:vocab], np.einsum("bmv,bmd->vd", d_logits, features), rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(d_table[vocab:], 0)
+
+
+@needs_eight_devices
+def test_sum_of_losses_of_a_mesh():
+    """Kills: a loss, totals or gradients of one device's targets, rows of the vocabulary or columns of the table; what
+    several devices have alike, counted by each; chunks that take a part of one device alone."""
+    rng, vocab = np.random.default_rng(0), 13  # of 16 rows
+    features, table = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((4, 6, 8), (16, 8)))
+    targets = jnp.asarray(np.where(rng.random((4, 6)) < 0.2, UNLABELLED, rng.integers(0, vocab, (4, 6))), jnp.int32)
+    config = SimpleNamespace(n_outputs=vocab, logit_soft_cap=0.0)
+
+    @functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
+    def loss(features, table):
+        model: Any = SimpleNamespace(head_table=table, config=config)
+        loss, totals = _on_mesh(_sums, features, model, targets, 4, 0.5)
+        return loss / 5, totals
+
+    expected = jax.jit(loss)(features, table)
+    for sizes in ({"fsdp": 2, "sequence": 2, "tensor": 2}, {"data": 2, "fsdp": 4}):  # 4 rows do not divide by 8
+        with jax.set_mesh(make_mesh(MeshConfig(**{"data": 1, **sizes}))):
+            found = jax.jit(loss)(features, table)
+        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
 def test_products_of_the_head_are_of_the_compute_dtype():
