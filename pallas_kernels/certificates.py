@@ -1,8 +1,8 @@
 """Kinds of device on which the kernels were verified: only there are they chosen automatically.
 
-A certificate is the report of `python -m pallas_kernels.verify` in which every case is right. It holds for its kind of
-device, its minor version of JAX and the kernels' sources. PALLAS_KERNELS in the environment, the same on all hosts of a
-job, says which count:
+A certificate is a report of `python -m pallas_kernels.verify`. It holds for its kind of device, its minor version of
+JAX, and each op all of whose cases are right and whose kernels have the same sources as today. PALLAS_KERNELS in the
+environment, the same on all hosts of a job, says which count:
 
     not set     those in `pallas_kernels/certificates`
     FILE        that one as well
@@ -28,6 +28,10 @@ from pallas_kernels.registry import OPS
 
 SETTING = "PALLAS_KERNELS"
 FOLDER = Path(__file__).parent / "certificates"
+SHARED = (
+    "halo", "layout", "mosaic_gpu_ring", "mosaic_gpu_tiles", "mosaic_tpu_lanes", "shape", "softmax", "xla_chunks",
+)  # fmt: skip
+"""Files next to this one with which kernels compute; the others choose, count or draw."""
 
 _SETTING: contextvars.ContextVar[str | None] = contextvars.ContextVar("kernel_setting", default=None)
 
@@ -51,14 +55,15 @@ def setting() -> str:
     return os.environ.get(SETTING, "") if value is None else value
 
 
-def objection(device: Any) -> str | None:
-    """Why no kernel is chosen automatically on a device, or None; says so once for a kind of device."""
+def objection(device: Any, op: str | None = None) -> str | None:
+    """Why no kernel of `op` (None: of any op) is chosen automatically on a device, or None; says so once for each."""
     kind = None if device is None else device.device_kind
-    if setting() == "all" or kind in certified_kinds():
+    if setting() == "all" or any(each == kind and op in (None, of) for each, of in certified()):
         return None
     named = "a device that is not known" if kind is None else kind
+    kernels = "the Pallas kernels" if op is None else f"the Pallas kernels of {op}"
     _say_once(
-        f"the Pallas kernels are not verified on {named}, and others run; python -m pallas_kernels.verify checks them, "
+        f"{kernels} are not verified on {named}, and others run; python -m pallas_kernels.verify checks them, "
         f"{SETTING}=verify.json or {SETTING}=all turns them on"
     )
     return f"not verified on {named}"
@@ -66,26 +71,28 @@ def objection(device: Any) -> str | None:
 
 def choice() -> list[str]:
     """All that the automatic choice depends on besides a program and its device; hosts of one job must agree on it."""
-    kinds = ["all"] if setting() == "all" else sorted(certified_kinds())
-    return [minor_version(jax.__version__), kernel_hash(), *kinds]
+    kinds = ["all"] if setting() == "all" else sorted(f"{kind}: {op}" for kind, op in certified())
+    return [minor_version(jax.__version__), *(kernel_hash(op) for op in OPS), *kinds]
 
 
-def certified_kinds() -> frozenset[str]:
-    """Kinds of device with a certificate for this version of JAX and these kernels."""
+def certified() -> frozenset[tuple[str, str]]:
+    """(kind of device, op) with a certificate for this version of JAX and the op's kernels."""
     value = setting()
     files = [*sorted(FOLDER.glob("*.json")), *([Path(value)] if value not in ("", "all") else [])]
-    return frozenset(kind for file in files if (kind := _kind(file)) is not None)
+    return frozenset().union(*map(_certified_by, files))
 
 
 @functools.cache
-def _kind(file: Path) -> str | None:
-    """The kind of device that a report certifies; None: it is of other versions, or a case is not right."""
+def _certified_by(file: Path) -> frozenset[tuple[str, str]]:
+    """What one report certifies: nothing if it is of another version of JAX."""
     try:
         report = json.loads(file.read_text())
-        valid = minor_version(report["jax"]) == minor_version(jax.__version__) and report["kernels"] == kernel_hash()
-        right = bool(report["cases"]) and all(case["status"] == "ok" for case in report["cases"])
-        return report["device"] if valid and right else None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        if minor_version(report["jax"]) != minor_version(jax.__version__):
+            return frozenset()
+        same = {op for op, found in report["kernels"].items() if op in OPS and found == kernel_hash(op)}
+        statuses = {op: {x["status"] for x in report["cases"] if x["case"].split()[0] == op} for op in same}
+        return frozenset((report["device"], op) for op, found in statuses.items() if found == {"ok"})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{SETTING}={str(file)!r} must be 'all' or a report of python -m pallas_kernels.verify: {error!r}"
         ) from error
@@ -97,10 +104,10 @@ def minor_version(version: str) -> str:
 
 
 @functools.cache
-def kernel_hash() -> str:
-    """SHA-256 of the sources that kernels are made of."""
+def kernel_hash(op: str) -> str:
+    """SHA-256 of the sources that an op's kernels are made of: its folder, and what kernels share."""
     root = Path(__file__).parent
-    files = [*root.glob("*.py"), *(file for op in OPS for file in root.glob(f"{op}/*.py"))]
+    files = [*(root / f"{name}.py" for name in SHARED), *root.glob(f"{op}/*.py")]
     texts = (path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() for path in sorted(files))
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
 

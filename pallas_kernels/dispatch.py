@@ -61,11 +61,12 @@ def may_run_on(platform: str) -> bool:
     return platform == ("cuda" if jax.default_backend() == "gpu" else jax.default_backend())
 
 
-def may_run_by_default(platform: str) -> bool:
-    """Whether a program that is traced now may run on `platform` with verified kernels as its automatic choice."""
+def may_run_by_default(platform: str, op: str | None = None) -> bool:
+    """Whether a program that is traced now may run on `platform` with verified kernels of `op` (None: of any op) as its
+    automatic choice."""
     if not may_run_on(platform):
         return False
-    return certificates.objection(None if _LOWERING_FOR.get() else jax.devices()[0]) is None
+    return certificates.objection(None if _LOWERING_FOR.get() else jax.devices()[0], op) is None
 
 
 def multiprocessors() -> int:
@@ -217,7 +218,15 @@ def _target_objection(choice: _Choice, problem: Any, platform: str, device: Any)
     if backend.platform not in (None, platform):
         return f"runs on {backend.platform}, and this is compiled for {platform}"
     reason = backend.target_objection(problem, device)
-    return reason or (certificates.objection(device) if choice.automatic and backend.verified_only else None)
+    if reason is not None or not (choice.automatic and backend.verified_only):
+        return reason
+    return certificates.objection(device, _op(problem))
+
+
+def _op(problem: Any) -> str | None:
+    """The package of this one that a problem is of; None: none."""
+    package, _, path = type(problem).__module__.partition(".")
+    return path.partition(".")[0] if package == __package__ else None
 
 
 for _platform in PLATFORMS:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from pallas_kernels.certificates import SETTING, kernel_hash
+from pallas_kernels.registry import OPS
 from pallas_kernels.verify.case import Case, Variant, relative_error, where_wrong
 from pallas_kernels.verify.job import Job, batch_size, in_turn, probe
 from pallas_kernels.verify.page import case_lines, markdown, time_line
@@ -40,9 +41,11 @@ def main(argv: list[str] | None = None) -> int:
     if device["platform"] == "gpu" and device["capability"] != "9.0":
         print(f"verify: {device['device']} has compute capability {device['capability']}, not 9.0", file=sys.stderr)
         return 2
-    known = {"hardware": _hardware(), "kernels": kernel_hash(), "seed": args.seed, "versions": _versions()}
+    known = {"hardware": _hardware(), "seed": args.seed, "versions": _versions()}
+    known["kernels"] = {op: kernel_hash(op) for op in OPS}
     run = Run({**device, **known, "cases": [], "times": []}, args, end)
-    print(f"{device['device']}, jax {device['jax']}, kernels {run.report['kernels'][:12]}", flush=True)
+    kernels = ", ".join(f"{op} {found[:12]}" for op, found in run.report["kernels"].items())
+    print(f"{device['device']}, jax {device['jax']}, kernels {kernels}", flush=True)
     run.cases()
     run.times()
     cases = run.report["cases"]

@@ -12,7 +12,8 @@ def test_shipped_certificates_count():
     assert measured_kernels.CERTIFICATE.resolve() in [file.resolve() for file in files]
     for file in files:
         report = json.loads(file.read_text())
-        assert report["kernels"] == certificates.kernel_hash(), file.name
+        assert report["kernels"] == {op: certificates.kernel_hash(op) for op in report["kernels"]}, file.name
+        assert {case["case"].split()[0] for case in report["cases"]} == set(report["kernels"]), file.name
         assert {case["status"] for case in report["cases"]} == {"ok"}, file.name
 
 

@@ -239,15 +239,22 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="certificates: one for other kernels counts",
         path="pallas_kernels/certificates.py",
-        old=' and report["kernels"] == kernel_hash()',
+        old=" and found == kernel_hash(op)",
         new="",
+        tests=("tests/pallas_kernels/test_certificates.py",),
+    ),
+    Mutant(
+        name="certificates: one for another op counts",
+        path="pallas_kernels/dispatch.py",
+        old="return certificates.objection(device, _op(problem))",
+        new="return certificates.objection(device)",
         tests=("tests/pallas_kernels/test_certificates.py",),
     ),
     Mutant(
         name="dispatch: a kernel is chosen where it was not verified",
         path="pallas_kernels/dispatch.py",
-        old="certificates.objection(device) if choice.automatic and backend.verified_only else None",
-        new="None",
+        old="return certificates.objection(device, _op(problem))",
+        new="return None",
         tests=("tests/pallas_kernels/test_certificates.py",),
     ),
     Mutant(

@@ -13,6 +13,7 @@ from pallas_kernels.taylor_attention.backends import BACKENDS, KERNELS
 from pallas_kernels.taylor_attention.problem import Problem
 from tests.pallas_kernels.shared import MARKERS, PLATFORMS, lowered
 
+OP, OTHER = "taylor_attention", "sliding_window"
 DEVICE = types.SimpleNamespace(device_kind="NVIDIA H100 80GB HBM3", compute_capability="9.0")
 
 
@@ -25,13 +26,17 @@ def report(tmp_path, monkeypatch):
     certificates.FOLDER.mkdir()
 
     def write(path, **changed):
-        kernels = certificates.kernel_hash()
-        right = {"device": DEVICE.device_kind, "jax": jax.__version__, "kernels": kernels, "cases": [{"status": "ok"}]}
+        right = {"device": DEVICE.device_kind, "jax": jax.__version__, "cases": cases("ok")}
+        right["kernels"] = {op: certificates.kernel_hash(op) for op in (OP, OTHER)}
         path.write_text(json.dumps(right | changed))
         return path
 
     yield write
-    certificates._kind.cache_clear()
+    certificates._certified_by.cache_clear()
+
+
+def cases(*statuses, op=OP):
+    return [{"case": f"{op} mosaic_gpu forward {i}", "status": status} for i, status in enumerate(statuses)]
 
 
 def chosen(platform, implementation=None):
@@ -63,15 +68,47 @@ def test_choice(platform, report, tmp_path, monkeypatch, caplog):
 
 def test_what_a_certificate_is_for(report, monkeypatch):
     """Kills one that counts for another device, version of JAX or of the kernels, and one with a wrong case."""
-    wrong = [{"status": "ok"}, {"status": "wrong"}]
-    changes = [{"device": "other"}, {"jax": "0.0.1"}, {"kernels": "other"}, {"cases": wrong}, {"cases": []}]
+    hashes = {OP: "other", OTHER: certificates.kernel_hash(OTHER)}
+    wrong = {"cases": cases("ok", "wrong")}
+    changes = [{"device": "other"}, {"jax": "0.0.1"}, {"kernels": hashes}, wrong, {"cases": []}]
     for i, changed in enumerate(changes):
         report(certificates.FOLDER / f"{i}.json", **changed)
-    assert certificates.certified_kinds() == {"other"}
+    assert certificates.certified() == {("other", OP)}
     assert certificates.objection(DEVICE) == f"not verified on {DEVICE.device_kind}"
     assert certificates.objection(None) == "not verified on a device that is not known"
-    report(certificates.FOLDER / "right.json")
+    report(certificates.FOLDER / "right.json", cases=cases("ok") + cases("wrong", op=OTHER))
     assert certificates.objection(DEVICE) is None
+    assert certificates.objection(DEVICE, OP) is None
+    assert certificates.objection(DEVICE, OTHER) == f"not verified on {DEVICE.device_kind}"
+
+
+def test_kernels_are_chosen_op_by_op(report, monkeypatch):
+    """Kills a kernel that runs by default because those of another op were verified, or that waits for theirs."""
+    if "cuda" not in PLATFORMS:
+        return
+    report(certificates.FOLDER / "other.json", cases=cases("ok", op=OTHER) + cases("failed"))
+    assert not chosen("cuda")
+    certificates._certified_by.cache_clear()
+    report(certificates.FOLDER / "other.json", cases=cases("ok") + cases("not run", op=OTHER))
+    assert chosen("cuda")
+
+
+def test_a_hash_is_of_the_files_of_its_op(tmp_path, monkeypatch):
+    """Kills a hash that misses a file of the op or one that kernels share, and one that changes with another op's."""
+    for name in (*certificates.SHARED, f"{OP}/a", f"{OTHER}/a"):
+        file = tmp_path / f"{name}.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("")
+    monkeypatch.setattr(certificates, "__file__", str(tmp_path / "certificates.py"))
+    found = lambda: (certificates.kernel_hash.__wrapped__(OP), certificates.kernel_hash.__wrapped__(OTHER))  # noqa: E731
+    first = found()
+    (tmp_path / f"{OP}/a.py").write_text("x")
+    own = found()
+    (tmp_path / f"{certificates.SHARED[0]}.py").write_text("x")
+    shared = found()
+    assert own[0] != first[0]
+    assert own[1] == first[1]
+    assert all(now != before for now, before in zip(shared, own, strict=True))
 
 
 def test_what_is_chosen_by_name_only():
@@ -91,4 +128,4 @@ def test_bad_settings(report, tmp_path, monkeypatch):
     for setting in ("missing.json", str(tmp_path / "text")):
         monkeypatch.setenv(certificates.SETTING, setting)
         with pytest.raises(ValueError, match=r"PALLAS_KERNELS=.* must be 'all' or a report of python -m"):
-            certificates.certified_kinds()
+            certificates.certified()
