@@ -1,0 +1,127 @@
+"""The selective scan in plain XLA: token by token on a CPU, many tokens at once on an accelerator.
+
+A token has n numbers of state per channel, so states and decays never exist for all tokens. A scan takes one chunk of
+tokens after another, whose decays and states are made again in the backward pass. On a CPU it takes the tokens of a
+chunk in turn. On an accelerator, where each step of a scan is a dozen launches, groups of 8 tokens are taken in turn,
+all groups of a chunk at once, and an associative scan joins the groups; a GPU has as many tokens in a chunk as
+`pallas_kernels.xla_chunks` allows.
+
+Memory: the inputs, one state a chunk, and some times the states of a chunk. Sums and states are float32.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from pallas_kernels.dispatch import may_run_on
+from pallas_kernels.xla_chunks import states_before, tokens_at_once
+
+CHUNK = 64
+"""Tokens of a chunk on a CPU or TPU."""
+GROUP = 8
+"""Tokens that an accelerator takes in turn, all such groups of a chunk at once."""
+
+
+class Tokens(NamedTuple):
+    """Inputs per token; leading axes are the same in all."""
+
+    x: jax.Array
+    """(..., d)."""
+    delta: jax.Array
+    """(..., d)."""
+    b: jax.Array
+    """(..., n)."""
+    c: jax.Array
+    """(..., n)."""
+    keep: jax.Array
+    """(...,) float32."""
+
+
+def keep_of(segment_ids: jax.Array | None) -> jax.Array | None:
+    """(b, t) float32: 0 at the first token of every document but the first, 1 elsewhere; None: one document."""
+    if segment_ids is None:
+        return None
+    return (jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) == 0).astype(jnp.float32)
+
+
+def forward(x, delta, a, b, c, keep, state) -> tuple[jax.Array, jax.Array]:
+    """y and the last state, as `backends.py` says; differentiable."""
+    rows, t, channels = x.shape
+    if state is None:
+        state = jnp.zeros((rows, channels, a.shape[1]), jnp.float32)
+    keep = jnp.ones((rows, t), jnp.float32) if keep is None else lax.stop_gradient(keep)
+    at_once = not may_run_on("cpu")
+    size = tokens_at_once(t, state.size // 2, least=CHUNK) if at_once else CHUNK
+    size = -(-min(size, t) // GROUP) * GROUP
+    chunks = jax.tree.map(lambda z: _cut(z, size), Tokens(x, delta, b, c, keep))
+    chunk = _chunk_at_once if at_once else _chunk_in_turn
+    body = jax.checkpoint(lambda state, tokens: chunk(a.T, state, tokens), prevent_cse=False)
+    # States are (b, n, d): the many channels lie along the last axis, which the units of a device share out.
+    last, y = lax.scan(body, state.swapaxes(1, 2), chunks)
+    y = y.reshape(-1, rows, channels)[:t].swapaxes(0, 1)
+    return y, last.swapaxes(1, 2)
+
+
+def backward(x, delta, a, b, c, keep, state, dy, dstate):
+    """Gradients of `forward` in x, delta, a, b, c and state; the forward pass is computed again."""
+    if dstate is None:
+        dstate = jnp.zeros((x.shape[0], *a.shape), jnp.float32)
+    operands = (x, delta, a, b, c) if state is None else (x, delta, a, b, c, state)
+    pull_back = jax.vjp(lambda x, delta, a, b, c, state=None: forward(x, delta, a, b, c, keep, state), *operands)[1]
+    gradients = pull_back((dy, dstate))
+    return gradients if state is not None else (*gradients, None)
+
+
+def _cut(z: jax.Array, size: int) -> jax.Array:
+    """(b, t, ...) -> (chunks, size, b, ...), filled by tokens that change nothing."""
+    missing = -z.shape[1] % size
+    fill = 1 if z.ndim == 2 else 0  # tokens of padding keep the state; with delta 0 they do not decay or add to it
+    z = jnp.pad(z, [(0, 0), (0, missing)] + [(0, 0)] * (z.ndim - 2), constant_values=fill)
+    return z.swapaxes(0, 1).reshape(-1, size, z.shape[0], *z.shape[2:])
+
+
+def _token(rates, tokens: Tokens):
+    """Decay and addition (..., n, d) of tokens; rates (n, d)."""
+    x, delta = tokens.x.astype(jnp.float32), tokens.delta.astype(jnp.float32)
+    rates = rates.reshape(*[1] * (x.ndim - 1), *rates.shape)
+    kept = tokens.keep[..., None, None] * jnp.exp(delta[..., None, :] * rates)
+    return kept, (delta * x)[..., None, :] * tokens.b.astype(jnp.float32)[..., :, None]
+
+
+def _read(state, tokens: Tokens):
+    """y (..., d) of states (..., n, d)."""
+    return (state * tokens.c.astype(jnp.float32)[..., :, None]).sum(-2).astype(tokens.x.dtype)
+
+
+def _chunk_in_turn(rates, state, tokens: Tokens):
+    """The state after a chunk, and y of its tokens (size, b, .)."""
+
+    def token(state, tokens):
+        kept, added = _token(rates, tokens)
+        state = kept * state + added
+        return state, _read(state, tokens)
+
+    return lax.scan(jax.checkpoint(token, prevent_cse=False), state, tokens)
+
+
+def _chunk_at_once(rates, state, tokens: Tokens):
+    """As `_chunk_in_turn`, of groups of tokens: their decays and sums from zeros, then the states before them."""
+    size, rows = tokens.keep.shape
+    groups = jax.tree.map(lambda z: z.reshape(-1, GROUP, *z.shape[1:]).swapaxes(1, 2), tokens)  # (groups, b, 8, ..)
+    # (b groups, 8, ..), the groups of a row one after the other, as `states_before` takes them.
+    groups = jax.tree.map(lambda z: z.swapaxes(0, 1).reshape(-1, *z.shape[2:]), groups)
+    by_token = [jax.tree.map(lambda z, i=i: z[:, i], groups) for i in range(GROUP)]
+    whole, own = _token(rates, by_token[0])
+    for now in by_token[1:]:
+        kept, added = _token(rates, now)
+        whole, own = kept * whole, kept * own + added
+    h, last = states_before(state, own, whole)
+    outputs = []
+    for now in by_token:
+        kept, added = _token(rates, now)
+        h = kept * h + added
+        outputs.append(_read(h, now))
+    y = jnp.stack(outputs, axis=1)  # (b groups, 8, d)
+    return last, y.reshape(rows, size, -1).swapaxes(0, 1)
