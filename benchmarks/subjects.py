@@ -2,12 +2,16 @@
 
 import dataclasses
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
-from jaxzoo.mixers import MIXERS, MixerConfig
+from flax import nnx
+
+from jaxzoo.mixers import MIXERS, MixerConfig, state_bytes
 from jaxzoo.mixers.base import Inherited
-from jaxzoo.models.accounting import Growth, growth
 
+Growth = Literal["1", "log t", "sqrt t", "t", "t^2"]
+"""The term of a cost that grows with the length t, without its factor."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "base_conv filter=implicit": ("base_conv", {"filter": "implicit"}),
     "hyena form=release": ("hyena", {"form": "release"}),
@@ -38,9 +42,30 @@ def in_model(config: MixerConfig, width: int, length: int) -> MixerConfig:
     return config.inherit(Inherited(d_model=width, max_length=length, init_std=0.02, out_init_std=0.02))
 
 
+def mixer_state_bytes(mixer: MixerConfig, length: int) -> int:
+    """State bytes of one mixer, whose config has its open fields filled, in float32."""
+    abstract = nnx.eval_shape(lambda: mixer.build(rngs=nnx.Rngs(0)))
+    return state_bytes(abstract, capacity=length)
+
+
 def train_growth(config: MixerConfig, width: int) -> Growth:
     """Growth of the FLOPs per token with the length of the sequence, by the mixer's own count.
 
     "t" means a quadratic cost of a sequence; whatever grows more slowly is promised to be sub-quadratic.
     """
     return growth(lambda length: in_model(config, width, length).flops_per_token(length))
+
+
+def growth(cost: Callable[[int], float], length: int = 2**12) -> Growth:
+    """Growth of a cost with the length, from its values at `length` and its first doublings, a constant part left out.
+
+    Args:
+      cost: of a length; a sum of a constant and one term that grows.
+      length: where the term has shown itself: beyond windows, chunks and landmarks.
+    """
+    values = [cost(length * 2**i) for i in range(3)]
+    first, second = values[1] - values[0], values[2] - values[1]
+    if second < 1e-3 * values[0]:
+        return "1"
+    ratio = second / max(first, 1e-3 * second)
+    return "log t" if ratio < 1.2 else "sqrt t" if ratio < 1.7 else "t" if ratio < 3 else "t^2"

@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from benchmarks.subjects import family, in_model, train_growth
+from benchmarks.subjects import family, growth, in_model, mixer_state_bytes, train_growth
 from docs.drawings import draw_learning, draw_state, state_arrays
 from jaxzoo.cli import tasks
 from jaxzoo.mixers import MIXERS, Context, Mixer, MixerConfig
-from jaxzoo.models.accounting import count_parameters, growth, mixer_state_bytes
+from jaxzoo.models.accounting import count_parameters
 from jaxzoo.tasks.demos import DEMOS
 
 ROOT = Path(__file__).parents[1]
@@ -80,7 +80,7 @@ def _cells(config: MixerConfig) -> list[str]:
         TRAIN[train_growth(config, WIDTH)],
         growth(functools.partial(step_flops, config), LENGTH) if can.streams else "",
         f"{count_parameters(nnx.eval_shape(lambda: ready.build(rngs=nnx.Rngs(0)))):,}",
-        f"{mixer_state_bytes(ready, LENGTH, jnp.float32):,}" if can.streams else "",
+        f"{mixer_state_bytes(ready, LENGTH):,}" if can.streams else "",
         "" if formula is None else f"{4 * formula:,}",
     ]
 

@@ -4,19 +4,13 @@ Parameters and state are read off the shapes of the real model (`jax.eval_shape`
 a formula cannot drift from the code. The papers' formulas stand next to them as they are printed.
 """
 
-from collections.abc import Callable
-from typing import Any, Literal
-
 import jax
 from flax import nnx
 
 from jaxzoo.layers.mlp import n_matrices
-from jaxzoo.mixers import MixerConfig, state_bytes as state_bytes_of
+from jaxzoo.mixers import MixerConfig
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
-
-Growth = Literal["1", "log t", "sqrt t", "t", "t^2"]
-"""The term of a cost that grows with the length t, without its factor."""
 
 
 def abstract_model(config: LanguageModelConfig) -> LanguageModel:
@@ -39,12 +33,6 @@ def state_bytes(model: LanguageModel | LanguageModelConfig, length: int, batch_s
     module = abstract_model(model) if isinstance(model, LanguageModelConfig) else model
     state = jax.eval_shape(lambda: module.init_state(batch_size, capacity=length))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-
-
-def mixer_state_bytes(mixer: MixerConfig, length: int, dtype: Any, batch_size: int = 1) -> int:
-    """State bytes of one mixer, whose config has its open fields filled; cached activations in `dtype`."""
-    abstract = nnx.eval_shape(lambda: mixer.build(rngs=nnx.Rngs(0)))
-    return state_bytes_of(abstract, batch_size, capacity=length, dtype=dtype)
 
 
 def flops_per_token(config: LanguageModelConfig, length: int) -> float:
@@ -89,18 +77,3 @@ def papers_flops_per_token(config: LanguageModelConfig, length: int) -> float | 
     if len(known) < len(layers) or len({type(layer) for layer in layers}) > 1:
         return None
     return sum(known) + 2 * config.vocab_size * config.d_model
-
-
-def growth(cost: Callable[[int], float], length: int = 2**12) -> Growth:
-    """Growth of a cost with the length, from its values at `length` and its first doublings, a constant part left out.
-
-    Args:
-      cost: of a length; a sum of a constant and one term that grows.
-      length: where the term has shown itself: beyond windows, chunks and landmarks.
-    """
-    values = [cost(length * 2**i) for i in range(3)]
-    first, second = values[1] - values[0], values[2] - values[1]
-    if second < 1e-3 * values[0]:
-        return "1"
-    ratio = second / max(first, 1e-3 * second)
-    return "log t" if ratio < 1.2 else "sqrt t" if ratio < 1.7 else "t" if ratio < 3 else "t^2"

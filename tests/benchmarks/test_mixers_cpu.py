@@ -1,15 +1,15 @@
 """The benchmark of the mixers' CPU cost: complete rows, true marks, nothing measured twice."""
 
 import json
+import math
 
 import pytest
 
 from benchmarks import mixers_cpu
 from benchmarks.mixers_cpu import exponent, grows_too_fast, main, table
 from benchmarks.mixers_cpu_measure import PEERS, Size, measure
-from benchmarks.subjects import family, in_model, subjects, train_growth
+from benchmarks.subjects import family, growth, in_model, mixer_state_bytes, subjects, train_growth
 from jaxzoo.mixers import MIXERS, AttentionConfig, BaseConvConfig
-from jaxzoo.models.accounting import mixer_state_bytes
 
 pytestmark = pytest.mark.full
 
@@ -26,7 +26,7 @@ def test_a_row_holds_every_measurement(config):
     """Kills: a state of another length, a memory or a time of nothing, a step that is not measured."""
     row = measure(config, Size(width=4, batch=2, length=40, seconds=1e-3))
     assert row["length"] == 40
-    assert row["state_bytes"] == mixer_state_bytes(in_model(config, 4, 40), 40, "float32")
+    assert row["state_bytes"] == mixer_state_bytes(in_model(config, 4, 40), 40)
     for name in ("parameters", "temporary_bytes", "cpu_ms", "compile_cpu_s", "step_cpu_us", "step_compile_cpu_s"):
         assert row[name] > 0, name
 
@@ -59,8 +59,8 @@ def rows(growth, *times):
 def test_the_mark_is_at_t_log_t_of_what_promises_less_than_t_squared():
     """Kills: a mark that never comes, or on attention; a limit of another base or other lengths."""
     cases = [("1", 8.0, False), ("log t", 10.4, False), ("1", 11.6, True), ("sqrt t", 64.0, True), ("t", 64.0, False)]
-    for growth, last, marked in cases:
-        subject = rows(growth, 0.3, 1.0, 4.0, last)
+    for term, last, marked in cases:
+        subject = rows(term, 0.3, 1.0, 4.0, last)
         assert grows_too_fast(subject) == marked
         assert (" !" in table({"subjects": {"x": subject}})) == marked
     assert exponent(rows("1", 1.0, 4.0, 16.0, 32.0)) == pytest.approx(1)
@@ -127,3 +127,16 @@ def test_one_line_for_a_mistake(flags, message, capsys):
 def test_peers_are_subjects():
     """Kills: a peer whose mixer has another name."""
     assert PEERS.keys() <= subjects().keys()
+
+
+def test_growth_names_the_term_that_grows():
+    """Kills: a constant part that hides the growth, logarithms taken for constants."""
+    for cost, term in (
+        (lambda t: 1e4, "1"),
+        (lambda t: 1e6 + min(t, 64), "1"),
+        (lambda t: 1e3 + 80 * math.log2(2 * t), "log t"),
+        (lambda t: 1e3 + 16 * math.sqrt(t), "sqrt t"),
+        (lambda t: 1e5 + 4 * t, "t"),
+        (lambda t: 7 * t + t**2 / 9, "t^2"),
+    ):
+        assert growth(cost) == term

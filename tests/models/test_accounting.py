@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from benchmarks.subjects import mixer_state_bytes
 from jaxzoo.mixers import (
     AttentionConfig,
     BaseConvConfig,
@@ -14,12 +15,11 @@ from jaxzoo.mixers import (
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
 )
-from jaxzoo.models import LanguageModelConfig, accounting, presets
+from jaxzoo.models import LanguageModelConfig, presets
 from jaxzoo.models.accounting import (
     abstract_model,
     count_parameters,
     flops_per_token,
-    mixer_state_bytes,
     papers_flops_per_token,
     state_bytes,
 )
@@ -64,21 +64,21 @@ def test_papers_state_sizes_beside_ours(length):
     features = 1 + f + f * (f + 1) // 2
     one_head = TaylorLinearAttentionConfig(d_model=d, n_heads=1, feature_dim=f)
     assert one_head.papers_state_size(length) == (d + 1) * (1 + 3 * f / 2 + f**2 / 2) == 65 * 153
-    assert mixer_state_bytes(one_head, length, jnp.float32) == 4 * (d + 1) * features, "eq. 9 is exact for one head"
+    assert mixer_state_bytes(one_head, length) == 4 * (d + 1) * features, "eq. 9 is exact for one head"
     heads = dataclasses.replace(one_head, n_heads=4)
     assert heads.papers_state_size(length) == 65 * 153, "eq. 9 does not know of heads"
-    assert mixer_state_bytes(heads, length, jnp.float32) == 4 * (d + 4) * features, "each head has its own normaliser"
+    assert mixer_state_bytes(heads, length) == 4 * (d + 4) * features, "each head has its own normaliser"
 
     attention = AttentionConfig(d_model=d, n_heads=4)
     assert attention.papers_state_size(length) == 2 * d * length
-    assert mixer_state_bytes(attention, length, jnp.float32) == 4 * 2 * d * length + POSITION
+    assert mixer_state_bytes(attention, length) == 4 * 2 * d * length + POSITION
     grouped = dataclasses.replace(attention, n_kv_heads=1)
     assert grouped.papers_state_size(length) == 2 * d * length, "eq. 10 does not know of shared keys"
-    assert mixer_state_bytes(grouped, length, jnp.float32) == 4 * 2 * d * length // 4 + POSITION
+    assert mixer_state_bytes(grouped, length) == 4 * 2 * d * length // 4 + POSITION
 
     sliding = SlidingWindowAttentionConfig(d_model=d, n_heads=4, window=48)
     assert sliding.papers_state_size(length) == 2 * d * min(length, 48)
-    assert mixer_state_bytes(sliding, length, jnp.float32) == 4 * 2 * d * 48 + POSITION, "the ring is never shorter"
+    assert mixer_state_bytes(sliding, length) == 4 * 2 * d * 48 + POSITION, "the ring is never shorter"
 
     for convolution in (GatedShortConvConfig(d_model=d), BaseConvConfig(d_model=d)):
         assert convolution.papers_state_size(length) is None, "App. E.2 leaves short convolutions out"
@@ -155,16 +155,3 @@ def test_flops_grow_with_the_length_as_each_mixer_does():
     window = LanguageModelConfig(pattern=(SlidingWindowAttentionConfig(window=64),), **wide)
     assert flops_per_token(window, 4096) == pytest.approx(flops_per_token(window, 2048), rel=0.05)
     assert math.isclose(flops_per_token(window, 1), 2 * 4 * 32**2 + 4 * 32 + 2 * 32 * 16)
-
-
-def test_growth_names_the_term_that_grows():
-    """Kills: a constant part that hides the growth, logarithms taken for constants."""
-    for cost, growth in (
-        (lambda t: 1e4, "1"),
-        (lambda t: 1e6 + min(t, 64), "1"),
-        (lambda t: 1e3 + 80 * math.log2(2 * t), "log t"),
-        (lambda t: 1e3 + 16 * math.sqrt(t), "sqrt t"),
-        (lambda t: 1e5 + 4 * t, "t"),
-        (lambda t: 7 * t + t**2 / 9, "t^2"),
-    ):
-        assert accounting.growth(cost) == growth

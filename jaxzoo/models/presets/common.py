@@ -3,11 +3,7 @@
 from typing import Any, Literal
 
 from jaxzoo.layers.hyena_filter import HyenaFilterConfig
-from jaxzoo.mixers import (
-    BaseConvConfig,
-    HyenaConfig,
-    MixerConfig,
-)
+from jaxzoo.mixers import BaseConvConfig, HyenaConfig, MixerConfig
 from jaxzoo.models.config import LanguageModelConfig
 
 Variant = Literal["paper", "release"]
@@ -24,31 +20,10 @@ def is_release(variant: Variant) -> bool:
     return variant == "release"
 
 
-def text_model(
-    pattern: tuple[MixerConfig, ...],
-    *,
-    d_model: int,
-    n_layers: int,
-    pad_vocab_multiple: int,
-    mlp_width: int = 0,
-    **fields: Any,
-) -> LanguageModelConfig:
+def text_model(pattern: tuple[MixerConfig, ...], **fields: Any) -> LanguageModelConfig:
     """Shared fields of the papers' models of text: the GPT-2 vocabulary, 2048 tokens, bfloat16, RMSNorm, SwiGLU."""
-    shared = {
-        "vocab_size": 50257,
-        "max_length": 2048,
-        "mlp": "swiglu",
-        "norm": "rms",
-        "dtype": "bfloat16",
-    }
-    return LanguageModelConfig(
-        pattern=pattern,
-        d_model=d_model,
-        n_layers=n_layers,
-        pad_vocab_multiple=pad_vocab_multiple,
-        mlp_width=mlp_width,
-        **{**shared, **fields},
-    )
+    shared = {"vocab_size": 50257, "max_length": 2048, "mlp": "swiglu", "norm": "rms", "dtype": "bfloat16"}
+    return LanguageModelConfig(pattern=pattern, **(shared | fields))
 
 
 def neox_mlp_width(d_model: int, factor: float) -> int:
