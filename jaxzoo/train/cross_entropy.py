@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.data.base import UNLABELLED
+from pallas_kernels.dispatch import may_run_on
 
 
 class TokenScores(NamedTuple):
@@ -50,39 +51,65 @@ def softmax(logits: Array, targets: Array, part: VocabularyPart) -> tuple[TokenS
     """Scores of targets, and what the gradient needs: unnormalised probabilities, and their sum (b, m)."""
     labelled = targets != UNLABELLED
     ids = jnp.where(labelled, targets, jnp.zeros_like(targets))
-    picked = _pick(logits, ids, part)
-    # optax.softmax_cross_entropy_with_integer_labels keeps this maximum to itself: the hits would need one pass more.
-    peak = jnp.max(logits, axis=-1)
+    rows = (rows_at_once if may_run_on("cuda") else rows_by_passes)(logits, ids - part.first_row)
+    peak, total, picked, tied = rows
     if part.axes:
         peak = jax.lax.pmax(peak, part.axes)
-    weights = jnp.exp(logits - peak[:, :, None])
-    total = jnp.sum(weights, axis=-1)
-    total = jax.lax.psum(total, part.axes) if part.axes else total
-    hits = (picked >= peak) & ~_ties_before(logits, picked, ids, part)
+        total = jax.lax.psum(total * jnp.exp(rows.peak - peak), part.axes)
+        picked = jax.lax.psum(picked, part.axes)
+        tied = jax.lax.pmax((tied & (rows.peak == peak)).astype(jnp.int32), part.axes) > 0
+    vocabulary = logits.shape[-1] * (jax.lax.axis_size(part.axes) if part.axes else 1)
+    picked = jnp.where(ids < vocabulary, picked, jnp.full_like(picked, jnp.nan))
     log_normalizer, zeros = jnp.log(total) + peak, jnp.zeros_like(peak)
     nats = jnp.where(labelled, log_normalizer - picked, zeros)
-    return TokenScores(nats, jnp.where(labelled, log_normalizer, zeros), labelled & hits, labelled), weights, total
+    hits = labelled & (picked >= peak) & ~tied
+    scores = TokenScores(nats, jnp.where(labelled, log_normalizer, zeros), hits, labelled)
+    return scores, jnp.exp(logits - peak[:, :, None]), total
 
 
-def _ties_before(
-    logits: Float[Array, "b m vocab"], picked: Float[Array, "b m"], ids: Int[Array, "b m"], part: VocabularyPart
-) -> Bool[Array, "b m"]:
-    """Whether a token with a lower id has at least this logit. `argmax` would cost as much as the head on a CPU."""
-    tokens = part.first_row + jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
-    tied = jnp.any((tokens < ids[:, :, None]) & (logits >= picked[:, :, None]), axis=-1)
-    return jax.lax.pmax(tied.astype(jnp.int32), part.axes) > 0 if part.axes else tied
+class _Rows(NamedTuple):
+    """What scores need of a device's columns of logits, (b, m) each."""
+
+    peak: Array
+    """The largest logit."""
+    total: Array
+    """Sum of exp(logit - peak)."""
+    picked: Array
+    """The logit of the target; 0 if it is not in these columns."""
+    tied: Array
+    """Whether a column before the target's has the peak."""
 
 
-def _pick(logits: Float[Array, "b m vocab"], ids: Int[Array, "b m"], part: VocabularyPart) -> Float[Array, "b m"]:
-    """The logits of these tokens; NaN outside of the vocabulary."""
-    if not part.axes:
-        return jnp.take_along_axis(logits, ids[:, :, None], axis=-1)[:, :, 0]
-    n = logits.shape[-1]
-    here = ids - part.first_row
-    found = (here >= 0) & (here < n)
-    picked = jnp.take_along_axis(logits, jnp.where(found, here, jnp.zeros_like(here))[:, :, None], axis=-1)[:, :, 0]
-    picked = jax.lax.psum(jnp.where(found, picked, jnp.zeros_like(picked)), part.axes)
-    return jnp.where(ids < n * jax.lax.axis_size(part.axes), picked, jnp.full_like(picked, jnp.nan))
+def rows_by_passes(logits: Float[Array, "b m vocab"], columns: Int[Array, "b m"]) -> _Rows:
+    """In passes that a CPU vectorizes; `argmax` would cost it as much as the head. A TPU keeps logits on its chip."""
+    peak = jnp.max(logits, axis=-1)
+    total = jnp.sum(jnp.exp(logits - peak[:, :, None]), axis=-1)
+    here = (columns >= 0) & (columns < logits.shape[-1])
+    chosen = jnp.where(here, columns, jnp.zeros_like(columns))[:, :, None]
+    picked = jnp.take_along_axis(logits, chosen, axis=-1)[:, :, 0]
+    least = jnp.where(here, picked, peak)  # a target below the peak is no hit in any case
+    tokens = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
+    tied = jnp.any((tokens < columns[:, :, None]) & (logits >= least[:, :, None]), axis=-1)
+    return _Rows(peak, total, jnp.where(here, picked, jnp.zeros_like(peak)), tied)
+
+
+def rows_at_once(logits: Float[Array, "b m vocab"], columns: Int[Array, "b m"]) -> _Rows:
+    """The same in one pass: on a GPU the loss takes its time for reading logits."""
+    tokens = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
+    zero, one = (jnp.full_like(logits, value) for value in (0, 1))
+    least = jnp.full_like(logits, jnp.finfo(logits.dtype).min)  # with -inf, peak - peak would be NaN
+    picked = jnp.where(tokens == columns[:, :, None], logits, zero)
+    start = (least[0, 0, 0], zero[0, 0, 0], zero[0, 0, 0], jnp.int32(logits.shape[-1]))
+    peak, total, picked, first = jax.lax.reduce((jnp.maximum(logits, least), one, picked, tokens), start, _join, (2,))
+    return _Rows(peak, total, picked, first < columns)
+
+
+def _join(x: tuple, y: tuple) -> tuple:
+    """(peak, total, picked, first column with the peak) of two sets of columns together."""
+    peak = jnp.maximum(x[0], y[0])
+    total = x[1] * jnp.exp(x[0] - peak) + y[1] * jnp.exp(y[0] - peak)
+    x_first = (x[0] > y[0]) | ((x[0] == y[0]) & (x[3] < y[3]))
+    return peak, total, x[2] + y[2], jnp.where(x_first, x[3], y[3])
 
 
 def gradient(scores: TokenScores, weights: Array, total: Array, columns: Array, z_loss: float) -> Array:

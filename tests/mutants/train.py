@@ -92,6 +92,20 @@ MUTANTS: list[Mutant] = [
         tests=("tests/train/test_loss.py::test_gradient_of_the_sum_of_losses",),
     ),
     Mutant(
+        name="loss: sums of exponentials are added whatever their peaks",
+        path="jaxzoo/train/cross_entropy.py",
+        old="total = x[1] * jnp.exp(x[0] - peak) + y[1] * jnp.exp(y[0] - peak)",
+        new="total = x[1] + y[1]",
+        tests=("tests/train/test_loss.py::test_what_scores_need_of_logits",),
+    ),
+    Mutant(
+        name="loss: of tied logits, the last column counts as the first",
+        path="jaxzoo/train/cross_entropy.py",
+        old="x_first = (x[0] > y[0]) | ((x[0] == y[0]) & (x[3] < y[3]))",
+        new="x_first = (x[0] > y[0]) | ((x[0] == y[0]) & (x[3] > y[3]))",
+        tests=("tests/train/test_loss.py::test_what_scores_need_of_logits",),
+    ),
+    Mutant(
         name="loss: the gradient of the head is that of the last chunk",
         path="jaxzoo/train/loss.py",
         old="d_table += product(",

@@ -14,9 +14,11 @@ from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.plan.collectives import read_traffic
 from jaxzoo.plan.hlo import Hlo
 from jaxzoo.sharding import MeshConfig, make_mesh
+from jaxzoo.train.cross_entropy import rows_at_once, rows_by_passes
 from jaxzoo.train.loss import _Head, _mean_of_first, _on_mesh, _sums, score_targets, sum_of_losses
 from jaxzoo.train.session import Session
 from jaxzoo.train.step import _accumulated
+from pallas_kernels.dispatch import lowering_for
 from tests.mixers.outside import N_TOKENS, SignedTokensConfig
 from tests.mixers.test_sequence_parallel import HASTY
 from tests.pallas_kernels.shared import full, needs_eight_devices, slow
@@ -65,6 +67,26 @@ def test_chunks_keep_each_score_in_its_place(small_config):
     np.testing.assert_allclose(chunked.log_normalizer, whole.log_normalizer, rtol=1e-5)
 
 
+@pytest.mark.parametrize("form", [rows_by_passes, rows_at_once])
+def test_what_scores_need_of_logits(form):
+    """Kills a sum that overflows, or that padding (-inf) makes NaN or enters; a tie that counts as a hit, or two that
+    are one; a target of other columns that is found in these."""
+    logits = np.float32(120 * np.random.default_rng(0).normal(size=(2, 4, 33)))
+    logits[..., -3:] = -np.inf
+    logits[0, 0, [4, 20]] = logits[0, 1, [4, 20]] = 500
+    columns = np.int32([[20, 4, -9, 40], [0, 7, 29, 33]])
+    here = (columns >= 0) & (columns < 33)
+    peak = logits.max(-1)
+    picked = np.where(here, np.take_along_axis(logits, np.where(here, columns, 0)[..., None], -1)[..., 0], 0)
+    found = jax.jit(form)(logits, columns)
+    np.testing.assert_array_equal(found.peak, peak)
+    np.testing.assert_allclose(found.total, np.exp(np.float64(logits) - peak[..., None]).sum(-1), rtol=1e-5)
+    np.testing.assert_array_equal(found.picked, picked)
+    hits = (np.asarray(found.picked) == peak) & ~np.asarray(found.tied)
+    np.testing.assert_array_equal(hits, logits.argmax(-1) == columns)
+    np.testing.assert_array_equal(np.asarray(found.tied)[~here], (columns > 0)[~here])
+
+
 @pytest.mark.parametrize(("chunk", "soft_cap", "z_loss"), [(0, 0.0, 0.0), (2, 3.0, 0.25)])
 def test_gradient_of_the_sum_of_losses(chunk, soft_cap, z_loss):
     """Kills: a gradient that is not softmax minus target, or misses the z-loss or the cap, of an unlabelled target, of
@@ -99,7 +121,8 @@ def test_gradient_of_the_sum_of_losses(chunk, soft_cap, z_loss):
 
 
 @needs_eight_devices
-def test_sum_of_losses_of_a_mesh():
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_sum_of_losses_of_a_mesh(platform):
     """Kills: a loss, totals or gradients of one device's targets, rows of the vocabulary or columns of the table; what
     several devices have alike, counted by each; chunks that take a part of one device alone."""
     rng, vocab = np.random.default_rng(0), 13  # of 16 rows
@@ -115,7 +138,7 @@ def test_sum_of_losses_of_a_mesh():
 
     expected = jax.jit(loss)(features, table)
     for sizes in ({"fsdp": 2, "sequence": 2, "tensor": 2}, {"data": 2, "fsdp": 4}):  # 4 rows do not divide by 8
-        with jax.set_mesh(make_mesh(MeshConfig(**{"data": 1, **sizes}))):
+        with jax.set_mesh(make_mesh(MeshConfig(**{"data": 1, **sizes}))), lowering_for(platform):
             found = jax.jit(loss)(features, table)
         for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
