@@ -13,6 +13,7 @@ import jax
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.base import Batch
+from jaxzoo.plan import cudnn
 from jaxzoo.plan.collectives import read_traffic
 from jaxzoo.plan.hlo import Hlo
 from jaxzoo.plan.memory_traffic import memory_bytes
@@ -71,7 +72,7 @@ def make_plan(
     start = time.perf_counter()
     say("lowering the train step")
     plan = _without_program(program, batch, topology, name)
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh), cudnn.stand_in(topology.platform):
         try:
             lowered = program.train_step.lower(program.abstract_state, batch, topology.platform)
             expected = expected_seconds(topology.platform, program.blueprint.n_params)
@@ -155,9 +156,15 @@ def _read(plan: Plan, compiled: Any, seconds: float) -> Plan:
         sources=tuple(read_sources(text, hlo)),
         traffic=tuple(read_traffic(hlo, plan.mesh)),
         open_loops=hlo.open_loops,
-        kernels=dict(collections.Counter(each.implementation for each in read_program(text, {}) for _ in each.calls)),
+        kernels=_kernels(text),
         compile_seconds=seconds,
     )
+
+
+def _kernels(text: str) -> dict[str, int]:
+    """Calls of kernels by implementation."""
+    names = ((cudnn.NAME if x.name == cudnn.NAME else x.implementation, x.calls) for x in read_program(text, {}))
+    return dict(collections.Counter(name for name, calls in names for _ in calls))
 
 
 def _refused(plan: Plan, error: Exception, seconds: float) -> Plan | None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
+from jaxzoo.plan import cudnn
 from jaxzoo.plan.plan import Plan, find
 
 COLUMNS = (
@@ -21,9 +22,6 @@ REMAT_SAVES = 8
 
 PROJECTIONS_SAVE = 3
 """Growth of the peak from remat period to projections that is allowed for: it was 2.6 times in the same case."""
-
-XLA_ATTENTION = "pallas_kernels/sliding_window/xla.py"
-"""Source of softmax attention of whole sequences and windows in XLA."""
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
@@ -93,9 +91,13 @@ def _head(plan: Plan) -> Iterator[str]:
         f"step: {plan.batch_size} x {plan.length} = {plan.tokens:,} tokens{parts}; the run: {plan.steps:,} steps, "
         f"{plan.steps * plan.tokens / 1e9:.3g} billion tokens"
     )
-    kernels = ", ".join(f"{n} x {name}" for name, n in sorted(plan.kernels.items())) or "none"
+    ours = {name: n for name, n in plan.kernels.items() if name != cudnn.NAME}
+    kernels = ", ".join(f"{n} x {name}" for name, n in sorted(ours.items())) or "none"
     kernels = "unknown" if plan.refusal else kernels
     yield f"compiled in {plan.compile_seconds:.0f} s; Pallas kernels in the program: {kernels}"
+    if cudnn.NAME in plan.kernels:
+        calls = plan.kernels[cudnn.NAME]
+        yield f"attention by cuDNN, which compiles only on a GPU: {calls} calls, planned by what they read and write"
 
 
 def _memory(plan: Plan) -> Iterator[str]:
@@ -132,9 +134,6 @@ def _work(plan: Plan) -> Iterator[str]:
         yield f"    {traffic.kind:<18} over {axes:<14} {traffic.count:>5} calls  {size(traffic.wire):>8} sent"
     if plan.open_loops:
         yield f"  {plan.open_loops} loops of unknown length are counted once: memory and network are too low"
-    if device.name in ("h100", "h200") and any(source.file == XLA_ATTENTION for source in plan.sources):
-        moved = size(sum(source.total for source in plan.sources if source.file.startswith("pallas_kernels/s")))
-        yield f"  softmax attention is planned in XLA, {moved}: cuDNN, which a GPU prefers, compiles only on one"
     if plan.dtype != "bfloat16":
         yield f"  activations are {plan.dtype}, and the peak is that of bfloat16"
     yield (

@@ -15,18 +15,20 @@ from jaxzoo.data.token_data import TokenDataConfig
 from jaxzoo.devices import DEVICES, find_device
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
-from jaxzoo.plan import search as searching
+from jaxzoo.plan import cudnn, search as searching
 from jaxzoo.plan.collectives import Traffic
 from jaxzoo.plan.compile import RejectedError, expected_seconds, make_plan
 from jaxzoo.plan.plan import FORWARD_AGAIN, Memory, Plan, Work, find, step_work
 from jaxzoo.plan.report import advice, describe, table
 from jaxzoo.plan.search import candidates, search
-from jaxzoo.plan.sources import Source
-from jaxzoo.plan.topology import Topology
+from jaxzoo.plan.topology import Topology, find_topology
 from jaxzoo.sharding import make_mesh
 from jaxzoo.train.session import Program
 from pallas_kernels.compile_check.targets import TARGETS
+from pallas_kernels.sliding_window.backends import BACKENDS
+from pallas_kernels.sliding_window.problem import Problem
 from tests.mixers.outside import AverageConfig
+from tests.pallas_kernels.aot import absent_devices
 
 DATA = TokenDataConfig(path="not/there", length=64)
 CONFIG = ExperimentConfig(
@@ -156,15 +158,32 @@ def test_times_by_hand():
     assert "3 hours, 24 device-hours" in text
 
 
-def test_attention_without_cudnn_is_told():
-    """Kills a plan that takes XLA's attention, which a GPU would not, for the fastest, or says so of a TPU."""
-    moved = {"sliding_window/xla": 2, "softmax": 3, "taylor_attention/xla": 5}
-    files = {f"pallas_kernels/{name}.py": n for name, n in moved.items()}
-    sources = tuple(Source(file=file, bytes={"forward": n * 10**9}, launches=1) for file, n in files.items())
-    line = "softmax attention is planned in XLA, 5 GB: cuDNN, which a GPU prefers, compiles only on one"
-    told = [line in describe(example(device=device, sources=sources)) for device in ("h100", "v5e")]
-    assert told == [True, False]
-    assert line[:20] not in describe(example(device="h100", sources=sources[1:]))
+def test_cudnn_is_told():
+    """Kills a plan that takes what stands for cuDNN for a Pallas kernel, or does not say what it is."""
+    text = describe(example(device="h100", kernels={"mosaic_gpu": 2, cudnn.NAME: 3}))
+    assert "Pallas kernels in the program: 2 x mosaic_gpu\n" in text
+    assert "attention by cuDNN, which compiles only on a GPU: 3 calls, planned by what they read and write" in text
+    assert "cuDNN" not in describe(example(device="h100", kernels={"mosaic_gpu": 2}))
+
+
+@pytest.mark.full
+def test_attention_on_an_absent_gpu_moves_what_cudnn_would(monkeypatch):
+    """Kills XLA's attention, whose scores are t times as large, in a plan for a GPU, where no GPU would run it; a call
+    that reads or writes too little; and a stand-in that outlives the plan, or serves what cuDNN does not."""
+    absent_devices("h100", monkeypatch)
+    model = dataclasses.replace(CONFIG.model, pattern=(AttentionConfig(n_heads=2),), d_model=128)
+    model = dataclasses.replace(model, max_length=2048, dtype="bfloat16")
+    data = dataclasses.replace(DATA, length=2048)
+    config = dataclasses.replace(CONFIG, model=model, data=data, mesh=MeshConfig(data=2))
+    before = BACKENDS["cudnn"]
+    plan = make_plan(config, find_topology("h100:2"), name="attention")
+    assert BACKENDS["cudnn"] is before
+    assert plan.kernels == {cudnn.NAME: 2}
+    moved = {source.file: source.total for source in plan.sources}["pallas_kernels/sliding_window/api.py"]
+    array, lse = 8 * 2048 * 128 * 2, 8 * 2048 * 2 * 4
+    assert moved == pytest.approx(4 * array + lse + 8 * array + lse, rel=0.05)  # q k v y, lse; those, dy, dq dk dv
+    wide = Problem(b=1, t=256, h=1, k=160, v=160, window=256)
+    assert cudnn._objection(wide, None) == "head_dim 160 is not a multiple of 8 up to 128"
 
 
 def test_advice_to_fit():
