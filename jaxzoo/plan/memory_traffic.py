@@ -45,8 +45,8 @@ def _read(hlo: Hlo, computation: Computation, instruction: Instruction) -> int:
         return sum(_size(operand.results) for operand in operands[1:])
     if opcode == "fusion":
         inside = hlo.computations[instruction.called[0]]
-        sizes = zip(operands, inside.parameters, strict=False)
-        return sum(min(_size(operand.results), _used(inside, parameter, operand)) for operand, parameter in sizes)
+        pairs = zip(operands, inside.parameters, strict=False)
+        return sum(_used(hlo, inside, parameter, operand) for operand, parameter in pairs)
     return sum(_size(operand.results) for operand in operands)
 
 
@@ -55,9 +55,9 @@ def _written(hlo: Hlo, computation: Computation, instruction: Instruction) -> in
     if opcode == "fusion":
         inside = hlo.computations[instruction.called[0]]
         names = inside.root.operands if inside.root.opcode == "tuple" else (inside.root.name,)
-        return sum(_put(inside, inside[name]) for name in names)
+        return sum(_put(hlo, inside, inside[name]) for name in names)
     if opcode == "dynamic-update-slice":
-        return _put(computation, instruction)
+        return _put(hlo, computation, instruction)
     return _size(_outputs(instruction))
 
 
@@ -71,8 +71,8 @@ def _outputs(instruction: Instruction) -> tuple[Array, ...]:
     return instruction.results
 
 
-def _used(inside: Computation, parameter: Instruction, operand: Instruction) -> int:
-    """Bytes of a fusion's operand that it reads, as far as slices and updates tell."""
+def _used(hlo: Hlo, inside: Computation, parameter: Instruction, operand: Instruction) -> int:
+    """Bytes of a fusion's operand that it reads, as far as slices and updates tell, also in a fusion within it."""
     names, total = {parameter.name}, 0
     for user in inside.values():
         used = [i for i, name in enumerate(user.operands) if name in names]
@@ -82,16 +82,22 @@ def _used(inside: Computation, parameter: Instruction, operand: Instruction) -> 
             names.add(user.name)
         elif user.opcode in _SLICES and used == [0]:
             total += _size(user.results, like=operand.results[0])
+        elif user.opcode == "fusion":
+            within = hlo.computations[user.called[0]]
+            total += sum(_used(hlo, within, within.parameters[i], operand) for i in used)
         elif user.opcode != "dynamic-update-slice" or used != [0]:
             return _size(operand.results)
-    return total
+    return min(total, _size(operand.results))
 
 
-def _put(inside: Computation, result: Instruction) -> int:
+def _put(hlo: Hlo, inside: Computation, result: Instruction) -> int:
     """Bytes that one result of a computation writes: of an update in place those of the update."""
     root = result  # after bitcasts
     while root.opcode == "bitcast" and root.operands[0] in inside:
         root = inside[root.operands[0]]
+    if root.opcode == "fusion" and result.results[0].space == 0 and len(root.results) == 1:
+        within = hlo.computations[root.called[0]]
+        return _put(hlo, within, within.root)
     if root.opcode == "dynamic-update-slice" and root.operands[1] in inside:
         return _size(inside[root.operands[1]].results, like=result.results[0])
     return 0 if root.opcode in _PASSED_ON else _size(result.results)

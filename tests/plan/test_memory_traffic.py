@@ -44,6 +44,27 @@ ENTRY %main (p: f32[12,256], j: s32[], y: f32[1,256]) -> f32[12,256] {
   ROOT %put_in = f32[12,256]{1,0} fusion(%p, %j, %y), kind=kLoop, calls=%put
 }
 """
+WITHIN = """
+%outer (stack.3: f32[12,256], i.3: s32[], x.3: f32[256], all.3: f32[12,256]) -> (f32[256], f32[12,256]) {
+  %stack.3 = f32[12,256]{1,0} parameter(0)
+  %i.3 = s32[] parameter(1)
+  %x.3 = f32[256]{0} parameter(2)
+  %all.3 = f32[12,256]{1,0} parameter(3)
+  %row.3 = f32[256]{0} fusion(%stack.3, %i.3, %x.3), kind=kLoop, calls=%take
+  %new.3 = f32[1,256]{1,0} bitcast(%row.3)
+  %kept.3 = f32[12,256]{1,0} fusion(%all.3, %i.3, %new.3), kind=kLoop, calls=%put
+  ROOT %both.3 = (f32[256]{0}, f32[12,256]{1,0}) tuple(%row.3, %kept.3)
+}
+
+ENTRY %main.3 (p: f32[12,256], j: s32[], y: f32[256], a: f32[12,256]) -> (f32[256], f32[12,256]) {
+  %p = f32[12,256]{1,0} parameter(0)
+  %j = s32[] parameter(1)
+  %y = f32[256]{0} parameter(2)
+  %a = f32[12,256]{1,0} parameter(3)
+  ROOT %done = (f32[256]{0}, f32[12,256]{1,0}) fusion(%p, %j, %y, %a), kind=kOutput, calls=%outer
+}
+"""
+WITHIN = SLICED.partition("ENTRY")[0] + UPDATED.partition("ENTRY")[0] + WITHIN
 ON_CHIP = """
 ENTRY %main (p: bf16[2048,2048]) -> bf16[512,2048] {
   %p = bf16[2048,2048]{1,0:T(8,128)(2,1)} parameter(0)
@@ -80,6 +101,7 @@ ENTRY %main (p: f32[64]) -> (s32[], f32[64]) {
 EXPECTED = {
     "sliced": (SLICED, 4 * (256 + 256 + 256) + 4),
     "updated in place": (UPDATED, 4 * (256 + 256) + 4),
+    "in fusions within a fusion": (WITHIN, 4 * (256 + 256) + 4 + 4 * (256 + 256)),
     "on the chip": (ON_CHIP, 2 * 512 * 2048 * 2),
     "in a loop": (LOOP, 5 * 2 * 4 * 64 + 5 * (4 + 4 + 1)),
 }
