@@ -10,16 +10,17 @@ t >= 1; x, y, dy (b, t, d); delta (b, t, d), float32 or the dtype of x, at least
 or None; state (b, d, n) float32, None means zeros; dstate likewise. Gradients have the dtypes of their inputs, and the
 cotangent of the state is there where the state is. keep has no gradient.
 
-saved are the states that the kernel options.save_states saves, float32 (`saved_shape`); other implementations return
-zeros. Where options.save_states is not the name of the kernel that runs backward, `saved` is None or not its own.
+saved are the states that the kernel options.save_states saves (`saved_like`); other implementations return zeros. Where
+options.save_states is not the name of the kernel that runs backward, `saved` is None or not its own.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
-from pallas_kernels.dispatch import Backend, mesh_objection, needs_wgmma
+from pallas_kernels.dispatch import Backend, hopper_objection, mesh_objection, needs_wgmma
 from pallas_kernels.selective_scan import xla
 from pallas_kernels.selective_scan.problem import Problem
 
@@ -52,18 +53,22 @@ def _kernel(objection: Callable[[Problem], str | None]) -> Callable[[Problem], s
     return whole
 
 
-def saved_shape(p: Problem, kernel: str) -> tuple[int, ...]:
-    """Shape of the float32 states that a kernel saves."""
+def saved_like(p: Problem, kernel: str) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of the states that a kernel saves.
+
+    mosaic_gpu: states (d, 16) before every 16 tokens, of lengths that are multiples of 32.
+    """
     if kernel == "mosaic_tpu":
-        return (0,)
-    return (0,)  # mosaic_gpu, which does not exist yet
+        return jax.ShapeDtypeStruct((0,), jnp.float32)
+    return jax.ShapeDtypeStruct((p.b, -(-p.t // 32) * 2, p.d, 16), jnp.bfloat16)
 
 
 def _no_states(x, delta, a, options):
     """Zeros in place of what a kernel saves, or None."""
     if options.save_states is None:
         return None
-    return jnp.zeros(saved_shape(problem_of(x, delta, a), options.save_states), jnp.float32)
+    like = saved_like(problem_of(x, delta, a), options.save_states)
+    return jnp.zeros(like.shape, like.dtype)
 
 
 def _xla_forward(x, delta, a, b, c, keep, state, options):
@@ -99,11 +104,17 @@ def _mosaic_tpu_backward(x, delta, a, b, c, keep, state, saved, dy, dstate, opti
 
 
 def _mosaic_gpu_objection(p: Problem) -> str | None:
-    return "the kernel does not exist yet"
+    if p.d % 32:
+        return f"channels {p.d} are not a multiple of 32"
+    if p.n > 16:
+        return f"numbers of state {p.n} are more than 16"
+    if p.dtype_name != "bfloat16":
+        return f"dtype of x is {p.dtype_name}, not bfloat16"
+    return hopper_objection((p.dtype_name,))
 
 
 def _mosaic_gpu_forward(x, delta, a, b, c, keep, state, options, *, interpret=None):
-    from pallas_kernels.selective_scan import mosaic_gpu  # pyright: ignore
+    from pallas_kernels.selective_scan import mosaic_gpu
 
     save = options.save_states == "mosaic_gpu"
     y, last, saved = mosaic_gpu.forward(
@@ -113,7 +124,7 @@ def _mosaic_gpu_forward(x, delta, a, b, c, keep, state, options, *, interpret=No
 
 
 def _mosaic_gpu_backward(x, delta, a, b, c, keep, state, saved, dy, dstate, options, *, interpret=None):
-    from pallas_kernels.selective_scan import mosaic_gpu_vjp  # pyright: ignore
+    from pallas_kernels.selective_scan import mosaic_gpu_vjp
 
     saved = saved if options.save_states == "mosaic_gpu" else None
     return mosaic_gpu_vjp.backward(x, delta, a, b, c, keep, state, saved, dy, dstate, interpret=interpret)

@@ -1,0 +1,106 @@
+"""Selective scan on Hopper, forward: a thread block scans 32 channels of a row, its states in registers.
+
+    h_t = keep_t exp(delta_t a) h_{t-1} + delta_t x_t b_t         y_t = sum_n c_t[n] h_t[n]
+
+The hardware has 16 exponentials per cycle and multiprocessor: that is the bound, above that of bytes. No tensor core
+helps, since a state is used once. TMA brings chunks of tokens into a ring of shared memory. The tokens of a chunk are
+unrolled: all exponentials of a chunk are independent of its states, and outputs are stored after the last of them,
+for stores would hold back loads of later tokens.
+
+Pallas' own barriers are off: `commit_smem` after the outputs of a chunk is a barrier, after which its slot of the ring
+is loaded again, and the wait for the copy of earlier outputs another.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_kernels.mosaic_gpu_ring import Ring
+from pallas_kernels.mosaic_gpu_tiles import launch
+from pallas_kernels.selective_scan.mosaic_gpu_layout import (
+    CHANNELS,
+    CHUNK,
+    SAVED,
+    STATES,
+    Tokens,
+    by_channel,
+    by_state,
+    channels_of,
+    inputs,
+    load_state,
+    pad_states,
+    token_loads,
+    token_scratch,
+    zero_state,
+)
+
+STAGES = 2
+ARRAYS = "x", "delta", "maps"
+
+
+def forward(x, delta, a, b, c, keep, state, *, return_state, save_states, interpret=None):
+    """y, the last state or None, and the states for `backward` or None; arrays as `backends.py` says.
+
+    The states are those before every `SAVED` tokens, (b, t' / SAVED, d, 16) bfloat16.
+    """
+    given = inputs(x, delta, a, b, c, keep)
+    chunks, scratch = given.tokens // CHUNK, token_scratch(given, ARRAYS, STAGES, CHUNK)
+
+    def body(r):
+        batch, block = lax.axis_index("b"), lax.axis_index("block")
+        channels, loads = channels_of(block), tuple(token_loads(r, ARRAYS, CHUNK))
+        ring = Ring(loads, lambda position: position * CHUNK, jnp.int32(chunks), STAGES, r.full, None, lag=0)
+        ring.start()
+        rate = load_state(r.rates.at[channels])
+
+        def chunk(position, h):
+            slot, buffer = (lax.rem(position, jnp.int32(n)) for n in (STAGES, 2))
+            plgpu.barrier_wait(r.full.at[slot])
+            plgpu.wait_smem_to_gmem(1, wait_read_only=True)
+            tokens = Tokens(r, slot, given.documents)
+            h, outputs = _chunk(tokens, rate, h, lambda i, h: save(position, i, h))
+            for i, y in enumerate(outputs):
+                r.y_s[buffer, i] = y.astype(x.dtype)
+            plgpu.commit_smem()
+            ring.refill(position)
+            plgpu.copy_smem_to_gmem(r.y_s.at[buffer], r.y.at[batch, pl.ds(position * CHUNK, CHUNK), channels])
+            return h
+
+        def save(position, i, h):
+            """Of the state before token i of a chunk."""
+            if save_states and i % SAVED == 0:
+                r.states[batch, position * (CHUNK // SAVED) + i // SAVED, channels] = h.astype(jnp.bfloat16)
+
+        h = lax.fori_loop(0, chunks, chunk, zero_state() if state is None else load_state(r.start.at[batch, channels]))
+        plgpu.wait_smem_to_gmem(0)
+        if return_state:
+            r.last[batch, channels] = h
+
+    rows, _, d = x.shape
+    outputs = {"y": jax.ShapeDtypeStruct(given.x.shape, x.dtype)}
+    if save_states:
+        outputs["states"] = jax.ShapeDtypeStruct((rows, given.tokens // SAVED, d, STATES), jnp.bfloat16)
+    if return_state:
+        outputs["last"] = jax.ShapeDtypeStruct((rows, d, STATES), jnp.float32)
+    scratch["full"] = plgpu.Barrier(num_arrivals=len(scratch), num_barriers=STAGES)
+    scratch["y_s"] = plgpu.SMEM((2, CHUNK, CHANNELS), x.dtype)
+    start = None if state is None else pad_states(state.astype(jnp.float32))
+    found = launch(
+        "selective_scan_forward", body, given.arrays | {"start": start}, outputs, scratch,
+        grid=given.grid, warpgroups=1, auto_barriers=False, approx_math=True, interpret=interpret,
+    )  # fmt: skip
+    last = found["last"][:, :, : a.shape[1]] if return_state else None
+    return found["y"][:, : x.shape[1]], last, found.get("states")
+
+
+def _chunk(tokens: Tokens, rate, h, save):
+    """The state after a chunk, and its outputs (32,) float32."""
+    every, outputs = range(CHUNK), []
+    deltas, xs, bs, cs = tokens.channels("delta", every), tokens.channels("x", every), tokens.b(every), tokens.c(every)
+    for i in every:
+        save(i, h)
+        h = tokens.decay(deltas[i], rate, i) * h + by_channel(deltas[i] * xs[i]) * by_state(bs[i])
+        outputs.append(jnp.sum(h * by_state(cs[i]), axis=1))
+    return h, outputs

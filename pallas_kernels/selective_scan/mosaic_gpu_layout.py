@@ -1,0 +1,157 @@
+"""Hopper kernels of the selective scan: the states of a block in registers, and what both kernels load.
+
+A thread block is one warpgroup and has 32 channels of a batch row, a warp 8 of them, a thread 4 of the 16 numbers of
+state of a channel: 65,536 states of a token fill 128 multiprocessors. Lanes that share numbers of state are next to
+each other, so that loads of b and c, the same for all channels, are broadcasts. A sum over the state is 3 additions and
+2 shuffles.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+STATES = 16
+"""Numbers of state per channel; fewer are filled up with zeros."""
+CHANNELS = 32
+"""Channels of a block."""
+SAVED = 16
+"""Tokens from one state that the forward kernel saves to the next: a chunk of the backward kernel."""
+CHUNK = 32
+"""Tokens of a chunk of the forward kernel; lengths are filled up to its multiples by tokens that change nothing."""
+
+LAYOUT = plgpu.Layout.TILED(plgpu.Tiling(((CHANNELS, STATES), (CHANNELS // 4, STATES), (4,))), (-5,), (-2, -3), -1)
+PER_CHANNEL = LAYOUT.reduce(1)
+PER_STATE = LAYOUT.reduce(0)
+RESET = -1e30
+"""Added to the exponent of a decay: the state before it is forgotten."""
+LOG2_E = math.log2(math.e)
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """Inputs of both kernels, as they read them."""
+
+    arrays: dict[str, jax.Array]
+    """x, delta (b, t', d); maps (b, t', 32 or 36) float32: b, c and, with documents, 0 or `RESET` four times; rates
+    (d, 16): log2(e) a."""
+    documents: bool
+
+    @property
+    def x(self) -> jax.Array:
+        return self.arrays["x"]
+
+    @property
+    def delta(self) -> jax.Array:
+        return self.arrays["delta"]
+
+    @property
+    def tokens(self) -> int:
+        """t', a multiple of `CHUNK`."""
+        return self.x.shape[1]
+
+    @property
+    def grid(self) -> dict[str, int]:
+        """A block for each row and `CHANNELS` channels."""
+        return {"b": self.x.shape[0], "block": self.x.shape[2] // CHANNELS}
+
+
+def inputs(x, delta, a, b, c, keep) -> Inputs:
+    """Of the arrays that `backends.py` describes."""
+    maps = [pad_states(z.astype(jnp.float32)) for z in (b, c)]
+    if keep is not None:
+        reset = jnp.where(keep > 0, 0.0, RESET).astype(jnp.float32)
+        maps.append(jnp.broadcast_to(reset[..., None], (*reset.shape, 4)))  # TMA copies 16 bytes at least
+    by_token = {"x": x, "delta": delta, "maps": jnp.concatenate(maps, axis=2)}
+    arrays = {name: pad_tokens(z) for name, z in by_token.items()}
+    return Inputs(arrays | {"rates": pad_states(a) * LOG2_E}, keep is not None)
+
+
+def pad_tokens(z):
+    """(b, t, ...) with zeros up to a multiple of `CHUNK` tokens."""
+    missing = -z.shape[1] % CHUNK
+    return jnp.pad(z, [(0, 0), (0, missing)] + [(0, 0)] * (z.ndim - 2)) if missing else z
+
+
+def pad_states(z):
+    """(..., n) with zeros up to `STATES`."""
+    missing = STATES - z.shape[-1]
+    return jnp.pad(z, [(0, 0)] * (z.ndim - 1) + [(0, missing)]) if missing else z
+
+
+def channels_of(block):
+    """Channels of a block."""
+    return pl.ds(block * CHANNELS, CHANNELS)
+
+
+def token_loads(r, names, size: int) -> list[tuple[Any, Callable, Callable]]:
+    """Loads of a `Ring` of `size` tokens: arrays (b, t', channels or maps), into `<name>_s`."""
+    batch, block = lax.axis_index("b"), lax.axis_index("block")
+
+    def load(name):
+        slots = getattr(r, f"{name}_s")
+        last = slice(None) if name == "maps" else channels_of(block)
+        return getattr(r, name), lambda row: (batch, pl.ds(row, size), last), lambda slot: slots.at[slot]
+
+    return [load(name) for name in names]
+
+
+def token_scratch(given: Inputs, names, stages: int, size: int) -> dict[str, Any]:
+    """Shared memory of `token_loads`."""
+    width = lambda name: given.arrays[name].shape[2] if name == "maps" else CHANNELS  # noqa: E731
+    return {f"{x}_s": plgpu.SMEM((stages, size, width(x)), given.arrays[x].dtype) for x in names}
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """Rows of a slot of shared memory, in float32. A function of tokens returns a list."""
+
+    r: Any
+    slot: Any
+    documents: bool
+
+    def channels(self, name: str, tokens) -> list[Any]:
+        """(32,) of x, delta or dy."""
+        return self._load(getattr(self.r, f"{name}_s"), PER_CHANNEL, tokens)
+
+    def b(self, tokens) -> list[Any]:
+        """(16,)."""
+        return self._load(self.r.maps_s, PER_STATE, tokens, pl.ds(0, STATES))
+
+    def c(self, tokens) -> list[Any]:
+        """(16,)."""
+        return self._load(self.r.maps_s, PER_STATE, tokens, pl.ds(STATES, STATES))
+
+    def _load(self, ref, layout, tokens, *columns):
+        found = (plgpu.load(ref.at[(self.slot, i, *columns)], layout=layout, optimized=False) for i in tokens)
+        return [x.astype(jnp.float32) for x in found]
+
+    def decay(self, delta, rate, token: int):
+        """exp(delta a) (32, 16) of delta (32,), or 0 where a document begins."""
+        exponent = by_channel(delta) * rate
+        return jnp.exp2(exponent + self.r.maps_s[self.slot, token, 2 * STATES] if self.documents else exponent)
+
+
+def load_state(ref):
+    """(32, 16) float32 of memory."""
+    return plgpu.load(ref, layout=LAYOUT, optimized=False).astype(jnp.float32)
+
+
+def zero_state():
+    return plgpu.layout_cast(jnp.zeros((CHANNELS, STATES), jnp.float32), LAYOUT)
+
+
+def by_channel(x):
+    """(32,) -> (32, 16)."""
+    return plgpu.layout_cast(lax.broadcast_in_dim(x, (CHANNELS, STATES), [0]), LAYOUT)
+
+
+def by_state(x):
+    """(16,) -> (32, 16)."""
+    return plgpu.layout_cast(lax.broadcast_in_dim(x, (CHANNELS, STATES), [1]), LAYOUT)

@@ -1,0 +1,59 @@
+"""The Hopper kernels, interpreted with races detected, against float64: values, states and all gradients."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from pallas_kernels.selective_scan import backends, xla
+from tests.pallas_kernels.selective_scan.cases import Call, arrays_of, truth
+from tests.pallas_kernels.shared import assert_close, full, needs_mosaic_gpu, slow
+
+pytestmark = needs_mosaic_gpu
+
+
+def measured(call: Call):
+    """(y, last state), and the gradients of all arrays; with documents from saved states, else from none."""
+    from jax.experimental.pallas import mosaic_gpu as plgpu
+
+    (x, delta, a, b, c, *state), (dy, dstate) = arrays_of(call)
+    operands = x, delta, a, b, c, xla.keep_of(call.segment_ids), state[0] if state else None
+    run = backends.BACKENDS["mosaic_gpu"]
+    options = backends.Options(return_state=True, save_states="mosaic_gpu" if call.documents else None)
+    interpret = plgpu.InterpretGPUParams(detect_races=True)
+    y, last, saved = run.forward(*operands, options, interpret=interpret)
+    problem = backends.problem_of(x, delta, a)
+    assert run.objection(problem) is None
+    if call.documents:
+        like = backends.BACKENDS["xla"].forward(*operands, options)[2]
+        assert (saved.shape, saved.dtype) == (like.shape, like.dtype)
+    gradients = run.backward(*operands, saved, dy, dstate, options, interpret=interpret)
+    return (y, last), gradients[: len(arrays_of(call)[0])]
+
+
+def case(t, **options):
+    return Call(t=t, **{"b": 1, "d": 32, "n": 16, "dtype": "bfloat16"} | options)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        case(40, d=64, documents=True),
+        full(case(1, state=False)),
+        full(case(17, n=8, delta_dtype="bfloat16")),
+        full(case(70, b=2, decay=60.0, documents=True)),
+        slow(case(200, d=96, state=False, n=8)),
+    ],
+    ids=str,
+)
+def test_values_and_gradients(call):
+    """Kills: columns of another token or block; a state that is saved or read one chunk off; a gradient of delta
+    without that of the decay; a document that sees the one before it; padding that changes the last state."""
+    found, expected = measured(call), truth(call)
+    assert [x.dtype for x in jax.tree.leaves(found)] == [jnp.dtype(x) for x in _dtypes(call)]
+    assert_close(found[0], expected[0], 4e-3)
+    assert_close(found[1], expected[1], 8e-3)
+
+
+def _dtypes(call: Call):
+    """Those of y, the last state and the gradients."""
+    return [call.dtype, "float32", *call.dtypes[: 5 + call.state]]
