@@ -217,8 +217,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="scale of the model width",
         path="jaxzoo/mixers/linear/ret_net.py",
-        old="(q * config.head_width**-0.5 if",
-        new="(q * config.width**-0.5 if",
+        old="q = q * config.head_width**-0.5 if",
+        new="q = q * config.width**-0.5 if",
         tests=("tests/mixers/test_ret_net.py::test_equation",),
     ),
     Mutant(

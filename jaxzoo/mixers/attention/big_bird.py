@@ -25,7 +25,6 @@ from typing import ClassVar, Literal, Self
 
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Bool, Float, Int
@@ -125,9 +124,6 @@ class BigBird(MultiHeadMixer):
     """
 
     config: BigBirdConfig
-
-    def __init__(self, config: BigBirdConfig, *, rngs: nnx.Rngs) -> None:
-        super().__init__(config, rngs=rngs)
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         size, t = self.config.block_size, x.shape[1]

@@ -17,7 +17,6 @@ from typing import ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
@@ -71,9 +70,6 @@ class BlockedWindowAttention(MultiHeadMixer):
     """Causal softmax attention inside blocks; O(block_size) per token, in parallel and in `step`."""
 
     config: BlockedWindowAttentionConfig
-
-    def __init__(self, config: BlockedWindowAttentionConfig, *, rngs: nnx.Rngs) -> None:
-        super().__init__(config, rngs=rngs)
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         size = self.config.block_size

@@ -169,12 +169,22 @@ class SelectiveAttention(MultiHeadMixer):
             self.select_proj: nnx.Linear = linear(config.width, 1, axes=("embed", None), std=config.std, rngs=rngs)
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        return self._run(x, context)[0]
+        return self.with_losses(x, context)[0]
 
     def with_losses(
         self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b t d"], Losses]:
-        return self._run(x, context)
+        here = jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
+        if self.config.learned:
+            return self._learned(x, here, context.key)
+        documents = context.segment_ids
+        q, k, v = self._project(x, here)
+        y = self._merge(causal_attention(q, k, v, documents))
+        if self.config.selection == "programmatic":
+            assert context.tokens is not None
+            return _where(seen_before(context.tokens, documents), y), {}
+        positions = jnp.broadcast_to(here if documents is None else position_in_segment(documents), x.shape[:2])
+        return _where(self._selected(positions, context.key), y), {}
 
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
@@ -211,20 +221,6 @@ class SelectiveAttention(MultiHeadMixer):
             selected = self._selected(positions, context.key)
         y = self._merge(dense_attention(q, *cached(cache, q.dtype), visible_slots(cache, positions)))
         return nan_beyond(cache, _where(selected, y)), SelectiveAttentionState(cache.k, cache.v, tokens, cache.position)
-
-    def _run(self, x: Float[Array, "b t d"], context: Context) -> tuple[Float[Array, "b t d"], Losses]:
-        """All tokens at once."""
-        here = jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
-        if self.config.learned:
-            return self._learned(x, here, context.key)
-        documents = context.segment_ids
-        q, k, v = self._project(x, here)
-        y = self._merge(causal_attention(q, k, v, documents))
-        if self.config.selection == "programmatic":
-            assert context.tokens is not None
-            return _where(seen_before(context.tokens, documents), y), {}
-        positions = jnp.broadcast_to(here if documents is None else position_in_segment(documents), x.shape[:2])
-        return _where(self._selected(positions, context.key), y), {}
 
     def _selected(self, positions: Int[Array, "b t"], key: PRNGKeyArray | None) -> Bool[Array, "b t"]:
         """Full or random selection."""

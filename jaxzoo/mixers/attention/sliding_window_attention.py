@@ -14,7 +14,6 @@ import functools
 from typing import ClassVar, Literal, Self
 
 import jax.numpy as jnp
-from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
@@ -81,9 +80,6 @@ class SlidingWindowAttention(MultiHeadMixer):
     """Causal softmax attention to the last `window` tokens, at any length; O(window) per token."""
 
     config: SlidingWindowAttentionConfig
-
-    def __init__(self, config: SlidingWindowAttentionConfig, *, rngs: nnx.Rngs) -> None:
-        super().__init__(config, rngs=rngs)
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         positions = jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]

@@ -33,13 +33,7 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import PositiveFloat, PositiveInt
-from jaxzoo.layers.causal_conv import (
-    MAX_DIRECT_TAPS,
-    causal_conv_from,
-    conv_flops,
-    empty_history,
-    uniform_parameter,
-)
+from jaxzoo.layers.causal_conv import MAX_DIRECT_TAPS, causal_conv_from, conv_flops, empty_history, uniform_parameter
 from jaxzoo.layers.implicit_filter import ImplicitFilter
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import along_last, parameter
@@ -92,11 +86,6 @@ class BaseConvConfig(MixerConfig):
         self.require("n_taps", self.n_taps is not None, f"must be known for a {self.filter} filter", "set it")
         assert self.n_taps is not None
         return self.n_taps
-
-    @property
-    def initial_tap_std(self) -> float:
-        """Standard deviation of a long filter's initial taps, with the default filled in."""
-        return self.long_init_std or (self.filter_length**-0.5 if self.form == "paper" else 1.0)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -153,7 +142,8 @@ class BaseConv(Mixer):
             self.taps = uniform_parameter((n_taps, d), n_taps, (None, *axes), rngs=rngs)
             self.conv_bias = uniform_parameter((d,), n_taps, axes, decay=False, rngs=rngs)
         elif config.filter == "long":
-            initial = config.initial_tap_std * jax.random.normal(rngs.params(), (n_taps, d))
+            std = config.long_init_std or (n_taps**-0.5 if config.form == "paper" else 1.0)
+            initial = std * jax.random.normal(rngs.params(), (n_taps, d))
             self.taps: nnx.Param[jax.Array] = parameter(initial, (None, *axes))
         else:
             self.implicit_filter: ImplicitFilter = ImplicitFilter(
@@ -181,7 +171,16 @@ class BaseConv(Mixer):
     ) -> tuple[Array, BaseConvState]:
         history, taps = (None, self._taps(x.shape[1])) if state is None else (state.history, self._taps())
         convolved, history = causal_conv_from(history, x, taps, segment_ids=context.segment_ids)
-        return self._gate(x, convolved), BaseConvState(history)
+        config = self.config
+        if config.filter == "short" or config.form == "paper":
+            convolved = convolved + along_last(self.conv_bias[...], x)
+        elif config.form == "release":
+            convolved = convolved + x
+        gate = self.projection(x)
+        if config.activation == "silu":
+            gate, convolved = jax.nn.silu(gate), jax.nn.silu(convolved)
+        y = gate * convolved
+        return (y if config.form == "paper" else y + x), BaseConvState(history)
 
     def _taps(self, length: int | None = None) -> Float[Array, "w d"]:
         """The filter, or as much of an implicit one as `length` tokens without history can reach."""
@@ -189,16 +188,3 @@ class BaseConv(Mixer):
             return self.taps[...]
         n_taps = self.config.filter_length
         return self.implicit_filter(n_taps if length is None else min(max(length, 1), n_taps))
-
-    def _gate(self, u: Float[Array, "... d"], convolved: Float[Array, "... d"]) -> Float[Array, "... d"]:
-        """Everything of the output but the convolution, by the form (see the table above)."""
-        config = self.config
-        if config.filter == "short" or config.form == "paper":
-            convolved = convolved + along_last(self.conv_bias[...], u)
-        elif config.form == "release":
-            convolved = convolved + u
-        gate = self.projection(u)
-        if config.activation == "silu":
-            gate, convolved = jax.nn.silu(gate), jax.nn.silu(convolved)
-        y = gate * convolved
-        return y if config.form == "paper" else y + u

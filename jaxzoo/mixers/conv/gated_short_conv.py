@@ -23,12 +23,7 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import PositiveInt
-from jaxzoo.layers.causal_conv import (
-    causal_conv_from,
-    conv_flops,
-    empty_history,
-    uniform_parameter,
-)
+from jaxzoo.layers.causal_conv import causal_conv_from, conv_flops, empty_history, uniform_parameter
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import along_last
 from jaxzoo.mixers.base import About, Capabilities, Context, Mixer, MixerConfig

@@ -21,7 +21,6 @@ bias too; the filters: `HyenaFilter`.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import jax
@@ -137,14 +136,15 @@ class Hyena(Mixer):
     def mix(self, x: Float[Array, "*b d"], state: HyenaState | None, context: Context) -> tuple[Array, HyenaState]:
         taps, histories, ids = self._taps(x.shape[1] if state is None else None), [], context.segment_ids
         u, short = self.short_conv(self.in_proj(x), None if state is None else state.short_history, segment_ids=ids)
-
-        def long_conv(n: int, z: jax.Array) -> jax.Array:
+        *gates, z = jnp.split(u, self.config.order + 1, axis=-1)
+        if self.config.form == "release":
+            z = gates.pop(0) * z
+        for n, gate in enumerate(gates):
             before = None if state is None else state.long_history[:, n]
             convolved, history = causal_conv_from(before, z, taps[n], segment_ids=ids)
             histories.append(history)
-            return convolved
-
-        return self._recur(u, long_conv), HyenaState(short, jnp.stack(histories, axis=1))
+            z = gate * convolved
+        return self.out_proj(z), HyenaState(short, jnp.stack(histories, axis=1))
 
     def _taps(self, length: int | None = None) -> Float[Array, "n w d"]:
         """The filters, or as much of them as `length` tokens without history can reach; a bias is part of tap 0."""
@@ -152,12 +152,3 @@ class Hyena(Mixer):
         count = config.filter_length if length is None else min(max(length, 1), config.filter_length)
         taps = self.filter(count).reshape(count, config.width, config.n_filters)
         return taps.at[0].add(self.filter_bias[...]).transpose(2, 0, 1)
-
-    def _recur(self, u: Float[Array, "... d"], long_conv: Callable[[int, Array], Array]) -> Float[Array, "... d"]:
-        """Gates and convolutions in turn, and the output projection; `long_conv(n, z)` convolves with filter n."""
-        *gates, z = jnp.split(u, self.config.order + 1, axis=-1)
-        if self.config.form == "release":
-            z = gates.pop(0) * z
-        for n, gate in enumerate(gates):
-            z = gate * long_conv(n, z)
-        return self.out_proj(z)

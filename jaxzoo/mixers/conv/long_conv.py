@@ -115,7 +115,9 @@ class LongConv(Mixer):
         history = None if state is None else state.history
         filters, ids = self._filters(context.key if state is None else None), context.segment_ids
         convolved = [causal_conv_from(history, x, taps, segment_ids=ids) for taps in filters]
-        return self._merge([y for y, _ in convolved]), LongConvState(convolved[0][1])
+        y = jnp.concatenate([part for part, _ in convolved], axis=-1)
+        y = self.out_proj(jax.nn.gelu(y, approximate=False))
+        return (jax.nn.glu(y) if self.config.output == "glu" else y), LongConvState(convolved[0][1])
 
     def _filters(self, key: PRNGKeyArray | None = None) -> list[Float[Array, "w d"]]:
         """Each channel's squashed filter, with dropout where there is a key; D is part of tap 0."""
@@ -124,11 +126,6 @@ class LongConv(Mixer):
         if key is not None and share:
             taps = jnp.where(jax.random.bernoulli(key, 1 - share, taps.shape), taps / (1 - share), 0.0)
         return list(taps.at[0].add(self.skip[...]).swapaxes(0, 1))
-
-    def _merge(self, convolved: list[Float[Array, "... d"]]) -> Float[Array, "... d"]:
-        """GELU, output projection and GLU."""
-        y = self.out_proj(jax.nn.gelu(jnp.concatenate(convolved, axis=-1), approximate=False))
-        return jax.nn.glu(y) if self.config.output == "glu" else y
 
 
 def initial_window(n_taps: int, width: int) -> np.ndarray:

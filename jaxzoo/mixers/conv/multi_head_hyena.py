@@ -117,11 +117,12 @@ class MultiHeadHyena(Mixer):
     def mix(
         self, x: Float[Array, "*b d"], state: MultiHeadHyenaState | None, context: Context
     ) -> tuple[Array, MultiHeadHyenaState]:
-        ids, past = context.segment_ids, None if state is None else (state.keys, state.values)
+        config, ids, past = self.config, context.segment_ids, None if state is None else (state.keys, state.values)
         u, short_history = self.short_conv(
             self.in_proj(x), None if state is None else state.short_history, segment_ids=ids
         )
-        k, q, v = self._heads(u)
+        shape = (*x.shape[:-1], config.n_heads, config.head_width)
+        k, q, v = (part.reshape(shape) for part in jnp.split(u, 3, axis=-1))
         if past is None:
             past, y = (k[:, :0], v[:, :0]), outer_product_conv(q, k, v, self._taps(x.shape[1]), segment_ids=ids)
         elif x.ndim == 2:
@@ -137,8 +138,3 @@ class MultiHeadHyena(Mixer):
         n_taps = self.config.filter_length
         count = n_taps if length is None else min(max(length, 1), n_taps)
         return self.filter(count).at[0].add(self.filter_bias[...])
-
-    def _heads(self, u: Float[Array, "... d"]) -> tuple[jax.Array, ...]:
-        """Keys, queries and values, `(..., h, k)`."""
-        shape = (*u.shape[:-1], self.config.n_heads, self.config.head_width)
-        return tuple(part.reshape(shape) for part in jnp.split(u, 3, axis=-1))

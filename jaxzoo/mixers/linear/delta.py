@@ -26,6 +26,7 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops, empty_history
+from jaxzoo.layers.gated_norm import GatedNorm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.short_conv import ShortConv
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
@@ -113,13 +114,15 @@ class DeltaState(NamedTuple):
 
 
 class DeltaMixer(Mixer):
-    """The three forms of a delta-rule mixer; abstract: a subclass defines `_decay` and `_merge`.
+    """The three forms of a delta-rule mixer; abstract: a subclass defines `_decay`, `norm`, and `gate_proj` or `_gate`.
 
     `q_proj`, `k_proj` (d, key_width), `v_proj` (d, value_width), `beta_proj` (d, heads), `conv.taps` (n_taps,
     2 key_width + value_width: q, k, v), `conv.bias` where asked for, `out_proj` (value_width, d).
     """
 
     config: Any
+    norm: GatedNorm
+    gate_proj: nnx.Linear
 
     def __init__(self, config: DeltaConfig, *, rngs: nnx.Rngs) -> None:
         d, std, axes = config.width, config.std, ("embed", "heads")
@@ -137,9 +140,9 @@ class DeltaMixer(Mixer):
         """Log decays of the tokens, `(..., h)` or `(..., h, k)`, float32; None: nothing decays."""
         raise NotImplementedError
 
-    def _merge(self, x: Float[Array, "... d"], o: Float[Array, "... h v"]) -> Float[Array, "... d"]:
-        """Normalizes the heads, joins, gates and projects them back to the model width."""
-        raise NotImplementedError
+    def _gate(self, x: Float[Array, "... d"]) -> Float[Array, "... d"] | None:
+        """Gate of the normalized heads before its activation, `(..., value_width)`; None: they have none."""
+        return self.gate_proj(x) if self.config.gate else None
 
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> DeltaState:
         """Zeros. The sums are float32 whatever `dtype` says."""
@@ -149,18 +152,18 @@ class DeltaMixer(Mixer):
 
     def mix(self, x: Float[Array, "*b d"], state: DeltaState | None, context: Context) -> tuple[Array, DeltaState]:
         ids = context.segment_ids
-        convolved, history = self.conv(self._project(x), None if state is None else state.history, segment_ids=ids)
+        projected = jnp.concatenate([self.q_proj(x), self.k_proj(x), self.v_proj(x)], axis=-1)
+        convolved, history = self.conv(projected, None if state is None else state.history, segment_ids=ids)
         q, k, v = self._heads(convolved)
-        options = {"beta": self._beta(x), "log_decay": self._decay(x)}
+        beta = jax.nn.sigmoid(self.beta_proj(x).astype(jnp.float32))
+        options = {"beta": 2 * beta if self.config.negative else beta, "log_decay": self._decay(x)}
         if state is not None and x.ndim == 2:
             o, s = delta_rule_step(state.s, q, k, v, **options)
         else:
             o, s = delta_rule(q, k, v, **options, segment_ids=ids, initial_state=None if state is None else state.s)
-        return self._merge(x, o), DeltaState(history, s)
-
-    def _project(self, x: Float[Array, "... d"]) -> Array:
-        """Queries, keys and values in one."""
-        return jnp.concatenate([self.q_proj(x), self.k_proj(x), self.v_proj(x)], axis=-1)
+        gate = self._gate(x)
+        y = self.norm(o, None if gate is None else gate.reshape(o.shape))
+        return self.out_proj(y.reshape(*x.shape[:-1], self.config.values)), DeltaState(history, s)
 
     def _heads(self, convolved: Array) -> tuple[Array, Array, Array]:
         """Queries and keys `(..., h, k)` of length 1, the queries scaled, and values `(..., h, v)`."""
@@ -171,16 +174,6 @@ class DeltaMixer(Mixer):
         return q * config.head_key**-0.5, k, v.reshape(*v.shape[:-1], config.heads, config.head_value)
 
     def _normalized(self, x: Float[Array, "... k"]) -> Float[Array, "... k"]:
-        """Queries or keys of length 1."""
-        return _unit(x)
-
-    def _beta(self, x: Float[Array, "... d"]) -> Float[Array, "... h"]:
-        """Strength of the replacement, float32."""
-        beta = jax.nn.sigmoid(self.beta_proj(x).astype(jnp.float32))
-        return 2 * beta if self.config.negative else beta
-
-
-def _unit(x: Float[Array, "... k"]) -> Float[Array, "... k"]:
-    """`x` divided by its length, in the dtype of `x`; the length in float32."""
-    wide = x.astype(jnp.float32)
-    return (wide * jax.lax.rsqrt(jnp.square(wide).sum(-1, keepdims=True) + np.float32(1e-6))).astype(x.dtype)
+        """Queries or keys divided by their length, in their dtype; the length in float32."""
+        wide = x.astype(jnp.float32)
+        return (wide * jax.lax.rsqrt(jnp.square(wide).sum(-1, keepdims=True) + np.float32(1e-6))).astype(x.dtype)

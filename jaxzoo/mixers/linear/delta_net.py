@@ -79,7 +79,3 @@ class DeltaNet(DeltaMixer):
 
     def _decay(self, x: Float[Array, "... d"]) -> None:
         return None
-
-    def _merge(self, x: Float[Array, "... d"], o: Float[Array, "... h v"]) -> Float[Array, "... d"]:
-        gate = self.gate_proj(x).reshape(o.shape) if self.config.gate else None
-        return self.out_proj(self.norm(o, gate).reshape(*x.shape[:-1], self.config.values))

@@ -82,7 +82,3 @@ class GatedDeltaNet(DeltaMixer):
     def _decay(self, x: Float[Array, "... d"]) -> Float[Array, "... h"]:
         step = time_step(self.decay_proj(x), self.dt_bias[...])
         return -jnp.exp(along_last(self.a_log[...], step)) * step
-
-    def _merge(self, x: Float[Array, "... d"], o: Float[Array, "... h v"]) -> Float[Array, "... d"]:
-        gate = self.gate_proj(x).reshape(o.shape) if self.config.gate else None
-        return self.out_proj(self.norm(o, gate).reshape(*x.shape[:-1], self.config.values))

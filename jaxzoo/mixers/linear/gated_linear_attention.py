@@ -128,25 +128,15 @@ class GatedLinearAttention(Mixer):
     def mix(
         self, x: Float[Array, "*b d"], state: GatedLinearAttentionState | None, context: Context
     ) -> tuple[Array, GatedLinearAttentionState]:
-        q, k, v, log_decay = self._project(x)
-        before = None if state is None else LinearState(state.s, None)
-        o, after = linear_attention_from(before, q, k, v, log_decay=log_decay, segment_ids=context.segment_ids)
-        return self._merge(x, o), GatedLinearAttentionState(after.s)
-
-    def _project(self, x: Float[Array, "... d"]) -> tuple[jax.Array, ...]:
-        """Queries, keys and log decays `(..., h, k)`, the last float32, and values `(..., h, v)`."""
+        config, h = self.config, self.config.n_heads
         logits = self.decay_up(self.decay_down(x)).astype(jnp.float32)
-        log_decay = jax.nn.log_sigmoid(logits) / self.config.decay_temperature
-        h = self.config.n_heads
+        log_decay = jax.nn.log_sigmoid(logits) / config.decay_temperature
         q, k, v, log_decay = (
             y.reshape(*x.shape[:-1], h, y.shape[-1] // h)
             for y in (self.q_proj(x), self.k_proj(x), self.v_proj(x), log_decay)
         )
-        return q * q.shape[-1] ** -0.5, k, v, log_decay
-
-    def _merge(self, x: Float[Array, "... d"], o: Float[Array, "... h v"]) -> Float[Array, "... d"]:
-        """Normalises the heads, joins, gates and projects them back to the model width."""
-        o = head_norm(o, self.config.head_norm, eps=self.config.norm_eps)
-        o = o * along_last(self.norm_scale[...], o)
-        y = o.reshape(*x.shape[:-1], self.config.values)
-        return self.out_proj(jax.nn.silu(self.gate_proj(x)) * y)
+        q, before = q * q.shape[-1] ** -0.5, None if state is None else LinearState(state.s, None)
+        o, after = linear_attention_from(before, q, k, v, log_decay=log_decay, segment_ids=context.segment_ids)
+        o = head_norm(o, config.head_norm, eps=config.norm_eps)
+        y = (o * along_last(self.norm_scale[...], o)).reshape(*x.shape[:-1], config.values)
+        return self.out_proj(jax.nn.silu(self.gate_proj(x)) * y), GatedLinearAttentionState(after.s)

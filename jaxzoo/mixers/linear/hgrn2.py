@@ -118,13 +118,6 @@ class HGRN2(Mixer):
         return HGRN2State(jnp.zeros((batch_size, *heads), jnp.float32))
 
     def mix(self, x: Float[Array, "*b d"], state: HGRN2State | None, context: Context) -> tuple[Array, HGRN2State]:
-        q, k, v, log_decay = self._project(x)
-        before = None if state is None else LinearState(state.s, None)
-        o, after = linear_attention_from(before, q, k, v, log_decay=log_decay, segment_ids=context.segment_ids)
-        return self._merge(o), HGRN2State(after.s)
-
-    def _project(self, x: Float[Array, "... d"]) -> tuple[Array, ...]:
-        """Queries, keys and log decays `(..., h, k)`, the last float32, and values `(..., h, v)`."""
         logits = self.f_proj(x).astype(jnp.float32)
         bound = self.lower_bound[...].reshape((1,) * (x.ndim - 1) + (-1,))
         # log f without a logarithm of 0, and 1 - f without a difference.
@@ -132,7 +125,7 @@ class HGRN2(Mixer):
         k = ((1 - bound) * jax.nn.sigmoid(-logits)).astype(x.dtype)
         q, h = jax.nn.silu(self.q_proj(x)), self.config.n_heads
         q, k, v, log_decay = (y.reshape(*x.shape[:-1], h, y.shape[-1] // h) for y in (q, k, self.i_proj(x), log_decay))
-        return (q * q.shape[-1] ** -0.5 if self.config.scaled else q), k, v, log_decay
-
-    def _merge(self, o: Float[Array, "... h v"]) -> Float[Array, "... d"]:
-        return self.out_proj(self.norm(o.reshape(*o.shape[:-2], self.config.width)))
+        q = q * q.shape[-1] ** -0.5 if self.config.scaled else q
+        before = None if state is None else LinearState(state.s, None)
+        o, after = linear_attention_from(before, q, k, v, log_decay=log_decay, segment_ids=context.segment_ids)
+        return self.out_proj(self.norm(o.reshape(x.shape))), HGRN2State(after.s)

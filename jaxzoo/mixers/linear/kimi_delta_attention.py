@@ -101,6 +101,5 @@ class KimiDeltaAttention(DeltaMixer):
         logits = logits + self.dt_bias[...].reshape((1,) * (x.ndim - 1) + (-1,))
         return config.lower_bound * jax.nn.sigmoid(rate * heads(logits))
 
-    def _merge(self, x: Float[Array, "... d"], o: Float[Array, "... h v"]) -> Float[Array, "... d"]:
-        y = self.norm(o, self.gate(x).reshape(o.shape))
-        return self.out_proj(y.reshape(*x.shape[:-1], self.config.values))
+    def _gate(self, x: Float[Array, "... d"]) -> Float[Array, "... d"]:
+        return self.gate(x)

@@ -168,7 +168,7 @@ class LinearAttention(Mixer):
         return self._state(sums, jnp.zeros((batch_size,), jnp.int32))
 
     def mix(self, x: Float[Array, "*b d"], state: AnyState | None, context: Context) -> tuple[Array, AnyState | None]:
-        config, tokens = self.config, x[:, None] if x.ndim == 2 else x
+        config, tokens, log_decay = self.config, x[:, None] if x.ndim == 2 else x, None
         # Documents need no positions of their own: only distances count, and a document is one run of tokens.
         position = state.position if isinstance(state, PositionedLinearAttentionState) else jnp.zeros((1,), jnp.int32)
         ahead = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
@@ -178,9 +178,11 @@ class LinearAttention(Mixer):
             return self._merge(x, y), None
         if x.ndim == 2:
             q, k, v = (part[:, 0] for part in (q, k, v))
+        if config.decay:
+            log_decay = jnp.asarray(np.log(head_decay(config.decay_const, config.n_heads)), jnp.float32)
         sums = None if state is None else LinearState(state.s, state.z if config.normalize else None)
-        options = {**self._options, "squares": squares, "segment_ids": context.segment_ids}
-        y, after = linear_attention_from(sums, q, k, v, **options)
+        options = {"normalize": config.normalize, "eps": config.eps, "log_decay": log_decay, "squares": squares}
+        y, after = linear_attention_from(sums, q, k, v, **options, segment_ids=context.segment_ids)
         return self._merge(x, y), self._state(after, position + tokens.shape[1])
 
     def _state(self, sums: LinearState, position: Int[Array, "#b"]) -> AnyState:
@@ -189,14 +191,6 @@ class LinearAttention(Mixer):
         if self.config.feature_map == "cosformer":
             return PositionedLinearAttentionState(sums.s, z, position)
         return LinearAttentionState(sums.s, z)
-
-    @property
-    def _options(self) -> dict[str, Any]:
-        """Arguments that all calls of the op share."""
-        config, log_decay = self.config, None
-        if config.decay:
-            log_decay = jnp.asarray(np.log(head_decay(config.decay_const, config.n_heads)), jnp.float32)
-        return {"normalize": config.normalize, "eps": config.eps, "log_decay": log_decay}
 
     def _project(self, x: Float[Array, "b t d"], position: Int[Array, "#b t"]) -> tuple[Features, Array]:
         """Features of queries and keys, and values `(b, t, h, v)`."""

@@ -31,6 +31,7 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import FractionAboveZero, NonNegativeFloat, PositiveInt, Rule
+from jaxzoo.layers.head_decay import head_decay
 from jaxzoo.layers.head_norm import HeadNorm, head_norm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.rotary import rotary
@@ -74,15 +75,13 @@ class RetNetConfig(MixerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.d_model is not None:
-            self._check_widths(self.d_model)
-
-    def _check_widths(self, d_model: int) -> None:
+        if self.d_model is None:
+            return
         self.require_divisible("d_model", by="n_heads")
         if self.value_width:
             self.require_divisible("value_width", by="n_heads")
-        same = self.output_projection or self.values == d_model
-        self.require("output_projection", same, f"needs value_width={self.values} to be d_model={d_model}")
+        same = self.output_projection or self.values == self.d_model
+        self.require("output_projection", same, f"needs value_width={self.values} to be d_model={self.d_model}")
         even = self.positions == "none" or self.head_width % 2 == 0
         self.require("positions", even, f"needs an even d_model / n_heads={self.head_width}", "or 'none'")
 
@@ -112,8 +111,7 @@ class RetNetConfig(MixerConfig):
     @property
     def log_gammas(self) -> np.ndarray:
         """Logarithm of each head's decay, float64 `(h,)`."""
-        own = 1 - 2.0 ** (-5 - np.arange(self.n_heads))
-        return np.log(own if self.gamma is None else np.full(self.n_heads, self.gamma))
+        return np.log(head_decay(-5, self.n_heads) if self.gamma is None else np.full(self.n_heads, self.gamma))
 
     @classmethod
     def tiny(cls) -> Self:
@@ -164,33 +162,23 @@ class RetNet(Mixer):
         return RetNetState(jnp.zeros(shape, jnp.float32), jnp.zeros((batch_size,), jnp.int32))
 
     def mix(self, x: Float[Array, "*b d"], state: RetNetState | None, context: Context) -> tuple[Array, RetNetState]:
-        tokens, before = (x[:, None] if x.ndim == 2 else x), None if state is None else LinearState(state.s, None)
+        config, h, tokens = self.config, self.config.n_heads, x[:, None] if x.ndim == 2 else x
         position = jnp.zeros((1,), jnp.int32) if state is None else state.position
-        q, k, v = self._project(tokens, position[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, :])
-        if x.ndim == 2:
-            q, k, v = (y[:, 0] for y in (q, k, v))
-        options = {"log_decay": self._log_decay(), "chunk_size": self.config.chunk_size}
-        o, after = linear_attention_from(before, q, k, v, **options, segment_ids=context.segment_ids)
-        return self._merge(x, o), RetNetState(after.s, position + tokens.shape[1])
-
-    def _project(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"]) -> tuple[jax.Array, ...]:
-        """Queries, keys `(b, t, h, k)`, rotated, and values `(b, t, h, v)`."""
-        config = self.config
-        h = config.n_heads
         q, k, v = (
-            y.reshape(*x.shape[:2], h, y.shape[-1] // h) for y in (self.q_proj(x), self.k_proj(x), self.v_proj(x))
+            y.reshape(*tokens.shape[:2], h, y.shape[-1] // h)
+            for y in (self.q_proj(tokens), self.k_proj(tokens), self.v_proj(tokens))
         )
         if config.positions == "rotary":
-            q, k = (rotary(y, positions, base=config.rotary_base) for y in (q, k))
-        return (q * config.head_width**-0.5 if config.scaled else q), k, v
-
-    def _merge(self, x: Float[Array, "... d"], o: Float[Array, "... h v"]) -> Float[Array, "... d"]:
-        """Normalises the heads, joins, gates and projects them back to the model width."""
-        config = self.config
+            places = position[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, :]
+            q, k = (rotary(y, places, base=config.rotary_base) for y in (q, k))
+        q = q * config.head_width**-0.5 if config.scaled else q
+        if x.ndim == 2:
+            q, k, v = (y[:, 0] for y in (q, k, v))
+        options = {"log_decay": jnp.asarray(config.log_gammas, jnp.float32), "chunk_size": config.chunk_size}
+        before = None if state is None else LinearState(state.s, None)
+        o, after = linear_attention_from(before, q, k, v, **options, segment_ids=context.segment_ids)
         y = head_norm(o, config.group_norm, eps=config.norm_eps).reshape(*x.shape[:-1], config.values)
         if config.gate:
             y = jax.nn.silu(self.gate_proj(x)) * y
-        return self.out_proj(y) if config.output_projection else y
-
-    def _log_decay(self) -> Float[Array, "h"]:
-        return jnp.asarray(self.config.log_gammas, jnp.float32)
+        y = self.out_proj(y) if config.output_projection else y
+        return y, RetNetState(after.s, position + tokens.shape[1])

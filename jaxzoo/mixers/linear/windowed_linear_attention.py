@@ -144,21 +144,10 @@ class WindowedLinearAttention(MultiHeadMixer):
         return WindowedLinearAttentionState(window, window, s, jnp.zeros((batch_size,), jnp.int32))
 
     def mix(
-        self, x: Float[Array, "*b d"], state: WindowedLinearAttentionState | None, context: Context
+        self, x: Float[Array, "b t d"], state: WindowedLinearAttentionState | None, context: Context
     ) -> tuple[Array, WindowedLinearAttentionState]:
-        before = self.init_state(x.shape[0], dtype=x.dtype) if state is None else state
-        tokens = x[:, None] if x.ndim == 2 else x
-        y, after = self._run(tokens, before, context.segment_ids, streams=state is not None)
-        return (y[:, 0] if x.ndim == 2 else y), after
-
-    def _run(
-        self,
-        x: Float[Array, "b t d"],
-        state: WindowedLinearAttentionState,
-        segment_ids: Int[Array, "b t"] | None,
-        *,
-        streams: bool = True,
-    ) -> tuple[Float[Array, "b t d"], WindowedLinearAttentionState]:
+        streams, segment_ids = state is not None, context.segment_ids
+        state = self.init_state(x.shape[0], dtype=x.dtype) if state is None else state
         (b, t, _), w = x.shape, self.config.window
         positions = state.position[:, None] + jnp.arange(t, dtype=jnp.int32)[None]
         if segment_ids is not None:  # features of rotated keys depend on where counting begins

@@ -146,7 +146,7 @@ class H3(Mixer):
         if ids is not None:
             ids = jnp.repeat(ids, self.config.head_dim**2, axis=0)
         s = s4d_conv(_fold(products), self.s4d(self.config.discretization), segment_ids=ids)
-        return self._merge(x, products, _unfold(s, products.shape))
+        return self._merge(x, products, s.reshape(products.shape))
 
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> H3State:
         """Zeros, float32 whatever `dtype` says."""
@@ -163,7 +163,7 @@ class H3(Mixer):
         products = self._products(x, k, shifted)
         before = state.x.reshape(-1, *state.x.shape[3:])
         s, after = s4d_prefill(_fold(products), self.s4d(self.config.discretization), before)
-        return self._merge(x, products, _unfold(s, products.shape)), H3State(register, after.reshape(state.x.shape))
+        return self._merge(x, products, s.reshape(products.shape)), H3State(register, after.reshape(state.x.shape))
 
     def step(
         self, x_t: Float[Array, "b d"], state: H3State, context: Context = NO_CONTEXT
@@ -206,7 +206,3 @@ def _fold(products: Float[Array, "b k v t h"]) -> Float[Array, "n t h"]:
     """Every product of a head's channels as a row of the batch: they share the head's SSM."""
     b, k, v, t, h = products.shape
     return products.reshape(b * k * v, t, h)
-
-
-def _unfold(s: Float[Array, "n t h"], shape: tuple[int, ...]) -> Float[Array, "b k v t h"]:
-    return s.reshape(shape)

@@ -205,7 +205,8 @@ class Mamba2(Mixer):
     def mix(
         self, x: Float[Array, "*b d"], state: Mamba2State | Mamba2LevelsState | None, context: Context
     ) -> tuple[Array, Mamba2State | Mamba2LevelsState]:
-        ids, (z, inputs, dt) = context.segment_ids, self._project(x)
+        ids, inner = context.segment_ids, self.config.inner
+        z, inputs, dt = jnp.split(self.in_proj(x), (inner, inner + self.config.convolved), axis=-1)
         convolved, history = self.conv(inputs, None if state is None else state.history, segment_ids=ids)
         tokens, u = self._select(convolved, dt)
         if self.config.n_levels:
@@ -220,7 +221,7 @@ class Mamba2(Mixer):
     ) -> tuple[Array, LogLinearState]:
         """Outputs `(..., h, v)`, and the sums after the last token."""
         assert tokens.scales is not None
-        c, b = (self._for_heads(y) for y in (tokens.c, tokens.b))
+        c, b = (jnp.repeat(y, self.config.heads // self.config.n_groups, axis=-2) for y in (tokens.c, tokens.b))
         options: dict[str, Any] = {"log_decay": tokens.log_decay, "scales": tokens.scales}
         if sums is not None and tokens.du.ndim == 3:
             return log_linear_attention_step(sums, c, b, tokens.du, **options)
@@ -240,17 +241,9 @@ class Mamba2(Mixer):
         config = self.config
         return empty_log_linear_state(batch_size, config.n_levels, config.heads, config.d_state, v_dim)
 
-    def _for_heads(self, y: Float[Array, "... g k"]) -> Float[Array, "... h k"]:
-        return jnp.repeat(y, self.config.heads // self.config.n_groups, axis=-2)
-
-    def _project(self, x: Float[Array, "... d"]) -> tuple[Array, Array, Array]:
-        """The gate, what is convolved, and the logits of time step and levels."""
-        inner = self.config.inner
-        z, inputs, dt = jnp.split(self.in_proj(x), (inner, inner + self.config.convolved), axis=-1)
-        return z, inputs, dt
-
     def _select(self, convolved: Array, dt: Array) -> "tuple[_Tokens, Array]":
-        """The tokens of the recurrence, and x `(..., h, v)`."""
+        """The tokens of the recurrence, and x `(..., h, v)`, from what is convolved and the logits of time step and
+        levels."""
         config = self.config
         inner, state = config.inner, config.n_groups * config.d_state
         u, b, c = jnp.split(convolved, (inner, inner + state), axis=-1)
@@ -266,7 +259,8 @@ class Mamba2(Mixer):
         if config.n_levels:
             scale = self.level_scale[...].reshape((1,) * (dt.ndim - 1) + (config.heads, -1))
             scales = jax.nn.softplus(scale * levels.astype(jnp.float32).reshape(*dt.shape, config.n_levels))
-        return _Tokens(c, b, _times(u, delta), log_decay, scales), u
+        du = (u.astype(jnp.float32) * delta[..., None]).astype(u.dtype)
+        return _Tokens(c, b, du, log_decay, scales), u
 
     def _merge(self, y: Float[Array, "... h v"], u: Float[Array, "... h v"], z: Float[Array, "... d"]) -> Array:
         """Adds the skip, gates and normalizes, and projects back to the model width."""
@@ -283,8 +277,3 @@ class _Tokens(NamedTuple):
     du: Array  # delta x, (..., h, v)
     log_decay: Array  # (..., h), float32
     scales: Array | None  # of levels, (..., h, levels), float32
-
-
-def _times(u: Float[Array, "... h v"], delta: Float[Array, "... h"]) -> Float[Array, "... h v"]:
-    """`delta x` in the dtype of `x`, multiplied in float32."""
-    return (u.astype(jnp.float32) * delta[..., None]).astype(u.dtype)
