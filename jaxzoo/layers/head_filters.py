@@ -1,4 +1,12 @@
-"""Filters of the queries, keys and values of attention heads: their parameters, and their fields in a config."""
+"""Causal filters of the queries, keys and values of attention heads: CAT (Li et al. 2025), sec. 3.1.
+
+One filter of numbers per head, the same for all of its channels (`1D per-head`), or one of matrices that mix the heads
+(`multi-head`):
+
+    y_i^h = sum_{a < w} F[a, h] x_{i-a}^h        y_i^h = sum_{a < w} sum_g F[a, g, h] x_{i-a}^g
+
+Inputs before the first token of a document are 0. The state of a stream, called history, is the last `w - 1` inputs.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,16 +15,19 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import Checked, PositiveInt
 from jaxzoo.layers.causal_conv import uniform_parameter
-from jaxzoo.layers.head_conv import head_conv
 from jaxzoo.layers.variables import parameter
+from jaxzoo.sequence_parallel import behind_halo
 
 PARTS = ("queries", "keys", "values")
 FilterInit = Literal["uniform", "delta"]
+MOST_UNROLLED = 64
+"""Filters of more taps than this are applied in a compiled loop, not as that many copies of the code."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,3 +99,69 @@ def initial_taps(n: int, n_taps: int, *, mixing: bool, start: FilterInit, rngs: 
     if start == "uniform":
         return uniform_parameter(shape, n_taps, axes, rngs=rngs)
     return parameter(jnp.zeros(shape).at[0].set(jnp.eye(n) if mixing else jnp.ones((n,))), axes)
+
+
+def head_conv(
+    x: Float[Array, "b t h k"],
+    taps: Float[Array, "w h"] | Float[Array, "w h h"],
+    history: Float[Array, "b w-1 h k"] | None = None,
+    *,
+    segment_ids: Int[Array, "b t"] | None = None,
+) -> Float[Array, "b t h k"]:
+    """The equation of the module docstring for any `t >= 0`. Sums are float32, the output has the dtype of `x`.
+
+    Args:
+      x: inputs by head.
+      taps: `taps[a]` multiplies the input of `a` tokens ago: a number for each head, or a matrix (from, to).
+      history: the inputs before `x`; None: zeros.
+      segment_ids: int32; each run of equal ids is one document, whose outputs see nothing of the one before. Not with a
+        history.
+
+    Returns:
+      `(b, t, h, k)`, at `w` multiply-adds per number, or `w h` where heads are mixed.
+
+    Raises:
+      ValueError: taps of another number of heads, or a history of another length than `w - 1`.
+    """
+    w, *heads = taps.shape
+    if set(heads) != {x.shape[2]}:
+        raise ValueError(f"head_conv: taps of shape {taps.shape} must be (w, h) or (w, h, h) with h={x.shape[2]} heads")
+    if history is not None and history.shape[1] != w - 1:
+        raise ValueError(f"head_conv: history of {history.shape[1]} inputs must hold {w - 1}, one less than the taps")
+    return behind_halo(Partial(_head_conv, taps), w - 1, x, old=history, segment_ids=segment_ids)
+
+
+def _head_conv(taps: jax.Array, extended: jax.Array, documents: jax.Array | None) -> jax.Array:
+    """Outputs of all but the first `w - 1` inputs, given the document of each."""
+    w = taps.shape[0]
+    t = extended.shape[1] - w + 1
+    signal, taps = extended.astype(jnp.float32), taps.astype(jnp.float32)
+    own = None if documents is None else documents[:, w - 1 :]
+
+    def add(a: int | jax.Array, y: jax.Array) -> jax.Array:
+        delayed = _part(signal, w - 1 - a, t)
+        if documents is not None:
+            same = own == _part(documents, w - 1 - a, t)
+            delayed = jnp.where(same[:, :, None, None], delayed, 0.0)
+        return y + _weighed(delayed, taps[a])
+
+    y = jnp.zeros((extended.shape[0], t, *extended.shape[2:]), jnp.float32)
+    if w > MOST_UNROLLED:
+        # Without the checkpoint, the gradient of the taps would keep w copies of the signal.
+        return jax.lax.fori_loop(0, w, jax.checkpoint(add), y).astype(extended.dtype)
+    for a in range(w):
+        y = add(a, y)
+    return y.astype(extended.dtype)
+
+
+def _part(x: jax.Array, start: int | jax.Array, length: int) -> jax.Array:
+    """`length` tokens from `start` on."""
+    if isinstance(start, int):
+        return jax.lax.slice_in_dim(x, start, start + length, axis=1)
+    return jax.lax.dynamic_slice_in_dim(x, start, length, axis=1)
+
+
+def _weighed(x: jax.Array, tap: jax.Array) -> jax.Array:
+    if tap.ndim == 1:
+        return x * tap[None, None, :, None]
+    return jnp.einsum("btgk,gh->bthk", x, tap, precision=jax.lax.Precision.HIGHEST)

@@ -47,21 +47,18 @@ class ImplicitFilter(nnx.Module):
           decay: whether weight decay applies to the weights.
           rngs: its `params` stream.
         """
-        shapes = ((emb_dim, hidden_width), (hidden_width, width))
-        kernel_axes = ((None, None), (None, *axes))
-        kernels: list[nnx.Param[jax.Array]] = []
-        biases: list[nnx.Param[jax.Array]] = []
-        for shape, shape_axes in zip(shapes, kernel_axes, strict=True):
+
+        def make(shape: tuple[int, ...], fan_in: int, axes: tuple[str | None, ...]) -> nnx.Param[jax.Array]:
+            is_kernel = len(shape) == 2
             if std is None:
-                kernels.append(uniform_parameter(shape, shape[0], shape_axes, decay=decay, rngs=rngs))
-                biases.append(uniform_parameter(shape[1:], shape[0], shape_axes[1:], decay=False, rngs=rngs))
-            else:
-                kernels.append(parameter(std * jax.random.normal(rngs.params(), shape), shape_axes, decay=decay))
-                biases.append(parameter(jnp.zeros(shape[1:]), shape_axes[1:], decay=False))
-        self.kernel_1: nnx.Param[jax.Array] = kernels[0]
-        self.kernel_2: nnx.Param[jax.Array] = kernels[1]
-        self.bias_1: nnx.Param[jax.Array] = biases[0]
-        self.bias_2: nnx.Param[jax.Array] = biases[1]
+                return uniform_parameter(shape, fan_in, axes, decay=decay and is_kernel, rngs=rngs)
+            value = std * jax.random.normal(rngs.params(), shape) if is_kernel else jnp.zeros(shape)
+            return parameter(value, axes, decay=decay and is_kernel)
+
+        self.kernel_1: nnx.Param[jax.Array] = make((emb_dim, hidden_width), emb_dim, (None, None))
+        self.bias_1: nnx.Param[jax.Array] = make((hidden_width,), emb_dim, (None,))
+        self.kernel_2: nnx.Param[jax.Array] = make((hidden_width, width), hidden_width, (None, *axes))
+        self.bias_2: nnx.Param[jax.Array] = make((width,), hidden_width, axes)
         self.n_taps: int = n_taps
         self.emb_dim: int = emb_dim
 

@@ -15,6 +15,7 @@ The release of Zoology scales down what its layers write to the residual by name
 here it is always `down`.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -27,24 +28,18 @@ from jaxzoo.layers.linear import linear
 MLPKind = Literal["swiglu", "geglu", "geglu_tanh", "glu", "gelu", "gelu_tanh"]
 
 
-def _gelu(x: Array) -> Array:
-    return jax.nn.gelu(x, approximate=False)
-
-
-def _gelu_tanh(x: Array) -> Array:
-    return jax.nn.gelu(x, approximate=True)
-
-
+ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+}
+"""The kinds without a gate, with their activation."""
 GATES: Mapping[str, Callable[[Array], Array]] = {
     "swiglu": jax.nn.silu,
-    "geglu": _gelu,
-    "geglu_tanh": _gelu_tanh,
+    "geglu": ACTIVATIONS["gelu"],
+    "geglu_tanh": ACTIVATIONS["gelu_tanh"],
     "glu": jax.nn.sigmoid,
 }
 """The gated kinds, with the activation of the gate."""
-
-ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {"gelu": _gelu, "gelu_tanh": _gelu_tanh}
-"""The other kinds, with their activation."""
 
 
 def default_width(kind: MLPKind, d_model: int) -> int:

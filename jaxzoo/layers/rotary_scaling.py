@@ -67,24 +67,19 @@ class RotaryScaling(Checked):
         f = base ** (-np.arange(0, n, 2) / n)
         if self.kind == "none":
             return f
-        kept = {"linear": self._none_kept, "yarn": self._kept_by_yarn, "llama3": self._kept_by_turns}[self.kind](
-            f, base
-        )
+        if self.kind == "linear":
+            return f / self.factor
+        kept = self._kept_by_yarn(f, base) if self.kind == "yarn" else self._kept_by_turns(f)
         return f * (1 - kept) / self.factor + f * kept
 
-    def _none_kept(self, f: np.ndarray, base: float) -> np.ndarray:
-        del base
-        return np.zeros_like(f)
-
-    def _kept_by_turns(self, f: np.ndarray, base: float) -> np.ndarray:
+    def _kept_by_turns(self, f: np.ndarray) -> np.ndarray:
         """0 to 1, linear in the turns that a pair makes in the original length."""
-        del base
         turns = self.original_length * f / (2 * math.pi)
         return np.clip((turns - self.beta_slow) / (self.beta_fast - self.beta_slow), 0, 1)
 
     def _kept_by_yarn(self, f: np.ndarray, base: float) -> np.ndarray:
         if self.ramp == "rotations":
-            return self._kept_by_turns(f, base)
+            return self._kept_by_turns(f)
         n = 2 * f.size
         first, last = (
             n * math.log(self.original_length / (turns * 2 * math.pi)) / (2 * math.log(base))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.layers.head_conv import head_conv
+from jaxzoo.layers.head_filters import head_conv
 from jaxzoo.mixers import (
     Attention,
     AttentionConfig,

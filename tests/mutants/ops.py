@@ -273,7 +273,7 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *planted(
-        f"{LAYERS}/gated_norm.py",
+        f"{LAYERS}/head_norm.py",
         "tests/mixers/test_gated_delta_net.py",
         ("gated norm: gate without its activation", "jax.nn.silu(gate) if self.activation", "gate if self.activation"),
     ),

@@ -33,8 +33,7 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.layers.causal_conv import push_history
-from jaxzoo.layers.head_conv import head_conv
-from jaxzoo.layers.head_filters import PARTS, HeadFilters, HeadFiltersConfig, initial_taps
+from jaxzoo.layers.head_filters import PARTS, HeadFilters, HeadFiltersConfig, head_conv, initial_taps
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
 from jaxzoo.mixers.attention.softmax_attention import (
     AttentionState,

@@ -8,7 +8,7 @@ from flax import nnx
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import FractionAboveZero, NonNegativeFloat, PositiveInt, Rule
-from jaxzoo.layers.gated_norm import GatedNorm
+from jaxzoo.layers.head_norm import GatedNorm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.rotary import rotary
 from jaxzoo.layers.rotary_scaling import NO_SCALING, RotaryScaling

@@ -18,7 +18,7 @@ import jax
 from flax import nnx
 
 from jaxzoo.array_typing import Array, Float
-from jaxzoo.layers.gated_norm import GatedNorm
+from jaxzoo.layers.head_norm import GatedNorm
 from jaxzoo.layers.linear import linear
 from jaxzoo.mixers.base import About
 from jaxzoo.mixers.linear.delta import DeltaConfig, DeltaMixer

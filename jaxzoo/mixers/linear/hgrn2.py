@@ -25,7 +25,7 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveInt
-from jaxzoo.layers.gated_norm import GatedNorm
+from jaxzoo.layers.head_norm import GatedNorm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import Buffer, buffer
 from jaxzoo.mixers.base import About, Capabilities, Context, Mixer, MixerConfig

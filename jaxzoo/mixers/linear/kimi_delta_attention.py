@@ -26,9 +26,9 @@ from flax import nnx
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import PositiveInt
-from jaxzoo.layers.gated_norm import GatedNorm
+from jaxzoo.layers.decay import a_log_parameter, dt_bias_parameter, time_step
+from jaxzoo.layers.head_norm import GatedNorm
 from jaxzoo.layers.low_rank import LowRank
-from jaxzoo.layers.time_step import a_log_parameter, dt_bias_parameter, time_step
 from jaxzoo.mixers.base import About
 from jaxzoo.mixers.linear.delta import DeltaConfig, DeltaMixer
 

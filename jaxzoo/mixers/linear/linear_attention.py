@@ -26,7 +26,7 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import NonNegativeFloat, PositiveInt, Rule
-from jaxzoo.layers.head_decay import head_decay
+from jaxzoo.layers.decay import head_decay
 from jaxzoo.layers.linear import linear
 from jaxzoo.mixers.base import About, Capabilities, Context, Mixer
 from jaxzoo.mixers.linear.feature_map import FeatureMapConfig, Features, QueryKeyFeatures

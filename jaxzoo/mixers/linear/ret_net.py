@@ -31,7 +31,7 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import FractionAboveZero, NonNegativeFloat, PositiveInt, Rule
-from jaxzoo.layers.head_decay import head_decay
+from jaxzoo.layers.decay import head_decay
 from jaxzoo.layers.head_norm import HeadNorm, head_norm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.rotary import rotary

@@ -32,7 +32,7 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, PositiveInt, Rule
-from jaxzoo.layers.head_decay import head_decay
+from jaxzoo.layers.decay import head_decay
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.probe import show_scores
 from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig

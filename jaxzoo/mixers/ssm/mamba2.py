@@ -38,11 +38,11 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops, empty_history
-from jaxzoo.layers.gated_norm import GatedNorm
+from jaxzoo.layers.decay import a_log_parameter, dt_bias_parameter, time_step
+from jaxzoo.layers.head_norm import GatedNorm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.probe import show, show_scores
 from jaxzoo.layers.short_conv import ShortConv
-from jaxzoo.layers.time_step import a_log_parameter, dt_bias_parameter, time_step
 from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.base import About, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention_from

@@ -1,13 +1,19 @@
-"""Decays from time steps, `exp(-exp(a_log) softplus(logits + dt_bias))` (Mamba-2), and their initial parameters."""
+"""Decays: fixed ones, and those from time steps, `exp(-exp(a_log) softplus(logits + dt_bias))` (Mamba-2)."""
 
 import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.variables import parameter
+
+
+def head_decay(decay_const: float, n_heads: int) -> np.ndarray:
+    """`1 - 2^(decay_const - h)` for head h counted from 0, float64 `(h,)`: the decay factor of its state per token."""
+    return 1 - 2.0 ** (decay_const - np.arange(n_heads))
 
 
 def time_step(logits: Float[Array, "... h"], dt_bias: Float[Array, "h"]) -> Float[Array, "... h"]:
