@@ -1,7 +1,8 @@
 """Pages of the site from the registries: the tables of the mixers, a page per mixer, examples of the tasks.
 
-A mixer's description is in its module docstring (first paragraph, first indented equation), its promises, paper and
-strength in its config (`capabilities`, `about`); its cost is measured from shapes.
+A mixer's description is in its module docstring (first paragraph, first indented equation; strength and its price
+after "Good at:", authors, year and address after "Paper:"), its promises are in its config (`capabilities`); its cost
+is measured from shapes.
 """
 
 import contextlib
@@ -102,8 +103,12 @@ def step_flops(config: MixerConfig, length: int) -> float:
 
 def _entry(name: str, config: MixerConfig, cells: list[str]) -> str:
     """The page of a mixer; mkdocstrings fills in the fields of its config."""
-    about, module = config.about, type(config).__module__
-    title, equation = read_docstring(str(sys.modules[module].__doc__))
+    module = type(config).__module__
+    text = str(sys.modules[module].__doc__)
+    title, equation = read_docstring(text)
+    facts = re.search(r"^Good at: (.*)\nPaper: (.*), (\S+)$", text, re.DOTALL | re.MULTILINE)
+    assert facts, f"{module}: its docstring must end with lines that begin with 'Good at:' and 'Paper:'"
+    good_at, paper, url = facts.groups()
     rows = [f"| {column} | {cell} |" for column, cell in zip(COLUMNS, cells, strict=True) if cell]
     learned = re.search(rf"^\| {name} \| \S+ \| ([\d.]+)", ACCURACY.read_text(), re.MULTILINE)
     if learned:
@@ -111,9 +116,9 @@ def _entry(name: str, config: MixerConfig, cells: list[str]) -> str:
     parts = [
         f"# {name}",
         title,
-        f"```\n{equation or about.equation}\n```",
-        about.good_at,
-        f"[{about.paper}]({about.url})",
+        f"```\n{equation}\n```",
+        " ".join(good_at.split()),
+        f"[{paper}]({url})",
     ]
     parts += ["## Train", f"```\npython -m jaxzoo.train --config mqar/zoo --model.mixer {name}\n```"]
     if drawing := draw_learning(name):

@@ -96,20 +96,6 @@ class Capabilities:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class About:
-    """Facts about a mixer for its page in the documentation (`docs/gallery.py`)."""
-
-    paper: str
-    """Authors and year."""
-    url: str
-    """Address of the paper."""
-    good_at: str
-    """Strength, and its price, in one sentence."""
-    equation: str | None = None
-    """Equation; None: the first indented block of the module docstring."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Inherited:
     """Values that a mixer's config takes from the model around it if its own are None."""
 
@@ -127,8 +113,6 @@ class Inherited:
 class MixerConfig(Checked, abc.ABC):
     """Fields of every mixer's config. None means: the model's (see `inherit`)."""
 
-    about: ClassVar[About]
-    """Facts for the gallery; every registered mixer has them."""
     mixer_class: ClassVar["type[Mixer]"]
     """The mixer that declares `config: ThisConfig`, which `build` makes."""
     promises: ClassVar[Capabilities] = Capabilities()

@@ -1,5 +1,7 @@
 """BigBird (Zaheer et al. 2020, ITC, sec. 2 and App. D): attention to global, near and random blocks; causal.
 
+    y_i = sum_j softmax_j(q_i . k_j / sqrt(k)) v_j,     j <= i in global, near and random blocks
+
 The sequence is cut into blocks of b tokens. The queries of a block attend, with the softmax of full attention, to
 
 - the `n_global_blocks` first blocks of the sequence (the paper's internal construction, ITC);
@@ -17,11 +19,14 @@ Deviations. Causal: the paper's window reaches to both sides, and its global tok
 layers of one config, share the random blocks, which the paper draws for each. The code that Based released has a window
 of 3 b + 1 tokens that need not begin with a block, 2 b global tokens, and 3 b pairs of a query and a key, each made a
 square of 2 x 2, that are drawn again in every call; its state size, 14 b d, counts 7 blocks.
+
+Good at: Long documents with a few important places; one layer cannot reach keys outside the chosen blocks.
+Paper: Zaheer et al. 2020, https://arxiv.org/abs/2007.14062
 """
 
 import dataclasses
 import functools
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -38,7 +43,7 @@ from jaxzoo.mixers.attention.softmax_attention import (
     nan_beyond,
     next_positions,
 )
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
 from jaxzoo.ops.block_sparse_attention import block_sparse_attention, block_sparse_step
 from jaxzoo.ops.segments import position_in_segment
 
@@ -50,12 +55,6 @@ BigBirdState = AttentionState
 class BigBirdConfig(MultiHeadConfig):
     """Config of `BigBird`."""
 
-    about: ClassVar[About] = About(
-        paper="Zaheer et al. 2020",
-        url="https://arxiv.org/abs/2007.14062",
-        good_at="Long documents with a few important places; one layer cannot reach keys outside the chosen blocks.",
-        equation="y_i = sum_j softmax_j(q_i . k_j / sqrt(k)) v_j,     j <= i in global, near and random blocks",
-    )
     promises = Capabilities(growing_state=True, segments=True)
 
     positions: Literal["none", "rotary", "xpos"] = "none"

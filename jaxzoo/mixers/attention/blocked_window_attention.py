@@ -10,10 +10,13 @@ documents are cut into blocks each from its own start.
 
 The state holds one block, or two: slot p mod the number of slots holds position p. Based, App. E.2, has no formula for
 it. Positions are rotary or none. Deviation: no biases unless asked for.
+
+Good at: Exact recall inside a block, in fixed memory; nothing beyond it.
+Paper: Child et al. 2019; Zoology, App. F, https://arxiv.org/abs/1904.10509
 """
 
 import dataclasses
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +25,7 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import PositiveInt
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
 from jaxzoo.ops.local_attention import attend_one, keys_per_query, local_attention
 from jaxzoo.ops.segments import position_in_segment
 from pallas_kernels.sliding_window import SlidingWindowCache, empty_cache
@@ -36,11 +39,6 @@ BlockedWindowAttentionState = SlidingWindowCache
 class BlockedWindowAttentionConfig(MultiHeadConfig):
     """Config of `BlockedWindowAttention`."""
 
-    about: ClassVar[About] = About(
-        paper="Child et al. 2019; Zoology, App. F",
-        url="https://arxiv.org/abs/1904.10509",
-        good_at="Exact recall inside a block, in fixed memory; nothing beyond it.",
-    )
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     positions: Literal["none", "rotary", "xpos"] = "none"

@@ -1,8 +1,9 @@
 """Convolution-augmented attention, CAT (Li et al. 2025), Definition 1 and sec. 3.1: filters before softmax attention.
 
-Queries, keys and values are convolved in time, each with a filter of its own, and then attend as usual. With
-`K = (X * F_k) W_k`, and the same for Q and V, one layer recalls what took attention two: a key that is delayed by one
-token is found by the token after it.
+    K = (X * F_k) W_k, and the same for Q and V;     y = softmax(Q K^T / sqrt(k)) V
+
+Queries, keys and values are convolved in time, each with a filter of its own, and then attend as usual: one layer
+recalls what took attention two, since a key that is delayed by one token is found by the token after it.
 
 | `filters` | a filter holds | equation |
 | --- | --- | --- |
@@ -21,10 +22,13 @@ positions come after the filter. With `n_kv_heads` the filters of keys and value
 
 Initialisation: the paper prints none. `filter_init` "uniform" is that of short convolutions elsewhere, PyTorch's
 default; "delta" is plain attention. Filters of maps always start as "delta".
+
+Good at: Recall of N-grams in one layer, without positions: the filter brings each key to its value.
+Paper: Li et al. 2025 (CAT), https://arxiv.org/abs/2407.05591
 """
 
 import dataclasses
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -46,19 +50,12 @@ from jaxzoo.mixers.attention.softmax_attention import (
     next_positions,
     visible_slots,
 )
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConvolutionAugmentedAttentionConfig(MultiHeadConfig, HeadFiltersConfig):
     """Config of `ConvolutionAugmentedAttention`. The paper's width is 3 on recall tasks, 21 in language models."""
-
-    about: ClassVar[About] = About(
-        paper="Li et al. 2025 (CAT)",
-        url="https://arxiv.org/abs/2407.05591",
-        good_at="Recall of N-grams in one layer, without positions: the filter brings each key to its value.",
-        equation="K = (X * F_k) W_k, and the same for Q and V;     y = softmax(Q K^T / sqrt(k)) V",
-    )
 
     filters: Literal["head", "mixing", "maps"] = "head"
     """Kind of the filters and their input (see the table above)."""

@@ -29,11 +29,14 @@ rounding, `prefill` and `step` may retrieve different blocks, whose outputs diff
 
 Initialisation: the paper prints none. Projections are normal; rho starts at `e^(-1 / block_size)`, as in Proposition 2;
 short filters as in `HeadFilters`; the implicit filter as in PyTorch's default for its linear maps.
+
+Good at: Recall in long contexts with a small share of attention's reads; heads of width about B log(t / B).
+Paper: Li et al. 2025 (CAT), https://arxiv.org/abs/2407.05591
 """
 
 import dataclasses
 import math
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +58,7 @@ from jaxzoo.mixers.attention.softmax_attention import (
     nan_beyond,
     next_positions,
 )
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
 from jaxzoo.ops.landmark_attention import Gate, Retrieval, landmark_attention, landmark_attention_from
 from jaxzoo.ops.landmarks import LongFilter, extend_landmarks
 from jaxzoo.ops.local_attention import keys_per_query
@@ -65,11 +68,6 @@ from jaxzoo.ops.local_attention import keys_per_query
 class LandmarkCATConfig(MultiHeadConfig, HeadFiltersConfig):
     """Config of `LandmarkCAT`."""
 
-    about: ClassVar[About] = About(
-        paper="Li et al. 2025 (CAT)",
-        url="https://arxiv.org/abs/2407.05591",
-        good_at="Recall in long contexts with a small share of attention's reads; heads of width about B log(t / B).",
-    )
     promises = Capabilities(growing_state=True, segments=True)
 
     positions: Literal["none", "rotary", "xpos"] = "none"

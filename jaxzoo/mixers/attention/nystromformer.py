@@ -20,10 +20,13 @@ the paper pads. The paper's own code divides the start of Z by the largest |A|_1
 on each other; ours by each matrix's own, as printed.
 
 Initialisation: the filter uniform in +-1 / sqrt(n_taps), as PyTorch's.
+
+Good at: Long inputs that are read as a whole; it approximates attention by landmarks.
+Paper: Xiong et al. 2021, https://arxiv.org/abs/2102.03902
 """
 
 import dataclasses
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -36,18 +39,13 @@ from jaxzoo.checked import NonNegativeInt, PositiveInt
 from jaxzoo.layers.causal_conv import causal_conv, conv_flops, uniform_parameter
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
 from jaxzoo.mixers.attention.softmax_attention import dense_attention
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NystromFormerConfig(MultiHeadConfig):
     """Config of `NystromFormer`."""
 
-    about: ClassVar[About] = About(
-        paper="Xiong et al. 2021",
-        url="https://arxiv.org/abs/2102.03902",
-        good_at="Long inputs that are read as a whole; it approximates attention by landmarks.",
-    )
     promises = Capabilities(causal=False, streams=False)
 
     positions: Literal["none", "rotary"] = "none"

@@ -19,11 +19,14 @@ position, is what the code that Based released counts: 2 w d + (d + h) f.
 Deviations. The paper's support is found by LSH; ours is the window alone, as in Based. W is drawn once, and stays. The
 released window sees w + 1 keys; its weights are normalised over the window before the two parts are joined, and its
 features of keys divided by the largest of the whole sequence, which is not causal: ours are as in the equation.
+
+Good at: Exact attention nearby and approximate attention beyond, under one normaliser, in fixed memory.
+Paper: Chen et al. 2021, https://arxiv.org/abs/2110.15343
 """
 
 import dataclasses
 import functools
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +41,7 @@ from jaxzoo.layers.feature_maps import orthogonal_gaussian, performer_exponent
 from jaxzoo.layers.probe import without_recording
 from jaxzoo.layers.variables import Buffer, buffer
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, linear_attention_step
 from jaxzoo.ops.local_attention import attend_one, keys_per_query, local_attention
 from jaxzoo.ops.segments import position_in_segment
@@ -54,11 +57,6 @@ SMALLEST = 1e-30
 class ScatterBrainConfig(MultiHeadConfig):
     """Config of `ScatterBrain`."""
 
-    about: ClassVar[About] = About(
-        paper="Chen et al. 2021",
-        url="https://arxiv.org/abs/2110.15343",
-        good_at="Exact attention nearby and approximate attention beyond, under one normaliser, in fixed memory.",
-    )
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     positions: Literal["none", "rotary"] = "none"

@@ -29,11 +29,14 @@ default, k is sqrt(t), rounded up where it counts tokens. Its projections have b
 Random selection is drawn in every call with a key, for every token; without a key it is a fixed function of `seed`
 and the position in the document, the same in all rows. Selection that is not learned computes attention for all tokens.
 The state is a KV cache, and, for programmatic selection, the token ids seen.
+
+Good at: Closing the recall gap of convolutions: attention only for the few tokens that need it.
+Paper: Arora et al. 2024 (Zoology), sec. 5, https://arxiv.org/abs/2312.04927
 """
 
 import dataclasses
 import math
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -58,19 +61,13 @@ from jaxzoo.mixers.attention.softmax_attention import (
     visible_slots,
     write_cache,
 )
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Losses
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Losses
 from jaxzoo.ops.segments import position_in_segment, seen_before
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SelectiveAttentionConfig(MultiHeadConfig):
     """Config of `SelectiveAttention`."""
-
-    about: ClassVar[About] = About(
-        paper="Arora et al. 2024 (Zoology), sec. 5",
-        url="https://arxiv.org/abs/2312.04927",
-        good_at="Closing the recall gap of convolutions: attention only for the few tokens that need it.",
-    )
 
     positions: Literal["none", "rotary", "xpos"] = "none"
     """How scores learn of positions."""

@@ -1,17 +1,22 @@
 """Sliding window attention (Based, sec. 4.2): exact softmax attention to the last few tokens.
 
-Query `q_i` attends to `{k_{i-w+1}, ..., k_i}`: `window=w` counts the token itself. Zoology's `block_size=w`
+    y_i = sum_j softmax_j(q_i . k_j / sqrt(k)) v_j,     j = i - w + 1 .. i
+
+`window=w` counts the token itself. Zoology's `block_size=w`
 and flash-attention's `(w, 0)` see one key more. The released Based code's `window_size=W` sees `W // 2 + 1`:
 its 360m model looks 128 tokens back, our `window=129`, where the paper says 64.
 
 The state is a ring buffer of the window. Where Based, App. E.2, eq. 11, counts `2 d min(N, w)` entries, ours
 has `2 g k w` at any length: the same where g k = d and N >= w. Positions are rotary over the whole head, as
 in the released Based models, at the absolute position of each token.
+
+Good at: Exact local comparisons in fixed memory; next to linear attention it is the other half of Based.
+Paper: Arora et al. 2024 (Based), sec. 4.2, https://arxiv.org/abs/2402.18668
 """
 
 import dataclasses
 import functools
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -20,7 +25,7 @@ from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import PositiveInt
 from jaxzoo.layers.probe import show_scores
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
 from jaxzoo.sharding import on_mesh
 from pallas_kernels.sliding_window import (
     SlidingWindowCache,
@@ -39,12 +44,6 @@ SlidingWindowAttentionState = SlidingWindowCache
 class SlidingWindowAttentionConfig(MultiHeadConfig):
     """Config of `SlidingWindowAttention`."""
 
-    about: ClassVar[About] = About(
-        paper="Arora et al. 2024 (Based), sec. 4.2",
-        url="https://arxiv.org/abs/2402.18668",
-        good_at="Exact local comparisons in fixed memory; next to linear attention it is the other half of Based.",
-        equation="y_i = sum_j softmax_j(q_i . k_j / sqrt(k)) v_j,     j = i - w + 1 .. i",
-    )
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     positions: Literal["none", "rotary", "xpos"] = "rotary"

@@ -1,16 +1,20 @@
 """Multi-head causal softmax attention (Vaswani et al. 2017), the reference point of all recall experiments.
 
-For every head `y_i = sum_{j <= i} softmax_j(q_i . k_j / sqrt(k) + bias_ij) v_j`, with grouped key/value heads
-(Ainslie et al. 2023), rotary positions (Su et al. 2021), xPos (Sun et al. 2022) or ALiBi (Press et al. 2021). The state
-is the KV cache: Based, App. E.2, eq. 10, counts `2 d N` entries, ours has `2 g k capacity`, the same where g k = d
-and capacity = N.
+    y_i = sum_{j <= i} softmax_j(q_i . k_j / sqrt(k)) v_j
+
+for every head, with grouped key/value heads (Ainslie et al. 2023), rotary positions (Su et al. 2021), xPos (Sun et al.
+2022) or ALiBi (Press et al. 2021), which adds a bias to the scores. The state is the KV cache: Based, App. E.2, eq. 10,
+counts `2 d N` entries, ours has `2 g k capacity`, the same where g k = d and capacity = N.
 
 Deviations from Zoology's attention: biases are off unless asked for, and the weights have no dropout.
+
+Good at: Recall of anything in the context, at any width; its cache grows with the text.
+Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
 """
 
 import dataclasses
 import functools
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +26,7 @@ from jaxzoo.layers.alibi import alibi_bias
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.probe import show_scores
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
 from jaxzoo.sharding import constrain, on_mesh
 from pallas_kernels.sliding_window import sharded_sliding_window_attention, sliding_window_attention
 from pallas_kernels.softmax import softmax_attention
@@ -32,12 +36,6 @@ from pallas_kernels.softmax import softmax_attention
 class AttentionConfig(MultiHeadConfig):
     """Config of `Attention`. Transformer++ of the Based paper: positions="rotary", rotary_fraction=0.5."""
 
-    about: ClassVar[About] = About(
-        paper="Vaswani et al. 2017",
-        url="https://arxiv.org/abs/1706.03762",
-        good_at="Recall of anything in the context, at any width; its cache grows with the text.",
-        equation="y_i = sum_{j <= i} softmax_j(q_i . k_j / sqrt(k)) v_j",
-    )
     promises = Capabilities(growing_state=True, segments=True, sequence_parallel=True)
 
     output_gate: bool = False

@@ -1,6 +1,8 @@
 """BaseConv, the minimal gated convolution of Zoology (Arora et al. 2024), Definition 4.1, and its published
 codes.
 
+    y = (u W + b1) . (h * u + b2)
+
 With a projection `p = u W + b1`, a causal depthwise convolution `h * u`, and `.` for the product of entries,
 the paper's equation and the two codes differ:
 
@@ -20,11 +22,14 @@ beyond, so that streaming works at any length.
 Initialisation: W normal, b1 zero. Short filter and its bias: PyTorch's default, uniform in +-1/sqrt(w).
 Explicit long filter: see `long_init_std`; its b2 zero. Implicit filter: PyTorch's default, but for `release`,
 where the model around the mixer resets all linear layers: weights normal with `init_std`, biases 0.
+
+Good at: Shifts and comparisons at fixed distances, at the lowest cost; the first layer of hybrids.
+Paper: Arora et al. 2024 (Zoology), https://arxiv.org/abs/2312.04927
 """
 
 import dataclasses
 import math
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -37,19 +42,12 @@ from jaxzoo.layers.causal_conv import MAX_DIRECT_TAPS, causal_conv_from, conv_fl
 from jaxzoo.layers.implicit_filter import ImplicitFilter
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import along_last, parameter
-from jaxzoo.mixers.base import About, Capabilities, Context, Inherited, Mixer, MixerConfig
+from jaxzoo.mixers.base import Capabilities, Context, Inherited, Mixer, MixerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BaseConvConfig(MixerConfig):
     """Config of `BaseConv`. `out_init_std` has no effect: there is no output projection."""
-
-    about: ClassVar[About] = About(
-        paper="Arora et al. 2024 (Zoology)",
-        url="https://arxiv.org/abs/2312.04927",
-        good_at="Shifts and comparisons at fixed distances, at the lowest cost; the first layer of hybrids.",
-        equation="y = (u W + b1) . (h * u + b2)",
-    )
 
     filter: Literal["short", "long", "implicit"] = "short"
     """A few free taps, as many free taps as tokens, or taps that an MLP computes from positions."""

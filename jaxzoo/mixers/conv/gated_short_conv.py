@@ -11,10 +11,13 @@ published models, have 4 d for both together. `expansion` counts both: 4 is the 
 reading. Eq. 7 may be read to add b2 before the convolution (there is always b_in) or after it: `conv_bias`,
 which the released models lack. Initialisation of the taps: PyTorch's default, uniform in
 +-1/sqrt(n_taps); b_in and b_out zero.
+
+Good at: The local half of Based: precise shifts of a few tokens, between layers that recall.
+Paper: Arora et al. 2024 (Based), https://arxiv.org/abs/2402.18668
 """
 
 import dataclasses
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -26,18 +29,13 @@ from jaxzoo.checked import PositiveInt
 from jaxzoo.layers.causal_conv import causal_conv_from, conv_flops, empty_history, uniform_parameter
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import along_last
-from jaxzoo.mixers.base import About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GatedShortConvConfig(MixerConfig):
     """Config of `GatedShortConv`; the defaults are those of the released Based models."""
 
-    about: ClassVar[About] = About(
-        paper="Arora et al. 2024 (Based)",
-        url="https://arxiv.org/abs/2402.18668",
-        good_at="The local half of Based: precise shifts of a few tokens, between layers that recall.",
-    )
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     expansion: PositiveInt = 4

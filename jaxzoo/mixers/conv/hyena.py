@@ -18,10 +18,13 @@ Deviations: a filter has `n_taps` taps and is zero beyond, where the released co
 
 Initialisation: W_in, W_out normal, b_in, b_out zero; `bias` N(0, 1); the short convolution uniform in +-1/sqrt(3), its
 bias too; the filters: `HyenaFilter`.
+
+Good at: Text of long range in sub-quadratic time; it recalls less than attention of its width.
+Paper: Poli et al. 2023, https://arxiv.org/abs/2302.10866
 """
 
 import dataclasses
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -36,19 +39,13 @@ from jaxzoo.layers.hyena_filter import HyenaFilter, HyenaFilterConfig
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.short_conv import ShortConv
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import About, Context, Mixer
+from jaxzoo.mixers.base import Context, Mixer
 from jaxzoo.mixers.conv.long_filter import LongFilterConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HyenaConfig(LongFilterConfig):
     """Config of `Hyena`."""
-
-    about: ClassVar[About] = About(
-        paper="Poli et al. 2023",
-        url="https://arxiv.org/abs/2302.10866",
-        good_at="Text of long range in sub-quadratic time; it recalls less than attention of its width.",
-    )
 
     order: Annotated[int, Rule("must be at least 2", 2, 2**31 - 1)] = 2
     """Gates, N."""

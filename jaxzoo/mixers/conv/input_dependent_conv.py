@@ -19,10 +19,13 @@ learned projection of the input for c.
 
 Deviations: distances share one filter, where the theorem stacks one copy of the sequence for each. The autocorrelation
 does not wrap around (eq. in H.8.1: it does), which would confuse s with t - s. Initialisation: W normal, biases 0.
+
+Good at: An existence proof: one convolution with a filter computed from the sequence solves recall exactly.
+Paper: Arora et al. 2024 (Zoology), Theorem 4.5, https://arxiv.org/abs/2312.04927
 """
 
 import dataclasses
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -33,19 +36,13 @@ from jaxzoo.checked import NonNegativeInt, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.input_dependent_filters import autocorrelation, conv_rows, match_counts, strongest_lags
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InputDependentConvConfig(MixerConfig):
     """Config of `InputDependentConv`. `out_init_std` has no effect: there is no output projection."""
-
-    about: ClassVar[About] = About(
-        paper="Arora et al. 2024 (Zoology), Theorem 4.5",
-        url="https://arxiv.org/abs/2312.04927",
-        good_at="An existence proof: one convolution with a filter computed from the sequence solves recall exactly.",
-    )
 
     filter: Literal["programmatic", "autocorrelation"] = "programmatic"
     """Where the distances come from: comparisons of token ids, or the autocorrelation of the input."""

@@ -14,10 +14,13 @@ learning rate of 5e-5 next to 8e-4. What stands after the GELU it does not say: 
 Deviations: the paper's other regulariser, a moving average of the taps, is left out, and dropout after the GELU.
 
 Initialisation: K as `kernel_init` says, D N(0, 1); W_out normal with `out_init_std`, b_out zero.
+
+Good at: Signals of long range with a fixed pattern; without a gate it recalls nothing.
+Paper: Fu et al. 2023, https://arxiv.org/abs/2302.06646
 """
 
 import dataclasses
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -30,19 +33,13 @@ from jaxzoo.checked import FractionBelowOne, NonNegativeFloat, PositiveFloat, Po
 from jaxzoo.layers.causal_conv import causal_conv_from, conv_flops, empty_history
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import About, Context, Mixer
+from jaxzoo.mixers.base import Context, Mixer
 from jaxzoo.mixers.conv.long_filter import LongFilterConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LongConvConfig(LongFilterConfig):
     """Config of `LongConv`; `init_std` has no effect: there is no input projection."""
-
-    about: ClassVar[About] = About(
-        paper="Fu et al. 2023",
-        url="https://arxiv.org/abs/2302.06646",
-        good_at="Signals of long range with a fixed pattern; without a gate it recalls nothing.",
-    )
 
     n_channels: PositiveInt = 1
     """Filters of each channel of the model."""

@@ -11,10 +11,13 @@ that it prints (Table 5, d = 864: 2.41 TFLOPs of Hyena, 2.47 with "4 Heads") is 
 `n_heads=216`. Public code (MAD) also takes the number of heads for their width.
 
 Deviations: as `Hyena`. Initialisation: as `Hyena`; bias N(0, 1), one per head.
+
+Good at: Hyena with products of channels, which recall more for the same width.
+Paper: Massaroli et al. 2023, https://arxiv.org/abs/2310.18780
 """
 
 import dataclasses
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +31,7 @@ from jaxzoo.layers.hyena_filter import HyenaFilter, HyenaFilterConfig
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.short_conv import ShortConv
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import About, Context, Mixer
+from jaxzoo.mixers.base import Context, Mixer
 from jaxzoo.mixers.conv.long_filter import LongFilterConfig
 from jaxzoo.ops.outer_product_conv import outer_product_conv, outer_product_conv_step
 
@@ -36,12 +39,6 @@ from jaxzoo.ops.outer_product_conv import outer_product_conv, outer_product_conv
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultiHeadHyenaConfig(LongFilterConfig):
     """Config of `MultiHeadHyena`."""
-
-    about: ClassVar[About] = About(
-        paper="Massaroli et al. 2023",
-        url="https://arxiv.org/abs/2310.18780",
-        good_at="Hyena with products of channels, which recall more for the same width.",
-    )
 
     n_heads: PositiveInt = 4
     """Heads, each with a filter of its own; training costs O(d_model^2 / n_heads) channels."""

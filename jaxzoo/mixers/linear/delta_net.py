@@ -9,10 +9,13 @@ The norm has a learned scale, one for all heads. Options of the public code (fla
 silu(x W_G); `qk_activation` takes the place of the SiLU of queries and keys, whose convolution has none then;
 `qk_norm="sum"` divides by the sum of the entries. Compared with fla's parameters: its `q_conv1d`, `k_conv1d` and
 `v_conv1d` are joined in `conv.taps`, `b_proj` is `beta_proj`, `o_norm.weight` is `norm.scale`.
+
+Good at: More recall than sums of the same size: a write replaces the value of a key instead of adding to it.
+Paper: Yang et al. 2024, https://arxiv.org/abs/2406.06484
 """
 
 import dataclasses
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 import jax
 from flax import nnx
@@ -20,19 +23,12 @@ from flax import nnx
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.head_norm import GatedNorm
 from jaxzoo.layers.linear import linear
-from jaxzoo.mixers.base import About
 from jaxzoo.mixers.linear.delta import DeltaConfig, DeltaMixer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeltaNetConfig(DeltaConfig):
     """Config of `DeltaNet`."""
-
-    about: ClassVar[About] = About(
-        paper="Yang et al. 2024",
-        url="https://arxiv.org/abs/2406.06484",
-        good_at="More recall than sums of the same size: a write replaces the value of a key instead of adding to it.",
-    )
 
     gate: bool = False
     """Multiplies the normalized heads by silu(x W_G)."""

@@ -20,10 +20,13 @@ With q', k', v and beta of `jaxzoo/mixers/linear/delta.py`, for every head:
 Initialisation: exp(A_log) uniform in (0, 16], dt_bias as in Mamba-2; both are not decayed. Widths: None is d_model
 for keys and for values; the paper's models have keys of 3/4 d_model and values of 3/2 d_model. Qwen3-Next starts
 dt_bias at 1. Without `gate` (fla's `use_gate=False`) the heads are normalized only.
+
+Good at: Recall and text: it overwrites single keys or forgets all at once; the linear layer of Qwen3-Next.
+Paper: Yang et al. 2024, https://arxiv.org/abs/2412.06464
 """
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -34,19 +37,12 @@ from jaxzoo.layers.decay import a_log_parameter, dt_bias_parameter, time_step
 from jaxzoo.layers.head_norm import GatedNorm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import along_last
-from jaxzoo.mixers.base import About
 from jaxzoo.mixers.linear.delta import DeltaConfig, DeltaMixer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GatedDeltaNetConfig(DeltaConfig):
     """Config of `GatedDeltaNet`."""
-
-    about: ClassVar[About] = About(
-        paper="Yang et al. 2024",
-        url="https://arxiv.org/abs/2412.06464",
-        good_at="Recall and text: it overwrites single keys or forgets all at once; the linear layer of Qwen3-Next.",
-    )
 
     gate: bool = True
     """Multiplies the normalized heads by silu(x W_G)."""

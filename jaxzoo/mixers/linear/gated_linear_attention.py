@@ -8,10 +8,13 @@ For every head (eqs. 3, 4 and sec. 4.4), with a low-rank map to the decays and t
 Queries and keys have half the model width over all heads, values the whole; the paper's d_k and d_v. The norm of each
 head has a learned scale, one for all heads: `head_norm="layer"` is the paper's LayerNorm (without a shift), "rms" that
 of its public code, which also leaves out b_r (`gate_bias`). Based, Table 13, trains the public code: `release`.
+
+Good at: Text: it learns what to forget, channel by channel, with a state of fixed size.
+Paper: Yang et al. 2024, https://arxiv.org/abs/2312.06635
 """
 
 import dataclasses
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +26,7 @@ from jaxzoo.checked import NonNegativeFloat, PositiveFloat, PositiveInt
 from jaxzoo.layers.head_norm import head_norm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import along_last, parameter
-from jaxzoo.mixers.base import About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention_from
 
 
@@ -31,11 +34,6 @@ from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention_fro
 class GatedLinearAttentionConfig(MixerConfig):
     """Config of `GatedLinearAttention`."""
 
-    about: ClassVar[About] = About(
-        paper="Yang et al. 2024",
-        url="https://arxiv.org/abs/2312.06635",
-        good_at="Text: it learns what to forget, channel by channel, with a state of fixed size.",
-    )
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     n_heads: PositiveInt = 4

@@ -13,10 +13,13 @@ so that the keys are tied to the decays, k = 1 - f. The norm is over all heads t
 Deviation: the bounds do not learn. The paper's are the running sum of a softmax over the layers, one parameter of the
 whole model; they start at l / L for layer l of L, and there they stay here: the buffer `lower_bound`, which takes the
 learned ones of a checkpoint. fla's option of short convolutions is left out.
+
+Good at: Text: keys are tied to the forget gates, so that a token writes as much as it forgets.
+Paper: Qin et al. 2024, https://arxiv.org/abs/2404.07904
 """
 
 import dataclasses
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +31,7 @@ from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveInt
 from jaxzoo.layers.head_norm import GatedNorm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import Buffer, buffer
-from jaxzoo.mixers.base import About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention_from
 
 
@@ -36,11 +39,6 @@ from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention_fro
 class HGRN2Config(MixerConfig):
     """Config of `HGRN2`."""
 
-    about: ClassVar[About] = About(
-        paper="Qin et al. 2024",
-        url="https://arxiv.org/abs/2404.07904",
-        good_at="Text: keys are tied to the forget gates, so that a token writes as much as it forgets.",
-    )
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     n_heads: PositiveInt = 1

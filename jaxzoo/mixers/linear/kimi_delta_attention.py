@@ -15,10 +15,13 @@ transformers' Kimi Linear has no bias b.
 Initialisation: exp(A_log) uniform in [1, 16], with a lower bound 1, and dt_bias as in Mamba-2; both are not decayed.
 (Some versions of fla start dt_bias at 0.) The rank of both maps is the value width of a head unless `rank` says
 otherwise.
+
+Good at: As Gated DeltaNet, with a decay for every channel of the keys; the linear layer of Kimi Linear.
+Paper: Kimi Team 2025, https://arxiv.org/abs/2510.26692
 """
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -29,19 +32,12 @@ from jaxzoo.checked import PositiveInt
 from jaxzoo.layers.decay import a_log_parameter, dt_bias_parameter, time_step
 from jaxzoo.layers.head_norm import GatedNorm
 from jaxzoo.layers.low_rank import LowRank
-from jaxzoo.mixers.base import About
 from jaxzoo.mixers.linear.delta import DeltaConfig, DeltaMixer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KimiDeltaAttentionConfig(DeltaConfig):
     """Config of `KimiDeltaAttention`."""
-
-    about: ClassVar[About] = About(
-        paper="Kimi Team 2025",
-        url="https://arxiv.org/abs/2510.26692",
-        good_at="As Gated DeltaNet, with a decay for every channel of the keys; the linear layer of Kimi Linear.",
-    )
 
     lower_bound: float | None = None
     """Smallest log decay, below 0, such as -5: decays by a sigmoid; None: by a softplus."""

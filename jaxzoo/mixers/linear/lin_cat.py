@@ -10,10 +10,13 @@ The paper does not print the map; any of `jaxzoo/mixers/linear/feature_map.py` c
 otherwise. The state is the two sums of linear attention and three short histories.
 
 Deviations and initialisation: those of `ConvolutionAugmentedAttention` and `LinearAttention`. No rotary positions.
+
+Good at: The recall of linear attention with one layer instead of two.
+Paper: Li et al. 2025 (CAT), https://arxiv.org/abs/2407.05591
 """
 
 import dataclasses
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +28,7 @@ from jaxzoo.checked import NonNegativeFloat, PositiveInt
 from jaxzoo.layers.causal_conv import push_history
 from jaxzoo.layers.head_filters import PARTS, HeadFilters, HeadFiltersConfig
 from jaxzoo.layers.linear import linear
-from jaxzoo.mixers.base import About, Capabilities, Context, Mixer
+from jaxzoo.mixers.base import Capabilities, Context, Mixer
 from jaxzoo.mixers.linear.feature_map import FeatureMapConfig, QueryKeyFeatures
 from jaxzoo.ops.linear_attention import CHUNK, PIECE, LinearState, linear_attention_from
 
@@ -34,11 +37,6 @@ from jaxzoo.ops.linear_attention import CHUNK, PIECE, LinearState, linear_attent
 class LinCATConfig(FeatureMapConfig, HeadFiltersConfig):
     """Config of `LinCAT`."""
 
-    about: ClassVar[About] = About(
-        paper="Li et al. 2025 (CAT)",
-        url="https://arxiv.org/abs/2407.05591",
-        good_at="The recall of linear attention with one layer instead of two.",
-    )
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     filters: Literal["head", "mixing"] = "head"

@@ -14,10 +14,13 @@ explode; `normalize=False` takes the sum as it is.
 
 `decay` and `output_scaling` are those of Based, App. C, with which its Table 6 compares maps; see
 `TaylorLinearAttention`. Both the sum and the denominator decay.
+
+Good at: Comparison of feature maps: recall grows with the state that a map gives.
+Paper: Katharopoulos et al. 2020, https://arxiv.org/abs/2006.16236
 """
 
 import dataclasses
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,7 +31,7 @@ from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import NonNegativeFloat, PositiveInt, Rule
 from jaxzoo.layers.decay import head_decay
 from jaxzoo.layers.linear import linear
-from jaxzoo.mixers.base import About, Capabilities, Context, Mixer
+from jaxzoo.mixers.base import Capabilities, Context, Mixer
 from jaxzoo.mixers.linear.feature_map import FeatureMapConfig, Features, QueryKeyFeatures
 from jaxzoo.ops.linear_attention import (
     CHUNK,
@@ -43,12 +46,6 @@ from jaxzoo.ops.linear_attention import (
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LinearAttentionConfig(FeatureMapConfig):
     """Config of `LinearAttention`."""
-
-    about: ClassVar[About] = About(
-        paper="Katharopoulos et al. 2020",
-        url="https://arxiv.org/abs/2006.16236",
-        good_at="Comparison of feature maps: recall grows with the state that a map gives.",
-    )
 
     head_dim: PositiveInt | None = None
     """Width of a head's values; None: d_model / n_heads."""

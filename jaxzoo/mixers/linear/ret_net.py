@@ -18,10 +18,13 @@ in the place of them all, so its queries and keys only turn, here and in TorchSc
 Deviations: rotation by halves of a head (TorchScale: neighbouring channels; the same up to an order of the channels of
 W_Q and W_K), pair i of n by `base^(-i / n)` radians (TorchScale: `base^(-i / (n - 1))`). No normalisation of the decay
 matrix by rows, which the norm after it undoes up to its eps. No biases.
+
+Good at: Recent text at constant memory, with fixed decays.
+Paper: Sun et al. 2023, https://arxiv.org/abs/2307.08621
 """
 
 import dataclasses
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +38,7 @@ from jaxzoo.layers.decay import head_decay
 from jaxzoo.layers.head_norm import HeadNorm, head_norm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.rotary import rotary
-from jaxzoo.mixers.base import About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention_from
 
 
@@ -43,11 +46,6 @@ from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention_fro
 class RetNetConfig(MixerConfig):
     """Config of `RetNet`."""
 
-    about: ClassVar[About] = About(
-        paper="Sun et al. 2023",
-        url="https://arxiv.org/abs/2307.08621",
-        good_at="Recent text at constant memory, with fixed decays.",
-    )
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     n_heads: PositiveInt = 1

@@ -19,11 +19,14 @@ default is the first layer, and a pattern that names a config for every layer ha
 Deviations: projections start normal, unless `projections="release"`: then W_k, W_r and W_o start at 0 and W_v as an
 orthogonal matrix. All parameters have one learning rate (the authors' training code has a higher one for time_decay and
 time_first).
+
+Good at: Text at the smallest state: two numbers per channel.
+Paper: Peng et al. 2023, https://arxiv.org/abs/2305.13048
 """
 
 import dataclasses
 import math
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +36,7 @@ from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import PositiveInt
 from jaxzoo.layers.token_shift import mix
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import About, Context
+from jaxzoo.mixers.base import Context
 from jaxzoo.mixers.linear.rwkv import RWKVConfig, RWKVMixer, Sums, decay_curve, projection, share, zigzag
 from jaxzoo.ops.wkv4 import Wkv4State, empty_state, wkv4, wkv4_step
 
@@ -41,12 +44,6 @@ from jaxzoo.ops.wkv4 import Wkv4State, empty_state, wkv4, wkv4_step
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RWKV4TimeMixConfig(RWKVConfig):
     """Config of `RWKV4TimeMix`."""
-
-    about: ClassVar[About] = About(
-        paper="Peng et al. 2023",
-        url="https://arxiv.org/abs/2305.13048",
-        good_at="Text at the smallest state: two numbers per channel.",
-    )
 
     value_width: PositiveInt | None = None
     """Channels of r, k and v; None: d_model, as in the paper."""

@@ -16,10 +16,13 @@ p = 1, or 3 in RWKV-6 (`share_power`).
 
 Deviation: projections start normal, unless `projections="release"`: then W_r and W_v start at 0 and W_k as an
 orthogonal matrix times sqrt(hidden_width / d).
+
+Good at: The MLP of RWKV, which also sees the previous token; used only with a time mix.
+Paper: Peng et al. 2023, https://arxiv.org/abs/2305.13048
 """
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -28,19 +31,13 @@ from flax import nnx
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import PositiveInt
 from jaxzoo.layers.token_shift import mix
-from jaxzoo.mixers.base import About, Context
+from jaxzoo.mixers.base import Context
 from jaxzoo.mixers.linear.rwkv import RWKVConfig, RWKVMixer, Sums, projection, share
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RWKV4ChannelMixConfig(RWKVConfig):
     """Config of `RWKV4ChannelMix`."""
-
-    about: ClassVar[About] = About(
-        paper="Peng et al. 2023",
-        url="https://arxiv.org/abs/2305.13048",
-        good_at="The MLP of RWKV, which also sees the previous token; used only with a time mix.",
-    )
 
     hidden_width: PositiveInt | None = None
     """Hidden units; None: 4 d_model, as in the paper."""

@@ -22,10 +22,13 @@ say l and L; the default is the only layer.
 
 Deviations: projections start normal, unless `projections="release"`: then W_o starts at 0 and the others as orthogonal
 matrices. All parameters have one learning rate.
+
+Good at: RWKV with matrix states in heads, which recall more.
+Paper: Peng et al. 2024, https://arxiv.org/abs/2404.05892
 """
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +37,6 @@ from flax import nnx
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, PositiveInt
 from jaxzoo.layers.token_shift import mix
-from jaxzoo.mixers.base import About
 from jaxzoo.mixers.linear.rwkv import RWKVBonusHeads, RWKVConfig, projection, share
 from jaxzoo.ops.linear_attention import CHUNK
 
@@ -42,12 +44,6 @@ from jaxzoo.ops.linear_attention import CHUNK
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RWKV5TimeMixConfig(RWKVConfig):
     """Config of `RWKV5TimeMix`."""
-
-    about: ClassVar[About] = About(
-        paper="Peng et al. 2024",
-        url="https://arxiv.org/abs/2404.05892",
-        good_at="RWKV with matrix states in heads, which recall more.",
-    )
 
     n_heads: PositiveInt = 1
     """Heads; the paper's have 64 channels each."""

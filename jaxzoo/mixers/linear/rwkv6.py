@@ -28,10 +28,13 @@ fla's layer is the same with its parameters in another order (r, w, k, v, g; `x_
 
 Deviations: projections start normal, unless `projections="release"` (orthogonal; those of keys and gate times 0.1, of
 the output 0). All parameters have one learning rate.
+
+Good at: Text without positions: token shift and decay both depend on the token.
+Paper: Peng et al. 2024 (Finch), https://arxiv.org/abs/2404.05892
 """
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +44,6 @@ from flax import nnx
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, PositiveInt
 from jaxzoo.layers.variables import along_last, parameter
-from jaxzoo.mixers.base import About
 from jaxzoo.mixers.linear.rwkv import RWKVBonusHeads, RWKVConfig, projection
 from jaxzoo.ops.linear_attention import CHUNK
 
@@ -49,12 +51,6 @@ from jaxzoo.ops.linear_attention import CHUNK
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RWKV6TimeMixConfig(RWKVConfig):
     """Config of `RWKV6TimeMix`."""
-
-    about: ClassVar[About] = About(
-        paper="Peng et al. 2024 (Finch)",
-        url="https://arxiv.org/abs/2404.05892",
-        good_at="Text without positions: token shift and decay both depend on the token.",
-    )
 
     n_heads: PositiveInt = 1
     """Heads; the paper's have 64 channels each."""

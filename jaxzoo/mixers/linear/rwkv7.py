@@ -33,11 +33,14 @@ fla calls the projections `r_proj`, `k_proj`, `v_proj` and `o_proj`, the maps `w
 
 Deviations: projections start normal, unless `projections="release"` (orthogonal, the keys' times 0.1, W_o 0). All
 parameters have one learning rate. |k . k_k| is the root of the sum of squares + 1e-12.
+
+Good at: State tracking and recall: it removes along one key and writes along another, at a rate per channel.
+Paper: Peng et al. 2025 (Goose), https://arxiv.org/abs/2503.14456
 """
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +51,7 @@ from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, PositiveInt
 from jaxzoo.layers.low_rank import Activation, LowRank
 from jaxzoo.layers.variables import along_last, parameter
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, MixerConfig
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, MixerConfig
 from jaxzoo.mixers.linear.rwkv import RWKVConfig, RWKVHeads, RWKVHeadsState, Sums, projection
 from jaxzoo.ops.delta_rule import CHUNK, Removal, delta_rule, delta_rule_step
 
@@ -56,14 +59,6 @@ from jaxzoo.ops.delta_rule import CHUNK, Removal, delta_rule, delta_rule_step
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RWKV7TimeMixConfig(RWKVConfig):
     """Config of `RWKV7TimeMix`."""
-
-    about: ClassVar[About] = About(
-        paper="Peng et al. 2025 (Goose)",
-        url="https://arxiv.org/abs/2503.14456",
-        good_at=(
-            "State tracking and recall: it removes along one key and writes along another, at a rate per channel."
-        ),
-    )
 
     n_heads: PositiveInt = 1
     """Heads; the paper's have 64 channels each."""

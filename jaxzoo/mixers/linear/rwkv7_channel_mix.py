@@ -9,10 +9,13 @@ model's pattern next to the time mix, with `mlp="none"`.
 The authors' names: `shift` is `x_k`, `key` and `value` are the same. Initialisation, as in their code, for layer l of L
 and channel i of d: mu = 1 - (i / d)^{(1 - l / L)^4}. Deviation: projections start normal, unless
 `projections="release"`: then W_v starts at 0 and W_k as an orthogonal matrix.
+
+Good at: The MLP of RWKV-7, which also sees the previous token; it recalls nothing by itself.
+Paper: Peng et al. 2025 (Goose), https://arxiv.org/abs/2503.14456
 """
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -22,19 +25,13 @@ from flax import nnx
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import PositiveInt
 from jaxzoo.layers.variables import along_last, parameter
-from jaxzoo.mixers.base import About, Context
+from jaxzoo.mixers.base import Context
 from jaxzoo.mixers.linear.rwkv import RWKVConfig, RWKVMixer, Sums, projection
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RWKV7ChannelMixConfig(RWKVConfig):
     """Config of `RWKV7ChannelMix`."""
-
-    about: ClassVar[About] = About(
-        paper="Peng et al. 2025 (Goose)",
-        url="https://arxiv.org/abs/2503.14456",
-        good_at="The MLP of RWKV-7, which also sees the previous token; it recalls nothing by itself.",
-    )
 
     hidden_width: PositiveInt | None = None
     """Hidden units; None: 4 d_model, as in the paper."""

@@ -19,11 +19,14 @@ here: `decay_denom` divides each row of the mask of powers by the root of its su
 decay numerator and denominator, their listing (`notebooks/03-31-decay.ipynb`; the mixer of the last release ignores
 the decay) the numerator alone, for which the kernels would need a second decay, of `z`. The paper gives no
 nonlinearity for the scaling; we add none.
+
+Good at: Recall at constant memory: weights that approximate softmax keep distant tokens distinct.
+Paper: Arora et al. 2024 (Based), sec. 4.1, https://arxiv.org/abs/2402.18668
 """
 
 import dataclasses
 import functools
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +38,7 @@ from jaxzoo.checked import NonNegativeFloat, PositiveInt, Rule
 from jaxzoo.layers.decay import head_decay
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.probe import show_scores
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.sharding import on_mesh
 from pallas_kernels.taylor_attention import (
     TaylorState,
@@ -54,11 +57,6 @@ TaylorLinearAttentionState = TaylorState
 class TaylorLinearAttentionConfig(MixerConfig):
     """Config of `TaylorLinearAttention`. Based 360m: n_heads=16, feature_dim=16."""
 
-    about: ClassVar[About] = About(
-        paper="Arora et al. 2024 (Based), sec. 4.1",
-        url="https://arxiv.org/abs/2402.18668",
-        good_at="Recall at constant memory: weights that approximate softmax keep distant tokens distinct.",
-    )
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     n_heads: PositiveInt = 1

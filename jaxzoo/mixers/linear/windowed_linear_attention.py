@@ -19,11 +19,14 @@ starts as the identity (Hedgehog); where f < k as f orthonormal columns times (k
 Deviations from LoLCATs: exp(s) is not divided by its largest value in the window, which would change the share of the
 window from token to token; the factor e^g stands at the linear sums, where LoLCATs has one at the window's.
 The state is the window's keys and values and, for each query head, the sums over the tokens before it.
+
+Good at: Taking over weights of trained attention: exact nearby, a state of fixed size for the rest.
+Paper: Zhang et al. 2024 (LoLCATs), https://arxiv.org/abs/2410.10254
 """
 
 import dataclasses
 import math
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +40,7 @@ from jaxzoo.layers.feature_maps import hedgehog_features, taylor_features
 from jaxzoo.layers.probe import show_scores
 from jaxzoo.layers.variables import parameter
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
-from jaxzoo.mixers.base import About, Capabilities, Context
+from jaxzoo.mixers.base import Capabilities, Context
 from jaxzoo.ops.linear_attention import LinearState, linear_attention, linear_attention_step
 from jaxzoo.ops.segments import position_in_segment
 from pallas_kernels.softmax import softmax_attention
@@ -47,11 +50,6 @@ from pallas_kernels.softmax import softmax_attention
 class WindowedLinearAttentionConfig(MultiHeadConfig):
     """Config of `WindowedLinearAttention`."""
 
-    about: ClassVar[About] = About(
-        paper="Zhang et al. 2024 (LoLCATs)",
-        url="https://arxiv.org/abs/2410.10254",
-        good_at="Taking over weights of trained attention: exact nearby, a state of fixed size for the rest.",
-    )
     promises = Capabilities(segments=True)
 
     positions: Literal["none", "rotary", "xpos"] = "rotary"

@@ -24,10 +24,13 @@ mistake: parameters trained there need the rows of `output_linear.weight.T` put 
 Zoology trains head_dim 2 with d_state = N, the length; Based, App. E.2, d_state = d / 4. Initialisation: projections
 normal, biases 0; `shift_c` uniform in +-1/sqrt(d_state), PyTorch's default of convolutions; skips normal of variance 1.
 Deviation: the diagonal SSM reaches back over the whole sequence; the authors' code cuts its filter at l_max.
+
+Good at: Recall of a few pairs, by a shift and a product; long memory without attention.
+Paper: Fu et al. 2023, https://arxiv.org/abs/2212.14052
 """
 
 import dataclasses
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -41,18 +44,13 @@ from jaxzoo.layers.linear import linear
 from jaxzoo.layers.s4d import S4D, Discretization, Spectrum, s4d_conv, s4d_prefill, s4d_step
 from jaxzoo.layers.shift_ssm import shift_conv, shift_prefill, shift_step
 from jaxzoo.layers.variables import along_last, parameter
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class H3Config(MixerConfig):
     """Config of `H3`; the defaults are those of the authors' code."""
 
-    about: ClassVar[About] = About(
-        paper="Fu et al. 2023",
-        url="https://arxiv.org/abs/2212.14052",
-        good_at="Recall of a few pairs, by a shift and a product; long memory without attention.",
-    )
     promises = Capabilities(segments=True, sequence_parallel=True, future_rounding=1e-5)
 
     d_state: PositiveInt = 64

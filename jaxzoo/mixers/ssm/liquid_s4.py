@@ -22,12 +22,15 @@ low rank, and takes b^p for b (1^T b)^(p-1), as if b u were added to every colum
 reverses the products in time, and by default (`allcombs`) takes those of the sequence's last few tokens: an output
 depends on later inputs, and no text could be generated. Its smaller learning rate for A, b and dt is left out.
 Initialisation: projection normal, its bias 0; D normal of variance 1; S4D as in its file.
+
+Good at: Smooth signals; products of neighbouring inputs in a state space model.
+Paper: Hasani et al. 2022, https://arxiv.org/abs/2209.12951
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +54,7 @@ from jaxzoo.layers.s4d import (
     s4d_step,
 )
 from jaxzoo.layers.variables import along_last, parameter
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
 from jaxzoo.sequence_parallel import behind_halo
 
@@ -59,12 +62,6 @@ from jaxzoo.sequence_parallel import behind_halo
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LiquidS4Config(MixerConfig):
     """Config of `LiquidS4`."""
-
-    about: ClassVar[About] = About(
-        paper="Hasani et al. 2022",
-        url="https://arxiv.org/abs/2209.12951",
-        good_at="Smooth signals; products of neighbouring inputs in a state space model.",
-    )
 
     d_state: PositiveInt = 64
     """Real numbers of state a channel, half as many complex ones."""

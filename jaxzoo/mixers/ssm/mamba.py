@@ -27,11 +27,14 @@ softplus of a delta that is log-uniform in [dt_min, dt_max] and at least dt_floo
 +-1/sqrt(n_taps), the other projections in +-1/sqrt(fan_in), PyTorch's default, in which Zoology too leaves this mixer.
 `out_proj` is scaled by out_init_std / init_std: in a model 1/sqrt(2 n_layers), where the public code has
 1/sqrt(n_layers).
+
+Good at: Text at constant memory: each token decides what the state keeps.
+Paper: Gu and Dao 2023, https://arxiv.org/abs/2312.00752
 """
 
 import dataclasses
 import math
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +53,7 @@ from jaxzoo.layers.causal_conv import (
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.probe import show
 from jaxzoo.layers.variables import along_last, parameter
-from jaxzoo.mixers.base import About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
 
 
@@ -58,11 +61,6 @@ from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
 class MambaConfig(MixerConfig):
     """Config of `Mamba`; the defaults are the paper's."""
 
-    about: ClassVar[About] = About(
-        paper="Gu and Dao 2023",
-        url="https://arxiv.org/abs/2312.00752",
-        good_at="Text at constant memory: each token decides what the state keeps.",
-    )
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     d_state: PositiveInt = 16

@@ -25,10 +25,13 @@ lengths are powers of two, each with a state of its own and a weight that the to
 Initialisation: exp(A_log) uniform in [1, 16], skip 1, dt_bias the inverse softplus of a delta that is log-uniform in
 [0.001, 0.1] and at least 1e-4, the convolution uniform in +-1/sqrt(n_taps). Deviation: projections start normal
 (`init_std`, `out_init_std`), PyTorch's default is uniform.
+
+Good at: Text at the speed of matrix products, with states several times larger than those of Mamba.
+Paper: Dao and Gu 2024, https://arxiv.org/abs/2405.21060
 """
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +47,7 @@ from jaxzoo.layers.linear import linear
 from jaxzoo.layers.probe import show, show_scores
 from jaxzoo.layers.short_conv import ShortConv
 from jaxzoo.layers.variables import along_last, parameter
-from jaxzoo.mixers.base import About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention_from
 from jaxzoo.ops.log_linear_attention import (
     LogLinearState,
@@ -58,12 +61,6 @@ from jaxzoo.ops.segments import position_in_segment
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mamba2Config(MixerConfig):
     """Config of `Mamba2`; the defaults are the paper's."""
-
-    about: ClassVar[About] = About(
-        paper="Dao and Gu 2024",
-        url="https://arxiv.org/abs/2405.21060",
-        good_at="Text at the speed of matrix products, with states several times larger than those of Mamba.",
-    )
 
     d_state: PositiveInt = 128
     """Width of B and C, the paper's N."""

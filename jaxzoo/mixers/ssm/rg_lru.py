@@ -22,10 +22,13 @@ RecurrentGemma: the first token of a document is not scaled by sqrt(1 - a^2), an
 Initialisation: gates normal with 1/sqrt(width of a block), their biases 0, the convolution uniform in +-1/sqrt(n_taps).
 GELU is the tanh approximation. Deviation: sqrt(1 - a^2) is at least 1e-6, so that its derivative is finite; the release
 clips the derivative instead.
+
+Good at: Text with the smallest state, one number per channel; in Griffin, windows next to it recall.
+Paper: De et al. 2024 (Griffin), https://arxiv.org/abs/2402.19427
 """
 
 import dataclasses
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +43,7 @@ from jaxzoo.layers.linear import linear
 from jaxzoo.layers.probe import show
 from jaxzoo.layers.short_conv import ShortConv
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
 from jaxzoo.ops.segments import position_in_segment
 
@@ -49,11 +52,6 @@ from jaxzoo.ops.segments import position_in_segment
 class RGLRUConfig(MixerConfig):
     """Config of `RGLRU`."""
 
-    about: ClassVar[About] = About(
-        paper="De et al. 2024 (Griffin)",
-        url="https://arxiv.org/abs/2402.19427",
-        good_at="Text with the smallest state, one number per channel; in Griffin, windows next to it recall.",
-    )
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     inner_width: PositiveInt | None = None
