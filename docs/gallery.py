@@ -106,9 +106,7 @@ def _entry(name: str, config: MixerConfig, cells: list[str]) -> str:
     module = type(config).__module__
     text = str(sys.modules[module].__doc__)
     title, equation = read_docstring(text)
-    facts = re.search(r"^Good at: (.*)\nPaper: (.*), (\S+)$", text, re.DOTALL | re.MULTILINE)
-    assert facts, f"{module}: its docstring must end with lines that begin with 'Good at:' and 'Paper:'"
-    good_at, paper, url = facts.groups()
+    good_at, paper, url = read_facts(text)
     rows = [f"| {column} | {cell} |" for column, cell in zip(COLUMNS, cells, strict=True) if cell]
     learned = re.search(rf"^\| {name} \| \S+ \| ([\d.]+)", ACCURACY.read_text(), re.MULTILINE)
     if learned:
@@ -117,7 +115,7 @@ def _entry(name: str, config: MixerConfig, cells: list[str]) -> str:
         f"# {name}",
         title,
         f"```\n{equation}\n```",
-        " ".join(good_at.split()),
+        good_at,
         f"[{paper}]({url})",
     ]
     parts += ["## Train", f"```\npython -m jaxzoo.train --config mqar/zoo --model.mixer {name}\n```"]
@@ -143,6 +141,13 @@ def _state(config: MixerConfig) -> str:
     leaves = jax.tree_util.tree_leaves_with_path(jax.eval_shape(lambda: mixer.init_state(1, capacity=LENGTH)))
     rows = [f"| `{jax.tree_util.keystr(path)[1:]}` | {leaf.shape} | {leaf.dtype} |" for path, leaf in leaves]
     return "\n".join(["| array | shape | dtype |", "| --- | --- | --- |", *rows])
+
+
+def read_facts(text: str) -> tuple[str, str, str]:
+    """What a mixer is good at, its paper, and the paper's address, which end its docstring."""
+    facts = re.search(r"^Good at: (.*)\nPaper: (.*), (\S+)$", text.strip(), re.DOTALL | re.MULTILINE)
+    assert facts, f"must end with lines that begin with 'Good at:' and 'Paper:': {text[:60]!r}"
+    return " ".join(facts[1].split()), facts[2], facts[3]
 
 
 def read_docstring(text: str) -> tuple[str, str]:

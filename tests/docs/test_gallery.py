@@ -1,11 +1,12 @@
 """Pages of the site that are made from the registries, and links between the repository's files and the site."""
 
 import re
+import sys
 
 import pytest
 
 from docs.drawings import draw_learning, draw_state, state_arrays
-from docs.gallery import ROOT, _cells, _entry, read_docstring, step_flops, task_examples
+from docs.gallery import ROOT, _cells, _entry, read_docstring, read_facts, step_flops, task_examples
 from docs.site_hook import API, MARK, MIRRORED, on_page_markdown
 from jaxzoo.mixers import MIXERS, AttentionConfig, BaseConvConfig, RetNetConfig
 from jaxzoo.tasks.demos import DEMOS
@@ -16,13 +17,18 @@ def test_the_page_of_a_mixer():
     """Kills: a page without equation, paper, cost, state or fields; a mixer that has no facts for its page."""
     config = RetNetConfig()
     text = _entry("ret_net", config, _cells(config))
-    assert f"[{config.about.paper}]({config.about.url})" in text
+    paper = "[Sun et al. 2023](https://arxiv.org/abs/2307.08621)"
+    assert f"\n\nRecent text at constant memory, with fixed decays.\n\n{paper}\n\n" in text
+    assert "```\nS_i = gamma S_{i-1} + k_i v_i^T " in text
     assert "--model.mixer ret_net\n" in text
     assert "| state, bytes | 16,388 |" in text
     assert "| accuracy on MQAR, 8 pairs, 400 steps | 0." in text
     assert "::: jaxzoo.mixers.linear.ret_net.RetNetConfig" in text
     assert "| float32 |" in text
-    assert all(kind.about.paper and kind.about.url for kind in MIXERS.values())
+    for kind in MIXERS.values():
+        docstring = str(sys.modules[kind.__module__].__doc__)
+        assert all(read_facts(docstring)), kind
+        assert all(read_docstring(docstring)), kind
 
 
 @pytest.mark.slow
