@@ -57,7 +57,7 @@ def evaluate_tasks(options: argparse.Namespace, flags: Sequence[str]) -> None:
         batch_size=options.batch_size or 8,
         report=ProgressLines("requests"),
     )
-    about = {"run": str(directory.path), "step": step, "config": to_json(asked), "max_length": model.max_length}
+    about = {"run": directory.path.name, "step": step, "config": to_json(asked), "max_length": model.max_length}
     about |= {"scorer": scorer, "limit": options.limit, "tasks": names, "data": _digests(options.data, names)}
     done = FinishedTasks(options.out, about, model)
     if options.resume:
