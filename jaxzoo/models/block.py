@@ -135,7 +135,9 @@ class Block(nnx.Module):
 
 
 class Stack(nnx.Module):
-    """`repeats` periods of blocks that are alike, scanned: their variables have a leading axis of `repeats`.
+    """`repeats` periods of blocks that are alike: their variables have a leading axis of `repeats`.
+
+    They are the body of a loop, or follow each other, as `scan_layers` says.
 
     A period that is not repeated is run as it is, without that axis.
     """
@@ -145,6 +147,7 @@ class Stack(nnx.Module):
     def __init__(self, config: LanguageModelConfig, fold: Fold, *, rngs: nnx.Rngs):
         self.repeats: int = fold.repeats
         self.remat: str = config.remat
+        self.scan_layers: bool = config.scan_layers
 
         def make(period: tuple[MixerConfig, ...], rngs: nnx.Rngs) -> nnx.List[Block]:
             return nnx.List([Block(config, mixer, rngs=rngs) for mixer in period])
@@ -194,7 +197,7 @@ class Stack(nnx.Module):
             return residual, (states, losses)
 
         # A scan of two copies every activation into a stack and out of it: a fifth of an MQAR step on a CPU.
-        unroll = self.repeats == 2
+        unroll = self.repeats == 2 or not self.scan_layers
         repeats = (jnp.arange(self.repeats), variables, states)
         if self.remat == "everything" and self.repeats > 2:
             residual, (states, losses) = _scan_in_groups(body, residual, repeats, self.repeats)

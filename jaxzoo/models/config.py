@@ -86,6 +86,10 @@ class LanguageModelConfig(Checked):
     outputs; mixer_inputs: mixers and MLPs, from the residual in front of each; period: periods of the pattern, from the
     residual in front of each; everything: periods in groups of about the root of their number, from the residual in
     front of each group."""
+    scan_layers: bool = True
+    """Compiles equal periods once, as the body of a loop, which copies what the backward pass needs into a stack and
+    out of it. False: each by itself, with the same parameters; takes longer to compile (H100, 27 layers: twice) and
+    moves fewer bytes, above all under `projections`."""
 
     def __post_init__(self) -> None:
         self.require("pattern", len(self.pattern) > 0, "must name at least one mixer")
@@ -98,6 +102,8 @@ class LanguageModelConfig(Checked):
             self.require("tie_embeddings", self.tie_embeddings, "must be True with pair_values: the head is frozen too")
         wide = self.d_model >= 4 or not self.decode_last
         self.require("d_model", wide, "must be at least 4 with decode_last, for two frequencies of the position")
+        rule = "must be True with remat='everything', which loops over groups of layers"
+        self.require("scan_layers", self.scan_layers or self.remat != "everything", rule)
         _ = self.period
         made = False
         for index, mixer in enumerate(self.layers):

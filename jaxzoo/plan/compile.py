@@ -104,6 +104,7 @@ def _without_program(program: Program, batch: Batch, topology: Topology, name: s
         device=topology.device.name,
         mesh=dict(program.mesh.shape),
         remat=config.model.remat,
+        scan_layers=config.model.scan_layers,
         dtype=config.model.dtype,
         batch_size=config.train.batch_size,
         length=batch.tokens.shape[1],

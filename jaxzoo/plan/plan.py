@@ -140,6 +140,8 @@ class Plan:
     """Seconds of lowering and compiling."""
     sources: tuple[Source, ...] = ()
     """Files by the bytes that they move, the largest first; () in plans of earlier versions."""
+    scan_layers: bool = True
+    """Whether equal layers are the body of a loop."""
     refusal: str = ""
     """Message of the compiler where the program does not fit; `memory.peak` is then the memory that it would need."""
 

@@ -54,10 +54,11 @@ def mesh_words(plan: Plan) -> str:
 
 
 def saving_words(plan: Plan) -> str:
-    """Means by which the plan saves memory."""
+    """What saves memory."""
     parts = [f"remat {plan.remat}"] if plan.remat != "nothing" else []
     parts += [f"loss chunk {plan.loss_chunk}"] if plan.loss_chunk else []
     parts += [f"{plan.accumulate} parts"] if plan.accumulate > 1 else []
+    parts += ["layers not scanned"] if not plan.scan_layers else []
     return ", ".join(parts) or "nothing"
 
 
@@ -188,6 +189,8 @@ def _to_speed_up(plan: Plan) -> Iterator[str]:
         yield f"plan it with --model.remat nothing: {free} are free, and {saved:.0%} of the FLOPs are computed again"
     elif plan.remat not in ("nothing", "projections") and memory.peak * PROJECTIONS_SAVE < memory.capacity:
         yield "plan it with --model.remat projections: outputs of matmuls are kept, and no matmul is computed again"
+    if times.bottleneck == "memory" and plan.scan_layers and plan.device in ("h100", "h200"):
+        yield "plan it with --model.no-scan-layers: activations are not copied into stacks; longer to compile"
     if times.bottleneck == "network" and plan.mesh["fsdp"] > 1:
         less = next(n for n in range(2, plan.mesh["fsdp"] + 1) if plan.mesh["fsdp"] % n == 0)
         state = (memory.params + memory.optimizer) * less

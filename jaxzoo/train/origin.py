@@ -20,7 +20,7 @@ from jaxzoo.train.trained import Which, find_run, read_merged
 
 OPTION = "--init-from"
 
-MAY_DIFFER = frozenset({"max_length", "dtype", "remat", "init_std", "out_init_std"})
+MAY_DIFFER = frozenset({"max_length", "dtype", "remat", "scan_layers", "init_std", "out_init_std"})
 """Fields of a model, besides dropout rates, that say nothing about the function that its variables stand for."""
 
 

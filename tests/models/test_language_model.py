@@ -79,6 +79,18 @@ def test_scanned_layers_equal_the_layers_one_by_one(fields, width):
     assert_close(logits[..., : config.vocab_size], unrolled_logits(model, tokens))
 
 
+@pytest.mark.parametrize("scan_layers", [True, False])
+def test_layers_with_and_without_a_loop(scan_layers):
+    """Kills: a loop where none was asked for, or none; a layer that is left out, or has another's parameters."""
+    config = hybrid_config(pattern=(GatedShortConvConfig(),), n_layers=3, scan_layers=scan_layers)
+    model, tokens = make_model(config), random_tokens(config)
+    compiled = jax.jit(lambda variables: nnx.merge(definition, variables)(tokens))
+    definition, variables = nnx.split(model)
+    lowered = compiled.lower(variables)
+    assert lowered.as_text().count("stablehlo.while") == scan_layers
+    assert_close(lowered.compile()(variables)[..., : config.vocab_size], unrolled_logits(model, tokens))
+
+
 STREAMED = (TaylorLinearAttentionConfig(n_heads=2, feature_dim=3), AttentionConfig(n_heads=2, positions="rotary"))
 """A state of fixed size and a cache."""
 
@@ -313,6 +325,10 @@ def test_configs_that_cannot_be_built_say_why_in_one_line():
         ({"mlp": "none", "parallel_residual": True}, "parallel_residual=True needs an MLP .* mlp='none' has none"),
         ({"norm": "batch"}, "LanguageModelConfig.norm='batch' must be one of 'layer', 'rms'"),
         ({"remat": "some"}, "LanguageModelConfig.remat='some' must be one of 'nothing', 'projections', "),
+        (
+            {"remat": "everything", "scan_layers": False},
+            "LanguageModelConfig.scan_layers=False must be True with remat='everything', which loops over groups",
+        ),
         ({"dtype": "float16"}, "LanguageModelConfig.dtype='float16' must be one of 'float32', 'bfloat16'"),
     ):
         with pytest.raises(ValueError, match=message) as raised:

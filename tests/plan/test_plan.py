@@ -215,6 +215,11 @@ def test_advice_to_speed_up():
     again = example(remat="period", memory=dataclasses.replace(example().memory, peak=5 * GIB))
     assert advice(again)[0].startswith("plan it with --model.remat projections: ")
     assert "remat" not in str(advice(example(remat="period")))
+    line = "plan it with --model.no-scan-layers: "
+    gpu = example(device="h100", memory_bytes=10**14)
+    assert [x.startswith(line) for x in advice(gpu)] == [True]
+    for other in (example(device="h100"), dataclasses.replace(gpu, scan_layers=False), example(memory_bytes=10**14)):
+        assert line not in str(advice(other))
 
 
 def test_program_that_is_too_large(topology, monkeypatch):
