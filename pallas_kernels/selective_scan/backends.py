@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.dispatch import Backend, hopper_objection, mesh_objection, needs_wgmma
-from pallas_kernels.selective_scan import xla
+from pallas_kernels.selective_scan import mosaic_tpu, mosaic_tpu_layout, mosaic_tpu_vjp, xla
 from pallas_kernels.selective_scan.problem import Problem
 
 KERNELS = ("mosaic_gpu", "mosaic_tpu")
@@ -56,10 +56,11 @@ def _kernel(objection: Callable[[Problem], str | None]) -> Callable[[Problem], s
 def saved_like(p: Problem, kernel: str) -> jax.ShapeDtypeStruct:
     """Shape and dtype of the states that a kernel saves.
 
-    mosaic_gpu: states (d, 16) before every 16 tokens, of lengths that are multiples of 32.
+    mosaic_tpu: states (n, d) before every block of tokens. mosaic_gpu: states (d, 16) before every 16 tokens, of
+    lengths that are multiples of 32.
     """
     if kernel == "mosaic_tpu":
-        return jax.ShapeDtypeStruct((0,), jnp.float32)
+        return jax.ShapeDtypeStruct(mosaic_tpu_layout.border_shape(p), jnp.float32)
     return jax.ShapeDtypeStruct((p.b, -(-p.t // 32) * 2, p.d, 16), jnp.bfloat16)
 
 
@@ -80,13 +81,7 @@ def _xla_backward(x, delta, a, b, c, keep, state, saved, dy, dstate, options):
     return xla.backward(x, delta, a, b, c, keep, state, dy, dstate)
 
 
-def _mosaic_tpu_objection(p: Problem) -> str | None:
-    return "the kernel does not exist yet"
-
-
 def _mosaic_tpu_forward(x, delta, a, b, c, keep, state, options, *, interpret=False):
-    from pallas_kernels.selective_scan import mosaic_tpu  # pyright: ignore
-
     save = options.save_states == "mosaic_tpu"
     y, last, saved = mosaic_tpu.forward(
         x, delta, a, b, c, keep, state, return_state=options.return_state, save_states=save, interpret=interpret
@@ -95,8 +90,6 @@ def _mosaic_tpu_forward(x, delta, a, b, c, keep, state, options, *, interpret=Fa
 
 
 def _mosaic_tpu_backward(x, delta, a, b, c, keep, state, saved, dy, dstate, options, *, interpret=False):
-    from pallas_kernels.selective_scan import mosaic_tpu, mosaic_tpu_vjp  # pyright: ignore
-
     operands = x, delta, a, b, c, keep, state
     if options.save_states != "mosaic_tpu":
         saved = mosaic_tpu.forward(*operands, return_state=False, save_states=True, interpret=interpret)[2]
@@ -142,7 +135,7 @@ BACKENDS = {
     ),
     "mosaic_tpu": Backend(
         "tpu",
-        _kernel(_mosaic_tpu_objection),
+        _kernel(mosaic_tpu_layout.objection),
         _mosaic_tpu_forward,
         _mosaic_tpu_backward,
         verified_only=True,

@@ -20,7 +20,7 @@ class Call:
     state: bool = True
     documents: bool = False
     decay: float = 1.0
-    """The largest -delta a; every third token has a small delta, and some have 0."""
+    """The largest -delta a; every third token has a small delta, some have 0, and some channels have no decay."""
     dtype: str = "float32"
     delta_dtype: str = "float32"
     seed: int = 0
@@ -34,6 +34,7 @@ class Call:
         delta = rng.random((self.b, self.t, self.d)) * size
         delta[:, 5::7] = 0
         a = -self.decay * rng.random((self.d, self.n))
+        a[::7] = 0
         arrays = [x, delta, a, b, c] + [rng.normal(size=(self.b, self.d, self.n))] * self.state
         return [_rounded(z, dtype) for z, dtype in zip(arrays, self.dtypes, strict=False)]
 
