@@ -1,13 +1,14 @@
-"""What the XLA forms of ops launch and move in programs compiled for absent devices: a JSON file, a table in docs.
+"""What ops launch and move in programs for absent devices, in XLA and with kernels: a JSON file, a table in docs.
 
 `python -m benchmarks.op_programs --ops taylor wkv4` (extra `aot`); see `--help`. Nothing runs. Shapes: 4 rows of 8,192
-tokens, 16 heads of 64 keys and values, bfloat16 with float32 decays; Taylor with 16 numbers per key, Mamba with 16
-states per channel. Counted: instructions that launch a kernel (loops unrolled), bytes between the chip and its memory
-without caches, and temporary memory. The floor is every input read and every output written once, forward; with
+tokens, 16 heads of 64 keys and values, bfloat16 with float32 decays; Taylor with 16 numbers per key, the selective scan
+with 16 numbers per channel. Counted: instructions that launch a kernel (loops unrolled), bytes between the chip and its
+memory without caches, and temporary memory. The floor is every input read and every output written once, forward; with
 backward, inputs three times and outputs twice.
 """
 
 import dataclasses
+import itertools
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -26,24 +27,14 @@ from jaxzoo.ops.linear_attention import linear_attention
 from jaxzoo.ops.wkv4 import wkv4
 from jaxzoo.plan.hlo import Hlo
 from jaxzoo.plan.memory_traffic import is_free, memory_bytes
+from pallas_kernels import certificates
+from pallas_kernels.compile_check.compiler_text import read_program
 from pallas_kernels.compile_check.targets import TARGETS
 from pallas_kernels.dispatch import lowering_for
+from pallas_kernels.selective_scan import selective_scan
 from pallas_kernels.taylor_attention import taylor_attention
 
 B, T, H, K, N = 4, 8192, 16, 64, 16
-
-
-def _mamba(x: Any, dt: Any, b: Any, c: Any, log_a: Any) -> Any:
-    """Selective scan (Mamba, Alg. 2) without its projections."""
-
-    def coefficients(tokens: Any) -> tuple[Any, Any]:
-        x, dt, b, _ = (token.astype(jnp.float32) for token in tokens)
-        return jnp.exp(-dt[..., None] * jnp.exp(log_a)), (dt * x)[..., None] * b[..., None, :]
-
-    def readout(h: Any, tokens: Any) -> Any:
-        return (h * tokens[3].astype(jnp.float32)[..., None, :]).sum(-1).astype(x.dtype)
-
-    return diagonal_scan((x, dt, b, c), coefficients, readout, jnp.zeros((B, H * K, N), jnp.float32))[0]
 
 
 def _rg_lru(a: Any, x: Any) -> Any:
@@ -59,7 +50,7 @@ BY_TOKEN, BY_CHANNEL = ((B, T, H), "float32"), ((B, T, H, K), "float32")
 CHANNELS = ((H * K,), "float32")
 OPS: dict[str, tuple[Callable[..., Any], tuple]] = {
     "taylor_attention": (
-        lambda q, k, v: taylor_attention(q, k, v, implementation="xla"),
+        taylor_attention,
         ((B, T, H, 16), (B, T, H, 16), (B, T, H, K)),
     ),
     "linear_attention": (lambda *x: linear_attention(*x)[0], TOKENS),
@@ -90,8 +81,8 @@ OPS: dict[str, tuple[Callable[..., Any], tuple]] = {
     ),
     "wkv4": (lambda k, v, w, u: wkv4(k, v, w=w, u=u)[0], ((B, T, H * K), (B, T, H * K), CHANNELS, CHANNELS)),
     "diagonal_scan, RG-LRU": (_rg_lru, ((B, T, H * K), (B, T, H * K))),
-    "diagonal_scan, Mamba": (
-        _mamba,
+    "selective_scan": (
+        lambda x, delta, b, c, log_a: selective_scan(x, delta, -jnp.exp(log_a), b, c),
         ((B, T, H * K), (B, T, H * K), (B, T, N), (B, T, N), ((H * K, N), "float32")),
     ),
 }
@@ -107,6 +98,8 @@ class BenchmarkConfig:
     """Forward alone, or with all gradients."""
     target: Literal["h100", "v5e", "v6e"] = "h100"
     """The absent device."""
+    kernels: bool = False
+    """With the Pallas kernels that serve an op, verified or not, in rows of their own; ops without are left out."""
     out: Path = Path("benchmarks/results/op_programs.json")
     """File of the numbers; those of other programs in it stay."""
 
@@ -118,16 +111,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not chosen:
         raise SystemExit(f"benchmarks.op_programs: --ops {' '.join(config.ops)} names no op; known: {', '.join(OPS)}")
     found = json.loads(config.out.read_text()) if config.out.exists() else {}
-    for name in chosen:
-        for kind in config.passes:
-            start = time.monotonic()
-            row = found[f"{name} {kind} {config.target}"] = measure(name, kind, config.target)
+    for name, kind in itertools.product(chosen, config.passes):
+        start = time.monotonic()
+        row = measure(name, kind, config.target, kernels=config.kernels)
+        if row is not None:
+            label = f"{name}, kernels" if config.kernels else name
+            found[f"{label} {kind} {config.target}"] = row
             print(f"{name}, {kind}, {config.target}: {row}, compiled in {time.monotonic() - start:.0f} s", flush=True)
             config.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def measure(name: str, kind: str, target: str) -> dict[str, int]:
-    """Launches, bytes, floor and temporary bytes of the program of an op."""
+def measure(name: str, kind: str, target: str, *, kernels: bool = False) -> dict[str, int] | None:
+    """Launches, bytes, floor and temporary bytes of the program of an op; None: it has no kernel, and should."""
     device = TARGETS[target]
     sharding = SingleDeviceSharding(device.devices()[0])
     op, shapes = OPS[name]
@@ -136,10 +131,14 @@ def measure(name: str, kind: str, target: str) -> dict[str, int]:
     size = lambda tree: sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))  # noqa: E731
     loss = lambda *x: op(*x).astype(jnp.float32).sum()  # noqa: E731
     program = (lambda *x: op(*x)) if kind == "forward" else jax.grad(loss, argnums=tuple(range(len(inputs))))
-    with lowering_for(device.platform, multiprocessors=device.cores):
+    chosen = certificates.using("all" if kernels else "")
+    with lowering_for(device.platform, multiprocessors=device.cores), chosen:
         outputs = size(jax.eval_shape(lambda *x: op(*x), *inputs))
         compiled: Any = jax.jit(program).trace(*inputs).lower(lowering_platforms=(device.platform,)).compile()
-    hlo = Hlo(compiled.as_text())
+    text = compiled.as_text()
+    if kernels and not read_program(text, {}):
+        return None
+    hlo = Hlo(text)
     return {
         "launches": launches(hlo),
         "bytes": memory_bytes(hlo),

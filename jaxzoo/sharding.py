@@ -130,7 +130,10 @@ def sequence_devices(n_tokens: int) -> int:
     return devices if n_tokens and n_tokens % devices == 0 and not mesh.manual_axes else 1
 
 
-def on_mesh(plain: Callable[..., Any], sharded: Callable[..., Any], q: jax.Array, k: jax.Array) -> Callable[..., Any]:
+Shaped = jax.Array | jax.ShapeDtypeStruct
+
+
+def on_mesh(plain: Callable[..., Any], sharded: Callable[..., Any], q: Shaped, k: Shaped) -> Callable[..., Any]:
     """The form of a kernel op for q (b, t, h, .) and k (b, t, g, .) in the current mesh.
 
     It is `sharded`, each device on its share of batch, time and heads, because the compiler cannot partition a kernel.

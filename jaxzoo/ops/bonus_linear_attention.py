@@ -4,15 +4,14 @@
 
 with a decay `a` in (0, 1] for every channel of the keys, constant (RWKV-5) or of every token (RWKV-6), and a bonus u.
 
-`linear_attention` writes first. So it is given the keys, values and decays of one token ago, the first of which add
-nothing and keep all; then its state at token i is S_{i-1}, without a division by any decay. The last token is written
-at the end.
+`linear_attention` writes first. So each token's query reads one token earlier, and the results are moved back by one
+token; the first query reads the state before the sequence.
 """
 
 import functools
 
-import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Float, Int
@@ -74,22 +73,17 @@ def _scan(
 ) -> tuple[Array, Array]:
     """`bonus_linear_attention` chunk by chunk, of queries, keys, values and decays (b or 1, t, h, k)."""
     q, k, v, log_decay = tokens
-    earlier = _one_token_ago(k)
+    reader = jnp.concatenate([q[:, 1:], jnp.zeros_like(q[:, :1])], axis=1)  # of the token after each
     if segment_ids is not None:
-        starts = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0
-        earlier = jnp.where(starts[..., None, None], jnp.zeros_like(earlier), earlier)
-    y, before = linear_attention(
-        q,
-        earlier,
-        _one_token_ago(v),
-        log_decay=_one_token_ago(log_decay),
-        segment_ids=segment_ids,
-        initial_state=LinearState(initial_state, None),
-        chunk_size=chunk_size,
+        ends = jnp.diff(segment_ids, axis=1, append=segment_ids[:, -1:]) != 0
+        reader = jnp.where(ends[..., None, None], jnp.zeros_like(reader), reader)
+    past = LinearState(initial_state, None)
+    y, after = linear_attention(
+        reader, k, v, log_decay=log_decay, segment_ids=segment_ids, initial_state=past, chunk_size=chunk_size
     )
-    y = y.astype(jnp.float32) + _own(q, k, v, bonus[None, None])
-    state = _write(before.s, k[:, -1], v[:, -1], log_decay[:, -1]) if k.shape[1] else initial_state
-    return y.astype(v.dtype), state
+    first = jnp.einsum("bthk,bhkv->bthv", q[:, :1].astype(jnp.float32), initial_state, precision=lax.Precision.HIGHEST)
+    y = jnp.concatenate([first, y[:, :-1].astype(jnp.float32)], axis=1)
+    return (y + _own(q, k, v, bonus[None, None])).astype(v.dtype), after.s
 
 
 def bonus_linear_attention_step(
@@ -118,8 +112,3 @@ def _write(state: Array, k: Array, v: Array, log_decay: Array) -> Array:
     """`Diag(a) S + k v^T` of one token."""
     k, v = k.astype(jnp.float32), v.astype(jnp.float32)
     return jnp.exp(log_decay)[..., None] * state + k[..., :, None] * v[..., None, :]
-
-
-def _one_token_ago(x: Float[Array, "b t ..."]) -> jax.Array:
-    """Zeros, then all tokens but the last."""
-    return jnp.concatenate([jnp.zeros_like(x[:, :1]), x[:, :-1]], axis=1)

@@ -140,8 +140,22 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="bonus of the token written into the state",
         path="jaxzoo/ops/bonus_linear_attention.py",
-        old="_write(before.s, k[:, -1], v[:, -1], log_decay[:, -1])",
-        new="_write(before.s, bonus[None] * k[:, -1], v[:, -1], log_decay[:, -1])",
+        old="reader, k, v, log_decay=log_decay",
+        new="reader, bonus[None, None] * k, v, log_decay=log_decay",
+        tests=("tests/ops/test_bonus_linear_attention.py",),
+    ),
+    Mutant(
+        name="bonus: a document's first query reads the document before",
+        path="jaxzoo/ops/bonus_linear_attention.py",
+        old="reader = jnp.where(ends[..., None, None], jnp.zeros_like(reader), reader)",
+        new="pass",
+        tests=("tests/ops/test_bonus_linear_attention.py",),
+    ),
+    Mutant(
+        name="bonus: the first query reads nothing",
+        path="jaxzoo/ops/bonus_linear_attention.py",
+        old="y = jnp.concatenate([first, y[:, :-1]",
+        new="y = jnp.concatenate([0 * first, y[:, :-1]",
         tests=("tests/ops/test_bonus_linear_attention.py",),
     ),
     Mutant(
