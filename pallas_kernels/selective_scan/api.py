@@ -79,18 +79,24 @@ def selective_scan(x, delta, a, b, c, *, segment_ids=None, initial_state=None, r
     if implementation == "reference":
         y, state = reference.recurrence(x, delta, a, b, c, segment_ids=segment_ids, initial_state=initial_state)
         return (y, state) if return_state else y
-    a, keep = a.astype(jnp.float32), xla.keep_of(segment_ids)
+    keep = xla.keep_of(segment_ids)
+    return scan_kept(x, delta, a, b, c, keep, initial_state, return_state=return_state, implementation=implementation)
+
+
+def scan_kept(x, delta, a, b, c, keep, state, *, return_state, implementation):
+    """`selective_scan` by any implementation but "reference", of keep (b, t) or None, as `backends.py` says."""
+    a = a.astype(jnp.float32)
     problem = problem_of(x, delta, a)
     names = choose(BACKENDS, problem, implementation, kernels=KERNELS)
     if problem.t == 0:
-        y, state = jnp.zeros(x.shape, x.dtype), initial_state
+        y = jnp.zeros(x.shape, x.dtype)
         state = jnp.zeros((problem.b, problem.d, problem.n), jnp.float32) if state is None else state
     elif names == ("xla",):
-        y, state = xla.forward(x, delta, a, b, c, keep, initial_state)
+        y, state = xla.forward(x, delta, a, b, c, keep, state)
     else:
         save = next((name for name in KERNELS if name in names and _may_run(name, implementation)), None)
         options = Options(return_state, save_states=save)
-        y, state = _scan(x, delta, a, b, c, keep, initial_state, names, problem, options)
+        y, state = _scan(x, delta, a, b, c, keep, state, names, problem, options)
     return (y, state) if return_state else y
 
 

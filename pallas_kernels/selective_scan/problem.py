@@ -1,6 +1,7 @@
 """Description of a call of the selective scan, in backends, tests and benchmarks."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -34,16 +35,19 @@ class Problem:
         return {"b": self.b, "t": self.t, "d": self.d, "n": self.n}
 
     def inputs(self, seed: int = 0) -> tuple[jax.Array, ...]:
-        """Normal x, b and c; delta log-uniform in [0.001, 0.1] and a = -1 .. -n, as Mamba initialises them."""
+        """Normal x, b and c, and delta log-uniform in [0.001, 0.1], as Mamba initialises it: x, delta, b, c."""
         keys = jax.random.split(jax.random.key(seed), 4)
         tokens, maps = (self.b, self.t, self.d), (self.b, self.t, self.n)
         x, b, c = (
             jax.random.normal(key, shape, jnp.float32).astype(self.dtype)
             for key, shape in zip(keys[:3], (tokens, maps, maps), strict=True)
         )
-        log_delta = jax.random.uniform(keys[3], tokens, jnp.float32, jnp.log(0.001), jnp.log(0.1))
-        a = -jnp.tile(jnp.arange(1, self.n + 1, dtype=jnp.float32)[None], (self.d, 1))
-        return x, jnp.exp(log_delta).astype(self.delta_dtype), a, b, c
+        log_delta = jax.random.uniform(keys[3], tokens, jnp.float32, math.log(0.001), math.log(0.1))
+        return x, jnp.exp(log_delta).astype(self.delta_dtype), b, c
+
+    def rates(self) -> jax.Array:
+        """a (d, n), -1 to -n in every channel, as Mamba initialises it."""
+        return -jnp.tile(jnp.arange(1, self.n + 1, dtype=jnp.float32)[None], (self.d, 1))
 
     def forward_bytes(self) -> float:
         """x, delta, b, c and a in, y out, once."""

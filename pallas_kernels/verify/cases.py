@@ -16,6 +16,7 @@ from pallas_kernels.gated_linear_attention import (
     reference as gated_reference,
     xla as gated_xla,
 )
+from pallas_kernels.selective_scan import backends as scan_backends, reference as scan_reference, xla as scan_xla
 from pallas_kernels.sliding_window import backends as window_backends, reference as window_reference
 from pallas_kernels.taylor_attention import backends as taylor_backends, mosaic_gpu_split, reference as taylor_reference
 from pallas_kernels.taylor_attention.problem import Problem
@@ -259,6 +260,85 @@ class GatedCase(KernelCase):
         return exactly(run, [self.last(x) for x in arrays])
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScanCase(KernelCase):
+    """y and the final state, or all gradients; that of a, a sum over rows, where there is one row."""
+
+    h: int = 1
+    g: int = 1
+    d: int = 256
+    n: int = 16
+    delta_dtype: str = "float32"
+    documents: bool = False
+
+    @property
+    def name(self) -> str:
+        kind = "backward" if self.backward else "forward"
+        words = [f"t{self.t}", f"b{self.b}", f"d{self.d}", f"n{self.n}", self.dtype, f"delta_{self.delta_dtype}"]
+        words += ["documents"] * self.documents
+        return f"selective_scan {self.implementation} {kind} {'_'.join(words)}"
+
+    @property
+    def gradients(self) -> tuple[str, ...]:
+        return tuple(x for x in ("dx", "ddelta", "da", "db", "dc", "dstate") if x != "da" or self.b == 1)
+
+    @property
+    def tolerances(self) -> dict[str, float]:
+        return self.bounds(("y", "state"), self.gradients)
+
+    def inputs(self, seed: int) -> list[np.ndarray]:
+        """[x, delta, a, b, c, state, dy, dstate]; every third token decays little, every 13th not at all."""
+        rng = np.random.default_rng(seed)
+        x, dy = (self.rounded(rng.standard_normal((self.b, self.t, self.d))) for _ in range(2))
+        b, c = (self.rounded(rng.standard_normal((self.b, self.t, self.n))) for _ in range(2))
+        size = np.where(np.arange(self.t) % 3 == 0, 1e-3, 0.5) * (np.arange(self.t) % 13 != 12)
+        delta = rng.random((self.b, self.t, self.d)) * size[:, None]
+        delta = np.asarray(np.asarray(delta, jnp.dtype(self.delta_dtype)), np.float64)
+        a = np.asarray(-2 * rng.random((self.d, self.n)), np.float32)
+        state, dstate = (np.asarray(rng.standard_normal((self.b, self.d, self.n)), np.float32) for _ in range(2))
+        a, state, dstate = (np.asarray(x, np.float64) for x in (a, state, dstate))
+        return [x, delta, a, b, c, state, dy, dstate]
+
+    def keep(self) -> jax.Array | None:
+        """Documents are of 37 tokens."""
+        ids = np.broadcast_to(np.arange(self.t, dtype=np.int32) // 37, (self.b, self.t))
+        return scan_xla.keep_of(jnp.asarray(ids) if self.documents else None)
+
+    def compiled(self, arrays, variant: Variant):
+        dtypes = (self.dtype, self.delta_dtype, "float32", self.dtype, self.dtype, "float32", self.dtype, "float32")
+        arrays = [jnp.asarray(x, dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
+        backend, how = scan_backends.BACKENDS[self.implementation], interpretation(self.implementation, variant)
+        options = scan_backends.Options(return_state=True, save_states=self.implementation)
+
+        def run(x, delta, a, b, c, state, dy, dstate, keep):
+            operands = (x, delta, a, b, c, keep, state)
+            y, last, saved = backend.forward(*operands, options=options, **how)
+            if not self.backward:
+                return [y, last]
+            found = backend.backward(*operands, saved, dy, dstate, options=options, **how)
+            return [x for i, x in enumerate(found) if i != 2 or self.b == 1]
+
+        return compile_ahead(run, *arrays, self.keep())
+
+    def last(self, x: np.ndarray) -> np.ndarray:
+        return x[-1:] if self.t > LONG and len(x) == self.b else x
+
+    def truth(self, arrays):
+        def run(x, delta, a, b, c, state, dy, dstate):
+            def form(x, delta, a, b, c, state):
+                if self.t > LONG:
+                    return scan_reference.in_blocks(x, delta, a, b, c, initial_state=state)
+                ids = jnp.arange(self.t, dtype=jnp.int32)[None] // 37 if self.documents else None
+                return scan_reference.recurrence(x, delta, a, b, c, initial_state=state, segment_ids=ids)
+
+            outputs, pull_back = jax.vjp(form, x, delta, a, b, c, state)
+            if not self.backward:
+                return outputs
+            return [x for i, x in enumerate(pull_back((dy, dstate))) if i != 2 or self.b == 1]
+
+        return exactly(run, [x if x.shape == (self.d, self.n) else self.last(x) for x in arrays])
+
+
 def interpretation(implementation: str, variant: Variant) -> dict[str, Any]:
     """Options that make a backend's kernels run on a CPU."""
     if not variant.interpret:
@@ -304,6 +384,11 @@ def _gated() -> list[dict]:
     return [*small, *long, *[x | {"channel": True} for x in channel]]
 
 
+def _scan() -> list[dict]:
+    small = [{"t": 64}, {"t": 65, "n": 8}, {"t": 72, "delta_dtype": "bfloat16"}, {"t": 200, "documents": True}]
+    return [*small, {"t": 8184, "d": 512}, {"t": 8192, "b": 4, "d": 1024}]
+
+
 def _ordered(implementation: str) -> list[KernelCase]:
     gpu = implementation == "mosaic_gpu"
     cases: list[KernelCase] = []
@@ -312,6 +397,7 @@ def _ordered(implementation: str) -> list[KernelCase]:
         cases += [TaylorCase(**both, **x) for x in _taylor(gpu=gpu)]
         cases += [WindowCase(**both, **x) for x in _window(past=63, gpu=gpu)]
         cases += [GatedCase(**both, **x) for x in _gated()]
+        cases += [ScanCase(**both, **x) for x in _scan()]
     return sorted(cases, key=lambda case: case.b * case.h * case.t)  # stable: forward before backward
 
 

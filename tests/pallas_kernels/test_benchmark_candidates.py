@@ -18,12 +18,15 @@ from pallas_kernels.benchmark import (
     ops,
     peers,
     run,
+    selective_scan as scan,
     sliding_window as window,
     softmax,
     taylor_attention as taylor,
 )
 from pallas_kernels.gated_linear_attention import reference as gated_reference, workloads as gated_workloads
 from pallas_kernels.gated_linear_attention.problem import Problem as GatedProblem
+from pallas_kernels.selective_scan import reference as scan_reference, workloads as scan_workloads
+from pallas_kernels.selective_scan.problem import Problem as ScanProblem
 from pallas_kernels.taylor_attention import reference
 from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.taylor_attention.specs import TINY
@@ -185,6 +188,24 @@ def test_gated_truth_is_the_recurrence(monkeypatch):
     assert max(relative_l2(x, y) for x, y in zip(found, wanted, strict=True)) < 1e-12
 
 
+def test_truth_of_the_scan_is_the_recurrence():
+    """Kills a state that is lost between the blocks of the truth, or tokens after the last whole one: 130 tokens."""
+    problem = ScanProblem(b=2, t=130, d=3, n=2, dtype=jnp.float32)
+    work = next(x for x in scan_workloads._group({"x": problem}, "forward_backward"))
+    inputs = work.inputs(1)
+    found = checks.expected(scan.truth, work, inputs, np.arange(2))
+
+    @jax.jit
+    def whole(x, delta, b, c, dy):
+        forward = lambda x, delta, b, c: scan_reference.recurrence(x, delta, problem.rates(), b, c)[0]  # noqa: E731
+        y, pull_back = jax.vjp(forward, x, delta, b, c)
+        return [y, *pull_back(dy)]
+
+    with jax.enable_x64(True):
+        wanted = whole(*(jnp.asarray(np.asarray(x, np.float64)) for x in inputs))
+    assert max(relative_l2(x, y) for x, y in zip(found, wanted, strict=True)) < 1e-12
+
+
 def test_decays_per_channel_are_workloads_of_their_own():
     """Kills shapes of a group that are left out because those of another have the same sizes."""
     names = ("headline", "channel")
@@ -193,7 +214,7 @@ def test_decays_per_channel_are_workloads_of_their_own():
 
 
 def test_every_default_name_exists():
-    for module in (taylor, window, gated):
+    for module in (taylor, window, gated, scan):
         for platform in ("cpu", "gpu", "tpu"):
             names = {c.name for c in module.candidates(platform)}
             assert set(module.default_names(platform)) <= names

@@ -212,11 +212,12 @@ EXPECTED = {
     "taylor_attention": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
     "sliding_window": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
     "gated_linear_attention": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
+    "selective_scan": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
 }
 """What the automatic choice takes at the headline shapes."""
 
 
-QUICK = {"b4_h16_t8192", "b4_h16_t8192_w64", "b4_h16_t8192_k128"}
+QUICK = {"b4_h16_t8192", "b4_h16_t8192_w64", "b4_h16_t8192_k128", "b4_t8192_d1024_n16"}
 """Shapes that CI compiles, one of each op."""
 
 

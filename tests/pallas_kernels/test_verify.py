@@ -8,12 +8,14 @@ import pytest
 
 from pallas_kernels.gated_linear_attention import backends as gated
 from pallas_kernels.gated_linear_attention.problem import Problem as GatedProblem
+from pallas_kernels.selective_scan import backends as scan
+from pallas_kernels.selective_scan.problem import Problem as ScanProblem
 from pallas_kernels.sliding_window import backends as window
 from pallas_kernels.sliding_window.problem import Problem as WindowProblem
 from pallas_kernels.taylor_attention import backends as taylor
 from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.verify import __main__ as command
-from pallas_kernels.verify.cases import CASES, GatedCase, TaylorCase
+from pallas_kernels.verify.cases import CASES, GatedCase, ScanCase, TaylorCase
 from tests.pallas_kernels.shared import PLATFORMS
 
 DEVICE = {"platform": "cpu", "device": "a CPU", "jax": "1", "capability": None}
@@ -87,7 +89,10 @@ def test_cases_are_served_and_ordered():
         assert len({case.name for case in cases}) == len(cases)
         for case in cases:
             sizes = {name: getattr(case, name) for name in ("b", "t", "h", "g", "dtype")}
-            if isinstance(case, TaylorCase):
+            if isinstance(case, ScanCase):
+                sizes = {name: getattr(case, name) for name in ("b", "t", "d", "n", "dtype", "delta_dtype")}
+                problem, backends = ScanProblem(**sizes), scan.BACKENDS
+            elif isinstance(case, TaylorCase):
                 problem, backends = Problem(**sizes, k=case.k, v=case.v), taylor.BACKENDS
             elif isinstance(case, GatedCase):
                 problem, backends = GatedProblem(**sizes, k=case.k, v=case.v, channel=case.channel), gated.BACKENDS
