@@ -151,7 +151,11 @@ def match_loops(
     matmuls.
 
     Loops with equal matmuls are taken in the order of both texts. A multiple of a loop's matmuls is the loop unrolled.
+    In a kernel without matmuls the longest loop is the one that the module runs most often.
     """
+    if found and module and not matmuls(kernel.code) and not any(x.wgmma for x in module):
+        longest, most = max(found, key=lambda x: x.last - x.first), max(module, key=lambda x: x.trips)
+        return {longest: [(x.warpgroup, x.trips, x.most) for x in module if x.index == most.index]}
     waiting: dict[int, list[ModuleLoop]] = collections.defaultdict(list)
     for loop in module:
         if loop.wgmma:

@@ -139,6 +139,16 @@ def test_unrolled_loops():
 
 
 @pytest.mark.full
+def test_a_kernel_without_matmuls():
+    """Kills a kernel without matmuls that takes no time, and one whose main loop is a retry of a barrier."""
+    (kernel,) = read_sass(LOOP.replace("HGMMA.64x64x16.F32.BF16", "FADD").replace("HGMMA.64x16x16.F32.BF16", "FADD"))
+    called = launch(wgmma={})
+    called.loops.insert(0, ModuleLoop(warpgroup=0, index=1, trips=2.0, most=2.0, wgmma={}))
+    (role,) = hopper.predict(kernel, called, 168, 0.0, TARGETS["h100"]).roles
+    assert (role.trips, role.instructions, role.matmuls) == (10, 8, {})
+
+
+@pytest.mark.full
 def test_unknown_trips_are_told():
     """Kills a loop that no loop of the module explains and that passes for explained."""
     assert predict(wgmma={"128": 1}).unknown_trips == 1
