@@ -11,7 +11,37 @@ WINDOW_GPU, WINDOW_TPU = (f"{WINDOW_TESTS}/test_mosaic_gpu.py",), (f"{WINDOW_TES
 
 GATED, GATED_TESTS = "pallas_kernels/gated_linear_attention", "tests/pallas_kernels/gated_linear_attention"
 
+SCAN, SCAN_TESTS = "pallas_kernels/selective_scan", "tests/pallas_kernels/selective_scan"
+
 MUTANTS: list[Mutant] = [
+    Mutant(
+        name="scan, XLA, many tokens at once: what a group adds does not decay within it",
+        path=f"{SCAN}/xla.py",
+        old="whole, own = kept * whole, kept * own + added",
+        new="whole, own = kept * whole, own + added",
+        tests=(f"{SCAN_TESTS}/test_xla.py",),
+    ),
+    Mutant(
+        name="scan, TPU: a turn is prepared in the slot of the turn that is at work",
+        path=f"{SCAN}/mosaic_tpu_layout.py",
+        old="prepare(first(2 * i + slot + 1), 1 - slot)",
+        new="prepare(first(2 * i + slot + 1), slot)",
+        tests=(f"{SCAN_TESTS}/test_mosaic_tpu.py",),
+    ),
+    Mutant(
+        name="scan, TPU: a document sees the one before it where a is 0",
+        path=f"{SCAN}/mosaic_tpu_layout.py",
+        old="SLOWEST = -1e-30",
+        new="SLOWEST = 0.0",
+        tests=(f"{SCAN_TESTS}/test_mosaic_tpu.py",),
+    ),
+    Mutant(
+        name="scan, TPU: the gradient of a decay lacks the decay",
+        path=f"{SCAN}/mosaic_tpu_vjp.py",
+        old='p = q * refs["before"]',
+        new='p = cotangent * refs["before"]',
+        tests=(f"{SCAN_TESTS}/test_mosaic_tpu.py",),
+    ),
     Mutant(
         name="gated, TPU: pairs around a chunk left out of the gradient of decays",
         path=f"{GATED}/mosaic_tpu.py",
