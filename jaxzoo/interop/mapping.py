@@ -54,6 +54,12 @@ def linears(
     return kernels * kernel + biases * bias
 
 
+def packed(theirs: str, ours: str, names: Iterable[str], transform: Transform, *, bias: bool = False) -> list[Row]:
+    """Rows of the weight of a linear layer that is several of ours, by their names, and of its bias."""
+    ends = [("weight", "kernel"), *[("bias", "bias")] * bias]
+    return [Row(f"{theirs}.{a}", tuple(f"{ours}.{name}.{b}" for name in names), transform) for a, b in ends]
+
+
 def norm(theirs: str, ours: str, transform: Transform = SAME, *, bias: bool = False) -> list[Row]:
     """Rows of the scale of a norm, and of its bias."""
     return [Row(f"{theirs}.weight", f"{ours}.scale", transform), *[Row(f"{theirs}.bias", f"{ours}.bias")] * bias]

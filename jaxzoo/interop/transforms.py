@@ -38,13 +38,10 @@ ROWS = Transform(
 """Several such vectors, and the matrix of which they are the rows (RWKV-7)."""
 
 
-def split_rows(*sizes: int, transpose: bool = True) -> Transform:
-    """Rows of one weight, shared out to several kernels (a bias: `transpose=False`)."""
+def split_rows(*sizes: int) -> Transform:
+    """Rows of one weight or bias, shared out to several kernels or biases."""
     cuts = list(np.cumsum(sizes)[:-1])
-
-    def read(x: np.ndarray) -> Arrays:
-        return tuple(part.T if transpose else part for part in np.split(x, cuts))
-
+    read = lambda x: tuple(part.T for part in np.split(x, cuts))  # noqa: E731
     return Transform("rows " + "+".join(map(str, sizes)), read, lambda *xs: (np.concatenate([x.T for x in xs]),))
 
 

@@ -143,7 +143,9 @@ def _head_conv(taps: jax.Array, extended: jax.Array, documents: jax.Array | None
         if documents is not None:
             same = own == _part(documents, w - 1 - a, t)
             delayed = jnp.where(same[:, :, None, None], delayed, 0.0)
-        return y + _weighed(delayed, taps[a])
+        if taps.ndim == 2:
+            return y + delayed * taps[a][None, None, :, None]
+        return y + jnp.einsum("btgk,gh->bthk", delayed, taps[a], precision=jax.lax.Precision.HIGHEST)
 
     y = jnp.zeros((extended.shape[0], t, *extended.shape[2:]), jnp.float32)
     if w > MOST_UNROLLED:
@@ -159,9 +161,3 @@ def _part(x: jax.Array, start: int | jax.Array, length: int) -> jax.Array:
     if isinstance(start, int):
         return jax.lax.slice_in_dim(x, start, start + length, axis=1)
     return jax.lax.dynamic_slice_in_dim(x, start, length, axis=1)
-
-
-def _weighed(x: jax.Array, tap: jax.Array) -> jax.Array:
-    if tap.ndim == 1:
-        return x * tap[None, None, :, None]
-    return jnp.einsum("btgk,gh->bthk", x, tap, precision=jax.lax.Precision.HIGHEST)

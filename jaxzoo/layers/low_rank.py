@@ -22,13 +22,12 @@ class LowRank(nnx.Module):
         d_out: int,
         *,
         std: float,
-        axis: str = "heads",
         bias: bool = False,
         activation: Activation = "none",
         rngs: nnx.Rngs,
     ) -> None:
         self.down: nnx.Linear = linear(d_in, rank, axes=("embed", None), std=std, rngs=rngs)
-        self.up: nnx.Linear = linear(rank, d_out, axes=(None, axis), std=std, bias=bias, rngs=rngs)
+        self.up: nnx.Linear = linear(rank, d_out, axes=(None, "heads"), std=std, bias=bias, rngs=rngs)
         self.activation = activation
 
     def __call__(self, x: Float[Array, "... d"]) -> Float[Array, "... d"]:

@@ -100,8 +100,8 @@ def scope(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def recording(into: Recording) -> Iterator[None]:
-    """Records what is shown inside, at trace time: the traced function must return `into.seen`."""
+def recording(into: Recording | None) -> Iterator[None]:
+    """Records what is shown inside, at trace time: the traced function must return `into.seen`; None: nothing is."""
     token = _current.set(into)
     try:
         yield
@@ -114,14 +114,9 @@ def is_recording() -> bool:
     return _current.get() is not None
 
 
-@contextlib.contextmanager
-def without_recording() -> Iterator[None]:
+def without_recording() -> contextlib.AbstractContextManager[None]:
     """Shows nothing from inside."""
-    token = _current.set(None)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+    return recording(None)
 
 
 def _checked(new: Any, old: Any, name: str) -> Any:

@@ -12,9 +12,6 @@ from flax import nnx
 
 from jaxzoo.sharding import LOGICAL_AXES
 
-DECAY, LEARNING_RATE_SCALE, IS_EMBEDDING = "decay", "learning_rate_scale", "is_embedding"
-"""Keys of a parameter's metadata; what they mean: `Traits`."""
-
 
 class Buffer(nnx.Variable[jax.Array]):
     """A variable that is not learned (random features, a codebook): in checkpoints, without gradient or decay."""
@@ -34,20 +31,10 @@ class Traits:
     """A table of embeddings (or a head), whose decay the optimizer's config decides."""
 
 
-def metadata(
-    axes: tuple[str | None, ...],
-    *,
-    decay: bool = True,
-    learning_rate_scale: float = 1.0,
-    is_embedding: bool = False,
-) -> dict[str, Any]:
-    """The metadata of a variable with these traits, as Flax's own layers take them."""
-    return {
-        LOGICAL_AXES: axes,
-        DECAY: decay,
-        LEARNING_RATE_SCALE: learning_rate_scale,
-        IS_EMBEDDING: is_embedding,
-    }
+def metadata(axes: tuple[str | None, ...], **traits: Any) -> dict[str, Any]:
+    """The metadata of a variable with these axes and other `traits` by their names, as Flax's own layers take them."""
+    known = vars(Traits(axes, **traits)).copy()
+    return {LOGICAL_AXES: known.pop("axes"), **known}
 
 
 def parameter(value: jax.Array, axes: tuple[str | None, ...], **traits: Any) -> nnx.Param[jax.Array]:
@@ -69,5 +56,5 @@ def buffer(value: jax.Array, axes: tuple[str | None, ...]) -> Buffer:
 def traits_of(variable: nnx.Variable[Any]) -> Traits:
     """The traits of a variable that has logical axes."""
     known = variable.get_metadata()
-    others = {key: known[key] for key in (DECAY, LEARNING_RATE_SCALE, IS_EMBEDDING) if key in known}
-    return Traits(known[LOGICAL_AXES], **others)
+    names = [field.name for field in dataclasses.fields(Traits)]
+    return Traits(known[LOGICAL_AXES], **{name: known[name] for name in names if name in known})

@@ -10,10 +10,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from jaxzoo.interop.families.common import matrix_shape, only
+from jaxzoo.interop.families.common import QKV, matrix_shape, only
 from jaxzoo.interop.families.gpt_neox import ACTIVATIONS
 from jaxzoo.interop.fields import Fields
-from jaxzoo.interop.mapping import Family, Row, linears, norm
+from jaxzoo.interop.mapping import Family, Row, linears, norm, packed
 from jaxzoo.interop.transforms import CONV, split_rows
 from jaxzoo.layers.mlp import MLPKind
 from jaxzoo.mixers import (
@@ -64,10 +64,8 @@ def _mlp_rows(config: LanguageModelConfig) -> list[Row]:
     """`fc1` holds the values, then the gate."""
     width, names = config.hidden_width, ("up_proj", "gate_proj") if config.mlp in GATES else ("up_proj",)
     split = split_rows(*(width,) * len(names))
-    kernels, biases = (tuple(f"{OURS}.mlp.{n}.{end}" for n in names) for end in ("kernel", "bias"))
     return [
-        Row(f"{LAYER}.mlp.fc1.weight", kernels, split),
-        *[Row(f"{LAYER}.mlp.fc1.bias", biases, split)] * config.mlp_bias,
+        *packed(f"{LAYER}.mlp.fc1", f"{OURS}.mlp", names, split, bias=config.mlp_bias),
         *linears(f"{LAYER}.mlp", f"{OURS}.mlp", {"fc2": "down_proj"}, bias=config.mlp_bias),
     ]
 
@@ -82,11 +80,9 @@ def _mixer_rows(layer: MixerConfig) -> list[Row]:
         names = {"proj_q": "q_proj", "proj_k": "k_proj", "proj_v": "v_proj", "out_proj": "out_proj"}
         return linears(theirs, MIXER, names)
     assert isinstance(layer, AttentionConfig | SlidingWindowAttentionConfig)
-    packed = split_rows(*(n * layer.head_width for n in (layer.n_heads, layer.kv_heads, layer.kv_heads)))
-    kernels, biases = (tuple(f"{MIXER}.{n}_proj.{end}" for n in "qkv") for end in ("kernel", "bias"))
+    split = split_rows(*(n * layer.head_width for n in (layer.n_heads, layer.kv_heads, layer.kv_heads)))
     return [
-        Row(f"{theirs}.Wqkv.weight", kernels, packed),
-        *[Row(f"{theirs}.Wqkv.bias", biases, packed)] * layer.qkv_bias,
+        *packed(f"{theirs}.Wqkv", MIXER, QKV, split, bias=layer.qkv_bias),
         *linears(theirs, MIXER, ("out_proj",), bias=layer.out_bias),
     ]
 

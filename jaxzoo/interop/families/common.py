@@ -15,6 +15,9 @@ GATED: Mapping[str, MLPKind] = {"silu": "swiglu", "gelu": "geglu", "gelu_pytorch
 MLP = ("gate_proj", "up_proj", "down_proj")
 """Linear layers of a gated MLP."""
 
+QKV = ("q_proj", "k_proj", "v_proj")
+"""Linear layers in front of attention."""
+
 ALIKE = ("n_heads", "kv_heads", "head_width", "qkv_bias", "out_bias", "qk_norm", "rotary_base", "positions")
 """What all attention layers of a model share."""
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jaxzoo.interop.families.common import attention_layers, read_model, written
+from jaxzoo.interop.families.common import QKV, attention_layers, read_model, written
 from jaxzoo.interop.fields import Fields
-from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm
+from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm, packed
 from jaxzoo.interop.rope import read_rope, write_rope
 from jaxzoo.interop.transforms import split_heads
 from jaxzoo.layers.mlp import MLPKind
@@ -22,13 +22,11 @@ def rows(config: LanguageModelConfig, i: int) -> list[Row]:
     """The rows of a layer."""
     layer: Any = config.layers[i]
     attention, mixer = f"{LAYER}.attention", f"{OURS}.mixer"
-    packed = split_heads(layer.n_heads, *(layer.head_width,) * 3)
-    kernels, biases = (tuple(f"{mixer}.{n}_proj.{end}" for n in "qkv") for end in ("kernel", "bias"))
+    by_head = split_heads(layer.n_heads, *(layer.head_width,) * 3)
     return [
         *norm(f"{LAYER}.input_layernorm", f"{OURS}.mixer_norm", bias=True),
         *norm(f"{LAYER}.post_attention_layernorm", f"{OURS}.mlp_norm", bias=True),
-        Row(f"{attention}.query_key_value.weight", kernels, packed),
-        *[Row(f"{attention}.query_key_value.bias", biases, packed)] * layer.qkv_bias,
+        *packed(f"{attention}.query_key_value", mixer, QKV, by_head, bias=layer.qkv_bias),
         *linears(attention, mixer, {"dense": "out_proj"}, bias=layer.out_bias),
         *linears(f"{LAYER}.mlp", f"{OURS}.mlp", MLP, bias=True),
     ]

@@ -3,7 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jaxzoo.interop.families.common import GATED, MLP, attention_layers, attentions, read_model, windows_of, written
+from jaxzoo.interop.families.common import (
+    GATED,
+    MLP,
+    QKV,
+    attention_layers,
+    attentions,
+    read_model,
+    windows_of,
+    written,
+)
 from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm
 from jaxzoo.interop.rope import read_rope, write_rope
@@ -11,7 +20,6 @@ from jaxzoo.models.config import LanguageModelConfig
 
 LAYER, OURS = "model.layers.{i}", "layers.{i}"
 PROJECTIONS = {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "o_proj": "out_proj"}
-QKV = ("q_proj", "k_proj", "v_proj")
 
 
 def rows(config: LanguageModelConfig, i: int) -> list[Row]:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jaxzoo.interop.families.common import GATED, MLP, only, read_model, written
+from jaxzoo.interop.families.common import GATED, MLP, QKV, only, read_model, written
 from jaxzoo.interop.fields import Fields
-from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm
+from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm, packed
 from jaxzoo.interop.rope import read_rope, write_rope
 from jaxzoo.interop.transforms import CONV, PLUS_ONE, split_heads
 from jaxzoo.mixers import AttentionConfig, GatedDeltaNetConfig, MixerConfig
@@ -19,18 +19,10 @@ def _delta_rows(mixer: GatedDeltaNetConfig) -> tuple[Row, ...]:
     """Rows of the projections stand by head of keys: q, k, then v and z of its heads of values; b, a likewise."""
     per_head, k = mixer.heads // mixer.n_heads, mixer.head_key
     v = per_head * mixer.head_value
-    names = ("q_proj", "k_proj", "v_proj", "gate_proj")
+    strengths = split_heads(mixer.n_heads, per_head, per_head)
     return (
-        Row(
-            f"{LINEAR}.in_proj_qkvz.weight",
-            tuple(f"{MIXER}.{n}.kernel" for n in names),
-            split_heads(mixer.n_heads, k, k, v, v),
-        ),
-        Row(
-            f"{LINEAR}.in_proj_ba.weight",
-            (f"{MIXER}.beta_proj.kernel", f"{MIXER}.decay_proj.kernel"),
-            split_heads(mixer.n_heads, per_head, per_head),
-        ),
+        *packed(f"{LINEAR}.in_proj_qkvz", MIXER, (*QKV, "gate_proj"), split_heads(mixer.n_heads, k, k, v, v)),
+        *packed(f"{LINEAR}.in_proj_ba", MIXER, ("beta_proj", "decay_proj"), strengths),
         Row(f"{LINEAR}.conv1d.weight", f"{MIXER}.conv.taps", CONV),
         Row(f"{LINEAR}.A_log", f"{MIXER}.a_log"),
         Row(f"{LINEAR}.dt_bias", f"{MIXER}.dt_bias"),
@@ -43,7 +35,7 @@ def _attention_rows(mixer: AttentionConfig) -> tuple[Row, ...]:
     """Rows of q_proj stand by head: the query, then its gate."""
     gated = split_heads(mixer.n_heads, mixer.head_width, mixer.head_width)
     return (
-        Row(f"{ATTENTION}.q_proj.weight", (f"{MIXER}.q_proj.kernel", f"{MIXER}.gate_proj.kernel"), gated),
+        *packed(f"{ATTENTION}.q_proj", MIXER, ("q_proj", "gate_proj"), gated),
         *linears(ATTENTION, MIXER, {"k_proj": "k_proj", "v_proj": "v_proj", "o_proj": "out_proj"}),
         *(row for n in ("q_norm", "k_norm") for row in norm(f"{ATTENTION}.{n}", f"{MIXER}.{n}", PLUS_ONE)),
     )

@@ -6,7 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from jaxzoo.interop.families.common import MLP, only, read_model, written
+from jaxzoo.interop.families.common import MLP, QKV, only, read_model, written
 from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm
 from jaxzoo.interop.rope import read_rope, write_rope
@@ -18,7 +18,6 @@ LAYER, OURS = "model.layers.{i}", "layers.{i}"
 MIXER = f"{LAYER}.temporal_block"
 BRANCHES = {"linear_x": "x_proj", "linear_y": "gate_proj", "linear_out": "out_proj"}
 GATES = {"input_gate": "input_gate", "recurrent_gate": "recurrence_gate"}
-PROJECTIONS = {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj"}
 
 
 def embed_scale(d_model: int) -> float:
@@ -35,7 +34,7 @@ def rows(config: LanguageModelConfig, i: int) -> list[Row]:
         *linears(f"{LAYER}.mlp_block", f"{OURS}.mlp", MLP, bias=True),
     ]
     if isinstance(layer, SlidingWindowAttentionConfig):
-        found += linears(MIXER, mixer, PROJECTIONS, bias=layer.qkv_bias)
+        found += linears(MIXER, mixer, QKV, bias=layer.qkv_bias)
         return found + linears(MIXER, mixer, {"o_proj": "out_proj"}, bias=True)
     return [
         *found,

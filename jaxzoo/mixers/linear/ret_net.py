@@ -106,11 +106,6 @@ class RetNetConfig(MixerConfig):
         """Width of all values, with the default filled in."""
         return self.value_width or self.width
 
-    @property
-    def log_gammas(self) -> np.ndarray:
-        """Logarithm of each head's decay, float64 `(h,)`."""
-        return np.log(head_decay(-5, self.n_heads) if self.gamma is None else np.full(self.n_heads, self.gamma))
-
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=12, n_heads=3, value_width=15, chunk_size=4)
@@ -172,7 +167,8 @@ class RetNet(Mixer):
         q = q * config.head_width**-0.5 if config.scaled else q
         if x.ndim == 2:
             q, k, v = (y[:, 0] for y in (q, k, v))
-        options = {"log_decay": jnp.asarray(config.log_gammas, jnp.float32), "chunk_size": config.chunk_size}
+        decay = head_decay(-5, h) if config.gamma is None else np.full(h, config.gamma)
+        options = {"log_decay": jnp.asarray(np.log(decay), jnp.float32), "chunk_size": config.chunk_size}
         before = None if state is None else LinearState(state.s, None)
         o, after = linear_attention_from(before, q, k, v, **options, segment_ids=context.segment_ids)
         y = head_norm(o, config.group_norm, eps=config.norm_eps).reshape(*x.shape[:-1], config.values)
