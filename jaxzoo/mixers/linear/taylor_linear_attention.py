@@ -26,7 +26,7 @@ Paper: Arora et al. 2024 (Based), sec. 4.1, https://arxiv.org/abs/2402.18668
 
 import dataclasses
 import functools
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ from jaxzoo.checked import NonNegativeFloat, PositiveInt, Rule
 from jaxzoo.layers.decay import head_decay
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.probe import show_scores
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.sharding import on_mesh
 from pallas_kernels.taylor_attention import (
     TaylorState,
@@ -149,9 +149,6 @@ class TaylorLinearAttention(Mixer):
             self.scale_proj: nnx.Linear = linear(d, h, axes=axes, std=std, rngs=rngs)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        return self._merge(x, self._attend(x, segment_ids=context.segment_ids))
-
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> TaylorLinearAttentionState:
@@ -159,23 +156,26 @@ class TaylorLinearAttention(Mixer):
         config = self.config
         return empty_state(batch_size, config.n_heads, config.feature_dim, config.value_width)
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: TaylorLinearAttentionState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], TaylorLinearAttentionState]:
-        y, state = self._attend(x, initial_state=state, return_state=True)
-        return self._merge(x, y), state
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: TaylorLinearAttentionState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], TaylorLinearAttentionState]:
-        y, state = taylor_attention_step(
-            state,
-            *self._project(x_t),
-            eps=self.config.eps,
-            normalize=self.config.normalize,
-            decay=self._decay(),
-        )
-        return self._merge(x_t, y), state
+    def mix(
+        self, x: Float[Array, "*b d"], state: TaylorLinearAttentionState | None, context: Context
+    ) -> tuple[Array, TaylorLinearAttentionState | None]:
+        config, (q, k, v) = self.config, self._project(x)
+        options: dict[str, Any] = {"eps": config.eps, "normalize": config.normalize, "decay": None}
+        if config.decay:
+            options["decay"] = jnp.asarray(head_decay(config.decay_const, config.n_heads), jnp.float32)
+        attend = on_mesh(taylor_attention, sharded_taylor_attention, q, k)
+        attend = functools.partial(attend, q, k, chunk_size=config.chunk_size, **options)
+        if state is None:
+            attend = functools.partial(attend, segment_ids=context.segment_ids)
+            show_scores(attend, v)
+            y = attend(v)
+        elif x.ndim == 2:
+            y, state = taylor_attention_step(state, q, k, v, **options)
+        else:
+            y, state = attend(v, initial_state=state, return_state=True)
+        if config.output_scaling:
+            y = y * self.scale_proj(x)[..., None]
+        return self.out_proj(y.reshape(*x.shape[:-1], config.n_heads * config.value_width)), state
 
     def _project(self, x: Float[Array, "... d"]) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Queries `(..., h, k)`, keys `(..., g, k)` and values `(..., g, v)`."""
@@ -186,31 +186,3 @@ class TaylorLinearAttention(Mixer):
             p(x).reshape(*x.shape[:-1], n, width) for p, n, width in zip(projections, heads, widths, strict=True)
         )
         return q, k, v
-
-    def _attend(self, x: Float[Array, "b t d"], **past):
-        """`taylor_attention` of the tokens, with its states or segment ids."""
-        q, k, v = self._project(x)
-        attend = functools.partial(
-            on_mesh(taylor_attention, sharded_taylor_attention, q, k),
-            q,
-            k,
-            eps=self.config.eps,
-            normalize=self.config.normalize,
-            decay=self._decay(),
-            chunk_size=self.config.chunk_size,
-            **past,
-        )
-        if "initial_state" not in past:
-            show_scores(attend, v)
-        return attend(v)
-
-    def _merge(self, x: Float[Array, "... d"], y: Float[Array, "... h v"]) -> Float[Array, "... d"]:
-        """Scales the heads, joins them and projects back to the model width."""
-        if self.config.output_scaling:
-            y = y * self.scale_proj(x)[..., None]
-        return self.out_proj(y.reshape(*x.shape[:-1], self.config.n_heads * self.config.value_width))
-
-    def _decay(self) -> Float[Array, "h"] | None:
-        if not self.config.decay:
-            return None
-        return jnp.asarray(head_decay(self.config.decay_const, self.config.n_heads), jnp.float32)

@@ -44,7 +44,7 @@ from jaxzoo.layers.linear import linear
 from jaxzoo.layers.s4d import S4D, Discretization, Spectrum, s4d_conv, s4d_prefill, s4d_step
 from jaxzoo.layers.shift_ssm import shift_conv, shift_prefill, shift_step
 from jaxzoo.layers.variables import along_last, parameter
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,14 +138,6 @@ class H3(Mixer):
         self.out_proj: nnx.Linear = linear(d, d, axes=("heads", "embed"), std=config.out_std, bias=True, rngs=rngs)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        k, ids = self.k_proj(x), context.segment_ids
-        products = self._products(x, k, shift_conv(k, *self._shift(), segment_ids=ids))
-        if ids is not None:
-            ids = jnp.repeat(ids, self.config.head_dim**2, axis=0)
-        s = s4d_conv(_fold(products), self.s4d(self.config.discretization), segment_ids=ids)
-        return self._merge(x, products, s.reshape(products.shape))
-
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> H3State:
         """Zeros, float32 whatever `dtype` says."""
         config = self.config
@@ -153,42 +145,29 @@ class H3(Mixer):
         register = jnp.zeros((batch_size, config.d_state, config.width), jnp.float32)
         return H3State(register, jnp.zeros((batch_size, *products), jnp.float32))
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: H3State, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], H3State]:
-        k = self.k_proj(x)
-        shifted, register = shift_prefill(k, *self._shift(), state.register)
-        products = self._products(x, k, shifted)
-        before = state.x.reshape(-1, *state.x.shape[3:])
-        s, after = s4d_prefill(_fold(products), self.s4d(self.config.discretization), before)
-        return self._merge(x, products, s.reshape(products.shape)), H3State(register, after.reshape(state.x.shape))
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: H3State, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], H3State]:
-        k = self.k_proj(x_t)
-        shifted, register = shift_step(k, *self._shift(), state.register)
-        products = self._products(x_t, k, shifted)
-        before = state.x.reshape(-1, *state.x.shape[3:])
-        s, after = s4d_step(products.reshape(-1, self.config.heads), self.s4d(self.config.discretization), before)
-        return self._merge(x_t, products, s.reshape(products.shape)), H3State(register, after.reshape(state.x.shape))
-
-    def _shift(self) -> tuple[jax.Array, jax.Array]:
-        """B and C of the shift SSM."""
+    def mix(self, x: Float[Array, "*b d"], state: H3State | None, context: Context) -> tuple[Array, H3State | None]:
+        config, ids, k = self.config, context.segment_ids, self.k_proj(x)
         c = self.shift_c[...]
-        return (self.shift_b[...] if self.config.learn_shift_b else _first_basis_vector(*c.shape)), c
-
-    def _products(self, x: jax.Array, k: jax.Array, shifted: jax.Array) -> Float[Array, "b k v ... h"]:
-        """`k' v^T` of every head."""
+        b = self.shift_b[...] if config.learn_shift_b else _first_basis_vector(*c.shape)
+        if state is None:
+            shifted = shift_conv(k, b, c, segment_ids=ids)
+        else:
+            shifted, register = (shift_step if x.ndim == 2 else shift_prefill)(k, b, c, state.register)
+            state = state._replace(register=register)
         v = self._by_head(self.v_proj(x))
         k = self._by_head(shifted + k * along_last(self.skip_k[...], k))
-        return k[:, :, None] * v[:, None]
-
-    def _merge(self, x: jax.Array, products: jax.Array, s: jax.Array) -> Float[Array, "b ... d"]:
-        """Adds the skip, reads by q, joins the heads and projects them back to the model width."""
-        s = s + products * along_last(self.skip[...], products)
+        products = k[:, :, None] * v[:, None]  # k' v^T of every head, (b, k, v, ..., h)
+        # Every product of a head's channels is a row of the batch: they share the head's SSM.
+        rows, system = products.reshape(-1, *products.shape[3:]), self.s4d(config.discretization)
+        if state is None:
+            s = s4d_conv(rows, system, segment_ids=None if ids is None else jnp.repeat(ids, config.head_dim**2, axis=0))
+        else:
+            before = state.x.reshape(-1, *state.x.shape[3:])
+            s, after = (s4d_step if x.ndim == 2 else s4d_prefill)(rows, system, before)
+            state = state._replace(x=after.reshape(state.x.shape))
+        s = s.reshape(products.shape) + products * along_last(self.skip[...], products)
         o = (self._by_head(self.q_proj(x))[:, :, None] * s).sum(1)
-        return self.out_proj(jnp.moveaxis(o, 1, -1).reshape(x.shape))
+        return self.out_proj(jnp.moveaxis(o, 1, -1).reshape(x.shape)), state
 
     def _by_head(self, y: Float[Array, "b ... d"]) -> Float[Array, "b k ... h"]:
         """The channels of a head after the batch, the heads last."""
@@ -198,9 +177,3 @@ class H3(Mixer):
 def _first_basis_vector(w: int, d: int) -> jax.Array:
     """e_1 of every channel."""
     return jnp.zeros((w, d), jnp.float32).at[0].set(1.0)
-
-
-def _fold(products: Float[Array, "b k v t h"]) -> Float[Array, "n t h"]:
-    """Every product of a head's channels as a row of the batch: they share the head's SSM."""
-    b, k, v, t, h = products.shape
-    return products.reshape(b * k * v, t, h)

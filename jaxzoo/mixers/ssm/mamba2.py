@@ -202,75 +202,63 @@ class Mamba2(Mixer):
     def mix(
         self, x: Float[Array, "*b d"], state: Mamba2State | Mamba2LevelsState | None, context: Context
     ) -> tuple[Array, Mamba2State | Mamba2LevelsState]:
-        ids, inner = context.segment_ids, self.config.inner
-        z, inputs, dt = jnp.split(self.in_proj(x), (inner, inner + self.config.convolved), axis=-1)
+        config, ids = self.config, context.segment_ids
+        inner, state_width = config.inner, config.n_groups * config.d_state
+        z, inputs, dt = jnp.split(self.in_proj(x), (inner, inner + config.convolved), axis=-1)
+        dt, levels = dt[..., : config.heads], dt[..., config.heads :]
         convolved, history = self.conv(inputs, None if state is None else state.history, segment_ids=ids)
-        tokens, u = self._select(convolved, dt)
-        if self.config.n_levels:
-            y, after = self._read_levels(tokens, None if state is None else LogLinearState(*state[1:]), ids)
+        u, b, c = jnp.split(convolved, (inner, inner + state_width), axis=-1)
+        u = u.reshape(*u.shape[:-1], config.heads, config.head_width)
+        b, c = (y.reshape(*y.shape[:-1], config.n_groups, config.d_state) for y in (b, c))
+        delta = time_step(dt, self.dt_bias[...])
+        if config.dt_limit is not None:
+            delta = jnp.clip(delta, *config.dt_limit)
+        log_decay = -jnp.exp(along_last(self.a_log[...], delta)) * delta
+        du = (u.astype(jnp.float32) * delta[..., None]).astype(u.dtype)
+        if config.n_levels:
+            sums = None if state is None else LogLinearState(*state[1:])
+            y, after = self._read_levels(sums, c, b, du, log_decay, levels, ids)
             return self._merge(y, u, z), Mamba2LevelsState(history, *after)
-        before, (c, b, du, log_decay, _) = None if state is None else LinearState(state.s, None), tokens
+        before = None if state is None else LinearState(state.s, None)
         y, after = linear_attention_from(before, c, b, du, log_decay=log_decay, segment_ids=ids)
         return self._merge(y, u, z), Mamba2State(history, after.s)
 
     def _read_levels(
-        self, tokens: "_Tokens", sums: LogLinearState | None, segment_ids: Int[Array, "b t"] | None
+        self,
+        sums: LogLinearState | None,
+        c: Float[Array, "... g k"],
+        b: Float[Array, "... g k"],
+        du: Float[Array, "... h v"],
+        log_decay: Float[Array, "... h"],
+        levels: Float[Array, "... levels"],
+        segment_ids: Int[Array, "b t"] | None,
     ) -> tuple[Array, LogLinearState]:
-        """Outputs `(..., h, v)`, and the sums after the last token."""
-        assert tokens.scales is not None
-        c, b = (jnp.repeat(y, self.config.heads // self.config.n_groups, axis=-2) for y in (tokens.c, tokens.b))
-        options: dict[str, Any] = {"log_decay": tokens.log_decay, "scales": tokens.scales}
-        if sums is not None and tokens.du.ndim == 3:
-            return log_linear_attention_step(sums, c, b, tokens.du, **options)
+        """Outputs `(..., h, v)`, and the sums after the last token, by the logits of all heads' levels."""
+        config = self.config
+        scale = self.level_scale[...].reshape((1,) * (du.ndim - 2) + (config.heads, -1))
+        scales = jax.nn.softplus(scale * levels.astype(jnp.float32).reshape(*log_decay.shape, config.n_levels))
+        c, b = (jnp.repeat(y, config.heads // config.n_groups, axis=-2) for y in (c, b))
+        options: dict[str, Any] = {"log_decay": log_decay, "scales": scales}
+        if sums is not None and du.ndim == 3:
+            return log_linear_attention_step(sums, c, b, du, **options)
         if sums is not None:
-            return log_linear_attention(c, b, tokens.du, **options, state=sums)
-        options["log_decay"] = show("log_decay", tokens.log_decay)
+            return log_linear_attention(c, b, du, **options, state=sums)
+        options["log_decay"] = show("log_decay", log_decay)
         places = None if segment_ids is None else position_in_segment(segment_ids)
 
         def read(du: Float[Array, "b t h v"]) -> tuple[Array, LogLinearState]:
             start = self._no_levels(du.shape[0], du.shape[-1])
             return log_linear_attention(c, b, du, **options, state=start, places=places)
 
-        show_scores(lambda du: read(du)[0], tokens.du)
-        return read(tokens.du)
+        show_scores(lambda du: read(du)[0], du)
+        return read(du)
 
     def _no_levels(self, batch_size: int, v_dim: int) -> LogLinearState:
         config = self.config
         return empty_log_linear_state(batch_size, config.n_levels, config.heads, config.d_state, v_dim)
-
-    def _select(self, convolved: Array, dt: Array) -> "tuple[_Tokens, Array]":
-        """The tokens of the recurrence, and x `(..., h, v)`, from what is convolved and the logits of time step and
-        levels."""
-        config = self.config
-        inner, state = config.inner, config.n_groups * config.d_state
-        u, b, c = jnp.split(convolved, (inner, inner + state), axis=-1)
-        u = u.reshape(*u.shape[:-1], config.heads, config.head_width)
-        groups = (config.n_groups, config.d_state)
-        b, c = (y.reshape(*y.shape[:-1], *groups) for y in (b, c))
-        dt, levels = dt[..., : config.heads], dt[..., config.heads :]
-        delta = time_step(dt, self.dt_bias[...])
-        if config.dt_limit is not None:
-            delta = jnp.clip(delta, *config.dt_limit)
-        log_decay = -jnp.exp(along_last(self.a_log[...], delta)) * delta
-        scales = None
-        if config.n_levels:
-            scale = self.level_scale[...].reshape((1,) * (dt.ndim - 1) + (config.heads, -1))
-            scales = jax.nn.softplus(scale * levels.astype(jnp.float32).reshape(*dt.shape, config.n_levels))
-        du = (u.astype(jnp.float32) * delta[..., None]).astype(u.dtype)
-        return _Tokens(c, b, du, log_decay, scales), u
 
     def _merge(self, y: Float[Array, "... h v"], u: Float[Array, "... h v"], z: Float[Array, "... d"]) -> Array:
         """Adds the skip, gates and normalizes, and projects back to the model width."""
         skip = self.skip[...].astype(u.dtype).reshape(self.config.heads, -1)
         y = (y + u * skip.reshape((1,) * (u.ndim - 2) + skip.shape)).reshape(z.shape)
         return self.out_proj(self.norm(y, z) if self.config.normalize else y * jax.nn.silu(z))
-
-
-class _Tokens(NamedTuple):
-    """What tokens say of the recurrence."""
-
-    c: Array  # (..., g, k)
-    b: Array
-    du: Array  # delta x, (..., h, v)
-    log_decay: Array  # (..., h), float32
-    scales: Array | None  # of levels, (..., h, levels), float32
