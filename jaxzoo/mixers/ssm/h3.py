@@ -158,7 +158,8 @@ class H3(Mixer):
         k = self._by_head(shifted + k * along_last(self.skip_k[...], k))
         products = k[:, :, None] * v[:, None]  # k' v^T of every head, (b, k, v, ..., h)
         # Every product of a head's channels is a row of the batch: they share the head's SSM.
-        rows, system = products.reshape(-1, *products.shape[3:]), self.s4d(config.discretization)
+        rows = products.reshape(x.shape[0] * config.head_dim**2, *products.shape[3:])
+        system = self.s4d(config.discretization)
         if state is None:
             s = s4d_conv(rows, system, segment_ids=None if ids is None else jnp.repeat(ids, config.head_dim**2, axis=0))
         else:
