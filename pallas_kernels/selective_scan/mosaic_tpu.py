@@ -14,15 +14,11 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pallas_kernels.mosaic_tpu_lanes import matmul
-from pallas_kernels.selective_scan.mosaic_tpu_layout import (
-    GROUP,
-    Arrays,
-    Geometry,
+from pallas_kernels.selective_scan.mosaic_tpu_layout import GROUP, Arrays, Geometry, call, make_geometry
+from pallas_kernels.selective_scan.mosaic_tpu_turns import (
     begin,
-    call,
     finish,
     in_turns,
-    make_geometry,
     operands,
     over,
     spread,

@@ -22,16 +22,12 @@ from jax.experimental import pallas as pl
 
 from pallas_kernels.mosaic_tpu_lanes import matmul, matmul_nt
 from pallas_kernels.selective_scan.mosaic_tpu import scan_group
-from pallas_kernels.selective_scan.mosaic_tpu_layout import (
-    GROUP,
-    Arrays,
-    Geometry,
+from pallas_kernels.selective_scan.mosaic_tpu_layout import GROUP, Arrays, Geometry, call, make_geometry
+from pallas_kernels.selective_scan.mosaic_tpu_turns import (
     begin,
-    call,
     finish,
     fold,
     in_turns,
-    make_geometry,
     operands,
     over,
     own_token,

@@ -23,7 +23,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="scan, TPU: a turn is prepared in the slot of the turn that is at work",
-        path=f"{SCAN}/mosaic_tpu_layout.py",
+        path=f"{SCAN}/mosaic_tpu_turns.py",
         old="prepare(first(2 * i + slot + 1), 1 - slot)",
         new="prepare(first(2 * i + slot + 1), slot)",
         tests=(f"{SCAN_TESTS}/test_mosaic_tpu.py",),
