@@ -28,7 +28,7 @@ API = {
     "Mixer contract": ("jaxzoo.mixers.base", "jaxzoo.testing"),
     "Operations": (
         *(f"jaxzoo.ops.{file.stem}" for file in sorted((ROOT / "jaxzoo/ops").glob("[a-z]*.py"))),
-        *tuple(f"pallas_kernels.{op}.api" for op in ("taylor_attention", "sliding_window", "gated_linear_attention")),
+        *(f"pallas_kernels.{file.parent.name}.api" for file in sorted((ROOT / "pallas_kernels").glob("*/api.py"))),
     ),
     "Models": ("jaxzoo.models.config", "jaxzoo.models.language_model", "jaxzoo.models.accounting"),
     "Configuration": ("jaxzoo.config", "jaxzoo.checked"),
