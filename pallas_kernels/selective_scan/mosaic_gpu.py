@@ -3,9 +3,9 @@
     h_t = keep_t exp(delta_t a) h_{t-1} + delta_t x_t b_t         y_t = sum_n c_t[n] h_t[n]
 
 The hardware has 16 exponentials per cycle and multiprocessor: that is the bound, above that of bytes. No tensor core
-helps, since a state is used once. TMA brings chunks of tokens into a ring of shared memory. The tokens of a chunk are
-unrolled: all exponentials of a chunk are independent of its states, and outputs are stored after the last of them,
-for stores would hold back loads of later tokens.
+helps, since a state is used once. TMA brings chunks of tokens into a ring of shared memory. `SAVED` tokens are
+unrolled, since their exponentials are independent of the states, and their outputs stored after the last of them, since
+a store holds back later loads.
 
 Pallas' own barriers are off: `commit_smem` after the outputs of a chunk is a barrier, after which its slot of the ring
 is loaded again, and the wait for the copy of earlier outputs another.
@@ -59,19 +59,17 @@ def forward(x, delta, a, b, c, keep, state, *, return_state, save_states, interp
             slot, buffer = (lax.rem(position, jnp.int32(n)) for n in (STAGES, 2))
             plgpu.barrier_wait(r.full.at[slot])
             plgpu.wait_smem_to_gmem(1, wait_read_only=True)
-            tokens = Tokens(r, slot, given.documents)
-            h, outputs = _chunk(tokens, rate, h, lambda i, h: save(position, i, h))
-            for i, y in enumerate(outputs):
-                r.y_s[buffer, i] = y.astype(x.dtype)
+            for piece in range(CHUNK // SAVED):
+                if save_states:
+                    r.states[batch, position * (CHUNK // SAVED) + piece, channels] = h.astype(jnp.bfloat16)
+                tokens = range(piece * SAVED, (piece + 1) * SAVED)
+                h, outputs = _tokens(Tokens(r, slot, given.documents), tokens, rate, h)
+                for i, y in zip(tokens, outputs, strict=True):
+                    r.y_s[buffer, i] = y.astype(x.dtype)
             plgpu.commit_smem()
             ring.refill(position)
             plgpu.copy_smem_to_gmem(r.y_s.at[buffer], r.y.at[batch, pl.ds(position * CHUNK, CHUNK), channels])
             return h
-
-        def save(position, i, h):
-            """Of the state before token i of a chunk."""
-            if save_states and i % SAVED == 0:
-                r.states[batch, position * (CHUNK // SAVED) + i // SAVED, channels] = h.astype(jnp.bfloat16)
 
         h = lax.fori_loop(0, chunks, chunk, zero_state() if state is None else load_state(r.start.at[batch, channels]))
         plgpu.wait_smem_to_gmem(0)
@@ -95,12 +93,11 @@ def forward(x, delta, a, b, c, keep, state, *, return_state, save_states, interp
     return found["y"][:, : x.shape[1]], last, found.get("states")
 
 
-def _chunk(tokens: Tokens, rate, h, save):
-    """The state after a chunk, and its outputs (32,) float32."""
-    every, outputs = range(CHUNK), []
-    deltas, xs, bs, cs = tokens.channels("delta", every), tokens.channels("x", every), tokens.b(every), tokens.c(every)
-    for i in every:
-        save(i, h)
-        h = tokens.decay(deltas[i], rate, i) * h + by_channel(deltas[i] * xs[i]) * by_state(bs[i])
-        outputs.append(jnp.sum(h * by_state(cs[i]), axis=1))
+def _tokens(given: Tokens, tokens: range, rate, h):
+    """The state after some tokens, and their outputs (32,) float32."""
+    outputs = []
+    deltas, xs = given.channels("delta", tokens), given.channels("x", tokens)
+    for i, delta, x, b, c in zip(tokens, deltas, xs, given.b(tokens), given.c(tokens), strict=True):
+        h = given.decay(delta, rate, i) * h + by_channel(delta * x) * by_state(b)
+        outputs.append(jnp.sum(h * by_state(c), axis=1))
     return h, outputs

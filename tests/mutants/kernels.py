@@ -43,6 +43,27 @@ MUTANTS: list[Mutant] = [
         tests=(f"{SCAN_TESTS}/test_mosaic_tpu.py",),
     ),
     Mutant(
+        name="scan, GPU: the second state that a chunk saves takes the place of its first",
+        path=f"{SCAN}/mosaic_gpu.py",
+        old="(CHUNK // SAVED) + piece, channels]",
+        new="(CHUNK // SAVED), channels]",
+        tests=(f"{SCAN_TESTS}/test_mosaic_gpu.py",),
+    ),
+    Mutant(
+        name="scan, GPU: db and dc of tokens 4 to 7 are those of 0 to 3",
+        path=f"{SCAN}/mosaic_gpu_vjp.py",
+        old="+ i * TOGETHER % COLUMNS",
+        new="+ 0",
+        tests=(f"{SCAN_TESTS}/test_mosaic_gpu.py",),
+    ),
+    Mutant(
+        name="scan, GPU: the gradient of delta lacks that of the decay",
+        path=f"{SCAN}/mosaic_gpu_vjp.py",
+        old="jnp.sum(w * rate, axis=1) / LOG2_E + by_x * x",
+        new="by_x * x",
+        tests=(f"{SCAN_TESTS}/test_mosaic_gpu.py",),
+    ),
+    Mutant(
         name="gated, TPU: pairs around a chunk left out of the gradient of decays",
         path=f"{GATED}/mosaic_tpu.py",
         old="written.sum(0, keepdims=True) + (kept * state).sum(0, keepdims=True)",

@@ -37,10 +37,10 @@ def case(t, **options):
 @pytest.mark.parametrize(
     "call",
     [
-        case(40, d=64, documents=True),
+        case(70, d=64, documents=True),
         full(case(1, state=False)),
         full(case(17, n=8, delta_dtype="bfloat16")),
-        full(case(70, b=2, decay=60.0, documents=True)),
+        full(case(65, b=2, decay=60.0, documents=True)),
         slow(case(200, d=96, state=False, n=8)),
     ],
     ids=str,
