@@ -69,7 +69,7 @@ def in_turns(g: Geometry, prepare: Callable, work: Callable, *, backwards: bool 
 def spread(refs, name: str, g: Geometry, first, slot: int):
     """Numbers of b or c of a turn over the lanes, refs["spread"][slot, token of the turn] (n, 128)."""
     tile = pl.multiple_of(first & -LANES, LANES)
-    x = pltpu.roll(refs[name][0, :, pl.ds(tile, LANES)], LANES - (first & (LANES - 1)), 1)
+    x = pltpu.roll(refs[name][0, :, pl.ds(tile, LANES)], -first & (LANES - 1), 1)
     for j in range(g.turn):
         refs["spread"][slot, j] = jnp.broadcast_to(x[:, j : j + 1], (g.n, LANES))
 

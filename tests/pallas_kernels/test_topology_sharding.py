@@ -12,6 +12,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from pallas_kernels.compile_check.compiler_text import read_program
 from pallas_kernels.gated_linear_attention import sharded_gated_linear_attention
 from pallas_kernels.gated_linear_attention.problem import Problem as GatedProblem
+from pallas_kernels.selective_scan import sharded_selective_scan
+from pallas_kernels.selective_scan.problem import Problem as ScanProblem
 from pallas_kernels.sliding_window import sharded_sliding_window_attention
 from pallas_kernels.sliding_window.problem import Problem as WindowProblem
 from pallas_kernels.taylor_attention import sharded_taylor_attention, taylor_feature_count
@@ -32,6 +34,7 @@ class Op(NamedTuple):
 
 SPEC = Problem(b=4, t=8192, h=16, k=16, v=64)
 WINDOW = WindowProblem(b=4, t=8192, h=16, k=64, v=64, window=64)
+SCAN = ScanProblem(b=4, t=2048, d=2048, n=16)
 OPS = {
     "taylor": Op(functools.partial(sharded_taylor_attention), SPEC, {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"}),
     "window": Op(
@@ -146,3 +149,29 @@ def test_an_exchange_is_seen(target):
     kinds, shapes = collectives(text)
     assert kinds
     assert max(int(np.prod(shape)) for shape in shapes) >= SPEC.b * SPEC.t * SPEC.h * SPEC.k // 8
+
+
+@targets()
+def test_a_scan_sums_gradients_of_what_channels_share(target):
+    """Kills an all-gather around the kernels of the scan: all that is passed are sums of the gradients of b and c."""
+    mesh, spec = Mesh(np.array(target.devices(8)).reshape(4, 2), ("x", "y")), SCAN
+    tokens, maps = (NamedSharding(mesh, P(*names)) for names in (("x", None, "y"), ("x",)))
+
+    def run(dy, *inputs):
+        def scan(x, delta, b, c):
+            axes = {"batch_axes": ("x",), "channel_axes": ("y",)}
+            return sharded_selective_scan(x, delta, spec.rates(), b, c, mesh=mesh, **axes)
+
+        y, pull_back = jax.vjp(scan, *inputs)
+        return y, pull_back(dy)
+
+    shardings = (tokens, tokens, maps, maps)
+    arrays = jax.eval_shape(spec.inputs)
+    inputs = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s) for x, s in zip(arrays, shardings, strict=True)]
+    traced = jax.jit(run, out_shardings=(tokens, shardings)).trace(inputs[0], *inputs)
+    text = traced.lower(lowering_platforms=(target.platform,)).compile().as_text()
+    taken = {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"}[target.platform]
+    assert {kernel.implementation for kernel in read_program(text, {})} == {taken}
+    kinds, shapes = collectives(text)
+    assert kinds == {"all-reduce"}
+    assert max(int(np.prod(shape)) for shape in shapes) <= 2 * spec.b // 4 * spec.t * spec.n  # both in one, or not
