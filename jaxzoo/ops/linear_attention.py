@@ -73,8 +73,7 @@ def linear_attention(
         squares: a sum of signed products of features rounds small weights away, or below 0.
       chunk_size: chunk length; changes the speed alone.
 
-    On devices where they are verified, Pallas kernels serve decays per head and token or per channel, without
-    `normalize`.
+    On devices where they are verified, Pallas kernels serve what has neither `normalize` nor `squares`.
 
     Returns:
       y in the dtype of `v`, and the state after the last token. O(t (chunk_size + k) v) time a head, and memory for
@@ -94,9 +93,10 @@ def linear_attention(
         log_decay = None if log_decay is None else show("log_decay", log_decay)
         again = functools.partial(linear_attention, q, k, log_decay=log_decay, normalize=normalize, eps=eps)
         show_scores(lambda unit: again(unit, segment_ids=segment_ids, squares=squares)[0], v)
-    if not normalize and log_decay is not None and _kernels_may_run():
+    if not normalize and squares is None and _kernels_may_run():
         attend = on_mesh(gated_linear_attention, sharded_gated_linear_attention, v, k)
-        decays = log_decay[..., 0] if log_decay.shape[-1] == 1 else log_decay
+        decays = jnp.zeros((1, 1, 1, 1)) if log_decay is None else log_decay
+        decays = decays[..., 0] if decays.shape[-1] == 1 else decays
         decays = jnp.broadcast_to(decays, (b, t, h, *decays.shape[3:]))
         y, s = attend(q, k, v, decays, segment_ids=segment_ids, initial_state=state.s, return_state=True)
         return y, LinearState(s, None)

@@ -248,16 +248,19 @@ def test_rows_of_a_large_batch_are_those_of_a_small_one(default_compilation):
         np.testing.assert_allclose(answer(q[:b], k[:b], v[:b]), small[:b], atol=1e-5)
 
 
-def test_kernels_serve_decays_of_tokens_and_channels():
-    """Kills: a mixer that misses its verified kernel, or takes one that knows no normalizer; heads of q and k that are
-    repeated before it; decays per channel on a GPU that miss its kernels."""
+def test_kernels_serve_what_they_know():
+    """Kills: a mixer that misses its verified kernel, or takes one that knows no normalizer or square; heads of q and k
+    that are repeated before it; decays per channel on a GPU that miss its kernels."""
 
-    def program(q_heads: int, decay: tuple[int, ...], *, normalize: bool = False, platform: str = "tpu") -> str:
-        shapes = ((q_heads, 64), (2, 64), decay)
+    def program(q_heads: int, decay: tuple[int, ...] | None, *, platform: str = "tpu", **options) -> str:
+        shapes = ((q_heads, 64), (2, 64), decay or (2,))
         q, v, log_decay = (jax.ShapeDtypeStruct((1, 128, *x), jnp.bfloat16) for x in shapes)
 
         def run(q, v, log_decay):
-            return linear_attention(q, q, v, log_decay=log_decay, normalize=normalize)[0]
+            squares = (q, q) if options.get("squares") else None
+            return linear_attention(
+                q, q, v, log_decay=log_decay if decay else None, squares=squares, normalize="normalize" in options
+            )[0]
 
         with lowering_for(platform), certificates.using("all"):
             return lowered(run, (q, v, log_decay), platform)
@@ -269,7 +272,9 @@ def test_kernels_serve_decays_of_tokens_and_channels():
         "(tensor<1x128x64xbf16>, tensor<1x128x64xbf16>, tensor<1x128x128xbf16>"
     )
     assert operands(program(2, (2, 64))).startswith("(" + 3 * "tensor<1x128x128xbf16>, " + "tensor<1x128x128xf32>")
+    assert "tpu_custom_call" in program(2, None)
     assert "tpu_custom_call" not in program(1, (2,), normalize=True)
+    assert "tpu_custom_call" not in program(2, None, squares=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("jaxzoo.ops.linear_attention.gated_linear_attention", None)
         with pytest.raises(TypeError, match="NoneType"):
