@@ -1,0 +1,79 @@
+"""The implementations of the recurrence over chunks, under one contract.
+
+    objection(problem) -> why the implementation cannot serve this problem, or None
+    forward(x, read, write, mix, keep, state, options) -> y, last state or None, states or None
+    backward(x, read, write, mix, keep, state, y, states, dy, dstate, options)
+        -> dx, dread, dwrite, dmix, dkeep, cotangent of the state or None
+
+t a multiple of the chunk c, n = t / c >= 1; x, y, dy (b, t, h, v), read, write (b, t, h, k) and mix (b, n, h, c, c) of
+one dtype; keep (b, n, h, k) float32; state (b, h, k, v) float32, None means zeros; dstate likewise. The states, those
+before every chunk, are (b, n, h, k, v) in the dtype of x, and there where options.save_states is. Gradients have the
+dtypes of their inputs, and the cotangent of the state is there where the state is.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pallas_kernels.delta_chunks import xla
+from pallas_kernels.delta_chunks.problem import Problem
+from pallas_kernels.dispatch import Backend, mesh_objection, needs_wgmma
+
+KERNELS = ("mosaic_gpu", "mosaic_tpu")
+"""Implementations that are chosen where they serve."""
+
+
+class Options(NamedTuple):
+    """Everything static about a call but its shapes."""
+
+    return_state: bool
+    save_states: bool
+    """Whether `backward` may follow."""
+
+
+def problem_of(x, read, mix) -> Problem:
+    """The problem of a call's arrays."""
+    b, t, h, v = x.shape
+    return Problem(b=b, t=t, h=h, k=read.shape[3], v=v, chunk=mix.shape[3], dtype=x.dtype.name)
+
+
+def _kernel(objection: Callable[[Problem], str | None]) -> Callable[[Problem], str | None]:
+    """The objection of a hardware kernel, and what none of them serves."""
+
+    def whole(p: Problem) -> str | None:
+        if p.b * p.h == 0:
+            return f"batch {p.b} or heads {p.h} are 0"
+        return objection(p) or mesh_objection("sharded_delta_chunks")
+
+    return whole
+
+
+def _backend(platform: str | None, objection, recur, *rest, **options) -> Backend:
+    """The backend of a function as `xla.recur`, which serves both passes."""
+
+    def forward(x, read, write, mix, keep, state, options, **of_kernel):
+        y, last, states = recur(x, read, write, mix, keep, state, **of_kernel)
+        return y, last if options.return_state else None, states if options.save_states else None
+
+    def backward(x, read, write, mix, keep, state, y, states, dy, dstate, options, **of_kernel):
+        dx, first, after = recur(dy, write, read, mix, keep, dstate, reverse=True, **of_kernel)
+        found = xla.gradients(x, read, write, mix, y, dy, dx, states, after)
+        return dx, *found, None if state is None else first
+
+    return Backend(platform, objection, forward, backward, *rest, **options)
+
+
+def _mosaic_gpu_objection(p: Problem) -> str | None:
+    del p
+    return "no kernel is written for Hopper"
+
+
+def _mosaic_tpu_objection(p: Problem) -> str | None:
+    del p
+    return "no kernel is written for TPUs"
+
+
+BACKENDS = {
+    "xla": _backend(None, lambda problem: None, xla.recur),
+    "mosaic_gpu": _backend("cuda", _kernel(_mosaic_gpu_objection), xla.recur, needs_wgmma, verified_only=True),
+    "mosaic_tpu": _backend("tpu", _kernel(_mosaic_tpu_objection), xla.recur, verified_only=True),
+}

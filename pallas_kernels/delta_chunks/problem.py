@@ -1,0 +1,85 @@
+"""Description of a call of the recurrence over chunks, in backends, tests and benchmarks."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A call of `delta_chunks`: what an objection may depend on, and what a floor follows from."""
+
+    b: int
+    t: int
+    """Tokens, a multiple of `chunk`."""
+    h: int
+    k: int
+    v: int
+    chunk: int = 64
+    dtype: DTypeLike = jnp.bfloat16
+    """Dtype of x, read, write, mix and y."""
+
+    @property
+    def dtype_name(self) -> str:
+        return jnp.dtype(self.dtype).name
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of a row."""
+        return self.t // self.chunk
+
+    def sizes(self) -> dict[str, int | str]:
+        """By dimension, for tables."""
+        return {"b": self.b, "t": self.t, "h": self.h, "k": self.k, "v": self.v, "chunk": self.chunk}
+
+    def inputs(self, seed: int = 0) -> tuple[jax.Array, ...]:
+        """x, read, write, mix and keep of `delta_chunks`, of sizes with which states stay of the size of x.
+
+        read and write have rows of norm 1 on average, so that a chunk takes at most about what the state holds; mix is
+        lower triangular with a diagonal near 1; keep lies in [0.5, 1].
+        """
+        keys = jax.random.split(jax.random.key(seed), 5)
+        tokens, chunks = (self.b, self.t, self.h), (self.b, self.chunks, self.h)
+        x = jax.random.normal(keys[0], (*tokens, self.v), jnp.float32)
+        read, write = (
+            jax.random.normal(key, (*tokens, self.k), jnp.float32) * factor * (self.k * self.chunk) ** -0.25
+            for key, factor in zip(keys[1:3], (-0.5, 0.5), strict=True)
+        )
+        mix = jax.random.normal(keys[3], (*chunks, self.chunk, self.chunk), jnp.float32) / self.chunk
+        mix = jnp.tril(mix, -1) + jnp.eye(self.chunk)[None, None, None]
+        keep = jax.random.uniform(keys[4], (*chunks, self.k), jnp.float32, 0.5, 1.0)
+        x, read, write, mix = (z.astype(self.dtype) for z in (x, read, write, mix))
+        return x, read, write, mix, keep
+
+    def forward_bytes(self) -> float:
+        """x, read, write, mix and keep in, y out, once."""
+        return self._tokens(2 * self.k + 2 * self.v + self.chunk) + self._keeps()
+
+    def states_bytes(self) -> float:
+        """The state of every chunk, once."""
+        return self._tokens(0) + self._item() * float(self.b * self.chunks * self.h) * self.k * self.v
+
+    def backward_bytes(self) -> float:
+        """The inputs, y, dy and all states in, the gradients out, once; the cotangents of all states out and in."""
+        tokens = self._tokens(4 * self.k + 4 * self.v + 2 * self.chunk)
+        return tokens + 2 * self._keeps() + 3 * self.states_bytes()
+
+    def _item(self) -> int:
+        return jnp.dtype(self.dtype).itemsize
+
+    def _tokens(self, numbers: int) -> float:
+        """Bytes of so many numbers per token and head."""
+        return float(self.b * self.t * self.h) * numbers * self._item()
+
+    def _keeps(self) -> float:
+        return 4.0 * self.b * self.chunks * self.h * self.k
+
+    def forward_flops(self) -> float:
+        """read S, write^T y, and mix times what it mixes, whole."""
+        return float(self.b * self.t * self.h) * (4 * self.k + 2 * self.chunk) * self.v
+
+    def backward_flops(self) -> float:
+        """The recurrence of the cotangents, then dread, dwrite, write U and read S again, and dmix."""
+        return self.forward_flops() + float(self.b * self.t * self.h) * (8 * self.k + 2 * self.chunk) * self.v
