@@ -36,6 +36,10 @@ from pallas_kernels.gated_linear_attention.xla import (
 )
 
 
+TILE = 64
+"""Kernels take keys and values by multiples of it."""
+
+
 def empty_state(batch_size: int, n_heads: int, k_dim: int, v_dim: int, *, normalize: bool) -> LinearState:
     """The state before the first token: zeros."""
     s = jnp.zeros((batch_size, n_heads, k_dim, v_dim), jnp.float32)
@@ -93,7 +97,8 @@ def linear_attention(
         log_decay = None if log_decay is None else show("log_decay", log_decay)
         again = functools.partial(linear_attention, q, k, log_decay=log_decay, normalize=normalize, eps=eps)
         show_scores(lambda unit: again(unit, segment_ids=segment_ids, squares=squares)[0], v)
-    if not normalize and squares is None and _kernels_may_run():
+    served = log_decay is not None or k_dim % TILE == v_dim % TILE == 0  # in XLA, decays of 0 would cost bytes
+    if not normalize and squares is None and served and _kernels_may_run():
         attend = on_mesh(gated_linear_attention, sharded_gated_linear_attention, v, k)
         decays = jnp.zeros((1, 1, 1, 1)) if log_decay is None else log_decay
         decays = decays[..., 0] if decays.shape[-1] == 1 else decays
