@@ -1,10 +1,14 @@
 """The Hopper kernels, interpreted with races detected, against float64: values, states and all gradients."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 from pallas_kernels.selective_scan import backends, xla
+from tests.pallas_kernels.aot import absent_devices
+from tests.pallas_kernels.hopper import compile_for_hopper
 from tests.pallas_kernels.selective_scan.cases import Call, arrays_of, truth
 from tests.pallas_kernels.shared import assert_close, full, needs_mosaic_gpu, slow
 
@@ -57,3 +61,24 @@ def test_values_and_gradients(call):
 def _dtypes(call: Call):
     """Those of y, the last state and the gradients."""
     return [call.dtype, "float32", *call.dtypes[: 5 + call.state]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delta_dtype", ["float32", "bfloat16"])
+def test_no_spills_with_documents_and_states(delta_dtype, capfd, monkeypatch):
+    """Kills registers that only documents or a first state cost, neither of which a workload has."""
+    absent_devices("h100", monkeypatch)
+    call = case(200, d=64, b=2, documents=True, delta_dtype=delta_dtype)
+    (x, delta, a, b, c, state), (dy, dstate) = arrays_of(call)
+    options, run = backends.Options(return_state=True, save_states="mosaic_gpu"), backends.BACKENDS["mosaic_gpu"]
+
+    def both(x, delta, a, b, c, keep, state, dy, dstate):
+        operands = x, delta, a, b, c, keep, state
+        y, last, saved = run.forward(*operands, options)
+        return y, last, run.backward(*operands, saved, dy, dstate, options)
+
+    arrays = x, delta, a, b, c, xla.keep_of(call.segment_ids), state, dy, dstate
+    report = compile_for_hopper(both, *arrays, capfd=capfd, monkeypatch=monkeypatch)
+    assert set(re.findall(r"Function properties for selective_scan_(\w+?)_mosaic", report)) == {"forward", "backward"}
+    assert set(re.findall(r"(\d+) bytes spill", report)) == {"0"}
+    assert not re.findall(r"C75\d\d", report)
