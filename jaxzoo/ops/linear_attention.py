@@ -35,7 +35,6 @@ from pallas_kernels.gated_linear_attention.xla import (
     with_resets,
 )
 
-
 TILE = 64
 """Kernels take keys and values by multiples of it."""
 
