@@ -1,5 +1,7 @@
 """The recurrence over chunks on a mesh: batch and heads shared out, each device with whole sequences."""
 
+from typing import Any
+
 import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec as P
 
@@ -38,11 +40,10 @@ def sharded_delta_chunks(
         "sharded_delta_chunks", mesh, x, read, batch_axes=batch_axes, head_axes=head_axes, sequence_axis=None
     )
 
+    options: Any = {"return_state": return_state, "implementation": implementation}
+
     def local(x, read, write, mix, keep, initial_state):
-        arrays = x, read, write, mix, keep
-        return delta_chunks(
-            *arrays, initial_state=initial_state, return_state=return_state, implementation=implementation
-        )
+        return delta_chunks(x, read, write, mix, keep, initial_state=initial_state, **options)
 
     arrays, states = P(layout.batch, None, layout.heads), P(layout.batch, layout.heads)
     return jax.shard_map(
