@@ -30,26 +30,11 @@ from jaxzoo.plan.memory_traffic import is_free, memory_bytes
 from pallas_kernels import certificates
 from pallas_kernels.compile_check.compiler_text import read_program
 from pallas_kernels.compile_check.targets import TARGETS
-from pallas_kernels.dispatch import lowering_for, may_run_by_default
+from pallas_kernels.dispatch import lowering_for
 from pallas_kernels.selective_scan import selective_scan
 from pallas_kernels.taylor_attention import taylor_attention
 
 B, T, H, K, N = 4, 8192, 16, 64, 16
-
-
-def _mamba(x: Any, delta: Any, b: Any, c: Any, log_a: Any) -> Any:
-    """The scan as `Mamba` calls it."""
-    if may_run_by_default("cuda", "selective_scan"):
-        return selective_scan(x, delta, -jnp.exp(log_a), b, c)
-
-    def coefficients(tokens: Any) -> tuple[Any, Any]:
-        x, delta, b, _ = (token.astype(jnp.float32) for token in tokens)
-        return jnp.exp(-delta[..., None] * jnp.exp(log_a)), (delta * x)[..., None] * b[..., None, :]
-
-    def readout(h: Any, tokens: Any) -> Any:
-        return (h * tokens[3].astype(jnp.float32)[..., None, :]).sum(-1).astype(x.dtype)
-
-    return diagonal_scan((x, delta, b, c), coefficients, readout, jnp.zeros((B, H * K, N), jnp.float32))[0]
 
 
 def _rg_lru(a: Any, x: Any) -> Any:
@@ -96,8 +81,8 @@ OPS: dict[str, tuple[Callable[..., Any], tuple]] = {
     ),
     "wkv4": (lambda k, v, w, u: wkv4(k, v, w=w, u=u)[0], ((B, T, H * K), (B, T, H * K), CHANNELS, CHANNELS)),
     "diagonal_scan, RG-LRU": (_rg_lru, ((B, T, H * K), (B, T, H * K))),
-    "diagonal_scan, Mamba": (
-        _mamba,
+    "selective_scan": (
+        lambda x, delta, b, c, log_a: selective_scan(x, delta, -jnp.exp(log_a), b, c),
         ((B, T, H * K), (B, T, H * K), (B, T, N), (B, T, N), ((H * K, N), "float32")),
     ),
 }

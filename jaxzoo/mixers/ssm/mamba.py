@@ -56,7 +56,6 @@ from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
 from jaxzoo.sharding import on_mesh
-from pallas_kernels.dispatch import may_run_by_default, may_run_on
 from pallas_kernels.selective_scan import selective_scan, sharded_selective_scan
 
 
@@ -169,7 +168,7 @@ class Mamba(Mixer):
         tokens = self._select(convolved)
         if x.ndim == 2:
             y, h = diagonal_step(tokens, self._coefficients, _readout, h)
-        elif self.config.discretization == "release" and _scan_is_fast():
+        elif self.config.discretization == "release":
             a = -jnp.exp(self.a_log[...])
             scan = on_mesh(selective_scan, _sharded, *(jax.ShapeDtypeStruct((*u.shape, 1), u.dtype),) * 2)
             y, h = scan(
@@ -195,11 +194,6 @@ class Mamba(Mixer):
         """The function of tokens that makes a and b of the recurrence."""
         make = _by_zero_order_hold if self.config.discretization == "zoh" else _by_euler
         return Partial(make, self.a_log[...])
-
-
-def _scan_is_fast() -> bool:
-    """Whether `selective_scan` is the faster form: on a CPU, and where its kernels are verified."""
-    return any(may_run_by_default(platform, "selective_scan") for platform in ("cuda", "tpu")) or may_run_on("cpu")
 
 
 def _sharded(*arrays: Array, head_axes: tuple[str, ...], **options: Any) -> Any:
