@@ -55,7 +55,7 @@ def delta_chunks(x, read, write, mix, keep, *, initial_state=None, return_state=
 
     Sums and states are float32, whatever the inputs. Reverse-mode differentiable in all arrays, through the output and
     the last state; forward mode only with "reference". vmap, scan, checkpoint and jit compose. The backward pass keeps
-    the inputs, y, and the states before every chunk, (b, n, h, k, v) in the dtype of x.
+    the inputs, y, and the states before every chunk, b n h v k numbers in the dtype of x.
 
     Args:
       x: (b, t, h, v), t = n c. A caller pads the last chunk by tokens of read and write 0, which change no state.

@@ -7,8 +7,8 @@
 
 t a multiple of the chunk c, n = t / c >= 1; x, y, dy (b, t, h, v), read, write (b, t, h, k) and mix (b, n, h, c, c) of
 one dtype; keep (b, n, h, k) float32; state (b, h, k, v) float32, None means zeros; dstate likewise. The states, those
-before every chunk, are (b, n, h, k, v) in the dtype of x, and there where options.save_states is. Gradients have the
-dtypes of their inputs, and the cotangent of the state is there where the state is.
+before every chunk, are there where options.save_states is, transposed: (b, n, h, v, k) in the dtype of x. Gradients
+have the dtypes of their inputs, and the cotangent of the state is there where the state is.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pallas_kernels.delta_chunks import xla
 from pallas_kernels.delta_chunks.problem import Problem
-from pallas_kernels.dispatch import Backend, mesh_objection, needs_wgmma
+from pallas_kernels.dispatch import Backend, hopper_objection, mesh_objection, needs_wgmma
 
 KERNELS = ("mosaic_gpu", "mosaic_tpu")
 """Implementations that are chosen where they serve."""
@@ -50,12 +50,12 @@ def _kernel(objection: Callable[[Problem], str | None]) -> Callable[[Problem], s
 def _backend(platform: str | None, objection, recur, *rest, **options) -> Backend:
     """The backend of a function as `xla.recur`, which serves both passes."""
 
-    def forward(x, read, write, mix, keep, state, options, **of_kernel):
-        y, last, states = recur(x, read, write, mix, keep, state, **of_kernel)
-        return y, last if options.return_state else None, states if options.save_states else None
+    def forward(x, read, write, mix, keep, state, options, **how):
+        y, last, states = recur(x, read, write, mix, keep, state, save_states=options.save_states, **how)
+        return y, last if options.return_state else None, states
 
-    def backward(x, read, write, mix, keep, state, y, states, dy, dstate, options, **of_kernel):
-        dx, first, after = recur(dy, write, read, mix, keep, dstate, reverse=True, **of_kernel)
+    def backward(x, read, write, mix, keep, state, y, states, dy, dstate, options, **how):
+        dx, first, after = recur(dy, write, read, mix, keep, dstate, save_states=True, reverse=True, **how)
         found = xla.gradients(x, read, write, mix, y, dy, dx, states, after)
         return dx, *found, None if state is None else first
 
@@ -63,8 +63,19 @@ def _backend(platform: str | None, objection, recur, *rest, **options) -> Backen
 
 
 def _mosaic_gpu_objection(p: Problem) -> str | None:
-    del p
-    return "no kernel is written for Hopper"
+    if p.chunk != 64:
+        return f"chunks are of {p.chunk} tokens, not 64"
+    if p.k not in (64, 128):
+        return f"key width {p.k} is not 64 or 128"
+    if p.v % 64 or p.v == 0:
+        return f"value width {p.v} is not a multiple of 64"
+    return hopper_objection((p.dtype_name,))
+
+
+def _mosaic_gpu_recur(*operands, **options):
+    from pallas_kernels.delta_chunks import mosaic_gpu
+
+    return mosaic_gpu.recur(*operands, **options)
 
 
 def _mosaic_tpu_objection(p: Problem) -> str | None:
@@ -74,6 +85,6 @@ def _mosaic_tpu_objection(p: Problem) -> str | None:
 
 BACKENDS = {
     "xla": _backend(None, lambda problem: None, xla.recur),
-    "mosaic_gpu": _backend("cuda", _kernel(_mosaic_gpu_objection), xla.recur, needs_wgmma, verified_only=True),
+    "mosaic_gpu": _backend("cuda", _kernel(_mosaic_gpu_objection), _mosaic_gpu_recur, needs_wgmma, verified_only=True),
     "mosaic_tpu": _backend("tpu", _kernel(_mosaic_tpu_objection), xla.recur, verified_only=True),
 }

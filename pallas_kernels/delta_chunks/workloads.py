@@ -1,0 +1,55 @@
+"""Workloads of the recurrence over chunks: the shapes of `specs.py`, as functions to compile and to time."""
+
+import functools
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.delta_chunks import specs
+from pallas_kernels.delta_chunks.api import delta_chunks
+from pallas_kernels.delta_chunks.problem import Problem
+from pallas_kernels.workload import Kind, Workload
+
+
+def _inputs(spec: Problem, kind: Kind, seed: int) -> tuple:
+    if kind == "forward":
+        return spec.inputs(seed)
+    shape = (spec.b, spec.t, spec.h, spec.v)
+    dy = jax.random.normal(jax.random.key(seed + 1), shape, jnp.float32).astype(spec.dtype)
+    return *spec.inputs(seed), dy
+
+
+def _build(kind: Kind, implementation: str | None):
+    forward = functools.partial(delta_chunks, implementation=implementation)
+    if kind == "forward":
+        return forward
+
+    def run(*arrays):
+        *inputs, dy = arrays
+        y, pull_back = jax.vjp(forward, *inputs)
+        return y, pull_back(dy)
+
+    return run
+
+
+def _workload(name: str, spec: Problem, kind: Kind) -> Workload:
+    flops, n_bytes = spec.forward_flops(), spec.forward_bytes()
+    if kind == "forward_backward":
+        flops, n_bytes = flops + spec.backward_flops(), n_bytes + spec.states_bytes() + spec.backward_bytes()
+    return Workload(
+        op="delta_chunks", name=name, kind=kind, sizes=spec.sizes() | {"dtype": spec.dtype_name},
+        build=functools.partial(_build, kind), inputs=functools.partial(_inputs, spec, kind),
+        flops=flops, bytes=n_bytes,
+    )  # fmt: skip
+
+
+def _group(shapes: Mapping[str, Problem], *kinds: Kind) -> tuple[Workload, ...]:
+    return tuple(_workload(name, spec, kind) for name, spec in shapes.items() for kind in kinds)
+
+
+GROUPS = {
+    "headline": _group(specs.HEADLINE, "forward", "forward_backward"),
+    "cpu": _group(specs.CPU, "forward", "forward_backward"),
+}
+"""Name of a group -> its workloads."""
