@@ -405,7 +405,8 @@ def _interpreted(backward: bool) -> list[KernelCase]:
     """A short chunk on a GPU, whose interpreter is slow; a chunk and a token on a TPU."""
     gpu: dict[str, Any] = {"implementation": "mosaic_gpu", "backward": backward, "t": 40, "h": 1, "g": 1}
     tpu = gpu | {"implementation": "mosaic_tpu", "dtype": "float32", "t": 65, "k": 8, "v": 16}
-    scans = [ScanCase(**gpu, d=64), ScanCase(**gpu | {"implementation": "mosaic_tpu", "dtype": "float32"}, n=8)]
+    wide: dict[str, Any] = gpu | {"implementation": "mosaic_tpu", "dtype": "float32", "n": 8}
+    scans = [ScanCase(**gpu, d=64), ScanCase(**wide)]
     return [WindowCase(**gpu), TaylorCase(**tpu), TaylorCase(**gpu), GatedCase(**gpu), *scans]
 
 
