@@ -7,6 +7,7 @@ before comes from a cache and is not reported again.
 import dataclasses
 import importlib
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -29,7 +30,7 @@ def compile_workload(workload: Workload, target: Target, implementation: str | N
     """
     inputs, run = workload.abstract_inputs(), workload.build(implementation)
     whole = workload.kind == "step"
-    merged = lambda shape: shape if whole or len(shape) < 4 else (*shape[:2], shape[2] * shape[3])  # noqa: E731
+    merged = lambda shape: shape if whole or len(shape) < 4 else (*shape[:2], math.prod(shape[2:]))  # noqa: E731
     sharding = SingleDeviceSharding(target.devices()[0])
 
     def program(*arrays):

@@ -7,8 +7,8 @@
 
 t a multiple of the chunk c, n = t / c >= 1; x, y, dy (b, t, h, v), read, write (b, t, h, k) and mix (b, n, h, c, c) of
 one dtype; keep (b, n, h, k) float32; state (b, h, k, v) float32, None means zeros; dstate likewise. The states, those
-before every chunk, are there where options.save_states is, transposed: (b, n, h, v, k) in the dtype of x. Gradients
-have the dtypes of their inputs, and the cotangent of the state is there where the state is.
+before every chunk, are there where options.save_states is, (b, n, h, k, v) in the dtype of x. Gradients have the
+dtypes of their inputs, and the cotangent of the state is there where the state is.
 """
 
 from collections.abc import Callable
@@ -47,8 +47,8 @@ def _kernel(objection: Callable[[Problem], str | None]) -> Callable[[Problem], s
     return whole
 
 
-def _backend(platform: str | None, objection, recur, *rest, **options) -> Backend:
-    """The backend of a function as `xla.recur`, which serves both passes."""
+def _backend(platform: str | None, objection, recur, gradients, *rest, **options) -> Backend:
+    """The backend of functions as `xla.recur`, which serves both passes, and `xla.gradients`."""
 
     def forward(x, read, write, mix, keep, state, options, **how):
         y, last, states = recur(x, read, write, mix, keep, state, save_states=options.save_states, **how)
@@ -56,7 +56,7 @@ def _backend(platform: str | None, objection, recur, *rest, **options) -> Backen
 
     def backward(x, read, write, mix, keep, state, y, states, dy, dstate, options, **how):
         dx, first, after = recur(dy, write, read, mix, keep, dstate, save_states=True, reverse=True, **how)
-        found = xla.gradients(x, read, write, mix, y, dy, dx, states, after)
+        found = gradients(x, read, write, y, dy, dx, states, after, **how)
         return dx, *found, None if state is None else first
 
     return Backend(platform, objection, forward, backward, *rest, **options)
@@ -78,13 +78,28 @@ def _mosaic_gpu_recur(*operands, **options):
     return mosaic_gpu.recur(*operands, **options)
 
 
+def _mosaic_gpu_gradients(x, read, *arrays, interpret=None):
+    from pallas_kernels.delta_chunks import mosaic_gpu_vjp
+
+    if mosaic_gpu_vjp.stages(read.shape[3], x.shape[3]) == 0:  # a chunk exceeds the shared memory
+        return xla.gradients(x, read, *arrays)
+    return mosaic_gpu_vjp.gradients(x, read, *arrays, interpret=interpret)
+
+
 def _mosaic_tpu_objection(p: Problem) -> str | None:
     del p
     return "no kernel is written for TPUs"
 
 
 BACKENDS = {
-    "xla": _backend(None, lambda problem: None, xla.recur),
-    "mosaic_gpu": _backend("cuda", _kernel(_mosaic_gpu_objection), _mosaic_gpu_recur, needs_wgmma, verified_only=True),
-    "mosaic_tpu": _backend("tpu", _kernel(_mosaic_tpu_objection), xla.recur, verified_only=True),
+    "xla": _backend(None, lambda problem: None, xla.recur, xla.gradients),
+    "mosaic_gpu": _backend(
+        "cuda",
+        _kernel(_mosaic_gpu_objection),
+        _mosaic_gpu_recur,
+        _mosaic_gpu_gradients,
+        needs_wgmma,
+        verified_only=True,
+    ),
+    "mosaic_tpu": _backend("tpu", _kernel(_mosaic_tpu_objection), xla.recur, xla.gradients, verified_only=True),
 }

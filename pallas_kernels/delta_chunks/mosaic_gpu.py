@@ -97,7 +97,7 @@ def recur(x, read, write, mix, keep, state, *, reverse=False, save_states, inter
             plgpu.copy_smem_to_gmem(r.y_s.at[buffer], r.y.at[batch, pl.ds(c * CHUNK, CHUNK), head * g.columns + column])
             for i in range(g.rows if save_states else 0):
                 keys = pl.ds(i * CHUNK, CHUNK)
-                plgpu.copy_smem_to_gmem(r.states_s.at[buffer, i], r.states.at[batch, c, head, values, keys])
+                plgpu.copy_smem_to_gmem(r.states_s.at[buffer, i], r.states.at[batch, c, head, keys, values])
 
         last = lax.fori_loop(
             0, g.n, lambda position, x: _chunk(r, mma, ring, position, x, copy, reverse=reverse), start
@@ -115,7 +115,7 @@ def recur(x, read, write, mix, keep, state, *, reverse=False, save_states, inter
     outputs = {"y": jax.ShapeDtypeStruct(operands["x"].shape, x.dtype)}
     outputs["last"] = jax.ShapeDtypeStruct((b, h, g.columns, g.rows, CHUNK, CHUNK), jnp.float32)
     if save_states:
-        outputs["states"] = jax.ShapeDtypeStruct((b, g.n, h, v, k), x.dtype)
+        outputs["states"] = jax.ShapeDtypeStruct((b, g.n, h, k, v), x.dtype)
     found = launch(
         f"delta_chunks_{'reverse' if reverse else 'forward'}", body, operands, outputs,
         _scratch(g, save_states, interpret), grid={"b": b, "h": h, "column": g.columns}, warpgroups=1,
@@ -125,19 +125,20 @@ def recur(x, read, write, mix, keep, state, *, reverse=False, save_states, inter
     return found["y"].reshape(x.shape), last, found.get("states")
 
 
-def _tile(*slots):
+def tile(*slots):
+    """Shared bfloat16 (*slots, 64, 64) tiles."""
     return plgpu.SMEM((*slots, CHUNK, CHUNK), jnp.bfloat16, transforms=WIDE)
 
 
 def _scratch(g: Geometry, save_states: bool, interpret) -> dict[str, Any]:
-    scratch: dict[str, Any] = {f"{name}_s": _tile(g.stages, width) for name, width in g.widths.items()}
+    scratch: dict[str, Any] = {f"{name}_s": tile(g.stages, width) for name, width in g.widths.items()}
     scratch["keep_s"] = plgpu.SMEM((g.stages, g.rows, CHUNK), jnp.float32)
     scratch["full"] = plgpu.Barrier(num_arrivals=sum(g.widths.values()) + g.rows, num_barriers=g.stages)
-    scratch["y_s"] = _tile(BUFFERS)
+    scratch["y_s"] = tile(BUFFERS)
     if save_states:
-        scratch["states_s"] = _tile(BUFFERS, g.rows)
+        scratch["states_s"] = tile(BUFFERS, g.rows)
     if interpret is not None:
-        scratch["staging"] = _tile(1)
+        scratch["staging"] = tile(1)
     return scratch
 
 
@@ -156,7 +157,7 @@ def _chunk(r, mma: Mma, ring: Ring, position, state, copy, *, reverse: bool):
             mma.registers(found, part, r.read_s.at[slot, i].transpose((1, 0)))
         if saved is not None:
             for i, part in enumerate(rounded):
-                saved.at[i][...] = part
+                saved.at[i].T[...] = part
         mma.registers(y, found[...].astype(jnp.bfloat16), mix)
         return y[...].astype(jnp.bfloat16)
 

@@ -28,8 +28,8 @@ def recur(
       reverse: the second recurrence.
 
     Returns:
-      y or z; S after the last chunk or U before the first, float32; S before or U after every chunk, transposed,
-      (b, n, h, v, k), or None. The first and the third are in the dtype of x.
+      y or z; S after the last chunk or U before the first, float32; S before or U after every chunk
+      (b, n, h, k, v), or None. The first and the third are in the dtype of x.
     """
     (b, t, h, v), size = x.shape, mix.shape[3]
     matmul, mixing = _matmul(x.dtype), "bhji,bhjv->bihv" if reverse else "bhij,bhjv->bihv"
@@ -41,7 +41,7 @@ def recur(
         mixed = x.astype(jnp.float32).swapaxes(1, 2) + matmul("bchk,bhkv->bhcv", read, state)
         y = matmul(mixing, mix, mixed)
         after = keep[..., None] * state + matmul("bchk,bchv->bhkv", write, y)
-        saved = [state.swapaxes(2, 3).astype(x.dtype)] * save_states
+        saved = [state.astype(x.dtype)] * save_states
         return after, (y.astype(x.dtype), *saved)
 
     by_chunk = [z.reshape(b, -1, size, h, z.shape[3]) for z in (x, read, write)] + [mix, keep]
@@ -49,21 +49,21 @@ def recur(
     return y.swapaxes(0, 1).reshape(b, t, h, v), last, states[0].swapaxes(0, 1) if save_states else None
 
 
-def gradients(x, read, write, mix, y, dy, dx, before, after) -> tuple[jax.Array, ...]:
+def gradients(x, read, write, y, dy, dx, before, after) -> tuple[jax.Array, ...]:
     """Gradients of read, write, mix and keep, all chunks at once.
 
     Args:
-      x, read, write, mix, y, dy: of the forward pass; dx: z.
-      before, after: S before and U after every chunk, transposed, (b, n, h, v, k).
+      x, read, write, y, dy: of the forward pass; dx: z.
+      before, after: S before and U after every chunk, (b, n, h, k, v).
     """
-    size, matmul = mix.shape[3], _matmul(x.dtype)
+    size, matmul = x.shape[1] // before.shape[1], _matmul(x.dtype)
     by_chunk = lambda z: z.astype(jnp.float32).reshape(z.shape[0], -1, size, *z.shape[2:])  # noqa: E731
-    dread = matmul("bnchv,bnhvk->bnchk", by_chunk(dx), before).astype(read.dtype).reshape(read.shape)
-    dwrite = matmul("bnchv,bnhvk->bnchk", by_chunk(y), after).astype(write.dtype).reshape(write.shape)
-    mixed = by_chunk(x) + matmul("bnchk,bnhvk->bnchv", by_chunk(read), before)
-    dtotal = by_chunk(dy) + matmul("bnchk,bnhvk->bnchv", by_chunk(write), after)
-    dmix = matmul("bnihv,bnjhv->bnhij", dtotal, mixed).astype(mix.dtype)
-    dkeep = (before.astype(jnp.float32) * after.astype(jnp.float32)).sum(3)
+    dread = matmul("bnchv,bnhkv->bnchk", by_chunk(dx), before).astype(read.dtype).reshape(read.shape)
+    dwrite = matmul("bnchv,bnhkv->bnchk", by_chunk(y), after).astype(write.dtype).reshape(write.shape)
+    mixed = by_chunk(x) + matmul("bnchk,bnhkv->bnchv", by_chunk(read), before)
+    dtotal = by_chunk(dy) + matmul("bnchk,bnhkv->bnchv", by_chunk(write), after)
+    dmix = matmul("bnihv,bnjhv->bnhij", dtotal, mixed).astype(x.dtype)
+    dkeep = (before.astype(jnp.float32) * after.astype(jnp.float32)).sum(-1)
     return dread, dwrite, dmix, dkeep
 
 

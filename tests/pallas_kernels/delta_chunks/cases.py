@@ -25,12 +25,12 @@ class Call:
 
     def arrays(self) -> list[np.ndarray]:
         """[x, read, write, mix, keep(, state)] in float64, of numbers that their dtypes hold. mix is not triangular,
-        some rows of a state are kept whole and some not at all."""
+        some rows of a state are kept whole and some not at all; states do not grow."""
         rng = np.random.default_rng(self.seed)
         tokens, chunks = (self.b, self.n * self.chunk, self.h), (self.b, self.n, self.h)
         x = rng.normal(size=(*tokens, self.v))
         read, write = rng.normal(size=(2, *tokens, self.k)) * (self.k * self.chunk) ** -0.25
-        mix = rng.normal(size=(*chunks, self.chunk, self.chunk)) * self.chunk**-0.5
+        mix = rng.normal(size=(*chunks, self.chunk, self.chunk)) * 0.5 * self.chunk**-0.5
         keep = np.clip(rng.uniform(-0.2, 1.2, size=(*chunks, self.k)), 0, 1)
         arrays = [x, read, write, mix, keep] + [rng.normal(size=(self.b, self.h, self.k, self.v))] * self.state
         return [_rounded(z, dtype) for z, dtype in zip(arrays, self.dtypes, strict=False)]

@@ -39,16 +39,23 @@ def case(n, **options):
 
 @pytest.mark.parametrize(
     "call",
-    [case(3, k=128, h=2), full(case(1, v=128, state=False)), slow(case(8, b=2)), slow(case(5, k=128, v=128, h=2))],
+    [
+        case(2, k=128, h=2),
+        full(case(5, k=128, v=128)),
+        full(case(1, v=256, state=False)),
+        slow(case(17, b=2)),
+        slow(case(3, v=192, h=2)),
+    ],
     ids=str,
 )
 def test_values_and_gradients(call):
     """Kills: mix that is not transposed in one direction; chunks in the wrong order; keys or columns of another tile;
-    a state saved after its chunk; a slot that is loaded again too early; a keep of another chunk."""
+    a state saved after its chunk; a slot that is loaded again too early; a keep of another chunk; gradients of another
+    piece of chunks."""
     found, expected = measured(call), truth(call)
     assert found[0][0].dtype == jnp.bfloat16
-    assert_close(found[0], expected[0], 6e-3)
-    assert_close(found[1], expected[1], 1e-2)
+    assert_close(found[0], expected[0], 4e-3)
+    assert_close(found[1], expected[1], 8e-3)
 
 
 def test_objections():
