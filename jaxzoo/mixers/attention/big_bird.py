@@ -41,9 +41,8 @@ from jaxzoo.mixers.attention.softmax_attention import (
     empty_cache,
     extend_cache,
     nan_beyond,
-    next_positions,
 )
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
+from jaxzoo.mixers.base import Capabilities, Context
 from jaxzoo.ops.block_sparse_attention import block_sparse_attention, block_sparse_step
 from jaxzoo.ops.segments import position_in_segment
 
@@ -124,14 +123,6 @@ class BigBird(MultiHeadMixer):
 
     config: BigBirdConfig
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        size, t = self.config.block_size, x.shape[1]
-        q, k, v = self._project(x, jnp.arange(t, dtype=jnp.int32)[None, :])
-        if context.segment_ids is not None:
-            return self._merge(dense_attention(q, k, v, self._visible(context.segment_ids)))
-        k, v = (jnp.pad(y, ((0, 0), (0, -t % size), (0, 0), (0, 0))) for y in (k, v))
-        return self._merge(block_sparse_attention(q, k, v, self._chosen(k), block_size=size))
-
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> BigBirdState:
@@ -145,31 +136,30 @@ class BigBird(MultiHeadMixer):
             slots = capacity + -capacity % config.block_size
         return empty_cache(batch_size, slots, config.kv_heads, config.head_width, dtype)
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: BigBirdState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], BigBirdState]:
-        """Attends to the cache and to `x`, whose keys and values are first rounded to the cache's dtype.
+    def mix(
+        self, x: Float[Array, "*b d"], state: BigBirdState | None, context: Context
+    ) -> tuple[Array, BigBirdState | None]:
+        """With a state, attends to the cache and to `x`, whose keys and values are first rounded to the cache's dtype.
 
         Raises:
           ValueError: `t` exceeds the slots of the cache.
         """
-        q, after = self._write(x, state)
-        size = self.config.block_size
-        y = block_sparse_attention(q, after.k, after.v, self._chosen(after.k), state.position, block_size=size)
-        return nan_beyond(after, self._merge(y)), after
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: BigBirdState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], BigBirdState]:
-        q, after = self._write(x_t[:, None], state)
-        size, chosen = self.config.block_size, self._chosen(after.k)
-        y = self._merge(block_sparse_step(q[:, 0], after.k, after.v, chosen, state.position, block_size=size)[:, None])
-        return nan_beyond(after, y)[:, 0], after
-
-    def _write(self, x: Float[Array, "b t d"], state: BigBirdState) -> tuple[Float[Array, "b t h k"], BigBirdState]:
-        """The queries, and the cache with the new keys and values."""
-        q, k, v = self._project(x, next_positions(state, x.shape[1]))
-        return q, extend_cache(state, k, v)
+        size, tokens = self.config.block_size, x[:, None] if x.ndim == 2 else x
+        here = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, :]
+        q, k, v = self._project(tokens, here if state is None else state.position[:, None] + here)
+        if state is None and context.segment_ids is not None:
+            return self._merge(dense_attention(q, k, v, self._visible(context.segment_ids))), None
+        if state is None:
+            k, v = (jnp.pad(y, ((0, 0), (0, -y.shape[1] % size), (0, 0), (0, 0))) for y in (k, v))
+            return self._merge(block_sparse_attention(q, k, v, self._chosen(k), block_size=size)), None
+        after = extend_cache(state, k, v)
+        past = after.k, after.v, self._chosen(after.k), state.position
+        if x.ndim == 2:
+            y = block_sparse_step(q[:, 0], *past, block_size=size)[:, None]
+        else:
+            y = block_sparse_attention(q, *past, block_size=size)
+        y = nan_beyond(after, self._merge(y))
+        return (y[:, 0] if x.ndim == 2 else y), after
 
     def _chosen(self, k: Float[Array, "b s g k"]) -> Int[Array, "n c"]:
         """The table of all blocks of keys."""

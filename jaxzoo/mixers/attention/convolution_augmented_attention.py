@@ -38,7 +38,7 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.layers.causal_conv import push_history
 from jaxzoo.layers.head_filters import PARTS, HeadFilters, HeadFiltersConfig, head_conv, initial_taps
-from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
+from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, SteppedByPrefill
 from jaxzoo.mixers.attention.softmax_attention import (
     AttentionState,
     cached,
@@ -117,7 +117,7 @@ class ConvolutionAugmentedAttentionState(NamedTuple):
     """With `normalize`, in the place of the three: inputs."""
 
 
-class ConvolutionAugmentedAttention(MultiHeadMixer):
+class ConvolutionAugmentedAttention(SteppedByPrefill):
     """Causal softmax attention after short filters; `step` costs O(capacity + n_taps) per channel.
 
     Beside the projections of attention: `head_filters`, or `map_taps` `(n_taps, h, h)`.

@@ -50,7 +50,7 @@ from jaxzoo.layers.causal_conv import push_history
 from jaxzoo.layers.head_filters import PARTS, HeadFilters, HeadFiltersConfig
 from jaxzoo.layers.implicit_filter import ImplicitFilter
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
+from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, SteppedByPrefill
 from jaxzoo.mixers.attention.softmax_attention import (
     AttentionState,
     empty_cache,
@@ -137,7 +137,7 @@ class LandmarkCATState(NamedTuple):
     """Values."""
 
 
-class LandmarkCAT(MultiHeadMixer):
+class LandmarkCAT(SteppedByPrefill):
     """Attention by blocks after short filters; O(head_dim (t / block_size + block_size)) per token and head.
 
     Beside the projections of attention and `head_filters`: `log_rate` (g,), with `rho = exp(-exp(log_rate))`, or

@@ -114,14 +114,6 @@ class MultiHeadMixer(Mixer):
             self.k_norm: GatedNorm = GatedNorm(config.head_width, eps=config.qk_norm_eps)
         self.config = config
 
-    def step(
-        self, x_t: Float[Array, "b d"], state: State, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], State]:
-        """`prefill` of one token."""
-        tokens = None if context.tokens is None else context.tokens[:, None]
-        y, state = self.prefill(x_t[:, None], state, dataclasses.replace(context, tokens=tokens))
-        return y[:, 0], state
-
     def _project(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"]) -> tuple[jax.Array, ...]:
         """Queries `(b, t, h, k)`, keys and values `(b, t, g, k)`, rotated to their absolute positions."""
         return self._queries(x, positions), *self._keys_and_values(x, positions)
@@ -161,3 +153,15 @@ class MultiHeadMixer(Mixer):
         """Joins the heads and projects back to the model width."""
         b, t, h, k = y.shape
         return self.out_proj(y.reshape(b, t, h * k))
+
+
+class SteppedByPrefill(MultiHeadMixer):
+    """A softmax attention whose `step` is `prefill` of one token; abstract."""
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: State, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], State]:
+        """`prefill` of one token."""
+        tokens = None if context.tokens is None else context.tokens[:, None]
+        y, state = self.prefill(x_t[:, None], state, dataclasses.replace(context, tokens=tokens))
+        return y[:, 0], state

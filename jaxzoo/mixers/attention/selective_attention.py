@@ -47,7 +47,7 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
 from jaxzoo.checked import Fraction, NonNegativeFloat, PositiveInt, Seed
 from jaxzoo.layers.linear import linear
-from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
+from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, SteppedByPrefill
 from jaxzoo.mixers.attention.softmax_attention import (
     AttentionState,
     cached,
@@ -151,7 +151,7 @@ class SelectiveAttentionState(NamedTuple):
     """Tokens seen so far by each row, int32."""
 
 
-class SelectiveAttention(MultiHeadMixer):
+class SelectiveAttention(SteppedByPrefill):
     """Causal softmax attention for selected tokens; a learned selection takes `n_selected` of a row.
 
     Learned selection has the parameter `select_proj` (d, 1). `step` costs O(capacity), whatever is selected. A row that

@@ -21,11 +21,11 @@ from typing import Literal, Self
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import PositiveInt
 from jaxzoo.layers.probe import show_scores
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
+from jaxzoo.mixers.base import Capabilities, Context
 from jaxzoo.sharding import on_mesh
 from pallas_kernels.sliding_window import (
     SlidingWindowCache,
@@ -80,10 +80,6 @@ class SlidingWindowAttention(MultiHeadMixer):
 
     config: SlidingWindowAttentionConfig
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        positions = jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
-        return self._merge(self._attend(x, positions, segment_ids=context.segment_ids))
-
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> SlidingWindowAttentionState:
@@ -91,25 +87,20 @@ class SlidingWindowAttention(MultiHeadMixer):
         width = config.head_width
         return empty_cache(batch_size, config.window, config.kv_heads, width, width, dtype)
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: SlidingWindowAttentionState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], SlidingWindowAttentionState]:
-        positions = state.position[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
-        y, state = self._attend(x, positions, initial_cache=state, return_cache=True)
-        return self._merge(y), state
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: SlidingWindowAttentionState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], SlidingWindowAttentionState]:
-        q, k, v = self._project(x_t[:, None, :], state.position[:, None])
-        y, state = sliding_window_step(state, q[:, 0], k[:, 0], v[:, 0])
-        return self._merge(y[:, None])[:, 0], state
-
-    def _attend(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"], **past):
-        """`sliding_window_attention` of the tokens, with its caches or segment ids."""
-        q, k, v = self._project(x, positions)
+    def mix(
+        self, x: Float[Array, "*b d"], state: SlidingWindowAttentionState | None, context: Context
+    ) -> tuple[Array, SlidingWindowAttentionState | None]:
+        tokens = x[:, None] if x.ndim == 2 else x
+        here = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, :]
+        q, k, v = self._project(tokens, here if state is None else state.position[:, None] + here)
+        if state is not None and x.ndim == 2:
+            y, state = sliding_window_step(state, q[:, 0], k[:, 0], v[:, 0])
+            return self._merge(y[:, None])[:, 0], state
         attend = on_mesh(sliding_window_attention, sharded_sliding_window_attention, q, k)
-        attend = functools.partial(attend, q, k, window=self.config.window, **past)
-        if "initial_cache" not in past:
+        attend = functools.partial(attend, q, k, window=self.config.window)
+        if state is None:
+            attend = functools.partial(attend, segment_ids=context.segment_ids)
             show_scores(attend, v)
-        return attend(v)
+            return self._merge(attend(v)), None
+        y, state = attend(v, initial_cache=state, return_cache=True)
+        return self._merge(y), state

@@ -25,7 +25,7 @@ from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.layers.alibi import alibi_bias
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.probe import show_scores
-from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
+from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, SteppedByPrefill
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
 from jaxzoo.sharding import constrain, on_mesh
 from pallas_kernels.sliding_window import sharded_sliding_window_attention, sliding_window_attention
@@ -91,7 +91,7 @@ class AttentionState(NamedTuple):
     """Tokens seen so far by each row, int32."""
 
 
-class Attention(MultiHeadMixer):
+class Attention(SteppedByPrefill):
     """Causal softmax attention over the whole past; `step` and `prefill` cost O(capacity) per token.
 
     Without ALiBi, `__call__` is `sliding_window_attention` with a window of all tokens: flash attention by cuDNN on

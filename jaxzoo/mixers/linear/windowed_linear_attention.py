@@ -39,7 +39,7 @@ from jaxzoo.checked import NonNegativeInt, PositiveInt
 from jaxzoo.layers.feature_maps import hedgehog_features, taylor_features
 from jaxzoo.layers.probe import show_scores
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
+from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, SteppedByPrefill
 from jaxzoo.mixers.base import Capabilities, Context
 from jaxzoo.ops.linear_attention import LinearState, linear_attention, linear_attention_step
 from jaxzoo.ops.segments import position_in_segment
@@ -109,7 +109,7 @@ class WindowedLinearAttentionState(NamedTuple):
     """Tokens seen, int32."""
 
 
-class WindowedLinearAttention(MultiHeadMixer):
+class WindowedLinearAttention(SteppedByPrefill):
     """Causal; the state has a fixed size, and `step` costs O(window k + f k) per head.
 
     The parameters of `Attention`; with features `q_map`, `k_map` (h, k, f), W of queries and keys; where there is a
