@@ -14,12 +14,14 @@ IMPLEMENTATIONS = {
         "sliding_window": ("mosaic_gpu", "cudnn", "xla"),
         "gated_linear_attention": ("mosaic_gpu", "xla"),
         "selective_scan": ("mosaic_gpu", "xla"),
+        "delta_chunks": ("mosaic_gpu", "xla"),
     },
     "tpu": {
         "taylor_attention": ("mosaic_tpu", "xla"),
         "sliding_window": ("mosaic_tpu", "splash_tpu", "xla"),
         "gated_linear_attention": ("mosaic_tpu", "xla"),
         "selective_scan": ("mosaic_tpu", "xla"),
+        "delta_chunks": ("mosaic_tpu", "xla"),
     },
 }
 """By platform and op, the kernel first."""

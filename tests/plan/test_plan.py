@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
 
+from jaxzoo.cli.config_file import load_config
 from jaxzoo.config import ExperimentConfig, MeshConfig, TrainConfig
 from jaxzoo.data.token_data import TokenDataConfig
 from jaxzoo.devices import DEVICES, find_device
@@ -422,6 +423,21 @@ def test_packed_rows_need_mixers_that_honour_them(topology):
     )
     with pytest.raises(ValueError, match="does not honour segment_ids"):
         make_plan(config, topology, name="packed")
+
+
+@pytest.mark.full
+def test_a_kept_plan_is_that_of_today(monkeypatch):
+    """Kills: a step that moves more between kernels than docs/scale.md says, or another count of what it moves."""
+    absent_devices("h100", monkeypatch)
+    kept = Plan.load(ROOT / "benchmarks/results/plans/transformer-360m-h100.json")
+    config = load_config(ROOT / "configs/lm/based.py", name="transformer_pp_360m_30b")
+    train = dataclasses.replace(config.train, pallas_kernels="all", loss_chunk=kept.loss_chunk)
+    model = dataclasses.replace(config.model, remat=kept.remat)
+    config = dataclasses.replace(config, model=model, train=train, mesh=MeshConfig(**kept.mesh))
+    plan = make_plan(config, find_topology(kept.topology), name=kept.name)
+    assert plan.memory_bytes == pytest.approx(kept.memory_bytes, rel=0.03)
+    assert plan.memory.peak == pytest.approx(kept.memory.peak, rel=0.05)
+    assert plan.kernels == kept.kernels
 
 
 def test_the_estimate_of_the_compilation_is_that_of_kept_plans():
