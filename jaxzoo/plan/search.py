@@ -114,7 +114,8 @@ def candidates(config: ExperimentConfig, topology: Topology) -> list[Proposal]:
     found = []
     for mesh in meshes:
         for remat in FORWARD_AGAIN:
-            model = dataclasses.replace(config.model, remat=remat)
+            scanned = config.model.scan_layers or remat == "everything"
+            model = dataclasses.replace(config.model, remat=remat, scan_layers=scanned)
             tried = dataclasses.replace(config, model=model, mesh=mesh)
             found.append(_expect(tried, topology, batch, n_params))
     return sorted(found, key=lambda each: (each.seconds, each.network))

@@ -308,6 +308,12 @@ def test_candidates(topology):
     assert [each.seconds for each in found] == sorted(each.seconds for each in found)
     odd = dataclasses.replace(CONFIG, train=TrainConfig(batch_size=2))
     assert {each.config.mesh.tensor for each in candidates(odd, topology)} == {4, 8}
+    model = dataclasses.replace(CONFIG.model, scan_layers=False)  # which remat "everything" does not allow
+    unrolled = candidates(dataclasses.replace(CONFIG, model=model), topology)
+    assert {(x.config.model.remat == "everything", x.config.model.scan_layers) for x in unrolled} == {
+        (True, True),
+        (False, False),
+    }
 
 
 @pytest.mark.full
