@@ -12,14 +12,16 @@ def recurrence(x, read, write, mix, keep, *, initial_state=None):
     Differentiable to any order and forwards too. Arguments as those of `delta_chunks`; returns y and the last state.
     """
     dtype = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
-    (b, _, h, v), k, size = x.shape, read.shape[3], mix.shape[3]
-    state = jnp.zeros((b, h, k, v), dtype) if initial_state is None else initial_state.astype(dtype)
+    (b, _, h, v), size = x.shape, mix.shape[3]
     matmul = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-    outputs = []
-    for c in range(mix.shape[1]):
-        tokens = slice(c * size, (c + 1) * size)
-        x_c, read_c, write_c = (z[:, tokens].astype(dtype).swapaxes(1, 2) for z in (x, read, write))
-        y = matmul(mix[:, c].astype(dtype), x_c + matmul(read_c, state))
-        state = keep[:, c].astype(dtype)[..., None] * state + matmul(write_c.mT, y)
-        outputs.append(y.swapaxes(1, 2))
-    return jnp.concatenate([x[:, :0].astype(dtype), *outputs], axis=1).astype(x.dtype), state
+    zeros = jnp.zeros((b, h, read.shape[3], v), dtype)
+
+    def chunk(state, now):
+        x, read, write, mix, keep = now
+        y = matmul(mix, x + matmul(read, state))
+        return keep[..., None] * state + matmul(write.mT, y), y
+
+    tokens = [z.reshape(b, -1, size, h, z.shape[3]).swapaxes(2, 3) for z in (x, read, write)]
+    chunks = [z.astype(dtype).swapaxes(0, 1) for z in (*tokens, mix, keep)]
+    state, y = jax.lax.scan(chunk, zeros if initial_state is None else initial_state.astype(dtype), chunks)
+    return y.transpose(1, 0, 3, 2, 4).reshape(x.shape).astype(x.dtype), state

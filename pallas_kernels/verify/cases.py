@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels.delta_chunks import backends as delta_backends, reference as delta_reference
+from pallas_kernels.delta_chunks.problem import Problem as DeltaProblem
 from pallas_kernels.gated_linear_attention import (
     backends as gated_backends,
     reference as gated_reference,
@@ -339,6 +341,63 @@ class ScanCase(KernelCase):
         return exactly(run, [x if x.shape == (self.d, self.n) else self.last(x) for x in arrays])
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeltaCase(KernelCase):
+    """y and the final state, or all gradients; chunks of 64 tokens."""
+
+    k: int = 64
+    v: int = 64
+
+    @property
+    def name(self) -> str:
+        kind = "backward" if self.backward else "forward"
+        words = [f"t{self.t}", f"b{self.b}", f"h{self.h}", f"k{self.k}", f"v{self.v}", self.dtype]
+        return f"delta_chunks {self.implementation} {kind} {'_'.join(words)}"
+
+    @property
+    def tolerances(self) -> dict[str, float]:
+        return self.bounds(("y", "state"), ("dx", "dread", "dwrite", "dmix", "dkeep", "dstate"))
+
+    def inputs(self, seed: int) -> list[np.ndarray]:
+        """[x, read, write, mix, keep, state, dy, dstate]."""
+        rng = np.random.default_rng(seed)
+        x, dy = (self.rounded(rng.standard_normal((self.b, self.t, self.h, self.v))) for _ in range(2))
+        given = DeltaProblem(b=self.b, t=self.t, h=self.h, k=self.k, v=self.v, dtype=self.dtype).inputs(seed)
+        others = [np.asarray(z, np.float64) for z in given[1:]]
+        states = (rng.standard_normal((self.b, self.h, self.k, self.v)) for _ in range(2))
+        state, dstate = (np.asarray(np.asarray(z, np.float32), np.float64) for z in states)
+        return [x, *others, state, dy, dstate]
+
+    def compiled(self, arrays, variant: Variant):
+        dtypes = (*[self.dtype] * 4, "float32", "float32", self.dtype, "float32")
+        arrays = [jnp.asarray(x, dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
+        backend, how = delta_backends.BACKENDS[self.implementation], interpretation(self.implementation, variant)
+        options = delta_backends.Options(return_state=True, save_states=self.backward)
+
+        def run(*arrays):
+            *operands, dy, dstate = arrays
+            y, last, states = backend.forward(*operands, options=options, **how)
+            if not self.backward:
+                return [y, last]
+            return backend.backward(*operands, y, states, dy, dstate, options=options, **how)
+
+        return compile_ahead(run, *arrays)
+
+    def last(self, x: np.ndarray) -> np.ndarray:
+        if self.t <= LONG or len(x) != self.b:
+            return x
+        return x[-1:, -1:] if x.shape == (self.b, self.h, self.k, self.v) else x[-1:, :, -1:]
+
+    def truth(self, arrays):
+        def run(*arrays):
+            *operands, dy, dstate = arrays
+            form = delta_reference.recurrence
+            outputs, pull_back = jax.vjp(lambda *x: form(*x[:5], initial_state=x[5]), *operands)
+            return pull_back((dy, dstate)) if self.backward else outputs
+
+        return exactly(run, [self.last(x) for x in arrays])
+
+
 def interpretation(implementation: str, variant: Variant) -> dict[str, Any]:
     """Options that make a backend's kernels run on a CPU."""
     if not variant.interpret:
@@ -389,6 +448,12 @@ def _scan() -> list[dict]:
     return [*small, {"t": 8184, "d": 512}, {"t": 8192, "b": 4, "d": 1024}]
 
 
+def _delta() -> list[dict]:
+    small = [{"t": 64}, {"t": 128, "k": 128}, {"t": 192, "k": 128, "v": 128}, {"t": 320, "v": 192}, {"t": 64, "v": 256}]
+    headline = {"t": 8192, "b": 4, "h": 16, "g": 16}
+    return [*small, headline, headline | {"k": 128, "v": 128}]
+
+
 def _ordered(implementation: str) -> list[KernelCase]:
     gpu = implementation == "mosaic_gpu"
     cases: list[KernelCase] = []
@@ -398,6 +463,7 @@ def _ordered(implementation: str) -> list[KernelCase]:
         cases += [WindowCase(**both, **x) for x in _window(past=63, gpu=gpu)]
         cases += [GatedCase(**both, **x) for x in _gated()]
         cases += [ScanCase(**both, **x) for x in _scan()]
+        cases += [DeltaCase(**both, **x) for x in _delta() if gpu]
     return sorted(cases, key=lambda case: case.b * case.h * case.t)  # stable: forward before backward
 
 
@@ -407,7 +473,14 @@ def _interpreted(backward: bool) -> list[KernelCase]:
     tpu = gpu | {"implementation": "mosaic_tpu", "dtype": "float32", "t": 65, "k": 8, "v": 16}
     wide: dict[str, Any] = gpu | {"implementation": "mosaic_tpu", "dtype": "float32", "n": 8}
     scans = [ScanCase(**gpu, d=64), ScanCase(**wide)]
-    return [WindowCase(**gpu), TaylorCase(**tpu), TaylorCase(**gpu), GatedCase(**gpu), *scans]
+    return [
+        WindowCase(**gpu),
+        TaylorCase(**tpu),
+        TaylorCase(**gpu),
+        GatedCase(**gpu),
+        *scans,
+        DeltaCase(**gpu | {"t": 64}),
+    ]
 
 
 CASES = {

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from pallas_kernels.delta_chunks import backends as delta
+from pallas_kernels.delta_chunks.problem import Problem as DeltaProblem
 from pallas_kernels.gated_linear_attention import backends as gated
 from pallas_kernels.gated_linear_attention.problem import Problem as GatedProblem
 from pallas_kernels.selective_scan import backends as scan
@@ -15,7 +17,7 @@ from pallas_kernels.sliding_window.problem import Problem as WindowProblem
 from pallas_kernels.taylor_attention import backends as taylor
 from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.verify import __main__ as command
-from pallas_kernels.verify.cases import CASES, GatedCase, ScanCase, TaylorCase
+from pallas_kernels.verify.cases import CASES, DeltaCase, GatedCase, ScanCase, TaylorCase
 from tests.pallas_kernels.shared import PLATFORMS
 
 DEVICE = {"platform": "cpu", "device": "a CPU", "jax": "1", "capability": None}
@@ -92,6 +94,9 @@ def test_cases_are_served_and_ordered():
             if isinstance(case, ScanCase):
                 sizes = {name: getattr(case, name) for name in ("b", "t", "d", "n", "dtype", "delta_dtype")}
                 problem, backends = ScanProblem(**sizes), scan.BACKENDS
+            elif isinstance(case, DeltaCase):
+                sizes.pop("g")
+                problem, backends = DeltaProblem(**sizes, k=case.k, v=case.v), delta.BACKENDS
             elif isinstance(case, TaylorCase):
                 problem, backends = Problem(**sizes, k=case.k, v=case.v), taylor.BACKENDS
             elif isinstance(case, GatedCase):
