@@ -473,14 +473,9 @@ def _interpreted(backward: bool) -> list[KernelCase]:
     tpu = gpu | {"implementation": "mosaic_tpu", "dtype": "float32", "t": 65, "k": 8, "v": 16}
     wide: dict[str, Any] = gpu | {"implementation": "mosaic_tpu", "dtype": "float32", "n": 8}
     scans = [ScanCase(**gpu, d=64), ScanCase(**wide)]
-    return [
-        WindowCase(**gpu),
-        TaylorCase(**tpu),
-        TaylorCase(**gpu),
-        GatedCase(**gpu),
-        *scans,
-        DeltaCase(**gpu | {"t": 64}),
-    ]
+    whole: dict[str, Any] = gpu | {"t": 64}
+    cases: list[KernelCase] = [WindowCase(**gpu), TaylorCase(**tpu), TaylorCase(**gpu), GatedCase(**gpu), *scans]
+    return [*cases, DeltaCase(**whole)]
 
 
 CASES = {

@@ -14,6 +14,7 @@ import pytest
 
 from pallas_kernels.benchmark import (
     checks,
+    delta_chunks as delta,
     gated_linear_attention as gated,
     ops,
     peers,
@@ -214,7 +215,7 @@ def test_decays_per_channel_are_workloads_of_their_own():
 
 
 def test_every_default_name_exists():
-    for module in (taylor, window, gated, scan):
+    for module in (taylor, window, gated, scan, delta):
         for platform in ("cpu", "gpu", "tpu"):
             names = {c.name for c in module.candidates(platform)}
             assert set(module.default_names(platform)) <= names

@@ -213,6 +213,7 @@ EXPECTED = {
     "sliding_window": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
     "gated_linear_attention": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
     "selective_scan": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
+    "delta_chunks": {"cuda": ON_HOPPER, "tpu": "xla"},
 }
 """What the automatic choice takes at the headline shapes."""
 

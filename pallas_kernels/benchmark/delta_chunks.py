@@ -1,0 +1,39 @@
+"""The recurrence over chunks against its truth, its definition chunk by chunk. Public code has it only within a whole
+delta rule."""
+
+from typing import Any
+
+import jax
+
+from pallas_kernels.benchmark.candidates import Candidate, implementation
+from pallas_kernels.delta_chunks import reference
+from pallas_kernels.delta_chunks.api import IMPLEMENTATIONS
+from pallas_kernels.workload import Workload
+
+
+def candidates(platform: str) -> list[Candidate]:
+    del platform
+    return [implementation(name) for name in ("auto", *IMPLEMENTATIONS)]
+
+
+def default_names(platform: str) -> tuple[str, ...]:
+    return ("auto", "xla", *{"cpu": ("reference",), "gpu": ("mosaic_gpu",), "tpu": ("mosaic_tpu",)}[platform])
+
+
+def peers(paths: list[str], platform: str) -> tuple[list[Candidate], list[str], dict[str, str]]:
+    """None."""
+    del paths, platform
+    return [], [], {}
+
+
+def truth(workload: Workload, inputs: Any) -> Any:
+    """The reference."""
+
+    def forward(*arrays):
+        return reference.recurrence(*arrays)[0]
+
+    if workload.kind == "forward":
+        return forward(*inputs)
+    *arrays, dy = inputs
+    y, pull_back = jax.vjp(forward, *arrays)
+    return y, pull_back(dy)
