@@ -158,12 +158,19 @@ def advice(plan: Plan) -> list[str]:
     return list(_to_fit(plan) if not plan.fits else _to_speed_up(plan))
 
 
+def _copies_into_stacks(plan: Plan) -> bool:
+    """Whether layers are scanned on a GPU, whose compiler copies what the backward pass needs."""
+    return plan.scan_layers and plan.device in ("h100", "h200")
+
+
 def _to_fit(plan: Plan) -> Iterator[str]:
     over = plan.memory.peak - plan.memory.capacity
     rows = plan.batch_size // (plan.mesh["data"] * plan.mesh["fsdp"] * plan.accumulate)
     chunked = plan.logits * CHUNK // plan.length
     if not plan.loss_chunk and plan.logits > LARGE_LOGITS * plan.memory.capacity and plan.length > CHUNK:
         yield f"--train.loss-chunk {CHUNK}: arrays of logits of {size(chunked)} in place of {size(plan.logits)}"
+    if plan.remat in ("nothing", "projections") and _copies_into_stacks(plan):
+        yield "--model.no-scan-layers: activations are not copied into stacks; longer to compile"
     if plan.remat == "nothing":
         yield "--model.remat period (or mixer_inputs): activations are computed again, for a third more FLOPs at most"
     elif plan.remat != "everything":
@@ -189,7 +196,7 @@ def _to_speed_up(plan: Plan) -> Iterator[str]:
         yield f"plan it with --model.remat nothing: {free} are free, and {saved:.0%} of the FLOPs are computed again"
     elif plan.remat not in ("nothing", "projections") and memory.peak * PROJECTIONS_SAVE < memory.capacity:
         yield "plan it with --model.remat projections: outputs of matmuls are kept, and no matmul is computed again"
-    if times.bottleneck == "memory" and plan.scan_layers and plan.device in ("h100", "h200"):
+    if times.bottleneck == "memory" and _copies_into_stacks(plan):
         yield "plan it with --model.no-scan-layers: activations are not copied into stacks; longer to compile"
     if times.bottleneck == "network" and plan.mesh["fsdp"] > 1:
         less = next(n for n in range(2, plan.mesh["fsdp"] + 1) if plan.mesh["fsdp"] % n == 0)

@@ -197,6 +197,9 @@ def test_advice_to_fit():
         "--train.accumulate 2",
         "more devices, or a smaller --train.batch-size",
     ]
+    gpu = example(memory=large, device="h100")
+    assert advice(gpu)[0].startswith("--model.no-scan-layers: ")
+    assert "no-scan" not in str(advice(dataclasses.replace(gpu, scan_layers=False)))
     followed = example(memory=large, logits=4 * GIB, loss_chunk=256, remat="everything", accumulate=8)
     assert [line.split(":")[0] for line in advice(followed)] == ["more devices, or a smaller --train.batch-size"]
 
