@@ -57,21 +57,13 @@ class Problem:
         """x, read, write, mix and keep in, y out, once."""
         return self._tokens(2 * self.k + 2 * self.v + self.chunk) + self._keeps()
 
-    def states_bytes(self) -> float:
-        """The state of every chunk, once."""
-        return self._tokens(0) + self._item() * float(self.b * self.chunks * self.h) * self.k * self.v
-
     def backward_bytes(self) -> float:
-        """The inputs, y, dy and all states in, the gradients out, once; the cotangents of all states out and in."""
-        tokens = self._tokens(4 * self.k + 4 * self.v + 2 * self.chunk)
-        return tokens + 2 * self._keeps() + 3 * self.states_bytes()
-
-    def _item(self) -> int:
-        return jnp.dtype(self.dtype).itemsize
+        """The inputs, y and dy in, the gradients out, once."""
+        return self._tokens(4 * self.k + 4 * self.v + 2 * self.chunk) + 2 * self._keeps()
 
     def _tokens(self, numbers: int) -> float:
         """Bytes of so many numbers per token and head."""
-        return float(self.b * self.t * self.h) * numbers * self._item()
+        return float(self.b * self.t * self.h) * numbers * jnp.dtype(self.dtype).itemsize
 
     def _keeps(self) -> float:
         return 4.0 * self.b * self.chunks * self.h * self.k

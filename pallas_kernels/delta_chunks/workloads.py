@@ -36,7 +36,7 @@ def _build(kind: Kind, implementation: str | None):
 def _workload(name: str, spec: Problem, kind: Kind) -> Workload:
     flops, n_bytes = spec.forward_flops(), spec.forward_bytes()
     if kind == "forward_backward":
-        flops, n_bytes = flops + spec.backward_flops(), n_bytes + spec.states_bytes() + spec.backward_bytes()
+        flops, n_bytes = flops + spec.backward_flops(), n_bytes + spec.backward_bytes()
     return Workload(
         op="delta_chunks", name=name, kind=kind, sizes=spec.sizes() | {"dtype": spec.dtype_name},
         build=functools.partial(_build, kind), inputs=functools.partial(_inputs, spec, kind),
