@@ -24,7 +24,7 @@ it, and what chunks make of a state, affine maps, is put together in groups (`st
 an H100 (b4 t8192 h16 k64 v64, bfloat16, decay per token) 52 launches forward and 113 with backward, where the scan
 over chunks takes 2,184 and 8,337, at 1.7 and 1.3 times its bytes. TPUs take the scan: their compiler needs minutes for
 so many systems. Where the Pallas kernels of `delta_chunks` and `gated_linear_attention` are verified, they serve the
-delta rule in bfloat16, with `beta` (`delta_kernels.py`): 19 and 60 launches, 0.2 and 0.3 times the bytes.
+delta rule in bfloat16, with `beta` (`delta_kernels.py`): 19 and 49 launches, 0.2 times the bytes.
 
 Memory: the scan over chunks keeps its inputs and one state per chunk; everything within a chunk is computed again in
 the backward pass, where the solve costs one more solve. On a GPU all of it exists at once for chunks whose states have
