@@ -1,4 +1,4 @@
-"""Diagonal recurrences, real or complex: the states of S4D, Liquid-S4, Mamba and RG-LRU, in chunks.
+"""Diagonal recurrences, real or complex: states of S4D, Liquid-S4, RG-LRU and of Mamba by zero-order hold, in chunks.
 
     h_i = a_i * h_{i-1} + b_i        y_i = readout(h_i, token i)
 

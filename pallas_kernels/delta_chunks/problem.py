@@ -69,7 +69,7 @@ class Problem:
         return 4.0 * self.b * self.chunks * self.h * self.k
 
     def forward_flops(self) -> float:
-        """read S, write^T y, and mix times what it mixes, whole."""
+        """Products of read and S, of write^T and y, and of mix with (x + read S), all 64 x 64 entries counted."""
         return float(self.b * self.t * self.h) * (4 * self.k + 2 * self.chunk) * self.v
 
     def backward_flops(self) -> float:

@@ -69,6 +69,8 @@ class Run:
     def cases(self) -> None:
         """Runs every case; those that no time is left for, or no device, are marked as not run."""
         cases = importlib.import_module(self._args.cases).CASES[self._platform]
+        found = self.report["cases"]  # complete from the start: a report of a run that is killed certifies nothing else
+        found += [{"case": case.name, "status": "not run", "message": "the run was stopped"} for case in cases]
         with contextlib.closing(in_turn(self._job, len(cases), self._platform)) as jobs:
             for index, case in enumerate(cases):
                 if self._over():
@@ -76,9 +78,9 @@ class Run:
                 else:
                     result = self._check(case, index, next(jobs))
                     self._lost = result["status"] in ("timeout", "failed") and probe() is None
-                self.report["cases"].append({"case": case.name, **result})
+                found[index] = {"case": case.name, **result}
                 self._save()
-                print("\n".join(case_lines(self.report["cases"][-1])), flush=True)
+                print("\n".join(case_lines(found[index])), flush=True)
 
     def times(self) -> None:
         """Times every call alone, of those that compiled side by side; kernels that are not right are left out."""

@@ -25,15 +25,20 @@ DEVICE = {"platform": "cpu", "device": "a CPU", "jax": "1", "capability": None}
 
 @pytest.fixture
 def verify(monkeypatch, tmp_path):
-    """Runs the command: answers of the probes -> exit status, cases of the report, cases in each written report."""
+    """Runs the command: answers of the probes -> exit status, cases of the report; cases in each written report, and
+    those of them that were run."""
 
     def run(*probes):
         answers, written = iter(probes), []
         save = command.save
         monkeypatch.setattr(command, "probe", lambda: next(answers))
-        monkeypatch.setattr(
-            command, "save", lambda report, path: written.append(len(report["cases"])) or save(report, path)
-        )
+
+        def noted(report, path):
+            done = [x for x in report["cases"] if x["status"] != "not run"]
+            written.append((len(report["cases"]), len(done)))
+            save(report, path)
+
+        monkeypatch.setattr(command, "save", noted)
         module, out = "tests.pallas_kernels.verify_cases", tmp_path / "found.json"
         status = command.main(["--cases", module, "--times", module, "--timeout", "2", "--out", str(out)])
         return status, json.loads(out.read_text()), written
@@ -42,12 +47,13 @@ def verify(monkeypatch, tmp_path):
 
 
 def test_every_case_gets_its_verdict(verify, capsys, tmp_path):
-    """Kills a hang that stops the run, a wrong number that passes, and results that are lost with what comes after."""
+    """Kills a hang that stops the run, a wrong number that passes, results that are lost with what comes after, and a
+    report of a stopped run that has right cases alone, which would be a certificate."""
     status, report, written = verify(DEVICE, DEVICE, DEVICE)
     cases = report["cases"]
     assert status == 1
     assert [x["status"] for x in cases] == ["ok", "wrong", "timeout", "failed", "ok"]
-    assert written == [1, 2, 3, 4, 5, 5, 5]
+    assert written == [(5, done) for done in (1, 2, 3, 4, 5, 5, 5)]
     where = cases[1]["where"]
     assert (where["output"], where["first_wrong"], where["nan"], where["wrong"]) == ("y", [0, 66, 1, 3], 1, 3)
     assert [i for i, x in enumerate(where["by_row_mod_64"]) if x > 0.01] == [2, 4, 5]
