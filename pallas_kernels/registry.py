@@ -3,7 +3,7 @@
 import importlib
 from types import ModuleType
 
-OPS = ("taylor_attention", "sliding_window", "gated_linear_attention", "selective_scan", "delta_chunks")
+OPS = ("taylor_attention", "sliding_window", "gated_linear_attention", "selective_scan", "delta_chunks", "ut_transform")
 """Packages next to this file, each with `backends.py` (`BACKENDS`) and `workloads.py` (`GROUPS`)."""
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pallas_kernels.verify.attention_cases import TaylorCase, WindowCase
 from pallas_kernels.verify.kernel_case import KernelCase
-from pallas_kernels.verify.recurrence_cases import DeltaCase, GatedCase, ScanCase
+from pallas_kernels.verify.recurrence_cases import DeltaCase, GatedCase, ScanCase, TransformCase
 
 
 def _taylor(*, gpu: bool) -> list[dict]:
@@ -44,6 +44,13 @@ def _delta() -> list[dict]:
     return [*small, headline, headline | {"k": 128, "v": 128}]
 
 
+def _transform() -> list[dict]:
+    small = [{"t": 64}, {"t": 128, "decay": "token"}, {"t": 576, "k": 128, "decay": "token"}, {"t": 64, "k": 0}]
+    small += [{"t": 64, "repeated": True}, {"t": 576, "k": 0, "rates": False}]
+    headline = {"t": 8192, "b": 4, "h": 16, "g": 16}
+    return [*small, headline, headline | {"decay": "token"}, headline | {"k": 128, "decay": "token"}]
+
+
 def _ordered(implementation: str) -> list[KernelCase]:
     gpu = implementation == "mosaic_gpu"
     cases: list[KernelCase] = []
@@ -54,6 +61,7 @@ def _ordered(implementation: str) -> list[KernelCase]:
         cases += [GatedCase(**both, **x) for x in _gated()]
         cases += [ScanCase(**both, **x) for x in _scan()]
         cases += [DeltaCase(**both, **x) for x in _delta() if gpu]
+        cases += [TransformCase(**both, **x) for x in _transform() if gpu]
     return sorted(cases, key=lambda case: case.b * case.h * case.t)  # stable: forward before backward
 
 
@@ -65,7 +73,7 @@ def _interpreted(backward: bool) -> list[KernelCase]:
     scans = [ScanCase(**gpu, d=64), ScanCase(**wide)]
     whole: dict[str, Any] = gpu | {"t": 64}
     cases: list[KernelCase] = [WindowCase(**gpu), TaylorCase(**tpu), TaylorCase(**gpu), GatedCase(**gpu), *scans]
-    return [*cases, DeltaCase(**whole)]
+    return [*cases, DeltaCase(**whole), TransformCase(**whole, decay="token")]
 
 
 CASES = {

@@ -15,6 +15,7 @@ IMPLEMENTATIONS = {
         "gated_linear_attention": ("mosaic_gpu", "xla"),
         "selective_scan": ("mosaic_gpu", "xla"),
         "delta_chunks": ("mosaic_gpu", "xla"),
+        "ut_transform": ("mosaic_gpu", "xla"),
     },
     "tpu": {
         "taylor_attention": ("mosaic_tpu", "xla"),
@@ -22,6 +23,7 @@ IMPLEMENTATIONS = {
         "gated_linear_attention": ("mosaic_tpu", "xla"),
         "selective_scan": ("mosaic_tpu", "xla"),
         "delta_chunks": ("mosaic_tpu", "xla"),
+        "ut_transform": ("mosaic_tpu", "xla"),
     },
 }
 """By platform and op, the kernel first."""

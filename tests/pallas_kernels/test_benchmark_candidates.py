@@ -23,6 +23,7 @@ from pallas_kernels.benchmark import (
     sliding_window as window,
     softmax,
     taylor_attention as taylor,
+    ut_transform as ut,
 )
 from pallas_kernels.gated_linear_attention import reference as gated_reference, workloads as gated_workloads
 from pallas_kernels.gated_linear_attention.problem import Problem as GatedProblem
@@ -215,7 +216,7 @@ def test_decays_per_channel_are_workloads_of_their_own():
 
 
 def test_every_default_name_exists():
-    for module in (taylor, window, gated, scan, delta):
+    for module in (taylor, window, gated, scan, delta, ut):
         for platform in ("cpu", "gpu", "tpu"):
             names = {c.name for c in module.candidates(platform)}
             assert set(module.default_names(platform)) <= names

@@ -214,6 +214,7 @@ EXPECTED = {
     "gated_linear_attention": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
     "selective_scan": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
     "delta_chunks": {"cuda": ON_HOPPER, "tpu": "xla"},
+    "ut_transform": {"cuda": ON_HOPPER, "tpu": "xla"},
 }
 """What the automatic choice takes at the headline shapes."""
 

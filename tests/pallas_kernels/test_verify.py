@@ -16,8 +16,10 @@ from pallas_kernels.sliding_window import backends as window
 from pallas_kernels.sliding_window.problem import Problem as WindowProblem
 from pallas_kernels.taylor_attention import backends as taylor
 from pallas_kernels.taylor_attention.problem import Problem
+from pallas_kernels.ut_transform import backends as ut
+from pallas_kernels.ut_transform.problem import Problem as TransformProblem
 from pallas_kernels.verify import __main__ as command
-from pallas_kernels.verify.cases import CASES, DeltaCase, GatedCase, ScanCase, TaylorCase
+from pallas_kernels.verify.cases import CASES, DeltaCase, GatedCase, ScanCase, TaylorCase, TransformCase
 from tests.pallas_kernels.shared import PLATFORMS
 
 DEVICE = {"platform": "cpu", "device": "a CPU", "jax": "1", "capability": None}
@@ -103,6 +105,9 @@ def test_cases_are_served_and_ordered():
             elif isinstance(case, DeltaCase):
                 sizes.pop("g")
                 problem, backends = DeltaProblem(**sizes, k=case.k, v=case.v), delta.BACKENDS
+            elif isinstance(case, TransformCase):
+                sizes.pop("g")
+                problem, backends = TransformProblem(**sizes, k=case.k, decay=case.decay, beta=case.rates), ut.BACKENDS
             elif isinstance(case, TaylorCase):
                 problem, backends = Problem(**sizes, k=case.k, v=case.v), taylor.BACKENDS
             elif isinstance(case, GatedCase):

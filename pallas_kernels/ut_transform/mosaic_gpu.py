@@ -1,0 +1,250 @@
+"""The UT transform of all chunks on Hopper, from keys or from scores.
+
+    A_ij = beta_i exp(G_i - G_j) k_i . k_j, j < i       mix = (I + A)^-1 Diag(beta)
+    read = -exp(G) K            write = exp(G_c - G) K
+
+A thread block is one warpgroup, which takes up to `PIECE` chunks of a row and head, one after another; several blocks
+are on a multiprocessor. Scores are float32 sums that never leave registers; `mosaic_gpu_inverse.py` inverts. Every
+array is moved once: bytes bound the kernel.
+
+Pallas' own barriers are off. A chunk's staged outputs are written after the wait for the copies of those before, which
+is a barrier; `commit_smem` after them orders them before their copies, and all reads of the chunk's slot before it is
+loaded again. `mosaic_gpu_inverse.inverse` says how its tiles are ordered.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_kernels.gated_linear_attention.decays import log2_from_start
+from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import CHUNK, float_tile, load, tile
+from pallas_kernels.gated_linear_attention.mosaic_gpu_rows import Rows
+from pallas_kernels.gated_linear_attention.mosaic_gpu_vjp import between
+from pallas_kernels.mosaic_gpu_ring import Ring
+from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, Mma, columns_to, launch, rows_to
+from pallas_kernels.ut_transform import mosaic_gpu_inverse
+
+PIECE = 8
+"""Chunks in turn."""
+
+
+class Array(NamedTuple):
+    """An array of a launch, by chunk."""
+
+    value: Any
+    """(b, n 64, tiles, 64), (b, n, h, 64, 64) or, float32, (b, h, n 64); of an output its shape and dtype."""
+    width: int
+    """Tiles of a chunk and head; 0: 64 numbers."""
+
+    @property
+    def shared(self) -> Callable:
+        """(slots) -> shared memory of it, (slots, tiles, 64, 64) or (slots, 64)."""
+        if self.width == 0:
+            return lambda *slots: plgpu.SMEM((*slots, CHUNK), jnp.float32)
+        kind = tile if self.value.dtype == jnp.bfloat16 else float_tile
+        return lambda *slots: kind(*slots, self.width)
+
+    def tiles(self, ref, batch, head, chunk, shared) -> list[tuple[Any, Any]]:
+        """Pairs of an index of ref and a part of shared memory."""
+        if self.width == 0:
+            return [((batch, head, pl.ds(chunk * CHUNK, CHUNK)), shared)]
+        if len(self.value.shape) == 5:
+            return [((batch, chunk, head), shared.at[0])]
+        at = batch, pl.ds(chunk * CHUNK, CHUNK)
+        return [((*at, head * self.width + i), shared.at[i]) for i in range(self.width)]
+
+
+def numbers(x):
+    """(b, n 64, h) float32 -> what kernels read."""
+    return None if x is None else Array(x.astype(jnp.float32).swapaxes(1, 2), 0)
+
+
+def tokens(x):
+    """(b, n 64, h, width) -> tiles."""
+    return Array(x.reshape(*x.shape[:2], -1, CHUNK), x.shape[3] // CHUNK)
+
+
+def like(x: Array, dtype: Any = None) -> Array:
+    """An output as x is."""
+    return Array(jax.ShapeDtypeStruct(x.value.shape, dtype or x.value.dtype), x.width)
+
+
+def by_chunk(
+    name: str, chunk, inputs: dict[str, Array | None], outputs: dict[str, Array], scratch: dict, *, sizes, stages: int,
+    interpret,
+):  # fmt: skip
+    """Runs chunk(c) for every chunk of every row and head, with c an `InChunk`; returns the outputs.
+
+    sizes: b, h, n. stages: chunks in shared memory.
+    """
+    b, h, n = sizes
+    given = {key: x for key, x in inputs.items() if x is not None}
+
+    def body(r):
+        batch, head, first = (lax.axis_index(x) for x in ("b", "h", "piece"))
+        first = first * PIECE
+        count = jnp.minimum(n - first, PIECE)
+        loads = []
+        for key, array in given.items():
+            ref, shared = getattr(r, key), getattr(r, f"{key}_s")
+            for i in range(max(1, array.width)):
+                where = lambda c, array=array, i=i, shared=shared: array.tiles(r, batch, head, c, shared.at[0])[i][0]  # noqa: E731
+                slot = lambda s, array=array, i=i, shared=shared: array.tiles(r, 0, 0, 0, shared.at[s])[i][1]  # noqa: E731
+                loads.append((ref, where, slot))
+        ring = Ring(tuple(loads), lambda position: first + position, count, stages, r.full, None, lag=0)
+        ring.start()
+        for turn in range(2):
+            r.index_s[turn] = plgpu.broadcasted_iota(jnp.int32, (CHUNK,), 0, layout=PER_ROW)
+        plgpu.commit_smem()
+        mma = Mma(None if interpret is None else (r.staging, r.half_staging), 0)
+
+        def step(position, _):
+            slot = lax.rem(position, jnp.int32(stages))
+            plgpu.barrier_wait(r.full.at[slot])
+            chunk(InChunk(r, mma, Rows(None, interpret is not None), slot, position, given))
+            plgpu.commit_smem()
+            ring.refill(position)
+            for key, array in outputs.items():
+                ref = getattr(r, key)
+                for index, shared in array.tiles(ref, batch, head, first + position, getattr(r, f"{key}_s")):
+                    plgpu.copy_smem_to_gmem(shared, ref.at[index])
+
+        lax.fori_loop(0, count, step, None)
+        plgpu.wait_smem_to_gmem(0)
+
+    memory = {f"{key}_s": x.shared(stages) for key, x in given.items()}
+    memory |= {f"{key}_s": x.shared() for key, x in outputs.items()} | scratch | mosaic_gpu_inverse.scratch(interpret)
+    memory |= {"index_s": plgpu.SMEM((2, CHUNK), jnp.int32)}
+    memory["full"] = plgpu.Barrier(num_arrivals=sum(max(1, x.width) for x in given.values()), num_barriers=stages)
+    if interpret is not None:
+        memory["staging"] = tile(1)
+    return launch(
+        f"ut_transform_{name}", body, {key: x and x.value for key, x in inputs.items()},
+        {key: x.value for key, x in outputs.items()}, memory,
+        grid={"b": b, "h": h, "piece": -(-n // PIECE)}, warpgroups=1, auto_barriers=False, approx_math=True,
+        interpret=interpret,
+    )  # fmt: skip
+
+
+class InChunk:
+    """A chunk in shared memory."""
+
+    def __init__(self, r, mma: Mma, rows: Rows, slot, position, given):
+        self.r, self.mma, self.rows, self.slot, self.given = r, mma, rows, slot, given
+        self.turn = lax.rem(position, jnp.int32(2))
+
+    @property
+    def index(self):
+        """0 .. 63 from shared memory, in turns: the compiler would compute masks before the loop, and hold them."""
+        return self.r.index_s.at[self.turn]
+
+    def shared(self, key: str):
+        return getattr(self.r, f"{key}_s").at[self.slot]
+
+    def tile(self, key: str, i: int = 0):
+        return self.shared(key).at[i]
+
+    def per_row(self, key: str):
+        return plgpu.load(self.shared(key), layout=PER_ROW)
+
+    @property
+    def width(self) -> int:
+        """Tiles of keys."""
+        return self.given["x"].width
+
+    @property
+    def from_keys(self) -> bool:
+        return len(self.given["x"].value.shape) == 4
+
+    def weighted(self):
+        """A / beta (64, 64), strictly lower triangular."""
+        if not self.from_keys:
+            i, j = self.rows_and_columns()
+            return jnp.where(i > j, load(self.tile("x")), 0.0)
+
+        def run(acc):
+            for i in range(self.width):
+                plgpu.wgmma(acc, self.tile("x", i), self.tile("x", i).transpose((1, 0)))
+            return acc[...]
+
+        return pl.run_scoped(run, plgpu.ACC((CHUNK, CHUNK), jnp.float32)) * self.between()
+
+    def between(self):
+        """exp(G_i - G_j) for j < i, else 0."""
+        if "log2" in self.given:
+            return between(self.shared("log2"), self.index, strict=True)
+        i, j = self.rows_and_columns()
+        return jnp.where(i > j, 1.0, 0.0)
+
+    def rows_and_columns(self):
+        """Those of each element of a tile."""
+        index = self.index
+        return rows_to(plgpu.load(index, layout=PER_ROW)), columns_to(plgpu.load(index, layout=PER_COLUMN))
+
+    def inverse(self):
+        """(I + A)^-1 (64, 64) float32."""
+        a = self.weighted()
+        if "beta" in self.given:
+            a = a * rows_to(self.per_row("beta"))
+        return mosaic_gpu_inverse.inverse(self.r, self.rows, self.mma, a, self.index[0])
+
+    def borders(self):
+        """exp(G) and exp(G_c - G), (64,)."""
+        sums, total = self.per_row("log2"), self.shared("log2")[CHUNK - 1]
+        return jnp.exp2(sums), jnp.exp2(total - sums)
+
+
+def transform(x: Array, beta: Array | None, log2: Array | None, *, sizes, interpret=None):
+    """mix (b, n, h, 64, 64) bfloat16; of keys also read, and with decays write: tiles. By name."""
+    b, h, n = sizes
+
+    def chunk(c: InChunk):
+        mix = c.inverse()
+        if beta is not None:
+            mix = mix * columns_to(plgpu.load(c.shared("beta"), layout=PER_COLUMN))
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        c.r.mix_s[0] = mix.astype(jnp.bfloat16)
+        if not c.from_keys:
+            return
+        for i in range(c.width):
+            keys = load(c.tile("x", i))
+            if log2 is None:
+                c.r.read_s[i] = (-keys).astype(jnp.bfloat16)
+                continue
+            since, until = c.borders()
+            c.r.read_s[i] = (keys * rows_to(-since)).astype(jnp.bfloat16)
+            c.r.write_s[i] = (keys * rows_to(until)).astype(jnp.bfloat16)
+
+    outputs = {"mix": Array(jax.ShapeDtypeStruct((b, n, h, CHUNK, CHUNK), jnp.bfloat16), 1)}
+    if len(x.value.shape) == 4:
+        outputs["read"] = like(x)
+        if log2 is not None:
+            outputs["write"] = like(x)
+    inputs = {"x": x, "beta": beta, "log2": log2}
+    return by_chunk("forward", chunk, inputs, outputs, {}, sizes=sizes, stages=2, interpret=interpret)
+
+
+def forward(x, beta, log_decay, *, interpret=None):
+    """As `backends.py` says."""
+    sizes, inputs = arrays_of(x, beta, log_decay)
+    found = transform(**inputs, sizes=sizes, interpret=interpret)
+    keys = lambda name: found[name].reshape(x.shape) if name in found else None  # noqa: E731
+    if log_decay is None:
+        return found["mix"], keys("read"), None, None
+    keep = jnp.exp2(inputs["log2"].value[..., CHUNK - 1 :: CHUNK]).swapaxes(1, 2)
+    keep = jnp.broadcast_to(keep[..., None], (*keep.shape, x.shape[3]))
+    return found["mix"], keys("read"), keys("write"), keep
+
+
+def arrays_of(x, beta, log_decay) -> tuple[tuple[int, int, int], dict[str, Any]]:
+    """b, h, n; and x, beta and log2 of `transform`."""
+    b, h = x.shape[0], x.shape[2]
+    if x.ndim == 5:
+        return (b, h, x.shape[1]), {"x": Array(x, 1), "beta": numbers(beta), "log2": None}
+    log2 = None if log_decay is None else numbers(log2_from_start(log_decay, CHUNK, x.shape[1]))
+    return (b, h, x.shape[1] // CHUNK), {"x": tokens(x), "beta": numbers(beta), "log2": log2}

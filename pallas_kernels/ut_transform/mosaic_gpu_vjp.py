@@ -1,0 +1,148 @@
+"""Gradients of the UT transform on Hopper: every chunk by itself, with T = (I + A)^-1 computed again.
+
+With X = T^T dmix and Q = A / beta, all (64, 64),
+
+    dA = -strict(X Diag(beta) T^T)          dbeta_i = X_ii + sum_j dA_ij Q_ij
+    dQ = Diag(beta) dA                      W_ij = dQ_ij exp(G_i - G_j)
+    dK = W K + W^T K - exp(G) dread + exp(G_c - G) dwrite + dkeys
+
+A log decay weighs the pairs of a token before it and one from it on: the sum of P_ij = W_ij k_i . k_j over j < t <= i,
+of k_i . dread_i over i >= t, and of k_i . dwrite_i over i < t. The first is written as the sum over i >= t of row i
+minus column i of P. Their common terms cancel exactly: both are products of the same rounded W.
+
+Barriers as in `mosaic_gpu.py`. T and W are stored to one tile: `commit_smem` is between its stores and the wgmma that
+read it, and between these and the next store.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import CHUNK, load, tile
+from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, columns_to, rows_to
+from pallas_kernels.ut_transform.mosaic_gpu import Array, InChunk, arrays_of, by_chunk, like, tokens
+
+
+def gradients(inputs: dict[str, Array | None], *, sizes, interpret=None):
+    """By name, what each kind of call has.
+
+    Args:
+      inputs: x (keys or scores), beta, log2, dmix, and of keys dread, dwrite and dkeys, the cotangent of other users of
+        the keys.
+
+    Returns:
+      dx; dbeta (b, h, n 64) float32; slopes and written, likewise: k_i . (W K - W^T K - exp(G) dread)_i, k_i . (exp(G_c
+      - G) dwrite)_i.
+    """
+    x = inputs["x"]
+    assert x is not None
+
+    def chunk(c: InChunk):
+        r = c.r
+        slopes = _of_scores(c)
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        if "beta" in c.given:
+            dscores, r.dbeta_s[...] = _by_beta(c, *slopes)
+        else:
+            dscores = slopes[0]
+        if not c.from_keys:
+            r.dx_s[0] = dscores.astype(r.dx_s.dtype)
+            return
+        plgpu.commit_smem()
+        r.square_s[...] = (dscores * c.between()).astype(jnp.bfloat16)
+        plgpu.commit_smem()
+        _of_keys(c)
+
+    outputs = {"dx": like(x)}
+    numbers = Array(jax.ShapeDtypeStruct((*sizes[:2], sizes[2] * CHUNK), jnp.float32), 0)
+    if inputs.get("beta") is not None:
+        outputs["dbeta"] = numbers
+    if inputs.get("log2") is not None:
+        outputs |= {"slopes": numbers, "written": numbers}
+    scratch = {"square_s": tile()}
+    return by_chunk("gradients", chunk, inputs, outputs, scratch, sizes=sizes, stages=1, interpret=interpret)
+
+
+def _of_scores(c: InChunk):
+    """dA and X_ii."""
+    t = c.inverse()
+    c.r.square_s[...] = t.astype(jnp.bfloat16)
+    plgpu.commit_smem()
+    transposed = c.r.square_s.transpose((1, 0))
+
+    def run(x, found):
+        plgpu.wgmma(x, transposed, c.tile("dmix"))
+        value = x[...]
+        i, j = c.rows_and_columns()
+        own = jnp.where(i == j, value, 0.0).sum(1)
+        if "beta" in c.given:
+            value = value * columns_to(plgpu.load(c.shared("beta"), layout=PER_COLUMN))
+        c.mma.registers(found, value.astype(jnp.bfloat16), transposed)
+        return jnp.where(i > j, -found[...], 0.0), own
+
+    return pl.run_scoped(run, *[plgpu.ACC((CHUNK, CHUNK), jnp.float32)] * 2)
+
+
+def _by_beta(c: InChunk, da, own):
+    """dQ and dbeta."""
+    return da * rows_to(c.per_row("beta")), own + (da * c.weighted()).sum(1)
+
+
+def _of_keys(c: InChunk):
+    """Stages dK, and the sums of the gradient of log decays. `commit_smem` keeps the loads of one step out of the one
+    before: registers would not do."""
+    r, decays = c.r, "log2" in c.given
+
+    def tile_of_keys(i, sums):
+        slopes, written = sums
+        keys = c.tile("x", i)
+        dk = 0.0
+        for sign, square in ((-1, r.square_s.transpose((1, 0))), (1, r.square_s)):
+            found = c.mma.product(square, keys)
+            dk += found
+            if decays:
+                slopes += sign * (found * load(keys)).sum(1)
+            plgpu.commit_smem()
+        read = load(c.tile("dread", i))
+        if decays:
+            read = read * rows_to(c.borders()[0])
+            slopes -= (read * load(keys)).sum(1)
+        dk -= read
+        plgpu.commit_smem()
+        write = load(c.tile("dwrite", i))
+        if decays:
+            write = write * rows_to(c.borders()[1])
+            written += (write * load(keys)).sum(1)
+        dk += write
+        if "dkeys" in c.given:
+            plgpu.commit_smem()
+            dk = dk + load(c.tile("dkeys", i))
+        r.dx_s[i] = dk.astype(jnp.bfloat16)
+        return slopes, written
+
+    none = plgpu.layout_cast(jnp.zeros((CHUNK,), jnp.float32), PER_ROW)
+    slopes, written = lax.fori_loop(0, c.width, tile_of_keys, (none, none))
+    if decays:
+        r.slopes_s[...], r.written_s[...] = slopes, written
+
+
+def backward(x, beta, log_decay, dmix, dread, dwrite, dkeep, dkeys, *, interpret=None):
+    """As `backends.py` says."""
+    sizes, inputs = arrays_of(x, beta, log_decay)
+    inputs["dmix"] = Array(dmix, 1)
+    inputs |= {
+        name: None if z is None else tokens(z) for name, z in (("dread", dread), ("dwrite", dwrite), ("dkeys", dkeys))
+    }
+    found = gradients(inputs, sizes=sizes, interpret=interpret)
+    dx = found["dx"].reshape(x.shape)
+    dbeta = None if beta is None else found["dbeta"].swapaxes(1, 2)
+    if log_decay is None:
+        return dx, dbeta, None
+    by_chunk = lambda z: z.swapaxes(1, 2).reshape(x.shape[0], -1, CHUNK, x.shape[2])  # noqa: E731
+    slopes, written, log2 = (by_chunk(z) for z in (found["slopes"], found["written"], inputs["log2"].value))
+    whole = jnp.exp2(log2[:, :, -1:]) * dkeep.sum(3)[:, :, None]
+    earlier = jnp.pad(written[:, :, :-1], ((0, 0), (0, 0), (1, 0), (0, 0)))
+    within = lax.cumsum(slopes, axis=2, reverse=True) + lax.cumsum(earlier, axis=2)
+    return dx, dbeta, (within + whole).reshape(log_decay.shape)

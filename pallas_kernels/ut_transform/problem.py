@@ -1,0 +1,86 @@
+"""Description of a call of the UT transform, in backends, tests and benchmarks."""
+
+import dataclasses
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+Decay = Literal["none", "token", "channel"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A call of `ut_transform`, with k=0 of `ut_inverse`: what an objection may depend on, and what a floor follows
+    from."""
+
+    b: int
+    t: int
+    """Tokens, a multiple of `chunk`."""
+    h: int
+    k: int
+    """Width of the keys; 0: scores are given."""
+    decay: Decay = "none"
+    beta: bool = True
+    chunk: int = 64
+    dtype: DTypeLike = jnp.bfloat16
+    """Dtype of the keys or scores, and of the results."""
+
+    @property
+    def dtype_name(self) -> str:
+        return jnp.dtype(self.dtype).name
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of a row."""
+        return self.t // self.chunk
+
+    def sizes(self) -> dict[str, int | str]:
+        """By dimension, for tables."""
+        return {"b": self.b, "t": self.t, "h": self.h, "k": self.k, "decay": self.decay}
+
+    def inputs(self, seed: int = 0) -> tuple[jax.Array, ...]:
+        """Keys of length 1, beta in [0, 1], and log decays in [-0.3, 0], if there are any."""
+        keys = jax.random.split(jax.random.key(seed), 3)
+        tokens = self.b, self.t, self.h
+        k = jax.random.normal(keys[0], (*tokens, self.k), jnp.float32)
+        k = (k / jnp.linalg.norm(k, axis=-1, keepdims=True)).astype(self.dtype)
+        beta = jax.random.uniform(keys[1], tokens, jnp.float32)
+        if self.decay == "none":
+            return k, beta
+        shape = tokens if self.decay == "token" else (*tokens, self.k)
+        return k, beta, jax.random.uniform(keys[2], shape, jnp.float32, -0.3, 0.0)
+
+    def forward_bytes(self) -> float:
+        """Keys, beta and decays in, mix, read, write and keep out, once; without decays no write and no keep."""
+        numbers = self.k + self.chunk + self._borders() * self.k
+        return self._tokens(numbers) + self._floats() + self._keeps()
+
+    def backward_bytes(self) -> float:
+        """Keys, beta, decays and the cotangents of the outputs and of the keys in, the gradients out, once."""
+        cotangents = self._tokens(self.chunk + 3 * self.k) + self._keeps()
+        return 2 * (self._tokens(self.k) + self._floats()) + cotangents
+
+    def _borders(self) -> int:
+        """Arrays of the size of the keys that are written."""
+        return 1 if self.decay == "none" else 2
+
+    def _tokens(self, numbers: int) -> float:
+        """Bytes of so many numbers per token and head."""
+        return float(self.b * self.t * self.h) * numbers * jnp.dtype(self.dtype).itemsize
+
+    def _floats(self) -> float:
+        """Bytes of beta and decays."""
+        return 4.0 * self.b * self.t * self.h * (1 + {"none": 0, "token": 1, "channel": self.k}[self.decay])
+
+    def _keeps(self) -> float:
+        return 0.0 if self.decay == "none" else 4.0 * self.b * self.chunks * self.h * self.k
+
+    def forward_flops(self) -> float:
+        """Scores, and substitution of the identity, a sixth of c^3 multiplications per chunk."""
+        return float(self.b * self.t * self.h) * self.chunk * (2 * self.k + self.chunk / 3)
+
+    def backward_flops(self) -> float:
+        """Both again, two products of chunks, and two of each of them with the keys."""
+        return self.forward_flops() + float(self.b * self.t * self.h) * self.chunk * (4 * self.chunk + 4 * self.k)
