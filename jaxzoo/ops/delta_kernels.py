@@ -5,11 +5,12 @@ With G the sums of log decays from the start of a chunk of 64 tokens and S the s
     v'_i = beta_i (v_i - exp(G_i) k_i S - sum_{j<i} exp(G_i - G_j) (k_i . k_j) v'_j)
 
 so that V' = T Diag(beta) (V - exp(G) K S) with T = (I + A)^-1 and A_ij = beta_i exp(G_i - G_j) k_i . k_j for j < i
-(Yang et al. 2024, arXiv 2406.06484; Yang et al. 2025, arXiv 2412.06464). The outputs are those of
-`gated_linear_attention` for q, k, V'. It also makes A: with rows of the identity as values, and a state that is emptied
-before every chunk, its outputs are the decayed products of keys.
+(Yang et al. 2024, arXiv 2406.06484; Yang et al. 2025, arXiv 2412.06464). `ut_transform` makes T Diag(beta) of the
+keys; the outputs are those of `gated_linear_attention` for q, k, V'. It also makes A where decays are per channel: with
+rows of the identity as values, and a state that is emptied before every chunk, its outputs are the decayed products of
+keys.
 
-Documents are decays of 0. A is inverted in float32, by substitution; what lies between kernels has the dtype of v.
+Documents are decays of 0. What lies between kernels has the dtype of v.
 """
 
 import functools
@@ -18,24 +19,22 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from jaxzoo.array_typing import Array
 from jaxzoo.sharding import on_mesh
-from pallas_kernels import delta_chunks as delta, gated_linear_attention as gated
+from pallas_kernels import delta_chunks as delta, gated_linear_attention as gated, ut_transform as ut
 from pallas_kernels.delta_chunks import backends as delta_backends
 from pallas_kernels.dispatch import may_run_by_default, mesh_objection
 from pallas_kernels.gated_linear_attention import backends as gated_backends
 from pallas_kernels.gated_linear_attention.decayed_scores import sums_to_borders
 from pallas_kernels.gated_linear_attention.xla import RESET, with_resets
-from pallas_kernels.xla_chunks import product
+from pallas_kernels.ut_transform import backends as ut_backends
 
 CHUNK = 64
 """Tokens of a chunk of the kernels."""
 KERNELS = {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"}
-"""By platform, in both packages."""
+"""By platform, in all packages."""
 Form = Callable[..., tuple[Array, Array]]
 
 
@@ -56,11 +55,13 @@ def kernel_form(q: Array, k: Array, v: Array, *, channel: bool) -> Form | None:
 
 
 def _serve(platform: str, k: Array, v: Array, channel: bool) -> bool:
-    """Whether the kernels of a platform serve all three calls."""
+    """Whether the kernels of a platform serve all calls."""
     (b, t, h, v_dim), k_dim = v.shape, k.shape[3]
     size: dict[str, Any] = {"b": b, "h": h, "k": k_dim, "dtype": v.dtype}
     delta_chunks = delta_backends.Problem(t=_whole(t), v=v_dim, chunk=CHUNK, **size)
     scores, outputs = (gated_backends.Problem(t=t, v=n, channel=channel, **size) for n in (CHUNK, v_dim))
+    size["k"] = 0 if channel else k_dim
+    transform = ut_backends.Problem(t=_whole(t), **size)
 
     def serves(op: str, backends: Any, *problems: Any) -> bool:
         if not may_run_by_default(platform, op):
@@ -68,8 +69,10 @@ def _serve(platform: str, k: Array, v: Array, channel: bool) -> bool:
         kernel, allowed = backends.BACKENDS[KERNELS[platform]], (None, mesh_objection(f"sharded_{op}"))
         return all(kernel.objection(problem) in allowed for problem in problems)
 
-    return serves("delta_chunks", delta_backends, delta_chunks) and serves(
-        "gated_linear_attention", gated_backends, scores, outputs
+    return (
+        serves("delta_chunks", delta_backends, delta_chunks)
+        and serves("gated_linear_attention", gated_backends, *[scores] * channel, outputs)
+        and serves("ut_transform", ut_backends, transform)
     )
 
 
@@ -94,8 +97,12 @@ def by_kernels(
     def padded(x: Array) -> Array:
         return jnp.pad(x, [(0, 0), (0, _whole(t) - t)] + [(0, 0)] * (x.ndim - 2))
 
-    written = _written(padded(k), padded(v), padded(beta), None if decay is None else padded(decay), state)[:, :t]
-    return gated.gated_linear_attention(q, k, written, _decays(k, decay), initial_state=state, return_state=True)
+    found = _transformed(padded(k), padded(beta), None if decay is None else padded(decay))
+    written = delta.delta_chunks(padded(v), found.read, found.write, found.mix, found.keep, initial_state=state)
+    decays = _decays(k, decay)
+    return gated.gated_linear_attention(
+        q, found.keys[:, :t], written[:, :t], decays, initial_state=state, return_state=True
+    )
 
 
 def _sharded(
@@ -112,33 +119,28 @@ def _sharded(
     return form(q, k, v, beta, log_decay, segment_ids, state)
 
 
-def _written(k: Array, v: Array, beta: Array, decay: Array | None, state: Array | None) -> Array:
-    """V' of whole chunks; decay (b, t, h, k or 1)."""
-    columns = _by_chunk(beta.astype(jnp.float32)[..., None]).swapaxes(3, 4)
-    mix = _mix(v.dtype, _strict(k, beta, decay), columns)
+def _transformed(k: Array, beta: Array, decay: Array | None) -> ut.Transformed:
+    """Of whole chunks; decay (b, t, h, k or 1)."""
+    if decay is None or decay.shape[3] == 1:
+        return ut.ut_transform(k, beta, None if decay is None else decay[..., 0])
     read, write, keep = _borders(k, decay)
-    return delta.delta_chunks(v, read, write, mix, keep, initial_state=state)
+    return ut.Transformed(ut.ut_inverse(_scores(k, decay), beta), read, write, keep, k)
 
 
 @functools.partial(jax.checkpoint, prevent_cse=False)
-def _strict(k: Array, beta: Array, decay: Array | None) -> Array:
-    """A of every chunk, (b, n, h, c, c) float32."""
+def _scores(k: Array, decay: Array) -> Array:
+    """A / beta of every chunk, (b, n, h, c, c); not masked."""
     b, t, h, _ = k.shape
     place = jnp.arange(t) % CHUNK
     rows = (place[:, None] == jnp.arange(CHUNK)[None]).astype(k.dtype)[None, :, None]
-    decays = _decays(k, decay)
-    decays = jnp.where((place == 0).reshape(1, t, *[1] * (decays.ndim - 2)), RESET, decays)
-    scores = gated.gated_linear_attention(k, k, jnp.broadcast_to(rows, (b, t, h, CHUNK)), decays)
-    scores = _by_chunk(scores.astype(jnp.float32) * beta.astype(jnp.float32)[..., None])
-    return jnp.where(np.tri(CHUNK, k=-1, dtype=bool)[None, None, None], scores, 0.0)
+    decays = jnp.where((place == 0)[None, :, None, None], RESET, decay)
+    return _by_chunk(gated.gated_linear_attention(k, k, jnp.broadcast_to(rows, (b, t, h, CHUNK)), decays))
 
 
 @functools.partial(jax.checkpoint, prevent_cse=False)
-def _borders(k: Array, decay: Array | None) -> tuple[Array, Array, Array]:
+def _borders(k: Array, decay: Array) -> tuple[Array, Array, Array]:
     """read, write and keep of `delta_chunks`."""
     b, t, h, k_dim = k.shape
-    if decay is None:
-        return -k, k, jnp.ones((b, t // CHUNK, h, k_dim), jnp.float32)
     by_chunk = _by_chunk(decay)
     from_start, to_end = (
         jnp.exp(x).reshape(by_chunk.shape).swapaxes(2, 3)
@@ -148,33 +150,6 @@ def _borders(k: Array, decay: Array | None) -> tuple[Array, Array, Array]:
     read, write = ((keys * x).astype(k.dtype).reshape(k.shape) for x in (-from_start, to_end))
     keep = jnp.broadcast_to(from_start[:, :, -1], (b, t // CHUNK, h, k_dim))
     return read, write, keep
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _mix(dtype: Any, strict: Array, beta: Array) -> Array:
-    """T Diag(beta) in dtype, with T = (I + strict)^-1 of strict (b, n, h, c, c) and beta (b, n, h, 1, c), float32."""
-    return _mix_forward(dtype, strict, beta)[0]
-
-
-def _mix_forward(dtype: Any, strict: Array, beta: Array) -> tuple[Array, tuple[Array, Array]]:
-    # Transposed, as the solver of GPUs has its matrices: columns first.
-    eye = jnp.broadcast_to(jnp.eye(CHUNK, dtype=strict.dtype), strict.shape)
-    upper = strict.swapaxes(3, 4)
-    inverse = lax.linalg.triangular_solve(upper, eye, left_side=True, lower=False, unit_diagonal=True).swapaxes(3, 4)
-    return (inverse * beta).astype(dtype), (inverse.astype(dtype), beta)
-
-
-def _mix_backward(dtype: Any, kept: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
-    """`d strict = -T^T dT T^T` with `dT = cotangent Diag(beta)`."""
-    inverse, beta = kept
-    precision = lax.Precision.DEFAULT if dtype == jnp.bfloat16 else lax.Precision.HIGHEST
-    inverse, cotangent = inverse.astype(jnp.float32), cotangent.astype(jnp.float32)
-    half = product("bnhji,bnhjk->bnhik", inverse, cotangent * beta, precision=precision)
-    d_strict = -product("bnhij,bnhkj->bnhik", half, inverse, precision=precision)
-    return d_strict, (inverse * cotangent).sum(3, keepdims=True)
-
-
-_mix.defvjp(_mix_forward, _mix_backward)
 
 
 def _decays(k: Array, decay: Array | None) -> Array:

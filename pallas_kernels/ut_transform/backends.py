@@ -41,7 +41,7 @@ def _kernel(objection: Callable[[Problem], str | None]) -> Callable[[Problem], s
     def whole(p: Problem) -> str | None:
         if p.b * p.h == 0:
             return f"batch {p.b} or heads {p.h} are 0"
-        return objection(p) or mesh_objection("sharded_ut_transform or sharded_ut_inverse")
+        return objection(p) or mesh_objection("sharded_ut_transform")
 
     return whole
 

@@ -13,7 +13,65 @@ GATED, GATED_TESTS = "pallas_kernels/gated_linear_attention", "tests/pallas_kern
 
 SCAN, SCAN_TESTS = "pallas_kernels/selective_scan", "tests/pallas_kernels/selective_scan"
 
+UT, UT_TESTS = "pallas_kernels/ut_transform", "tests/pallas_kernels/ut_transform"
+
 MUTANTS: list[Mutant] = [
+    Mutant(
+        name="UT transform, XLA: a token replaces what it writes itself",
+        path=f"{UT}/xla.py",
+        old="np.tri(c, k=-1, dtype=bool)",
+        new="np.tri(c, dtype=bool)",
+        tests=(f"{UT_TESTS}/test_xla.py",),
+    ),
+    Mutant(
+        name="UT transform, XLA: gradient of beta by rows",
+        path=f"{UT}/xla.py",
+        old="(found * cotangent).sum(3, keepdims=True)",
+        new="(found * cotangent).sum(4, keepdims=True).swapaxes(3, 4)",
+        tests=(f"{UT_TESTS}/test_xla.py",),
+    ),
+    Mutant(
+        name="UT transform, XLA: gradient of the inverse not transposed",
+        path=f"{UT}/xla.py",
+        old='product("bnhij,bnhkj->bnhik", half',
+        new='product("bnhij,bnhjk->bnhik", half',
+        tests=(f"{UT_TESTS}/test_xla.py",),
+    ),
+    Mutant(
+        name="UT transform, GPU: a level of the inverse leaves out its first half",
+        path=f"{UT}/mosaic_gpu_inverse.py",
+        old="apart >> level == 1, -added",
+        new="apart >> level == 1, added",
+        tests=(f"{UT_TESTS}/test_mosaic_gpu.py",),
+    ),
+    Mutant(
+        name="UT transform, GPU: operands of the inverse lack their low parts",
+        path=f"{UT}/mosaic_gpu_inverse.py",
+        old="return high, (x - high.astype(jnp.float32)).astype(jnp.bfloat16)",
+        new="return high, jnp.zeros_like(high)",
+        tests=(f"{UT_TESTS}/test_mosaic_gpu.py",),
+    ),
+    Mutant(
+        name="UT transform, GPU: the last rows meet those of the first half of A",
+        path=f"{UT}/mosaic_gpu_inverse.py",
+        old="first, last = pl.ds(0, HALF), pl.ds(HALF, HALF)",
+        new="first, last = pl.ds(0, HALF), pl.ds(0, HALF)",
+        tests=(f"{UT_TESTS}/test_mosaic_gpu.py",),
+    ),
+    Mutant(
+        name="UT transform, GPU: gradients of beta without its columns",
+        path=f"{UT}/mosaic_gpu_vjp.py",
+        old="own + (da * c.weighted()).sum(1)",
+        new="(da * c.weighted()).sum(1)",
+        tests=(f"{UT_TESTS}/test_mosaic_gpu.py",),
+    ),
+    Mutant(
+        name="UT transform, GPU: a column takes away from the decays before it",
+        path=f"{UT}/mosaic_gpu_vjp.py",
+        old="for sign, square in ((-1,",
+        new="for sign, square in ((1,",
+        tests=(f"{UT_TESTS}/test_mosaic_gpu.py",),
+    ),
     Mutant(
         name="scan, XLA, many tokens at once: what a group adds does not decay within it",
         path=f"{SCAN}/xla.py",

@@ -10,26 +10,11 @@ MUTANTS: list[Mutant] = [
         f"{OPS}/delta_kernels.py",
         f"{TESTS}/test_delta_kernels.py",
         (
-            "delta rule by kernels: chunks whose scores reach into the next one",
-            "decays = jnp.where((place == 0)",
-            "decays = jnp.where((place < 0)",
+            "delta rule by kernels: keys of which only one user's gradient counts",
+            "found.keys[:, :t]",
+            "jax.lax.stop_gradient(found.keys[:, :t])",
         ),
-        (
-            "delta rule by kernels: a token replaces what it writes itself",
-            "np.tri(CHUNK, k=-1, dtype=bool)",
-            "np.tri(CHUNK, dtype=bool)",
-        ),
-        ("delta rule by kernels: writes that do not decay", "(-from_start, to_end)", "(-from_start, 1 + 0 * to_end)"),
-        (
-            "delta rule by kernels: gradient of beta by rows",
-            "(inverse * cotangent).sum(3, keepdims=True)",
-            "(inverse * cotangent).sum(4, keepdims=True).swapaxes(3, 4)",
-        ),
-        (
-            "delta rule by kernels: gradient of the inverse not transposed",
-            'product("bnhij,bnhkj->bnhik", half',
-            'product("bnhij,bnhjk->bnhik", half',
-        ),
+        ("delta rule by kernels: writes that read no state", "found.keep, initial_state=state", "found.keep"),
         (
             "delta rule by kernels: kernels on a mesh that cuts them",
             'return by_kernels if mesh_objection("") is None else None',
