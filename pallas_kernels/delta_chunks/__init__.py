@@ -1,6 +1,7 @@
-"""The recurrence over chunks of every delta rule: DeltaNet, Gated DeltaNet, Kimi Delta Attention."""
+"""Delta rules in chunks: the recurrence of DeltaNet, Gated DeltaNet and Kimi Delta Attention; RWKV-7 whole."""
 
 from pallas_kernels.delta_chunks.api import IMPLEMENTATIONS, delta_chunks
+from pallas_kernels.delta_chunks.general import general_delta_rule
 from pallas_kernels.delta_chunks.sharding import sharded_delta_chunks
 
-__all__ = ["IMPLEMENTATIONS", "delta_chunks", "sharded_delta_chunks"]
+__all__ = ["IMPLEMENTATIONS", "delta_chunks", "general_delta_rule", "sharded_delta_chunks"]

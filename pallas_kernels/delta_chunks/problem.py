@@ -75,3 +75,62 @@ class Problem:
     def backward_flops(self) -> float:
         """The recurrence of the cotangents, then dread, dwrite, write U and read S again, and dmix."""
         return self.forward_flops() + float(self.b * self.t * self.h) * (8 * self.k + 2 * self.chunk) * self.v
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GeneralProblem:
+    """A call of `general_delta_rule`."""
+
+    b: int
+    t: int
+    h: int
+    k: int
+    v: int
+    dtype: DTypeLike = jnp.bfloat16
+    """Dtype of q, k, v, u, z and y."""
+
+    @property
+    def dtype_name(self) -> str:
+        return jnp.dtype(self.dtype).name
+
+    def sizes(self) -> dict[str, int | str]:
+        """By dimension, for tables."""
+        return {"b": self.b, "t": self.t, "h": self.h, "k": self.k, "v": self.v}
+
+    def inputs(self, seed: int = 0) -> tuple[jax.Array, ...]:
+        """q, k, v, u, z and log_decay as RWKV-7 makes them: u of length 1, z = -a u with rates a in [0, 1]."""
+        keys = jax.random.split(jax.random.key(seed), 6)
+        tokens = (self.b, self.t, self.h)
+        q, k, u = (jax.random.normal(key, (*tokens, self.k), jnp.float32) for key in keys[:3])
+        v = jax.random.normal(keys[3], (*tokens, self.v), jnp.float32)
+        u = u / jnp.linalg.norm(u, axis=-1, keepdims=True)
+        z = -u * jax.random.uniform(keys[4], u.shape)
+        log_decay = -0.6 * jax.random.uniform(keys[5], u.shape) ** 3
+        return *(x.astype(self.dtype) for x in (q, k * self.k**-0.5, v, u, z)), log_decay
+
+    def forward_bytes(self) -> float:
+        """q, k, v, u, z and float32 decays in, y out, once."""
+        return self._tokens(4 * self.k + 2 * self.v) + self._decays()
+
+    def backward_bytes(self) -> float:
+        """The inputs and dy in, the gradients out, once."""
+        return self._tokens(8 * self.k + 3 * self.v) + 2 * self._decays()
+
+    def _tokens(self, numbers: int) -> float:
+        """Bytes of so many numbers per token and head."""
+        return float(self.b * self.t * self.h) * numbers * jnp.dtype(self.dtype).itemsize
+
+    def _decays(self) -> float:
+        return 4.0 * self.b * self.t * self.h * self.k
+
+    def forward_flops(self) -> float:
+        """Four products of tokens with tokens, what they weigh, mix, and those with the state; chunks of 64, all
+        entries counted."""
+        return float(self.b * self.t * self.h) * 2 * (4 * 64 * self.k + 4 * 64 * self.v + 4 * self.k * self.v)
+
+    def backward_flops(self) -> float:
+        """Everything before states again; the recurrence of the cotangents, dv, products of cotangents with values,
+        what they weigh, and gradients of the vectors that meet the states."""
+        each = 4 * 64 * self.k + (2 * 64 + 3 * self.k) * self.v + (2 * 64 + self.k) * self.v
+        each += 4 * 64 * self.v + 8 * 64 * self.k + 4 * self.k * self.v
+        return float(self.b * self.t * self.h) * 2 * each

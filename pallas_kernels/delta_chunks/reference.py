@@ -1,4 +1,4 @@
-"""The recurrence over chunks as its definition, chunk by chunk."""
+"""The recurrence over chunks as its definition, chunk by chunk; the general delta rule token by token."""
 
 import functools
 
@@ -25,3 +25,25 @@ def recurrence(x, read, write, mix, keep, *, initial_state=None):
     chunks = [z.astype(dtype).swapaxes(0, 1) for z in (*tokens, mix, keep)]
     state, y = jax.lax.scan(chunk, zeros if initial_state is None else initial_state.astype(dtype), chunks)
     return y.transpose(1, 0, 3, 2, 4).reshape(x.shape).astype(x.dtype), state
+
+
+def general_recurrence(q, k, v, u, z, log_decay, *, initial_state=None):
+    """The equation of `general.py`, in float64 of float64 inputs (under `jax.enable_x64`), else in float32.
+
+    Differentiable to any order and forwards too. Arguments as those of `general_delta_rule`; returns y and the last
+    state.
+    """
+    dtype = jnp.float64 if v.dtype == jnp.float64 else jnp.float32
+    (b, _, h, width), einsum = v.shape, functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+
+    def token(state, now):
+        q, k, v, u, z, log_decay = now
+        read = einsum("bhk,bhkv->bhv", u, state)
+        state = jnp.exp(log_decay)[..., None] * state + z[..., None] * read[:, :, None]
+        state = state + k[..., None] * v[:, :, None]
+        return state, einsum("bhk,bhkv->bhv", q, state)
+
+    tokens = [x.astype(dtype).swapaxes(0, 1) for x in (q, k, v, u, z, log_decay)]
+    zeros = jnp.zeros((b, h, k.shape[3], width), dtype)
+    state, y = jax.lax.scan(token, zeros if initial_state is None else initial_state.astype(dtype), tokens)
+    return y.swapaxes(0, 1).astype(v.dtype), state

@@ -59,13 +59,13 @@ def arrays_of(call: Call):
     return arrays, [np.asarray(x, jnp.dtype(dtype)) for x, dtype in zip(call.cotangents(), dtypes, strict=True)]
 
 
-def evaluate(function, arrays, cotangents):
-    """(outputs, gradients of every array) of function(x, read, write, mix, keep, state or None) -> y(, last state),
-    whichever of the cotangents are there."""
+def evaluate(function, arrays, cotangents, *, n=6):
+    """(outputs, gradients of every array) of function(n arrays, the last a state or None) -> y(, last state), whichever
+    of the cotangents are there."""
 
     @jax.jit
     def run(arrays, cotangents):
-        out, pull_back = jax.vjp(lambda *arrays: function(*arrays, *[None] * (6 - len(arrays))), *arrays)
+        out, pull_back = jax.vjp(lambda *arrays: function(*arrays, *[None] * (n - len(arrays))), *arrays)
         return out, pull_back(tuple(cotangents) if isinstance(out, tuple) else cotangents[0])
 
     return jax.tree.map(np.asarray, run(tuple(arrays), tuple(cotangents)))

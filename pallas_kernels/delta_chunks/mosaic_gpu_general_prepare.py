@@ -1,0 +1,210 @@
+"""The general delta rule on Hopper: all of a chunk that does not depend on a state, all chunks at once.
+
+The four products of u and q with k and z share the decays, which `mosaic_gpu_levels.py` of gated linear attention
+makes: at a level a row of M_1 is a query q or a key k, one of M_2 is u or z, by a binary digit of its number, times the
+decay to the middle of its block. So M_a M_b^T has products of both kinds of rows, and those below the diagonal count.
+
+u reads one token ago. It is moved up by one row, a product with a mask, and what it makes is moved down again: exactly,
+as the mask has one 1 in a row. The first row is in the last place meanwhile: it meets the state without a decay, and no
+token of the chunk.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_kernels.delta_chunks.general_xla import Prepared
+from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import (
+    CHUNK,
+    LEVELS,
+    Chunk,
+    Decays,
+    as_operand,
+    chunk_scratch,
+    half_tile,
+)
+from pallas_kernels.gated_linear_attention.mosaic_gpu_rows import PIECE_ROWS, Rows
+from pallas_kernels.mosaic_gpu_tiles import WGMMA, launch
+
+PIECE = 8
+"""Chunks in turn."""
+HALF, LAST = CHUNK // 2, CHUNK - 1
+KEEP_ROWS = 8
+"""Copies of `keep` that are written: rows of a tile."""
+TOKENS = {"u": "read", "q": "query", "k": "write", "z": "change"}
+"""By what they are made of, in whose place."""
+PRODUCTS = {"uk": (1, 0), "uz": (1, 1), "qk": (0, 0), "qz": (0, 1)}
+"""Rows and columns: those of M_1 (0) or M_2 (1)."""
+LAST_PRODUCT = len(PRODUCTS) - 1
+
+
+def prepare(q, k, u, z, log_decay, *, interpret=None) -> Prepared:
+    """As `general_xla.prepare`, keys of 64 channels. One warpgroup of a thread block takes `PIECE` chunks in turn."""
+    b, t, h, _ = q.shape
+    n = t // CHUNK
+
+    def body(r):
+        batch, head, piece = (lax.axis_index(x) for x in ("b", "h", "piece"))
+        first, zero_row = piece * PIECE, jnp.int32(0)
+        count = jnp.minimum(PIECE, n - first)
+        halves = lambda *at: [(*at, pl.ds(half * HALF, HALF)) for half in range(2)]  # noqa: E731
+        tokens = lambda position: halves(batch, pl.ds((first + position) * CHUNK, CHUNK), head)  # noqa: E731
+
+        def fetch(position):
+            for name in (*TOKENS, "decay"):
+                for half, at in enumerate(tokens(position)):
+                    plgpu.copy_gmem_to_smem(getattr(r, name).at[at], getattr(r, f"{name}_s").at[half], r.full)
+
+        fetch(zero_row)
+        rows = Rows(r.totals_s, interpret is not None)
+        chunk = Chunk(r, 0, (), None, interpret)
+        chunk.write_indices()
+
+        def step(position, _):
+            plgpu.barrier_wait(r.full)
+            _chunk(r, chunk, rows)
+            plgpu.commit_smem()
+            c = first + position
+            for name, made in TOKENS.items():
+                for half, at in enumerate(tokens(position)):
+                    plgpu.copy_smem_to_gmem(getattr(r, f"{name}_s").at[half], getattr(r, made).at[at])
+            for half, at in enumerate(halves(batch, c, head, pl.ds(0, KEEP_ROWS))):
+                plgpu.copy_smem_to_gmem(r.decay_s.at[half, pl.ds(0, KEEP_ROWS)], r.keep.at[at])
+            for i, name in enumerate(PRODUCTS):
+                for half, at in enumerate(halves(batch, c, head, slice(None))):
+                    plgpu.copy_smem_to_gmem(_place(r, i, half), getattr(r, name).at[at])
+            plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+            pl.when(position + 1 < count)(lambda: fetch(position + 1))
+
+        lax.fori_loop(0, count, step, None)
+        plgpu.wait_smem_to_gmem(0)
+
+    like = lambda *shape, dtype=q.dtype: jax.ShapeDtypeStruct(shape, dtype)  # noqa: E731
+    out = dict.fromkeys(PRODUCTS, like(b, n, h, CHUNK, CHUNK)) | dict.fromkeys(TOKENS.values(), like(*q.shape))
+    out["keep"] = like(b, n, h, KEEP_ROWS, CHUNK, dtype=jnp.float32)
+    scratch: dict[str, Any] = {f"{name}_s": half_tile(2) for name in TOKENS}
+    scratch |= {"decay_s": half_tile(2, dtype=jnp.float32), "levels_s": half_tile(8), "products_s": half_tile(6)}
+    scratch |= {"totals_s": plgpu.SMEM((4, HALF), jnp.float32), "full": plgpu.Barrier(num_arrivals=10)}
+    operands = {"q": q, "k": k, "u": u, "z": z, "decay": log_decay}
+    found = launch(
+        "general_delta_prepare", body, operands, out, scratch | chunk_scratch(1, interpret),
+        grid={"b": b, "h": h, "piece": -(-n // PIECE)}, warpgroups=1, auto_barriers=False, approx_math=True,
+        interpret=interpret,
+    )  # fmt: skip
+    return Prepared(**found | {"keep": found["keep"][:, :, :, 0]})
+
+
+def _chunk(r, chunk: Chunk, rows: Rows):
+    """Writes the products, and in place of q, k, u, z and the decays what is made of them.
+
+    Half of the channels after the other, as registers hold. Pairs of levels 0 to 3 are of one warp's rows, and are
+    multiplied there.
+    """
+    none = plgpu.layout_cast(jnp.zeros((CHUNK, PIECE_ROWS), jnp.float32), WGMMA)
+    parts = lax.fori_loop(0, 2, lambda half, parts: _half(r, chunk, rows, half, parts), (none,) * 4)
+    operand = lambda level, m, half: r.levels_s.at[4 * level + 2 * m + half]  # noqa: E731
+
+    def product(i, row, column, part):
+        def run(*accs):
+            for level, acc in enumerate(accs):
+                for half in range(2):
+                    plgpu.wgmma(acc, operand(level, row, half), operand(level, column, half).transpose((1, 0)))
+            return tuple(acc[...] for acc in accs)
+
+        near, far = pl.run_scoped(run, *[plgpu.ACC((CHUNK, CHUNK), jnp.float32)] * 2)
+        found = rows.join(part, near, far, upper=False).astype(jnp.bfloat16)
+        plgpu.commit_smem()
+        places = [_place(r, i, half) for half in range(2)]
+        for half, place in enumerate(places):
+            place[...] = rows.half(found, half)
+        plgpu.commit_smem()
+        if row == 1:
+            moved = [chunk.half_products([(_down(chunk), place)]).astype(jnp.bfloat16) for place in places]
+            plgpu.commit_smem()
+            for place, x in zip(places, moved, strict=True):
+                place[...] = x
+
+    for i, ((row, column), part) in enumerate(zip(PRODUCTS.values(), parts, strict=True)):
+        _once(r, lambda i=i, row=row, column=column, part=part: product(i, row, column, part))
+
+
+def _place(r, i: int, half: int):
+    """Where half of the columns of a product is staged; the last one's operands are read by then, and give way."""
+    return r.levels_s.at[half] if i == LAST_PRODUCT else r.products_s.at[2 * i + half]
+
+
+def _once(r, function):
+    """function(), in a loop of one trip, which the compiler does not know: it would mix it with what follows, and hold
+    more in registers."""
+
+    def run(_, carry):
+        function()
+        return carry
+
+    lax.fori_loop(0, 1 + r.index_s[0, 0, 0], run, 0)
+
+
+def _half(r, chunk: Chunk, rows: Rows, half, parts):
+    """Adds the products of pairs of a warp's rows to `parts`; writes the rest of half of the channels."""
+    q, k, u, z, decay = (getattr(r, f"{name}_s").at[half] for name in ("q", "k", "u", "z", "decay"))
+    read = lambda x: plgpu.load(x, layout=WGMMA)  # noqa: E731
+    row = lambda: plgpu.broadcasted_iota(jnp.int32, (CHUNK, HALF), 0, layout=WGMMA) + r.index_s[0, half, 0]  # noqa: E731
+
+    def move(mask):
+        moved = chunk.half_products([(as_operand(mask), u)]).astype(jnp.bfloat16)
+        plgpu.commit_smem()
+        u[...] = moved
+        plgpu.commit_smem()
+
+    move((chunk.j == chunk.i + 1) | (chunk.j == chunk.i - LAST))
+    decays = Decays(rows, read(decay))
+    columns = (k, z)
+
+    def level_products(level, own, other, parts):
+        decays.level, decays.own, decays.other = level, own, other
+        choose = lambda x, y: rows.choose((level,), read(x), read(y)).astype(jnp.float32)  # noqa: E731
+        m = [(choose(x, y) * own).astype(jnp.bfloat16) for x, y in zip((q, u), columns, strict=True)]
+        if level < LEVELS - 2:
+            i, j = _pair(r, half)
+            apart = i ^ j
+            mask = (apart >= 1 << level) & (apart < 2 << level) & (j < i)
+            found = [rows.within(m[a], m[b]) for a, b in PRODUCTS.values()]
+            parts = tuple(part + jnp.where(mask, x, 0.0) for part, x in zip(parts, found, strict=True))
+        else:
+            for which, x in enumerate(m):
+                r.levels_s[4 * (level - LEVELS + 2) + 2 * which + half] = x
+        decays.next()
+        return decays.own, decays.other, parts
+
+    i, j = _pair(r, half)
+    own = [rows.within(read((q, u)[a]), read(columns[b])) for a, b in PRODUCTS.values()]
+    parts = tuple(part + jnp.where(i == j, x, 0.0) for part, x in zip(parts, own, strict=True))
+    carry = decays.own, decays.other, parts
+    for level in range(LEVELS):
+        step = functools.partial(level_products, level)
+        carry = lax.fori_loop(0, 1 + r.index_s[0, half, 0], lambda _, carry, step=step: step(*carry), carry)
+    until, since, parts = carry
+    decay[...] = until * since
+    q[...] = (read(q).astype(jnp.float32) * since).astype(jnp.bfloat16)
+    for x in columns:
+        x[...] = (read(x).astype(jnp.float32) * until).astype(jnp.bfloat16)
+    u[...] = (read(u).astype(jnp.float32) * jnp.where(row() == LAST, 1.0, since)).astype(jnp.bfloat16)
+    plgpu.commit_smem()
+    move((chunk.i == chunk.j + 1) | (chunk.i == chunk.j - LAST))
+    return parts
+
+
+def _pair(r, half):
+    """Row and column of an element of (64, 16), of the rows of its warp."""
+    i, j = (plgpu.broadcasted_iota(jnp.int32, (CHUNK, PIECE_ROWS), axis, layout=WGMMA) for axis in range(2))
+    return i & (PIECE_ROWS - 1), j + r.index_s[0, half, 0]
+
+
+def _down(chunk: Chunk):
+    """Moves rows down by one; the first is 0."""
+    return as_operand(chunk.i == chunk.j + 1)
