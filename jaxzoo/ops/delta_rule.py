@@ -23,8 +23,9 @@ A scan takes one chunk after another. On a GPU the systems of all chunks are sol
 it, and what chunks make of a state, affine maps, is put together in groups (`states_before_affine`): in a program for
 an H100 (b4 t8192 h16 k64 v64, bfloat16, decay per token) 52 launches forward and 113 with backward, where the scan
 over chunks takes 2,184 and 8,337, at 1.7 and 1.3 times its bytes. TPUs take the scan: their compiler needs minutes for
-so many systems. Where the Pallas kernels of `delta_chunks` and `gated_linear_attention` are verified, they serve the
-delta rule in bfloat16, with `beta` (`delta_kernels.py`): 19 and 49 launches, 0.2 times the bytes.
+so many systems. Where the Pallas kernels of `delta_chunks` and `gated_linear_attention` are verified, they serve both
+forms in bfloat16, with `beta` (`delta_kernels.py`) and in general (`removal_kernels.py`): 19 and 49 launches of the
+program above, 0.2 times the bytes.
 
 Memory: the scan over chunks keeps its inputs and one state per chunk; everything within a chunk is computed again in
 the backward pass, where the solve costs one more solve. On a GPU all of it exists at once for chunks whose states have
@@ -42,7 +43,7 @@ from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.probe import show, show_scores
-from jaxzoo.ops.delta_kernels import kernel_form
+from jaxzoo.ops import delta_kernels, removal_kernels
 from jaxzoo.sequence_parallel import Composition, scan_in_parts
 from pallas_kernels.dispatch import may_run_on
 from pallas_kernels.gated_linear_attention.decayed_scores import (
@@ -132,10 +133,13 @@ def delta_rule(
         beta = None if beta is None else show("beta", beta)
         again = functools.partial(delta_rule, q, k, beta=beta, removal=removal, log_decay=log_decay)
         show_scores(lambda unit: again(unit, segment_ids=segment_ids)[0], v)
-    channel = log_decay is not None and log_decay.shape[3] > 1
-    kernels = None if beta is None else kernel_form(q, k, v, channel=channel)
+    if removal is not None:
+        kernels, rule = removal_kernels.kernel_form(q, k, v), (removal.u, removal.z)
+    else:
+        channel = log_decay is not None and log_decay.shape[3] > 1
+        kernels, rule = delta_kernels.kernel_form(q, k, v, channel=channel), (beta,)
     if kernels is not None:
-        return kernels(q, k, v, beta, log_decay, segment_ids, initial_state)
+        return kernels(q, k, v, *rule, log_decay, segment_ids, initial_state)
     state = empty if initial_state is None else initial_state
     run = Partial(functools.partial(_scan, chunk_size=chunk_size))
     factor = Partial(functools.partial(_transition, chunk_size=chunk_size))
