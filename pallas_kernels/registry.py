@@ -3,7 +3,10 @@
 import importlib
 from types import ModuleType
 
-OPS = ("taylor_attention", "sliding_window", "gated_linear_attention", "selective_scan", "delta_chunks", "ut_transform")
+OPS = (
+    "taylor_attention", "sliding_window", "gated_linear_attention", "selective_scan", "delta_chunks", "ut_transform",
+    "wkv4",
+)  # fmt: skip
 """Packages next to this file, each with `backends.py` (`BACKENDS`) and `workloads.py` (`GROUPS`)."""
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from pallas_kernels.verify.attention_cases import TaylorCase, WindowCase
 from pallas_kernels.verify.kernel_case import KernelCase
 from pallas_kernels.verify.recurrence_cases import DeltaCase, GatedCase, ScanCase, TransformCase
+from pallas_kernels.verify.wkv_cases import WkvCase
 
 
 def _taylor(*, gpu: bool) -> list[dict]:
@@ -51,6 +52,11 @@ def _transform() -> list[dict]:
     return [*small, headline, headline | {"decay": "token"}, headline | {"k": 128, "decay": "token"}]
 
 
+def _wkv() -> list[dict]:
+    small = [{"t": 16}, {"t": 65}, {"t": 72, "dtype": "float32"}, {"t": 200, "documents": True}]
+    return [*small, {"t": 8184, "d": 512, "b": 2}, {"t": 8192, "b": 4, "d": 1024}]
+
+
 def _ordered(implementation: str) -> list[KernelCase]:
     gpu = implementation == "mosaic_gpu"
     cases: list[KernelCase] = []
@@ -62,6 +68,7 @@ def _ordered(implementation: str) -> list[KernelCase]:
         cases += [ScanCase(**both, **x) for x in _scan()]
         cases += [DeltaCase(**both, **x) for x in _delta() if gpu]
         cases += [TransformCase(**both, **x) for x in _transform() if gpu]
+        cases += [WkvCase(**both, **x) for x in _wkv() if gpu]
     return sorted(cases, key=lambda case: case.b * case.h * case.t)  # stable: forward before backward
 
 
@@ -73,7 +80,7 @@ def _interpreted(backward: bool) -> list[KernelCase]:
     scans = [ScanCase(**gpu, d=64), ScanCase(**wide)]
     whole: dict[str, Any] = gpu | {"t": 64}
     cases: list[KernelCase] = [WindowCase(**gpu), TaylorCase(**tpu), TaylorCase(**gpu), GatedCase(**gpu), *scans]
-    return [*cases, DeltaCase(**whole), TransformCase(**whole, decay="token")]
+    return [*cases, DeltaCase(**whole), TransformCase(**whole, decay="token"), WkvCase(**gpu)]
 
 
 CASES = {

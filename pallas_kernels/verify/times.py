@@ -16,6 +16,7 @@ IMPLEMENTATIONS = {
         "selective_scan": ("mosaic_gpu", "xla"),
         "delta_chunks": ("mosaic_gpu", "xla"),
         "ut_transform": ("mosaic_gpu", "xla"),
+        "wkv4": ("mosaic_gpu", "xla"),
     },
     "tpu": {
         "taylor_attention": ("mosaic_tpu", "xla"),
@@ -24,6 +25,7 @@ IMPLEMENTATIONS = {
         "selective_scan": ("mosaic_tpu", "xla"),
         "delta_chunks": ("mosaic_tpu", "xla"),
         "ut_transform": ("mosaic_tpu", "xla"),
+        "wkv4": ("mosaic_tpu", "xla"),
     },
 }
 """By platform and op, the kernel first."""

@@ -109,7 +109,7 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *planted(
-        f"{OPS}/wkv4.py",
+        "pallas_kernels/wkv4/xla.py",
         f"{TESTS}/test_wkv4.py",
         ("WKV-4: segment leak in what a token reads", "jnp.where(starts, EMPTY, before))", "before)"),
         ("WKV-4: missing normalizer of the token itself", "/ (past * state.den + own)", "/ (past * state.den)"),

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.ops.wkv4 import CHUNK, Wkv4State, by_tree, empty_state, in_turn, wkv4, wkv4_step
+from jaxzoo.ops.wkv4 import Wkv4State, empty_state, wkv4, wkv4_step
+from pallas_kernels.wkv4.xla import CHUNK, by_tree, in_turn
 
 B, D = 2, 5
 LONG = 2 * CHUNK + 7
@@ -84,7 +85,7 @@ def test_values_and_gradients(packed, size, scan, monkeypatch):
     """Kills: a bonus in the state, a decay of the token that is just written, a chunk without its past, a document that
     reads the one before it or is scaled by its largest key; an overflow (keys up to 100); a state without gradient. On
     a CPU tokens are taken in turn; here also as accelerators take them."""
-    monkeypatch.setattr("jaxzoo.ops.wkv4.in_turn", scan)
+    monkeypatch.setattr("pallas_kernels.wkv4.xla.in_turn", scan)
     inputs, state = problem(LONG, size=size)
     ids = documents(LONG) if packed else None
     rng = np.random.default_rng(1)

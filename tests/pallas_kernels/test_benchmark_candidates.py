@@ -24,6 +24,7 @@ from pallas_kernels.benchmark import (
     softmax,
     taylor_attention as taylor,
     ut_transform as ut,
+    wkv4 as wkv,
 )
 from pallas_kernels.gated_linear_attention import reference as gated_reference, workloads as gated_workloads
 from pallas_kernels.gated_linear_attention.problem import Problem as GatedProblem
@@ -216,7 +217,7 @@ def test_decays_per_channel_are_workloads_of_their_own():
 
 
 def test_every_default_name_exists():
-    for module in (taylor, window, gated, scan, delta, ut):
+    for module in (taylor, window, gated, scan, delta, ut, wkv):
         for platform in ("cpu", "gpu", "tpu"):
             names = {c.name for c in module.candidates(platform)}
             assert set(module.default_names(platform)) <= names

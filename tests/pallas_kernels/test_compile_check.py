@@ -215,11 +215,12 @@ EXPECTED = {
     "selective_scan": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
     "delta_chunks": {"cuda": ON_HOPPER, "tpu": "xla"},
     "ut_transform": {"cuda": ON_HOPPER, "tpu": "xla"},
+    "wkv4": {"cuda": ON_HOPPER, "tpu": "xla"},
 }
 """What the automatic choice takes at the headline shapes."""
 
 
-QUICK = {"b4_h16_t8192", "b4_h16_t8192_w64", "b4_h16_t8192_k128", "b4_t8192_d1024_n16"}
+QUICK = {"b4_h16_t8192", "b4_h16_t8192_w64", "b4_h16_t8192_k128", "b4_t8192_d1024_n16", "b4_t8192_d1024"}
 """Shapes that CI compiles, one of each op."""
 
 

@@ -19,7 +19,9 @@ from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.ut_transform import backends as ut
 from pallas_kernels.ut_transform.problem import Problem as TransformProblem
 from pallas_kernels.verify import __main__ as command
-from pallas_kernels.verify.cases import CASES, DeltaCase, GatedCase, ScanCase, TaylorCase, TransformCase
+from pallas_kernels.verify.cases import CASES, DeltaCase, GatedCase, ScanCase, TaylorCase, TransformCase, WkvCase
+from pallas_kernels.wkv4 import backends as wkv
+from pallas_kernels.wkv4.problem import Problem as WkvProblem
 from tests.pallas_kernels.shared import PLATFORMS
 
 DEVICE = {"platform": "cpu", "device": "a CPU", "jax": "1", "capability": None}
@@ -108,6 +110,9 @@ def test_cases_are_served_and_ordered():
             elif isinstance(case, TransformCase):
                 sizes.pop("g")
                 problem, backends = TransformProblem(**sizes, k=case.k, decay=case.decay, beta=case.rates), ut.BACKENDS
+            elif isinstance(case, WkvCase):
+                sizes = {name: getattr(case, name) for name in ("b", "t", "d", "dtype")}
+                problem, backends = WkvProblem(**sizes), wkv.BACKENDS
             elif isinstance(case, TaylorCase):
                 problem, backends = Problem(**sizes, k=case.k, v=case.v), taylor.BACKENDS
             elif isinstance(case, GatedCase):

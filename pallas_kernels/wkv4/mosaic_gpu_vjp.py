@@ -1,0 +1,162 @@
+"""wkv4 on Hopper, backward: cotangents of the sums before every piece of time, then all gradients.
+
+With o_t = e^{u + k_t}, Q_t = den_{t-1} + o_t, and G_t, H_t the cotangents of num_t, den_t, all of true sums:
+
+    g_t = dy_t / Q_t        h_t = -y_t g_t        G_{t-1} = e^{-w} G_t + g_t        H_{t-1} = e^{-w} H_t + h_t
+    dv_t = o_t g_t + e^{k_t} G_t                  dk_t = o_t g_t (v_t - y_t) + e^{k_t} (G_t v_t + H_t)
+    du = sum_t o_t g_t (v_t - y_t)                dw = -sum_t e^{-w} (G_t num_{t-1} + H_t den_{t-1})
+
+In `Sums` the terms of G and H have the exponent -m_t, m_t the scale of Q_t, so that their scale r is the largest of all
+-m_s - (s - t - 1) w. Since m_s is at least k_t - (s - t - 1) w for every earlier t, each exponent above, k_t + r_t and
+top_{t-1} - w + r_t, is at most 0: nothing overflows.
+
+The first kernel scans each piece forward, from the saved sums before it, and adds up what all its tokens give to the
+cotangents before it. The second takes chunks in reverse: it makes the sums before each token of a chunk again from
+those that `forward` saved, keeps them in registers, and goes back through the chunk. 8 arrays move in both, where the
+floor is 5.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from pallas_kernels.mosaic_gpu_tiles import launch
+from pallas_kernels.wkv4.mosaic_gpu import first_sums, forward, names_of, save_sums, start_operands, step, write
+from pallas_kernels.wkv4.mosaic_gpu_layout import (
+    CHUNK,
+    LOG2_E,
+    RESET,
+    Block,
+    Inputs,
+    Sums,
+    Tokens,
+    full,
+    inputs,
+    nothing,
+    pad_tokens,
+    scratch,
+)
+from pallas_kernels.wkv4.state import Wkv4State
+
+STAGES = 2
+
+
+def backward(k, v, w, u, keep, state, saved, last_max, dy, dstate, *, interpret=None):
+    """Gradients of k, v, w, u and state, None where that is; saved: the sums of `forward`, or None.
+
+    last_max: `max` of the last state, to which dstate belongs; both may be None.
+    """
+    if saved is None:
+        saved = forward(k, v, w, u, keep, state, return_state=False, save_states=True, interpret=interpret)[2]
+    given = inputs(k, v, w, u, keep)
+    given.arrays.update(dy=pad_tokens(dy), borders=saved)
+    end = None if dstate is None else Wkv4State(*dstate[:2], -last_max)
+    own = _cotangents_of_pieces(given, interpret=interpret) if given.pieces > 1 else None
+    found = _gradients(given, own, end, interpret=interpret)
+    dw, du = found["dw_du"].sum((1, 2))
+    dk, dv = (found[name][:, : k.shape[1]] for name in ("dk", "dv"))
+    if state is None:
+        return dk, dv, dw, du, None
+    num, den, top = found["start"]
+    scale = jnp.exp2(top + LOG2_E * state.max)  # at most 1, as every exponent here
+    return dk, dv, dw, du, Wkv4State(num * scale, den * scale, jnp.zeros_like(scale))
+
+
+def _cotangents_of_pieces(given: Inputs, *, interpret) -> jax.Array:
+    """(3, b, pieces - 1, d): what the tokens of each piece but the first give to the cotangents before it."""
+    names = names_of(given, "k", "v", "dy")
+
+    def body(r):
+        block = Block(r, given, names, STAGES, first_piece=1)
+        mean, top = (Block._load(r.borders.at[i, block.batch, block.chunk(0), block.channels]) for i in range(2))
+
+        def chunk(_, tokens, carry):
+            sums, found, passed = carry
+            arrays = tokens.keys(), tokens.load("v"), tokens.load("dy")
+            for i, (key, value, dy) in enumerate(zip(*arrays, strict=True)):
+                sums, read, _ = step(tokens, i, sums, key, value)
+                if given.documents:
+                    passed = jnp.maximum(tokens.reset(passed, i), RESET)
+                g = dy / read.den
+                found = found.with_term(passed - read.top, g, -g * read.num / read.den)
+                passed = passed - tokens.decay(i)
+            return sums, found, passed
+
+        first = Sums(mean, full(1.0), top), nothing(), full(0.0)
+        save_sums(r.own, block, block.piece - 1, block.scan(chunk, first)[1])
+
+    like = given.sums_like(given.pieces - 1)
+    return launch(
+        "wkv4_cotangents", body, given.arrays, {"own": like}, scratch(given, names, STAGES),
+        grid=given.grid(given.pieces - 1), warpgroups=1, auto_barriers=False, approx_math=True, interpret=interpret,
+    )["own"]  # fmt: skip
+
+
+def _gradients(given: Inputs, own, end: Wkv4State | None, *, interpret) -> dict[str, jax.Array]:
+    """dk, dv (b, t', d); dw_du (2, b, pieces, d), to be added up; start (3, b, d): the cotangents before all tokens."""
+    names = names_of(given, "k", "v", "dy", "borders")
+
+    def body(r):
+        block = Block(r, given, names, STAGES, reverse=True)
+        later = nothing() if end is None else first_sums(block)
+        if own is not None:
+            last = given.pieces - 1
+            later = block.joined(later, r.own, last - block.piece, lambda i: last - i, first_own=1)
+
+        def chunk(number, tokens, carry):
+            outputs, carry = _chunk(tokens, *carry)
+            for i, (dk, dv) in enumerate(outputs):
+                for ref, x in ((r.dk, dk), (r.dv, dv)):
+                    ref[block.batch, number * CHUNK + i, block.channels] = x.astype(ref.dtype)
+            return carry
+
+        later, dw, du = block.scan(chunk, (later, full(0.0), full(0.0)))
+        for i, x in enumerate((dw, du)):
+            r.dw_du[i, block.batch, block.piece, block.channels] = x
+
+        @pl.when(block.piece == 0)
+        def _():
+            for i, x in enumerate(later):
+                r.start[i, block.batch, block.channels] = x
+
+    b, _, d = given.shape
+    like = jax.ShapeDtypeStruct(given.shape, given.arrays["k"].dtype)
+    outputs = {"dk": like, "dv": like, "start": jax.ShapeDtypeStruct((3, b, d), jnp.float32)}
+    outputs["dw_du"] = jax.ShapeDtypeStruct((2, b, given.pieces, d), jnp.float32)
+    return launch(
+        "wkv4_gradients", body, given.arrays | {"own": own} | start_operands(end), outputs,
+        scratch(given, names, STAGES), grid=given.grid(given.pieces), warpgroups=1, auto_barriers=False,
+        approx_math=True, interpret=interpret,
+    )  # fmt: skip
+
+
+def _chunk(tokens: Tokens, later: Sums, dw, du) -> tuple[list, tuple]:
+    """dk and dv of the tokens of a chunk, and the cotangents before it, dw and du with its terms."""
+    keys, values, sums = tokens.keys(), tokens.load("v"), [tokens.border()]
+    for i, (key, value) in enumerate(zip(keys[:-1], values[:-1], strict=True)):
+        before = sums[i]._replace(top=tokens.reset(sums[i].top, i))
+        sums.append(write(tokens, i, before, key, value))
+    outputs, douts = [], tokens.load("dy")
+    for i in reversed(range(CHUNK)):
+        dk, dv, later, (dw_term, du_term) = _token(tokens, i, sums[i], later, keys[i], values[i], douts[i])
+        dw, du = dw - dw_term, du + du_term
+        outputs.insert(0, (dk, dv))
+    return outputs, (later, dw, du)
+
+
+def _token(tokens: Tokens, i: int, sums: Sums, later: Sums, key, value, dy):
+    """dk, dv, the cotangents before a token, of those after it, and its terms of dw and du."""
+    before = sums._replace(top=tokens.reset(sums.top, i))
+    own_exponent = key + tokens.block.u
+    read = before.with_term(own_exponent, value)
+    inverse = 1.0 / read.den
+    g, y = dy * inverse, read.num * inverse
+    own = jnp.exp2(own_exponent - read.top) * g
+    du = own * (value - y)
+    weight = jnp.exp2(key + later.top)
+    dk = du + weight * (later.num * value + later.den)
+    dv = own + weight * later.num
+    past = later.top - tokens.decay(i)
+    dw = jnp.exp2(before.top + past) * (later.num * before.num + later.den * before.den)
+    later = later._replace(top=past).with_term(-read.top, g, -g * y)
+    return dk, dv, later._replace(top=tokens.reset(later.top, i)), (tokens.but_padding(dw, i), du)

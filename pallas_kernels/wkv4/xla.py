@@ -1,0 +1,172 @@
+"""wkv4 in plain XLA: the tokens of a chunk in turn on a CPU, at once on an accelerator.
+
+The sums over the past are `e^max num` and `e^max den`, where `max` is the largest exponent in them, so that nothing
+overflows and `den` is never small:
+
+    max_t = max(max_{t-1} - w, k_t)        num_t = e^{max_{t-1} - w - max_t} num_{t-1} + e^{k_t - max_t} v_t
+
+In a chunk of tokens the largest exponents come first, by a scan of sums and maxima alone; given them, `num` and `den`
+follow one linear recurrence with factors of at most 1, which a second scan solves. `max` is a choice of scale that
+cancels in every output, so no gradient goes through it. Both scans take all tokens of a chunk at once on accelerators;
+on a CPU they take them in turn, which is as fast there and compiles in half of the time.
+
+Memory: the scan over chunks keeps its inputs and one state a chunk; everything inside a chunk is computed again in the
+backward pass.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from pallas_kernels.wkv4.state import EMPTY, Wkv4State, empty_state
+from pallas_kernels.xla_chunks import tokens_at_once
+
+CHUNK = 64
+"""Tokens of a chunk on a CPU or TPU."""
+
+
+def keep_of(segment_ids: jax.Array | None) -> jax.Array | None:
+    """(b, t) float32: 0 at the first token of every document but the first, 1 elsewhere; None: one document."""
+    if segment_ids is None:
+        return None
+    return (jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) == 0).astype(jnp.float32)
+
+
+def forward(k, v, w, u, keep, state, *, chunk_size: int | None = None) -> tuple[jax.Array, Wkv4State]:
+    """y and the last state, as `backends.py` says, for t >= 0 tokens; differentiable.
+
+    chunk_size: tokens of a chunk; None: 64, on a GPU as many as `xla_chunks.py` allows.
+    """
+    b, t, d = k.shape
+    state = empty_state(b, d) if state is None else state
+    starts = jnp.zeros((1, t), bool) if keep is None else keep == 0
+
+    @jax.checkpoint
+    def body(state: Wkv4State, tokens: tuple) -> tuple[Wkv4State, jax.Array]:
+        k, v, starts, real = tokens
+        y, state = _chunk(state, k.astype(jnp.float32), v.astype(jnp.float32), w, u, starts, real)
+        return state, y.astype(v.dtype)
+
+    if chunk_size is None:
+        chunk_size = tokens_at_once(t, b * d, least=CHUNK)
+    size = max(min(chunk_size, t), 1)
+    real = jnp.ones((1, t), bool)
+    state, y = lax.scan(body, state, tuple(_to_chunks(x, size) for x in (k, v, starts, real)))
+    return y.reshape(y.shape[0] * size, b, d)[:t].swapaxes(0, 1), state
+
+
+def backward(k, v, w, u, keep, state, dy, dstate: Wkv4State | None):
+    """Gradients of `forward` in k, v, w, u and state; the forward pass is computed again."""
+    operands = (k, v, w, u) if state is None else (k, v, w, u, state)
+    (_, last), pull_back = jax.vjp(lambda k, v, w, u, state=None: forward(k, v, w, u, keep, state), *operands)
+    gradients = pull_back((dy, jax.tree.map(jnp.zeros_like, last) if dstate is None else dstate))
+    return gradients if state is not None else (*gradients, None)
+
+
+def read(state: Wkv4State, k: jax.Array, v: jax.Array, u: jax.Array) -> jax.Array:
+    """The equation, given the sums before the token."""
+    own, before = k + u, lax.stop_gradient(state.max)
+    largest = lax.stop_gradient(jnp.maximum(before, own))
+    past, own = jnp.exp(before - largest), jnp.exp(own - largest)
+    return (past * state.num + own * v) / (past * state.den + own)
+
+
+def _to_chunks(x: jax.Array, size: int) -> jax.Array:
+    """(b, t, ...) -> (n, size, b, ...), with zeros (False) after the last token."""
+    b, t, *rest = x.shape
+    n = -(-t // size)
+    x = jnp.pad(x, [(0, 0), (0, n * size - t)] + [(0, 0)] * len(rest))
+    return x.swapaxes(0, 1).reshape(n, size, b, *rest)
+
+
+def _chunk(
+    state: Wkv4State, k: jax.Array, v: jax.Array, w: jax.Array, u: jax.Array, starts: jax.Array, real: jax.Array
+) -> tuple[jax.Array, Wkv4State]:
+    """Outputs `(c, b, d)` and the state after the chunk. Tokens that are not real, the last ones, change nothing."""
+    starts, real = starts[..., None], real[..., None]
+    k = jnp.where(real, k, EMPTY)
+    log_decay = jnp.where(starts, EMPTY, jnp.where(real, -w[None, None], 0.0))
+    first = lax.stop_gradient(state.max)
+    largest = lax.stop_gradient(_largest(k, jnp.broadcast_to(log_decay, k.shape), first))
+    before = _delayed(largest, first)
+    kept, weight = jnp.exp(before + log_decay - largest), jnp.exp(k - largest)
+    num, den = _sums(kept, (weight * v, weight), (state.num, state.den))
+    past = Wkv4State(_delayed(num, state.num), _delayed(den, state.den), jnp.where(starts, EMPTY, before))
+    return read(past, k, v, u[None, None]), Wkv4State(num[-1], den[-1], largest[-1])
+
+
+def _delayed(x: jax.Array, first: jax.Array) -> jax.Array:
+    """The entries of one token ago."""
+    return jnp.concatenate([first[None], x[:-1]])
+
+
+def _largest(k: jax.Array, log_decay: jax.Array, first: jax.Array) -> jax.Array:
+    """`max_t` of every token of a chunk."""
+
+    def both(earlier: tuple, later: tuple) -> tuple:
+        return earlier[0] + later[0], jnp.maximum(earlier[1] + later[0], later[1])
+
+    return _scan(both, (log_decay, k), (jnp.zeros_like(first), first))[1]
+
+
+@jax.custom_vjp
+def _sums(kept: jax.Array, new: tuple[jax.Array, ...], before: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    """`x_t = kept_t x_{t-1} + new_t` for several sums `(c, b, d)` with the same factors, from x_{-1} `(b, d)`."""
+    return _scan(_linear, (kept, *new), (jnp.ones_like(kept[0]), *before))[1:]
+
+
+def _sums_forward(kept: jax.Array, new: tuple, before: tuple) -> tuple[tuple[jax.Array, ...], tuple]:
+    sums = _sums(kept, new, before)
+    return sums, (kept, sums, before)
+
+
+def _sums_backward(residuals: tuple, cotangents: tuple[jax.Array, ...]) -> tuple[jax.Array, tuple, tuple]:
+    """A recurrence backwards in time: `g_t = dx_t + kept_{t+1} g_{t+1}`; then dnew = g and dkept_t = g_t x_{t-1}."""
+    kept, sums, before = residuals
+    none = jnp.zeros_like(kept[0])
+    next_kept = jnp.concatenate([kept[1:], none[None]])
+    g = _scan(_linear, (next_kept, *cotangents), (none, *(none for _ in cotangents)), reverse=True)[1:]
+    terms = [g_x * _delayed(x, first) for g_x, x, first in zip(g, sums, before, strict=True)]
+    # Without the barrier XLA fuses the whole tree into the sums over time that follow, which takes minutes to compile.
+    dkept = lax.optimization_barrier(sum(terms[1:], terms[0]))
+    return dkept, g, tuple(kept[0] * g_x[0] for g_x in g)
+
+
+_sums.defvjp(_sums_forward, _sums_backward)
+
+
+def _linear(earlier: tuple, later: tuple) -> tuple:
+    """Two stretches of the recurrence of `_sums` as one: its factor, and what it adds."""
+    sums = (x * later[0] + y for x, y in zip(earlier[1:], later[1:], strict=True))
+    return earlier[0] * later[0], *sums
+
+
+def _scan(both: Callable, tokens: tuple, first: tuple, *, reverse: bool = False) -> tuple[jax.Array, ...]:
+    """`first` and all tokens up to each one, put together by `both`, which is associative."""
+    scans = [functools.partial(scan, both, reverse=reverse) for scan in (in_turn, by_tree)]
+    return lax.platform_dependent(tokens, first, cpu=scans[0], default=scans[1])
+
+
+def in_turn(
+    both: Callable[..., Any], tokens: tuple[Any, ...], first: tuple[Any, ...], *, reverse: bool = False
+) -> tuple[jax.Array, ...]:
+    """`_scan`, one token after the other."""
+
+    def token(before: tuple, now: tuple) -> tuple[tuple, tuple]:
+        after = both(before, now)
+        return after, after
+
+    return lax.scan(token, first, tokens, reverse=reverse)[1]
+
+
+def by_tree(
+    both: Callable[..., Any], tokens: tuple[Any, ...], first: tuple[Any, ...], *, reverse: bool = False
+) -> tuple[jax.Array, ...]:
+    """`_scan`, all tokens of a chunk at once."""
+    end = -1 if reverse else 0
+    tokens = tuple(x.at[end].set(y) for x, y in zip(tokens, both(first, tuple(x[end] for x in tokens)), strict=True))
+    return tuple(lax.associative_scan(both, tokens, reverse=reverse))
