@@ -85,7 +85,8 @@ def _in_chunks(
     w: Array, u: Array, tokens: tuple, segment_ids: Array | None, state: Wkv4State, *, chunk_size: int | None
 ) -> tuple[Array, Wkv4State]:
     """`wkv4` chunk by chunk, of keys and values."""
-    return forward(*tokens, w, u, keep_of(segment_ids), state, chunk_size=chunk_size)
+    k, v = tokens
+    return forward(k, v, w, u, keep_of(segment_ids), state, chunk_size=chunk_size)
 
 
 def _log_kept(w: Float[Array, "d"], tokens: tuple) -> Float[Array, "1 d"]:

@@ -22,7 +22,6 @@ from pallas_kernels.wkv4.mosaic_gpu_layout import (
     Inputs,
     Sums,
     Tokens,
-    factors,
     inputs,
     nothing,
     scratch,

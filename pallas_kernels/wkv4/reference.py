@@ -47,7 +47,8 @@ def in_blocks(k, v, w, u, *, initial_state=None, block=128):
 
     @jax.checkpoint
     def body(state, now):
-        y, state = recurrence(*now, w, u, initial_state=state)
+        k, v = now
+        y, state = recurrence(k, v, w, u, initial_state=state)
         return state, y
 
     zeros = jnp.zeros((len(k), k.shape[2]), k.dtype)

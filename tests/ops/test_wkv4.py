@@ -7,8 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxzoo.ops import wkv4 as module
 from jaxzoo.ops.wkv4 import Wkv4State, empty_state, wkv4, wkv4_step
+from jaxzoo.sharding import MeshConfig, make_mesh
+from pallas_kernels import certificates
+from pallas_kernels.dispatch import lowering_for
 from pallas_kernels.wkv4.xla import CHUNK, by_tree, in_turn
+from tests.pallas_kernels.shared import needs_eight_devices
 
 B, D = 2, 5
 LONG = 2 * CHUNK + 7
@@ -187,3 +192,42 @@ def test_16k_tokens():
     compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3))).lower(k, v, w, u).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 8 * k.nbytes
     assert all(np.isfinite(x).all() for x in compiled(k, v, w, u))
+
+
+def programs(**options) -> dict[str, str]:
+    """The traced programs of `wkv4` on a GPU, with kernels and without them: whether they name the choice."""
+    k = jax.ShapeDtypeStruct((8, 32, 1024), jnp.bfloat16)
+    w = jax.ShapeDtypeStruct((1024,), jnp.float32)
+    traced = {}
+    for setting in ("all", ""):
+        with lowering_for("cuda"), certificates.using(setting):
+            traced[setting] = str(jax.make_jaxpr(lambda k, w: wkv4(k, k, w=w, u=w, **options)[0])(k, w))
+    return {name: "by_target" in text for name, text in traced.items()}
+
+
+def test_who_takes_kernels():
+    """Kills kernels that are taken without a certificate, for another chunk size than theirs, or for two dtypes."""
+    assert programs() == {"all": True, "": False}
+    assert programs(chunk_size=16) == {"all": False, "": False}
+    with lowering_for("cuda"), certificates.using("all"):
+        k = jax.ShapeDtypeStruct((1, 8, 256), jnp.bfloat16)
+        assert module._kernel_form(k, k) is not None
+        assert module._kernel_form(k, jax.ShapeDtypeStruct(k.shape, jnp.float32)) is None
+
+
+@needs_eight_devices
+@pytest.mark.full
+def test_kernels_on_meshes():
+    """Kills a kernel that the compiler would have to partition, and one for parts of a sequence."""
+    for axes, expected in (({"data": 2, "tensor": 4}, True), ({"data": 2, "sequence": 4}, False)):
+        with jax.set_mesh(make_mesh(MeshConfig(**axes))):
+            assert programs() == {"all": expected, "": False}
+    with jax.set_mesh(make_mesh(MeshConfig(data=2, tensor=4))), lowering_for("cuda"):
+        (k, v, w, u), state = jax.tree.map(jnp.float32, problem(20))
+        wide = lambda x: jnp.tile(x, (1,) * (x.ndim - 1) + (256,))[..., :1024]  # noqa: E731
+        inputs = [*map(wide, (k, v, w, u)), Wkv4State(*map(wide, state))]
+        call = lambda k, v, w, u, state: wkv4(k, v, w=w, u=u, initial_state=state)  # noqa: E731
+        with certificates.using(""):
+            expected = jax.jit(call)(*inputs)
+        with certificates.using("all"):
+            assert_close(jax.jit(lambda *x: call(*x))(*inputs), expected, 1e-5)

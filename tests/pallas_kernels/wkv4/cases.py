@@ -65,8 +65,7 @@ def _rounded(x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def evaluate(function, call: Call, dtypes):
-    """(y, num, den), `max`, and the gradients of every array, of function(k, v, w, u, state or None) -> y, state; arrays
-    in these dtypes, one for all or by array."""
+    """(y, num, den), `max`, and the gradients of every array, of function(k, v, w, u, state or None) -> y, state."""
 
     @jax.jit
     def run(arrays, largest, cotangents):
