@@ -38,7 +38,8 @@ from pallas_kernels.wkv4.mosaic_gpu_layout import (
 )
 from pallas_kernels.wkv4.state import Wkv4State
 
-STAGES = 2
+STAGES, GRADIENT_STAGES = 2, 3
+"""Slots of the rings: as many as leave room for the blocks that the registers of a multiprocessor hold, 4 and 2."""
 
 
 def backward(k, v, w, u, keep, state, saved, last_max, dy, dstate, *, interpret=None):
@@ -97,7 +98,7 @@ def _gradients(given: Inputs, own, end: Wkv4State | None, *, interpret) -> dict[
     names = names_of(given, "k", "v", "dy", "borders")
 
     def body(r):
-        block = Block(r, given, names, STAGES, reverse=True)
+        block = Block(r, given, names, GRADIENT_STAGES, reverse=True)
         later = nothing() if end is None else first_sums(block)
         if own is not None:
             last = given.pieces - 1
@@ -125,7 +126,7 @@ def _gradients(given: Inputs, own, end: Wkv4State | None, *, interpret) -> dict[
     outputs["dw_du"] = jax.ShapeDtypeStruct((2, b, given.pieces, d), jnp.float32)
     return launch(
         "wkv4_gradients", body, given.arrays | {"own": own} | start_operands(end), outputs,
-        scratch(given, names, STAGES), grid=given.grid(given.pieces), warpgroups=1, auto_barriers=False,
+        scratch(given, names, GRADIENT_STAGES), grid=given.grid(given.pieces), warpgroups=1, auto_barriers=False,
         approx_math=True, interpret=interpret,
     )  # fmt: skip
 
