@@ -97,12 +97,11 @@ def by_kernels(
     def padded(x: Array) -> Array:
         return jnp.pad(x, [(0, 0), (0, _whole(t) - t)] + [(0, 0)] * (x.ndim - 2))
 
-    found = _transformed(padded(k), padded(beta), None if decay is None else padded(decay))
-    written = delta.delta_chunks(padded(v), found.read, found.write, found.mix, found.keep, initial_state=state)
+    arrays = padded(k), padded(v), padded(beta), None if decay is None else padded(_decays(k, decay))
+    form = ut.delta_values if decay is None or decay.shape[3] == 1 else _values_by_channel
+    written, keys = form(*arrays, initial_state=state)
     decays = _decays(k, decay)
-    return gated.gated_linear_attention(
-        q, found.keys[:, :t], written[:, :t], decays, initial_state=state, return_state=True
-    )
+    return gated.gated_linear_attention(q, keys[:, :t], written[:, :t], decays, initial_state=state, return_state=True)
 
 
 def _sharded(
@@ -119,12 +118,13 @@ def _sharded(
     return form(q, k, v, beta, log_decay, segment_ids, state)
 
 
-def _transformed(k: Array, beta: Array, decay: Array | None) -> ut.Transformed:
-    """Of whole chunks; decay (b, t, h, k or 1)."""
-    if decay is None or decay.shape[3] == 1:
-        return ut.ut_transform(k, beta, None if decay is None else decay[..., 0])
+def _values_by_channel(
+    k: Array, v: Array, beta: Array, decay: Array, *, initial_state: Array | None
+) -> tuple[Array, Array]:
+    """`delta_values` of decays (b, t, h, k)."""
     read, write, keep = _borders(k, decay)
-    return ut.Transformed(ut.ut_inverse(_scores(k, decay), beta), read, write, keep, k)
+    mix = ut.ut_inverse(_scores(k, decay), beta)
+    return delta.delta_chunks(v, read, write, mix, keep, initial_state=initial_state), k
 
 
 @functools.partial(jax.checkpoint, prevent_cse=False)

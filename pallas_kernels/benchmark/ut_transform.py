@@ -2,11 +2,12 @@
 
 from typing import Any
 
-import jax
-
 from pallas_kernels.benchmark.candidates import Candidate, implementation
+from pallas_kernels.delta_chunks import reference as recurrence
+from pallas_kernels.ut_transform import specs
 from pallas_kernels.ut_transform.api import IMPLEMENTATIONS, ut_transform
-from pallas_kernels.ut_transform.workloads import outputs
+from pallas_kernels.ut_transform.problem import ValuesProblem
+from pallas_kernels.ut_transform.workloads import evaluate
 from pallas_kernels.workload import Workload
 
 
@@ -26,13 +27,14 @@ def peers(paths: list[str], platform: str) -> tuple[list[Candidate], list[str], 
 
 
 def truth(workload: Workload, inputs: Any) -> Any:
-    """The reference."""
+    """The reference; of `delta_values` with that of the recurrence."""
+    spec = specs.SPECS[workload.name]
 
-    def forward(*arrays):
-        return tuple(ut_transform(*arrays, implementation="reference"))
+    def run(k, *others):
+        if not isinstance(spec, ValuesProblem):
+            return tuple(ut_transform(k, *others, implementation="reference"))
+        v, *others = others
+        mix, read, write, keep, keys = ut_transform(k, *others, implementation="reference")
+        return recurrence.recurrence(v, read, write, mix, keep)[0], keys
 
-    decay = str(workload.sizes["decay"])
-    if workload.kind == "forward":
-        return outputs(forward(*inputs), decay)
-    found, pull_back = jax.vjp(forward, *inputs[:-5])
-    return outputs(found, decay), pull_back(inputs[-5:])
+    return evaluate(run, spec, workload.kind, inputs)

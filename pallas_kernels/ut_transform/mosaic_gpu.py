@@ -49,8 +49,8 @@ class Array(NamedTuple):
         kind = tile if self.value.dtype == jnp.bfloat16 else float_tile
         return lambda *slots: kind(*slots, self.width)
 
-    def tiles(self, ref, batch, head, chunk, shared) -> list[tuple[Any, Any]]:
-        """Pairs of an index of ref and a part of shared memory."""
+    def tiles(self, batch, head, chunk, shared) -> list[tuple[Any, Any]]:
+        """Pairs of an index of the array and a part of shared memory."""
         if self.width == 0:
             return [((batch, head, pl.ds(chunk * CHUNK, CHUNK)), shared)]
         if len(self.value.shape) == 5:
@@ -86,21 +86,25 @@ def by_chunk(
     given = {key: x for key, x in inputs.items() if x is not None}
 
     def body(r):
-        batch, head, first = (lax.axis_index(x) for x in ("b", "h", "piece"))
-        first = first * PIECE
+        first = lax.axis_index("piece") * PIECE
         count = jnp.minimum(n - first, PIECE)
-        loads = []
-        for key, array in given.items():
-            ref, shared = getattr(r, key), getattr(r, f"{key}_s")
-            for i in range(max(1, array.width)):
-                where = lambda c, array=array, i=i, shared=shared: array.tiles(r, batch, head, c, shared.at[0])[i][0]  # noqa: E731
-                slot = lambda s, array=array, i=i, shared=shared: array.tiles(r, 0, 0, 0, shared.at[s])[i][1]  # noqa: E731
-                loads.append((ref, where, slot))
-        ring = Ring(tuple(loads), lambda position: first + position, count, stages, r.full, None, lag=0)
-        ring.start()
         for turn in range(2):
             r.index_s[turn] = plgpu.broadcasted_iota(jnp.int32, (CHUNK,), 0, layout=PER_ROW)
         plgpu.commit_smem()
+
+        batch, head = lax.axis_index("b"), lax.axis_index("h")
+
+        def tiles(key: str, c, slot=None):
+            """Pairs of parts of an array and of shared memory."""
+            shared = getattr(r, f"{key}_s")
+            return (given | outputs)[key].tiles(batch, head, c, shared if slot is None else shared.at[slot])
+
+        def load(key: str, i: int):
+            return getattr(r, key), lambda c: tiles(key, c)[i][0], lambda slot: tiles(key, 0, slot)[i][1]
+
+        loads = tuple(load(key, i) for key, array in given.items() for i in range(max(1, array.width)))
+        ring = Ring(loads, lambda position: first + position, count, stages, r.full, None, lag=0)
+        ring.start()
         mma = Mma(None if interpret is None else (r.staging, r.half_staging), 0)
 
         def step(position, _):
@@ -109,10 +113,9 @@ def by_chunk(
             chunk(InChunk(r, mma, Rows(None, interpret is not None), slot, position, given))
             plgpu.commit_smem()
             ring.refill(position)
-            for key, array in outputs.items():
-                ref = getattr(r, key)
-                for index, shared in array.tiles(ref, batch, head, first + position, getattr(r, f"{key}_s")):
-                    plgpu.copy_smem_to_gmem(shared, ref.at[index])
+            for key in outputs:
+                for index, shared in tiles(key, first + position):
+                    plgpu.copy_smem_to_gmem(shared, getattr(r, key).at[index])
 
         lax.fori_loop(0, count, step, None)
         plgpu.wait_smem_to_gmem(0)
@@ -144,7 +147,9 @@ class InChunk:
         return self.r.index_s.at[self.turn]
 
     def shared(self, key: str):
-        return getattr(self.r, f"{key}_s").at[self.slot]
+        """Of the chunk. The index is 0, which the compiler does not know: it would compute the addresses of all tiles
+        before the loop, and hold registers."""
+        return getattr(self.r, f"{key}_s").at[self.slot + self.index[0]]
 
     def tile(self, key: str, i: int = 0):
         return self.shared(key).at[i]

@@ -36,36 +36,54 @@ def gradients(inputs: dict[str, Array | None], *, sizes, interpret=None):
       dx; dbeta (b, h, n 64) float32; slopes and written, likewise: k_i . (W K - W^T K - exp(G) dread)_i, k_i . (exp(G_c
       - G) dwrite)_i.
     """
-    x = inputs["x"]
-    assert x is not None
 
     def chunk(c: InChunk):
-        r = c.r
-        slopes = _of_scores(c)
-        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-        if "beta" in c.given:
-            dscores, r.dbeta_s[...] = _by_beta(c, *slopes)
-        else:
-            dscores = slopes[0]
-        if not c.from_keys:
-            r.dx_s[0] = dscores.astype(r.dx_s.dtype)
-            return
-        plgpu.commit_smem()
-        r.square_s[...] = (dscores * c.between()).astype(jnp.bfloat16)
-        plgpu.commit_smem()
-        _of_keys(c)
+        read, write = (lambda i, name=name: load(c.tile(name, i)) for name in ("dread", "dwrite"))
+        stage(c, c.tile("dmix"), read, write)
 
+    outputs = outputs_of(inputs, sizes)
+    scratch = {"square_s": tile()}
+    return by_chunk("gradients", chunk, inputs, outputs, scratch, sizes=sizes, stages=1, interpret=interpret)
+
+
+def outputs_of(inputs: dict[str, Array | None], sizes) -> dict[str, Array]:
+    """Those of `gradients`."""
+    x = inputs["x"]
+    assert x is not None
     outputs = {"dx": like(x)}
     numbers = Array(jax.ShapeDtypeStruct((*sizes[:2], sizes[2] * CHUNK), jnp.float32), 0)
     if inputs.get("beta") is not None:
         outputs["dbeta"] = numbers
     if inputs.get("log2") is not None:
         outputs |= {"slopes": numbers, "written": numbers}
-    scratch = {"square_s": tile()}
-    return by_chunk("gradients", chunk, inputs, outputs, scratch, sizes=sizes, stages=1, interpret=interpret)
+    return outputs
 
 
-def _of_scores(c: InChunk):
+def stage(c: InChunk, dmix, read, write):
+    """Stages the outputs of `gradients`. dmix: a tile; read, write: functions of i, tiles dread and dwrite of channels
+    64 i to 64 i + 63, float32."""
+    _stage_scores(c, dmix)
+    if c.from_keys:
+        _of_keys(c, read, write)
+
+
+def _stage_scores(c: InChunk, dmix):
+    """Stages dbeta, and dQ, or W in `square_s`."""
+    r = c.r
+    da, own = _of_scores(c, dmix)
+    plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+    if "beta" in c.given:
+        r.dbeta_s[...] = own + (da * c.weighted()).sum(1)
+        da = da * rows_to(c.per_row("beta"))
+    if not c.from_keys:
+        r.dx_s[0] = da.astype(r.dx_s.dtype)
+        return
+    plgpu.commit_smem()
+    r.square_s[...] = (da * c.between()).astype(jnp.bfloat16)
+    plgpu.commit_smem()
+
+
+def _of_scores(c: InChunk, dmix):
     """dA and X_ii."""
     t = c.inverse()
     c.r.square_s[...] = t.astype(jnp.bfloat16)
@@ -73,7 +91,7 @@ def _of_scores(c: InChunk):
     transposed = c.r.square_s.transpose((1, 0))
 
     def run(x, found):
-        plgpu.wgmma(x, transposed, c.tile("dmix"))
+        plgpu.wgmma(x, transposed, dmix)
         value = x[...]
         i, j = c.rows_and_columns()
         own = jnp.where(i == j, value, 0.0).sum(1)
@@ -85,12 +103,7 @@ def _of_scores(c: InChunk):
     return pl.run_scoped(run, *[plgpu.ACC((CHUNK, CHUNK), jnp.float32)] * 2)
 
 
-def _by_beta(c: InChunk, da, own):
-    """dQ and dbeta."""
-    return da * rows_to(c.per_row("beta")), own + (da * c.weighted()).sum(1)
-
-
-def _of_keys(c: InChunk):
+def _of_keys(c: InChunk, read_of, write_of):
     """Stages dK, and the sums of the gradient of log decays. `commit_smem` keeps the loads of one step out of the one
     before: registers would not do."""
     r, decays = c.r, "log2" in c.given
@@ -105,13 +118,13 @@ def _of_keys(c: InChunk):
             if decays:
                 slopes += sign * (found * load(keys)).sum(1)
             plgpu.commit_smem()
-        read = load(c.tile("dread", i))
+        read = read_of(i)
         if decays:
             read = read * rows_to(c.borders()[0])
             slopes -= (read * load(keys)).sum(1)
         dk -= read
         plgpu.commit_smem()
-        write = load(c.tile("dwrite", i))
+        write = write_of(i)
         if decays:
             write = write * rows_to(c.borders()[1])
             written += (write * load(keys)).sum(1)
@@ -136,13 +149,18 @@ def backward(x, beta, log_decay, dmix, dread, dwrite, dkeep, dkeys, *, interpret
         name: None if z is None else tokens(z) for name, z in (("dread", dread), ("dwrite", dwrite), ("dkeys", dkeys))
     }
     found = gradients(inputs, sizes=sizes, interpret=interpret)
-    dx = found["dx"].reshape(x.shape)
-    dbeta = None if beta is None else found["dbeta"].swapaxes(1, 2)
+    dx, dbeta = found["dx"].reshape(x.shape), None if beta is None else found["dbeta"].swapaxes(1, 2)
     if log_decay is None:
         return dx, dbeta, None
-    by_chunk = lambda z: z.swapaxes(1, 2).reshape(x.shape[0], -1, CHUNK, x.shape[2])  # noqa: E731
-    slopes, written, log2 = (by_chunk(z) for z in (found["slopes"], found["written"], inputs["log2"].value))
-    whole = jnp.exp2(log2[:, :, -1:]) * dkeep.sum(3)[:, :, None]
+    return dx, dbeta, of_decays(found, inputs["log2"], dkeep.sum(3))
+
+
+def of_decays(found: dict[str, jax.Array], log2: Array, dkeep):
+    """The gradient of the log decays (b, t, h); dkeep (b, n, h): the sum of the cotangents of keep."""
+    b, h, t = log2.value.shape
+    by_chunk = lambda z: z.swapaxes(1, 2).reshape(b, -1, CHUNK, h)  # noqa: E731
+    slopes, written, sums = (by_chunk(z) for z in (found["slopes"], found["written"], log2.value))
+    whole = jnp.exp2(sums[:, :, -1:]) * dkeep[:, :, None]
     earlier = jnp.pad(written[:, :, :-1], ((0, 0), (0, 0), (1, 0), (0, 0)))
     within = lax.cumsum(slopes, axis=2, reverse=True) + lax.cumsum(earlier, axis=2)
-    return dx, dbeta, (within + whole).reshape(log_decay.shape)
+    return (within + whole).reshape(b, t, h)

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from pallas_kernels.delta_chunks.problem import Problem as Recurrence
+
 Decay = Literal["none", "token", "channel"]
 
 
@@ -84,3 +86,39 @@ class Problem:
     def backward_flops(self) -> float:
         """Both again, two products of chunks, and two of each of them with the keys."""
         return self.forward_flops() + float(self.b * self.t * self.h) * self.chunk * (4 * self.chunk + 4 * self.k)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ValuesProblem(Problem):
+    """A call of `delta_values`."""
+
+    v: int
+
+    @property
+    def recurrence(self) -> Recurrence:
+        """That over chunks."""
+        return Recurrence(b=self.b, t=self.t, h=self.h, k=self.k, v=self.v, chunk=self.chunk, dtype=self.dtype)
+
+    def sizes(self) -> dict[str, int | str]:
+        return super().sizes() | {"v": self.v}
+
+    def inputs(self, seed: int = 0) -> tuple[jax.Array, ...]:
+        """Keys, values, beta, and log decays, if there are any."""
+        k, *others = super().inputs(seed)
+        shape = self.b, self.t, self.h, self.v
+        v = jax.random.normal(jax.random.key(seed + 1), shape, jnp.float32).astype(self.dtype)
+        return k, v, *others
+
+    def forward_bytes(self) -> float:
+        """Keys, values, beta and decays in, y out, once."""
+        return self._tokens(self.k + 2 * self.v) + self._floats()
+
+    def backward_bytes(self) -> float:
+        """The inputs, y, dy and dkeys in, the gradients out, once."""
+        return self._tokens(3 * self.k + 4 * self.v) + 2 * self._floats()
+
+    def forward_flops(self) -> float:
+        return super().forward_flops() + self.recurrence.forward_flops()
+
+    def backward_flops(self) -> float:
+        return super().backward_flops() + self.recurrence.backward_flops()

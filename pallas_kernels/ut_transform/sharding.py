@@ -5,6 +5,7 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec as P
 
 from pallas_kernels.layout import make_layout
 from pallas_kernels.ut_transform.api import CHUNK, Transformed, check, check_scores, ut_inverse, ut_transform
+from pallas_kernels.ut_transform.values import check_values, delta_values
 
 
 def sharded_ut_transform(
@@ -64,3 +65,31 @@ def sharded_ut_inverse(
     spec = P(layout.batch, None, layout.heads)
     form = jax.shard_map(local, mesh=layout.mesh, in_specs=(spec, spec), out_specs=spec, check_vma=False)
     return form(scores, beta)
+
+
+def sharded_delta_values(
+    k: jax.Array,
+    v: jax.Array,
+    beta: jax.Array,
+    log_decay: jax.Array | None = None,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    batch_axes: tuple[str, ...] = (),
+    head_axes: tuple[str, ...] = (),
+    initial_state: jax.Array | None = None,
+    implementation: str | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """`delta_values` likewise."""
+    check_values(k, v, beta, log_decay)
+    layout = make_layout(
+        "sharded_delta_values", mesh, k, v, batch_axes=batch_axes, head_axes=head_axes, sequence_axis=None
+    )
+
+    def local(k, v, beta, log_decay, state):
+        return delta_values(k, v, beta, log_decay, initial_state=state, implementation=implementation)
+
+    spec, states = P(layout.batch, None, layout.heads), P(layout.batch, layout.heads)
+    form = jax.shard_map(
+        local, mesh=layout.mesh, in_specs=(*[spec] * 4, states), out_specs=(spec, spec), check_vma=False
+    )
+    return form(k, v, beta, log_decay, initial_state)

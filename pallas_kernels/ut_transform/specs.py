@@ -2,12 +2,14 @@
 
 import jax.numpy as jnp
 
-from pallas_kernels.ut_transform.problem import Problem
+from pallas_kernels.ut_transform.problem import Problem, ValuesProblem
 
 HEADLINE = {
     "b4_h16_t8192_k64": Problem(b=4, t=8192, h=16, k=64),
     "b4_h16_t8192_k64_decay": Problem(b=4, t=8192, h=16, k=64, decay="token"),
     "b4_h16_t8192_k128_decay": Problem(b=4, t=8192, h=16, k=128, decay="token"),
+    "b4_h16_t8192_k64_v64": ValuesProblem(b=4, t=8192, h=16, k=64, v=64),
+    "b4_h16_t8192_k64_v64_decay": ValuesProblem(b=4, t=8192, h=16, k=64, v=64, decay="token"),
 }
 """The shapes of the floors in README.md."""
 

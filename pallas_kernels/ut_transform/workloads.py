@@ -8,39 +8,43 @@ import jax.numpy as jnp
 
 from pallas_kernels.ut_transform import specs
 from pallas_kernels.ut_transform.api import ut_transform
-from pallas_kernels.ut_transform.problem import Problem
+from pallas_kernels.ut_transform.problem import Problem, ValuesProblem
+from pallas_kernels.ut_transform.values import delta_values
 from pallas_kernels.workload import Kind, Workload
 
 
-def outputs(found, problem_decay: str):
-    """What a call computes: without decays write is the keys, and keep is 1."""
-    return found[:2] if problem_decay == "none" else found[:4]
+def outputs(found, spec: Problem):
+    """What a call computes: without decays write is the keys, and keep is 1; the keys are an input."""
+    return found[:1] if isinstance(spec, ValuesProblem) else found[:2] if spec.decay == "none" else found[:4]
 
 
-def _forward(spec: Problem, implementation: str | None):
-    return lambda *inputs: outputs(ut_transform(*inputs, implementation=implementation), spec.decay)
+def form(spec: Problem, implementation: str | None):
+    """The op of a shape, as a function to a tuple."""
+    op = delta_values if isinstance(spec, ValuesProblem) else ut_transform
+    return lambda *inputs: tuple(op(*inputs, implementation=implementation))
 
 
 def _inputs(spec: Problem, kind: Kind, seed: int) -> tuple:
-    """Of the transform, and cotangents of all outputs, the keys' last."""
+    """Of the op; then cotangents of all that it returns."""
     if kind == "forward":
         return spec.inputs(seed)
-    shapes = jax.eval_shape(lambda *inputs: ut_transform(*inputs, implementation="xla"), *spec.inputs(seed))
-    keys = jax.random.split(jax.random.key(seed + 1), len(shapes))
+    shapes = jax.eval_shape(form(spec, "xla"), *spec.inputs(seed))
+    keys = jax.random.split(jax.random.key(seed + 2), len(shapes))
     normal = (jax.random.normal(key, x.shape, jnp.float32).astype(x.dtype) for key, x in zip(keys, shapes, strict=True))
     return *spec.inputs(seed), *normal
 
 
-def _build(spec: Problem, kind: Kind, implementation: str | None):
+def evaluate(run, spec: Problem, kind: Kind, arrays):
+    """Outputs, and gradients, of run as `form` makes it."""
     if kind == "forward":
-        return _forward(spec, implementation)
+        return outputs(run(*arrays), spec)
+    n = len(jax.eval_shape(lambda: spec.inputs(0)))
+    found, pull_back = jax.vjp(run, *arrays[:n])
+    return outputs(found, spec), pull_back(tuple(arrays[n:]))
 
-    def run(*arrays):
-        inputs, cotangents = arrays[:-5], arrays[-5:]
-        found, pull_back = jax.vjp(lambda *x: tuple(ut_transform(*x, implementation=implementation)), *inputs)
-        return outputs(found, spec.decay), pull_back(cotangents)
 
-    return run
+def _build(spec: Problem, kind: Kind, implementation: str | None):
+    return lambda *arrays: evaluate(form(spec, implementation), spec, kind, arrays)
 
 
 def _workload(name: str, spec: Problem, kind: Kind) -> Workload:

@@ -7,7 +7,8 @@ from typing import Any
 
 from pallas_kernels.verify.attention_cases import TaylorCase, WindowCase
 from pallas_kernels.verify.kernel_case import KernelCase
-from pallas_kernels.verify.recurrence_cases import DeltaCase, GatedCase, ScanCase, TransformCase
+from pallas_kernels.verify.recurrence_cases import DeltaCase, GatedCase, ScanCase
+from pallas_kernels.verify.ut_cases import TransformCase, ValuesCase
 from pallas_kernels.verify.wkv_cases import WkvCase
 
 
@@ -57,6 +58,12 @@ def _wkv() -> list[dict]:
     return [*small, {"t": 8184, "d": 512, "b": 2}, {"t": 8192, "b": 4, "d": 1024}]
 
 
+def _values() -> list[dict]:
+    small = [{"t": 64}, {"t": 576, "decay": "token"}, {"t": 128, "k": 128, "v": 128, "decay": "token"}]
+    headline = {"t": 8192, "b": 4, "h": 16, "g": 16}
+    return [*small, headline, headline | {"decay": "token"}]
+
+
 def _ordered(implementation: str) -> list[KernelCase]:
     gpu = implementation == "mosaic_gpu"
     cases: list[KernelCase] = []
@@ -69,6 +76,7 @@ def _ordered(implementation: str) -> list[KernelCase]:
         cases += [DeltaCase(**both, **x) for x in _delta() if gpu]
         cases += [TransformCase(**both, **x) for x in _transform() if gpu]
         cases += [WkvCase(**both, **x) for x in _wkv() if gpu]
+        cases += [ValuesCase(**both, **x) for x in _values() if gpu]
     return sorted(cases, key=lambda case: case.b * case.h * case.t)  # stable: forward before backward
 
 
@@ -80,7 +88,9 @@ def _interpreted(backward: bool) -> list[KernelCase]:
     scans = [ScanCase(**gpu, d=64), ScanCase(**wide)]
     whole: dict[str, Any] = gpu | {"t": 64}
     cases: list[KernelCase] = [WindowCase(**gpu), TaylorCase(**tpu), TaylorCase(**gpu), GatedCase(**gpu), *scans]
-    return [*cases, DeltaCase(**whole), TransformCase(**whole, decay="token"), WkvCase(**gpu)]
+    whole_with_decay: dict[str, Any] = whole | {"decay": "token"}
+    cases += [DeltaCase(**whole), TransformCase(**whole_with_decay), ValuesCase(**whole_with_decay)]
+    return [*cases, WkvCase(**gpu)]
 
 
 CASES = {

@@ -11,10 +11,14 @@ MUTANTS: list[Mutant] = [
         f"{TESTS}/test_delta_kernels.py",
         (
             "delta rule by kernels: keys of which only one user's gradient counts",
-            "found.keys[:, :t]",
-            "jax.lax.stop_gradient(found.keys[:, :t])",
+            "keys[:, :t], written",
+            "jax.lax.stop_gradient(keys[:, :t]), written",
         ),
-        ("delta rule by kernels: writes that read no state", "found.keep, initial_state=state", "found.keep"),
+        (
+            "delta rule by kernels: writes that read no state",
+            "form(*arrays, initial_state=state)",
+            "form(*arrays, initial_state=None)",
+        ),
         (
             "delta rule by kernels: kernels on a mesh that cuts them",
             'return by_kernels if mesh_objection("") is None else None',

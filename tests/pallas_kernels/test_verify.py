@@ -16,10 +16,19 @@ from pallas_kernels.sliding_window import backends as window
 from pallas_kernels.sliding_window.problem import Problem as WindowProblem
 from pallas_kernels.taylor_attention import backends as taylor
 from pallas_kernels.taylor_attention.problem import Problem
-from pallas_kernels.ut_transform import backends as ut
-from pallas_kernels.ut_transform.problem import Problem as TransformProblem
+from pallas_kernels.ut_transform import backends as ut, values_backends as values
+from pallas_kernels.ut_transform.problem import Problem as TransformProblem, ValuesProblem
 from pallas_kernels.verify import __main__ as command
-from pallas_kernels.verify.cases import CASES, DeltaCase, GatedCase, ScanCase, TaylorCase, TransformCase, WkvCase
+from pallas_kernels.verify.cases import (
+    CASES,
+    DeltaCase,
+    GatedCase,
+    ScanCase,
+    TaylorCase,
+    TransformCase,
+    ValuesCase,
+    WkvCase,
+)
 from pallas_kernels.wkv4 import backends as wkv
 from pallas_kernels.wkv4.problem import Problem as WkvProblem
 from tests.pallas_kernels.shared import PLATFORMS
@@ -113,6 +122,10 @@ def test_cases_are_served_and_ordered():
             elif isinstance(case, WkvCase):
                 sizes = {name: getattr(case, name) for name in ("b", "t", "d", "dtype")}
                 problem, backends = WkvProblem(**sizes), wkv.BACKENDS
+            elif isinstance(case, ValuesCase):
+                sizes.pop("g")
+                problem = ValuesProblem(**sizes, k=case.k, v=case.v, decay=case.decay)
+                backends = values.BACKENDS
             elif isinstance(case, TaylorCase):
                 problem, backends = Problem(**sizes, k=case.k, v=case.v), taylor.BACKENDS
             elif isinstance(case, GatedCase):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels.delta_chunks import reference as recurrence
 from pallas_kernels.gated_linear_attention.xla import RESET
 from pallas_kernels.ut_transform import reference
 from pallas_kernels.ut_transform.problem import Decay
@@ -99,6 +100,50 @@ def truth(call: Call):
         if call.k == 0:
             return (reference.inverse(x, beta),)
         return *reference.transform(x, beta, log_decay, call.chunk), x
+
+    with jax.enable_x64(True):
+        arrays = [None if x is None else jnp.asarray(x, jnp.float64) for x in call.arrays()]
+        return evaluate(run, arrays, [jnp.asarray(x, jnp.float64) for x in call.cotangents()])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ValuesCall(Call):
+    """A call of `delta_values`."""
+
+    v: int = 5
+    chunk: int = 64
+    state: bool = True
+
+    def arrays(self) -> list[np.ndarray | None]:
+        """[keys, values, beta, log decays or None, state or None]."""
+        rng = np.random.default_rng(self.seed + 2)
+        k, beta, decay = super().arrays()
+        v = _rounded(rng.normal(size=(self.b, self.n * self.chunk, self.h, self.v)), self.dtype)
+        state = _rounded(rng.normal(size=(self.b, self.h, self.k, self.v)), "float32") if self.state else None
+        return [k, v, beta, decay, state]
+
+    def cotangents(self) -> list[np.ndarray]:
+        """Of y and of the keys."""
+        rng = np.random.default_rng(self.seed + 1)
+        shapes = ((self.b, self.n * self.chunk, self.h, width) for width in (self.v, self.k))
+        return [_rounded(rng.normal(size=shape), self.dtype) for shape in shapes]
+
+
+def values_arrays_of(call: ValuesCall):
+    """Arrays and cotangents in the dtypes of the call."""
+    dtypes = call.dtype, call.dtype, "float32", "float32", "float32"
+    arrays = [
+        None if x is None else np.asarray(x, jnp.dtype(dtype)) for x, dtype in zip(call.arrays(), dtypes, strict=True)
+    ]
+    return arrays, [np.asarray(x, jnp.dtype(call.dtype)) for x in call.cotangents()]
+
+
+def values_truth(call: ValuesCall):
+    """Outputs and gradients in float64."""
+
+    def run(k, v, beta, log_decay, state):
+        mix, read, write, keep = reference.transform(k, beta, log_decay, call.chunk)
+        return recurrence.recurrence(v, read, write, mix, keep, initial_state=state)[0], k
 
     with jax.enable_x64(True):
         arrays = [None if x is None else jnp.asarray(x, jnp.float64) for x in call.arrays()]
