@@ -25,7 +25,7 @@ from jaxzoo.mixers import WindowedLinearAttentionConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned
 from jaxzoo.sweep.claims import CHANCE, chance
 from jaxzoo.sweep.figure import Mark, guessing, label_marks, marked_line
-from jaxzoo.sweep.results import Score as Seeds
+from jaxzoo.sweep.results import SeedScore
 from jaxzoo.tasks import mqar
 from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
@@ -44,7 +44,7 @@ SOLVED = 0.9
 class Score(NamedTuple):
     """A mixer at a width."""
 
-    seeds: Seeds
+    seeds: SeedScore
     """Its runs at the learning rate that is best in the mean over the seeds; a run that diverged counts as 0."""
     state_bytes: int | None
     """Bytes of the state of one sequence; None: the mixer does not stream."""

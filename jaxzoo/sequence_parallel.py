@@ -3,7 +3,7 @@
 Each device runs an op on its own tokens, inside a `jax.shard_map` over that axis alone (the compiler partitions batch,
 heads and channels as ever). What it must know of the tokens before them is little:
 
-- `behind_halo`: a window of a few tokens gets those before its part;
+- `apply_with_halo`: a window of a few tokens gets those before its part;
 - `scan_in_parts`: a recurrence gets the state before its part. With U_i the state that part i reaches from the empty
   one and F_i what it keeps of the state before it, `start_i = F_{i-1} start_{i-1} + U_{i-1}`: an exclusive prefix of
   (F, U), in `1 + log2(n - 1)` exchanges of one state between devices at distance 1, 1, 2, 4, .. . Each part runs twice,
@@ -60,7 +60,7 @@ AFFINE = Composition(affine, jnp.multiply, 1.0, 0.0)
 """Recurrences `S <- F S + U`."""
 
 
-def behind_halo(
+def apply_with_halo(
     function: Partial,
     size: int,
     x: Tokens,

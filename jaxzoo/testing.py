@@ -95,15 +95,15 @@ def build(config: MixerConfig) -> Mixer:
     return nnx.merge(definition[0], jax.tree.map(jax.device_put, moved), others)
 
 
-class Stream(NamedTuple):
+class Sequences(NamedTuple):
     """Inputs and token ids, as NumPy arrays: each cut of a JAX array would be a program to compile."""
 
     x: Any
     tokens: Any
 
-    def at(self, rows: Any, places: Any) -> "Stream":
+    def at(self, rows: Any, places: Any) -> "Sequences":
         """The tokens at these rows and places."""
-        return Stream(self.x[rows, places], self.tokens[rows, places])
+        return Sequences(self.x[rows, places], self.tokens[rows, places])
 
     @property
     def context(self) -> Context:
@@ -111,19 +111,19 @@ class Stream(NamedTuple):
         return Context(tokens=jnp.asarray(self.tokens), first_values=jax.lax.stop_gradient(jnp.sin(self.x)))
 
 
-def inputs(config: MixerConfig, length: int = LENGTH, seed: int = 2) -> Stream:
+def inputs(config: MixerConfig, length: int = LENGTH, seed: int = 2) -> Sequences:
     """Random tokens; shorter inputs begin longer ones, up to the longest that a check feeds."""
     rng = np.random.default_rng(seed)
 
-    def more(n: int) -> Stream:
+    def more(n: int) -> Sequences:
         x = rng.normal(size=(BATCH, n, config.width)).astype(np.float32)
-        return Stream(x, rng.integers(N_TOKENS, size=(BATCH, n), dtype=np.int32))
+        return Sequences(x, rng.integers(N_TOKENS, size=(BATCH, n), dtype=np.int32))
 
     parts = zip(more(LENGTH), more(max(WARM)), strict=True)
-    return Stream(*(np.concatenate(each, axis=1)[:, :length] for each in parts))
+    return Sequences(*(np.concatenate(each, axis=1)[:, :length] for each in parts))
 
 
-def in_turn(mixer: Mixer, stream: Stream, state: Any) -> tuple[Any, Any]:
+def in_turn(mixer: Mixer, stream: Sequences, state: Any) -> tuple[Any, Any]:
     """Outputs `(b, t, d)` of `step`, and the states before the first and after every token `(t + 1, b, ...)`."""
 
     def step(state, now):
@@ -208,7 +208,7 @@ def documents() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return rows, stops - np.concatenate(DOCUMENTS), stops
 
 
-class Rows(NamedTuple):
+class BatchRows(NamedTuple):
     """Rows of the batch of `training`."""
 
     whole = slice(0, BATCH)
@@ -222,7 +222,7 @@ class Rows(NamedTuple):
     """The rows of `whole` again, as documents one after the other where segments are honoured."""
 
 
-def batch(config: MixerConfig) -> tuple[Stream, np.ndarray, dict[str, tuple[np.ndarray, np.float32]]]:
+def batch(config: MixerConfig) -> tuple[Sequences, np.ndarray, dict[str, tuple[np.ndarray, np.float32]]]:
     """The inputs of `training`, their segment ids, and for each of its gradients the cotangents of outputs, losses."""
     stream = inputs(config)
     rows, first, stops = documents()
@@ -235,16 +235,18 @@ def batch(config: MixerConfig) -> tuple[Stream, np.ndarray, dict[str, tuple[np.n
     futures = jax.tree.map(lambda first, *rest: np.concatenate(rest), stream, *others)
     for all_rows, given in zip(futures, stream, strict=True):
         all_rows[:, :5] = given[:1, :5]
-    everything = Stream(*(np.concatenate(parts) for parts in zip(stream, alone, copies, futures, stream, strict=True)))
+    everything = Sequences(
+        *(np.concatenate(parts) for parts in zip(stream, alone, copies, futures, stream, strict=True))
+    )
     ids = np.full(everything.tokens.shape, 7, np.int32)
-    ids[Rows.packed] = segment_ids()
+    ids[BatchRows.packed] = segment_ids()
 
     cotangent = inputs(config, seed=4).x
     y = {name: np.zeros_like(everything.x) for name in ("alone", "packed", "jacobian", "whole", "row", "losses")}
-    y["alone"][Rows.alone] = np.where(own[..., None], cotangent[rows[:, None], places], 0)
-    y["jacobian"][Rows.jacobian] = np.tile(np.eye(LENGTH), (2, 1))[..., None] * cotangent[0, 0]
-    y["losses"][Rows.whole] = y["packed"][Rows.packed] = cotangent
-    y["whole"][Rows.whole, : 2 * HALF] = cotangent[:, : 2 * HALF]
+    y["alone"][BatchRows.alone] = np.where(own[..., None], cotangent[rows[:, None], places], 0)
+    y["jacobian"][BatchRows.jacobian] = np.tile(np.eye(LENGTH), (2, 1))[..., None] * cotangent[0, 0]
+    y["losses"][BatchRows.whole] = y["packed"][BatchRows.packed] = cotangent
+    y["whole"][BatchRows.whole, : 2 * HALF] = cotangent[:, : 2 * HALF]
     y["row"][0] = cotangent[0]
     return everything, ids, {name: (dy, np.float32(name == "losses")) for name, dy in y.items()}
 
@@ -261,7 +263,7 @@ def training(config: MixerConfig) -> dict[str, Any]:
     @jax.jit
     def run(params, everything, cotangents):
         def all_at_once(params, x):
-            context = dataclasses.replace(Stream(x, everything.tokens).context, **segments)
+            context = dataclasses.replace(Sequences(x, everything.tokens).context, **segments)
             return nnx.merge(graph, params, others).with_losses(x, context)
 
         (y, losses), pull_back = jax.vjp(all_at_once, params, everything.x)
@@ -288,7 +290,7 @@ def two_prefills(config: MixerConfig) -> tuple[Any, Any]:
     @jax.jit
     def prefill(params, state, half, dy, dstate):
         def of(params, state, x):
-            return nnx.merge(graph, params, others).prefill(x, state, Stream(x, half.tokens).context)
+            return nnx.merge(graph, params, others).prefill(x, state, Sequences(x, half.tokens).context)
 
         (y, after), pull_back = jax.vjp(of, params, state, half.x)
         return y, after, pull_back((dy, dstate))
@@ -319,18 +321,18 @@ def check_parameters(config: MixerConfig) -> None:
         assert (loss.shape, loss.dtype) == ((), np.float32), name
         assert np.isfinite(loss), name
     if "call" in found:
-        assert_close(found["y"][Rows.whole], found["call"], what="output of with_losses")
+        assert_close(found["y"][BatchRows.whole], found["call"], what="output of with_losses")
 
 
 def check_dependence(config: MixerConfig) -> None:
     """Outputs depend on the past, on the future only where promised, and on no other row."""
     found, promised = training(config), config.capabilities
-    of_two = np.abs(found["gradients"]["jacobian"][1][Rows.jacobian]).reshape(2, LENGTH, LENGTH, -1)
+    of_two = np.abs(found["gradients"]["jacobian"][1][BatchRows.jacobian]).reshape(2, LENGTH, LENGTH, -1)
     strength = of_two.max(axis=(0, 3))  # by chance an output of a squared ReLU has no gradient
     if promised.causal:
         assert np.triu(strength, 1).max() <= promised.future_rounding * strength.max(), "the future"
     else:
-        change = np.abs(found["y"][Rows.futures] - found["y"][:1])[:, :5].max()
+        change = np.abs(found["y"][BatchRows.futures] - found["y"][:1])[:, :5].max()
         assert change > 1e-4, "no output depends on the future"
     mixed = np.tril(strength, -1).any(axis=1) if promised.selects else np.ones(LENGTH, bool)
     assert mixed[1:].any(), "no output depends on the past"
@@ -366,26 +368,26 @@ def check_streams(config: MixerConfig, lengths: tuple[int, ...] = LENGTHS) -> No
 def check_documents(config: MixerConfig) -> None:
     """Packed documents give the outputs and gradients of the documents alone."""
     found, (rows, first, stops) = training(config), documents()
-    y, (dparams, dx) = found["y"][Rows.packed], found["gradients"]["packed"]
-    dx = dx[Rows.packed]
-    alone, dalone = found["y"][Rows.alone], found["gradients"]["alone"][1][Rows.alone]
+    y, (dparams, dx) = found["y"][BatchRows.packed], found["gradients"]["packed"]
+    dx = dx[BatchRows.packed]
+    alone, dalone = found["y"][BatchRows.alone], found["gradients"]["alone"][1][BatchRows.alone]
     for i, (row, start, stop) in enumerate(zip(rows, first, stops, strict=True)):
         assert_close(y[row, start:stop], alone[i, : stop - start], what=f"outputs of document {i}")
         assert_close(dx[row, start:stop], dalone[i, : stop - start], 1e-4, f"gradients of document {i}")
     assert_close(dparams, found["gradients"]["alone"][0], 1e-4, "gradients of parameters")
-    assert np.abs(found["y"][Rows.whole] - y).max() > 1e-3, "the documents do differ from one long one"
+    assert np.abs(found["y"][BatchRows.whole] - y).max() > 1e-3, "the documents do differ from one long one"
 
 
 def check_call(config: MixerConfig, lengths: tuple[int, ...] = LENGTHS) -> None:
     """The call gives the outputs of `step`."""
     stepped = streams(config, lengths)["steps"][:, :LENGTH]
-    assert_close(training(config)["y"][Rows.whole], stepped, config.capabilities.prefill_tolerance, "outputs")
+    assert_close(training(config)["y"][BatchRows.whole], stepped, config.capabilities.prefill_tolerance, "outputs")
 
 
 def check_gradients(config: MixerConfig) -> None:
     """The call and its gradients equal those of two calls of `prefill`."""
     found, tolerance = training(config), config.capabilities.prefill_tolerance
     y, gradients = two_prefills(config)
-    assert_close(found["y"][Rows.whole, : 2 * HALF], y, tolerance, "outputs")
+    assert_close(found["y"][BatchRows.whole, : 2 * HALF], y, tolerance, "outputs")
     dparams, dx = found["gradients"]["whole"]
-    assert_close(gradients, (dparams, dx[Rows.whole, : 2 * HALF]), 1e-4)
+    assert_close(gradients, (dparams, dx[BatchRows.whole, : 2 * HALF]), 1e-4)

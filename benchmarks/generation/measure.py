@@ -24,7 +24,7 @@ import numpy as np
 from flax import nnx
 
 from benchmarks.generation.models import Size
-from jaxzoo.generation.decode import Rows, Rules, decode_block, first_rows, read_chunk, row_keys
+from jaxzoo.generation.decode import DecodeState, Rules, decode_block, first_rows, read_chunk, row_keys
 from jaxzoo.generation.prompts import check_prompts
 from jaxzoo.generation.sampling import Sampling, knobs
 from jaxzoo.models.accounting import count_parameters, state_bytes
@@ -55,7 +55,7 @@ class Subject(NamedTuple):
 
         return cls(name, config, draw(jax.random.key(0)))
 
-    def first_rows(self, batch: int, capacity: int) -> Rows:
+    def first_rows(self, batch: int, capacity: int) -> DecodeState:
         """Rows that have read nothing."""
         return first_rows(self.config, self.variables, batch, capacity)
 
@@ -147,9 +147,9 @@ def _after_a_prompt(subject: Subject, length: int, steps: int, repeats: int) -> 
     tokens = np.random.default_rng(0).integers(subject.config.vocab_size, size=(batch, length + 1))
     prompts = check_prompts(list(tokens), n_ids=subject.config.vocab_size)
     chunks = [(jnp.asarray(c.tokens), jnp.asarray(c.takes_part)) for c in prompts.chunks()]
-    latest: list[Rows] = []
+    latest: list[DecodeState] = []
 
-    def prefill(rows: Rows) -> ModelState:
+    def prefill(rows: DecodeState) -> ModelState:
         state = rows.state
         for chunk in chunks:
             state = read_chunk(subject.config, subject.variables, state, *chunk)
@@ -171,7 +171,7 @@ def _without_a_prompt(subject: Subject, batch: int, size: Size, repeats: int) ->
     return times.row(subject, batch * steps, **facts)
 
 
-def _timed_decode(subject: Subject, start: Callable[[], Rows], batch: int, steps: int, repeats: int) -> Times:
+def _timed_decode(subject: Subject, start: Callable[[], DecodeState], batch: int, steps: int, repeats: int) -> Times:
     """A block of greedy decode steps from the rows that `start` makes."""
     rules = Rules(
         tail=jnp.zeros((batch, 1), jnp.int32),
@@ -183,13 +183,13 @@ def _timed_decode(subject: Subject, start: Callable[[], Rows], batch: int, steps
     )
     none = jnp.zeros((batch,), bool)
 
-    def decode(rows: Rows) -> jax.Array:
+    def decode(rows: DecodeState) -> jax.Array:
         return decode_block(subject.config, subject.variables, rows, none, rules, block_size=steps)[1]
 
     return _timed(decode, start, repeats)
 
 
-def _timed(call: Callable[[Rows], Any], start: Callable[[], Rows], repeats: int) -> Times:
+def _timed(call: Callable[[DecodeState], Any], start: Callable[[], DecodeState], repeats: int) -> Times:
     """Times of `call` on what `start` makes, until its result is there, after one that compiles and is not counted."""
     times = Times([], [])
     for repeat in range(repeats + 1):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Command(Checked):
+class ClassifyCommand(Checked):
     """Finetunes a run on labelled sequences, in the layout of GenomicBenchmarks (SPLIT/CLASS/*.txt) or as
     SPLIT.csv with the columns sequence and label, and scores the split test once, at the end: accuracy with a 95 %
     interval, next to a logistic regression on k-mers and the share of the largest class. The result is
@@ -55,7 +55,7 @@ class Command(Checked):
     """Replace what is in the directory."""
 
 
-def _classify(command: Command) -> None:
+def _classify(command: ClassifyCommand) -> None:
     from jaxzoo.config_io import to_json
     from jaxzoo.train.experiment import run_experiment
     from jaxzoo.train.origin import CheckpointPlace
@@ -87,7 +87,7 @@ def _classify(command: Command) -> None:
         say("stopped; continue with the same command and --resume")
 
 
-def _experiment(pretrained: "ExperimentConfig", command: Command) -> "ExperimentConfig":
+def _experiment(pretrained: "ExperimentConfig", command: ClassifyCommand) -> "ExperimentConfig":
     """The pretrained model on the sequences; its maximal length grows where it is no part of its parameters."""
     from jaxzoo.config import OptimizerConfig, TrainConfig
     from jaxzoo.data.labelled_sequences import LabelledSequencesConfig
@@ -121,7 +121,7 @@ def _experiment(pretrained: "ExperimentConfig", command: Command) -> "Experiment
     )
 
 
-def _report(config: "ExperimentConfig", directory: RunDirectory, command: Command) -> None:
+def _report(config: "ExperimentConfig", directory: RunDirectory, command: ClassifyCommand) -> None:
     """Scores the test split by the checkpoint with the best validation, and by the baselines."""
     import jax
     import numpy as np
@@ -156,7 +156,7 @@ def _report(config: "ExperimentConfig", directory: RunDirectory, command: Comman
 
 
 main: Main = make_main(
-    Command,
+    ClassifyCommand,
     _classify,
     interrupted="interrupted before training began; nothing was written",
     out_of_memory="out of memory; try a smaller --batch-size or --length",

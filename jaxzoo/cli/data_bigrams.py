@@ -9,7 +9,7 @@ from jaxzoo.cli.runner import GOES_ON, Main, make_main
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Command(Checked):
+class BigramsCommand(Checked):
     """Counts every pair of neighbouring tokens of a split, whose documents are joined by their end-of-text tokens, and
     writes the counts sorted by pair. The same command continues a count that was stopped. Recall slices read from the
     counts whether a bigram was rare in training."""
@@ -26,7 +26,7 @@ class Command(Checked):
     """Memory of each process, and at the end of the one that sums, in MiB; about 60 MiB for Python itself are added."""
 
 
-def _count(command: Command) -> None:
+def _count(command: BigramsCommand) -> None:
     from jaxzoo.data.statistics.bigram_counts import BigramCounts, count_bigrams
 
     shards, entries = ProgressLines("shards"), ProgressLines("entries")
@@ -44,5 +44,8 @@ def _count(command: Command) -> None:
 
 
 main: Main = make_main(
-    Command, _count, interrupted=GOES_ON, out_of_memory="out of memory; try a smaller --memory-mb or fewer --workers"
+    BigramsCommand,
+    _count,
+    interrupted=GOES_ON,
+    out_of_memory="out of memory; try a smaller --memory-mb or fewer --workers",
 )

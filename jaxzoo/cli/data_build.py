@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Command(BuildConfig):
+class BuildCommand(BuildConfig):
     """Makes a tensorflow-datasets directory with array_record shards (features text and subset) of a corpus on disk.
 
     The same command continues a build that was stopped or killed. Several of these commands, on machines that share the
@@ -32,7 +32,7 @@ class Command(BuildConfig):
     """Start even if the disk seems too small."""
 
 
-def _build(command: Command) -> None:
+def _build(command: BuildCommand) -> None:
     from jaxzoo.data.corpus.building import Build
 
     fields = {field.name: getattr(command, field.name) for field in dataclasses.fields(BuildConfig)}
@@ -81,4 +81,4 @@ def _tell_missing(config: BuildConfig, built: "Built") -> None:
             say(f"warning: no file has the sequence {missing[0]!r} ({len(missing)} of those named are missing)")
 
 
-main: Main = make_main(Command, _build, interrupted=GOES_ON, out_of_memory="out of memory; take fewer --workers")
+main: Main = make_main(BuildCommand, _build, interrupted=GOES_ON, out_of_memory="out of memory; take fewer --workers")

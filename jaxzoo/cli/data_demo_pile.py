@@ -8,7 +8,7 @@ from jaxzoo.cli.runner import Main, make_main
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Command(Checked):
+class DemoPileCommand(Checked):
     """Writes a small corpus of real text from the files of a Python installation, in the Pile's format: jsonl.zst files
     of two subsets, the standard library's sources and the language reference.
 
@@ -23,7 +23,7 @@ class Command(Checked):
     """Replace existing files."""
 
 
-def _write(command: Command) -> None:
+def _write(command: DemoPileCommand) -> None:
     from jaxzoo.data.corpus.python_pile import write_python_pile
 
     for file, subsets in write_python_pile(command.out, command.packages, overwrite=command.overwrite).items():
@@ -31,4 +31,4 @@ def _write(command: Command) -> None:
         print(f"{command.out / file}  {(command.out / file).stat().st_size:,} bytes of zst; {counts}")
 
 
-main: Main = make_main(Command, _write)
+main: Main = make_main(DemoPileCommand, _write)

@@ -9,7 +9,7 @@ from jaxzoo.cli.runner import GOES_ON, Main, make_main
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Command(Checked):
+class RecallStatisticsCommand(Checked):
     """Counts the n-grams that occurred earlier in their sequence, by the distance to their last occurrence and by
     source, fits power laws to the distances, and writes numbers, a table and three pictures (Zoology, Appendix D). The
     documents of one source are joined, within a shard, and cut into sequences. The same command continues one that was
@@ -37,7 +37,7 @@ class Command(Checked):
         self.require("n", bool(self.n), "must name at least one length")
 
 
-def _count(command: Command) -> None:
+def _count(command: RecallStatisticsCommand) -> None:
     from jaxzoo.data.statistics.corpus_recall import Cut, make_recall_statistics, read_table
 
     out = command.out.expanduser()
@@ -51,4 +51,4 @@ def _count(command: Command) -> None:
     print(f"{read_table(out)}{'written' if is_new else 'was written before'}: {out}")
 
 
-main: Main = make_main(Command, _count, interrupted=GOES_ON)
+main: Main = make_main(RecallStatisticsCommand, _count, interrupted=GOES_ON)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Command(Checked):
+class TokenizeCommand(Checked):
     """Makes token shards of all splits of the documents that python -m jaxzoo.data.build has made.
 
     The same command continues work that was stopped or killed. Several of these commands, on machines that share the
@@ -37,7 +37,7 @@ class Command(Checked):
     """Processes; the output does not depend on their number."""
 
 
-def _tokenize(command: Command) -> None:
+def _tokenize(command: TokenizeCommand) -> None:
     from jaxzoo.data.tokens.tokenization import Tokenization
     from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 
@@ -82,4 +82,6 @@ def _tell(directory: "TokenDirectory") -> None:
             print(f"    {repaired:,} of its documents are not UTF-8: U+FFFD stands for what is not")
 
 
-main: Main = make_main(Command, _tokenize, interrupted=GOES_ON, out_of_memory="out of memory; take fewer --workers")
+main: Main = make_main(
+    TokenizeCommand, _tokenize, interrupted=GOES_ON, out_of_memory="out of memory; take fewer --workers"
+)

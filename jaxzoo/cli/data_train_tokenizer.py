@@ -11,7 +11,7 @@ from jaxzoo.cli.runner import Main, make_main, say
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Command(Checked):
+class TrainTokenizerCommand(Checked):
     """Learns byte-level BPE from documents that python -m jaxzoo.data.build has made.
 
     Writes tokenizer.json and tokenizer_config.json, which python -m jaxzoo.data.tokenize takes; the same data give the
@@ -30,7 +30,7 @@ class Command(Checked):
     """Replace an existing tokenizer."""
 
 
-def _learn(command: Command) -> None:
+def _learn(command: TrainTokenizerCommand) -> None:
     directory = _place(command)
 
     from jaxzoo.data.corpus.built import BuiltData
@@ -60,7 +60,7 @@ def _learn(command: Command) -> None:
         )
 
 
-def _place(command: Command) -> Path:
+def _place(command: TrainTokenizerCommand) -> Path:
     """The directory to write to; refused where a tokenizer, or a file, is in the way."""
     out = command.out.parent if command.out.name == "tokenizer.json" else command.out
     if out.exists() and not out.is_dir():
@@ -74,7 +74,7 @@ def _place(command: Command) -> Path:
 
 
 main: Main = make_main(
-    Command,
+    TrainTokenizerCommand,
     _learn,
     interrupted="interrupted; nothing was written",
     out_of_memory="out of memory; take fewer --max-bytes",

@@ -23,7 +23,7 @@ Repeatable = tyro.conf.UseAppendAction[tuple[str, ...]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Command(Checked):
+class GenerateCommand(Checked):
     """Continues prompts with the language model that a run on text has trained.
 
     Text goes to standard output as it comes, all else to standard error. Several prompts are continued
@@ -61,7 +61,7 @@ class Command(Checked):
         check_stops(self.stop)
 
 
-def _generate(command: Command) -> None:
+def _generate(command: GenerateCommand) -> None:
     prompts = read_prompts(command)
 
     import jax
@@ -97,7 +97,7 @@ def _generate(command: Command) -> None:
     _write(generation, texts, Printer(sys.stdout, prompts if command.echo else [""] * len(prompts)))
 
 
-def read_prompts(command: Command) -> list[str]:
+def read_prompts(command: GenerateCommand) -> list[str]:
     """The texts to continue: those of --prompt, then those of --prompt-file. Raises `UsageError`."""
     found = [(f"--prompt {text!r}", text.encode("utf-8", errors="surrogateescape")) for text in command.prompt]
     for name in command.prompt_file:
@@ -175,7 +175,7 @@ class Printer:
 
 
 main: Main = make_main(
-    Command,
+    GenerateCommand,
     _generate,
     interrupted="\ninterrupted",
     out_of_memory="out of memory; give fewer prompts at once, or ask for fewer tokens",

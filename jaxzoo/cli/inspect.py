@@ -12,7 +12,7 @@ MOST_TOKENS = 512
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Command:
+class InspectCommand:
     """Draws which tokens each output of a trained model depends on, layer by layer, with the norms of its states, and
     prints for every query the target, the answer and where the last layer looks. Attention, linear attention and delta
     rules show their scores (the equivalent t x t matrix), all other mixers the norm of the derivative. Nothing is
@@ -32,7 +32,7 @@ class Command:
     """The picture: .png, .svg or .pdf; an existing file is replaced."""
 
 
-def _inspect(command: Command) -> None:
+def _inspect(command: InspectCommand) -> None:
     out = output_file("--out", command.out)
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise UsageError(f"--out {out} must end in .png, .svg or .pdf")
@@ -66,4 +66,4 @@ def _inspect(command: Command) -> None:
     say(f"written to {out}")
 
 
-main: Main = make_main(Command, _inspect, out_of_memory="out of memory; take a shorter example")
+main: Main = make_main(InspectCommand, _inspect, out_of_memory="out of memory; take a shorter example")

@@ -22,7 +22,7 @@ from jaxzoo.train.loss import score_targets
 from pallas_kernels.figure import add_legend, panels, plain_log_ticks, save, series_style
 
 
-class Rows(NamedTuple):
+class RowSums(NamedTuple):
     """Sums over the targets of each row of the validation sets, (rows,) float64."""
 
     nats: np.ndarray
@@ -119,7 +119,7 @@ def _fingerprint(loaded: Loaded) -> str:
     return "" if loaded.tokenizer is None else loaded.tokenizer.fingerprint
 
 
-def _score(loaded: Loaded, data: Dataset) -> Rows:
+def _score(loaded: Loaded, data: Dataset) -> RowSums:
     graph, variables = nnx.split(loaded.model)
 
     @jax.jit
@@ -135,10 +135,10 @@ def _score(loaded: Loaded, data: Dataset) -> Rows:
             if i:
                 seconds, timed = seconds + time.monotonic() - start, timed + batch.tokens.size
     nats, targets, hits = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Rows(nats, targets, hits, timed / seconds if timed else math.nan)
+    return RowSums(nats, targets, hits, timed / seconds if timed else math.nan)
 
 
-def _scored(name: str, loaded: Loaded, rows: Rows, first: Rows, data: Dataset) -> Scored:
+def _scored(name: str, loaded: Loaded, rows: RowSums, first: RowSums, data: Dataset) -> Scored:
     total, real = rows.targets.sum(), rows.targets > 0  # the last batch of a set may be padded
     loss = float(rows.nats.sum() / total)
     config = loaded.model.config
@@ -163,7 +163,7 @@ def _error(sums: np.ndarray, targets: float) -> float:
     return float(np.sqrt(n) * sums.std(ddof=1) / targets) if n > 1 else math.nan
 
 
-def _by_slice(rows: Rows, data: Dataset) -> dict[str, float]:
+def _by_slice(rows: RowSums, data: Dataset) -> dict[str, float]:
     """Accuracy over the targets of each slice that is not the whole."""
     start, totals = 0, {}
     valid_sets = list(data.valid())

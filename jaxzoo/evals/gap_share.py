@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
-from jaxzoo.evals.recall_slices import Score
+from jaxzoo.evals.recall_slices import SliceScore
 
 
 class GapShare(NamedTuple):
@@ -34,7 +34,9 @@ class GapShare(NamedTuple):
     """Of the formula, see `share_interval`."""
 
 
-def gap_share(model: tuple[Score, Score], baseline: tuple[Score, Score], *, hits: str = "AR hits") -> GapShare:
+def gap_share(
+    model: tuple[SliceScore, SliceScore], baseline: tuple[SliceScore, SliceScore], *, hits: str = "AR hits"
+) -> GapShare:
     """The share of a model's gap to a baseline that is due to the hits.
 
     Args:

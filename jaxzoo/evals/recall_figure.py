@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxzoo.evals.recall_slices import DISTANCE_EDGES, FREQUENCY_EDGES, MeasuredModel, Score, bin_names
+from jaxzoo.evals.recall_slices import DISTANCE_EDGES, FREQUENCY_EDGES, MeasuredModel, SliceScore, bin_names
 from pallas_kernels.figure import LINES, add_legend, bound_style, panels, save, series_style
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ def _draw_frequency(axes: "Axes", models: Sequence[MeasuredModel], at_most: int 
     _label(axes, names, "occurrences of the bigram in training")
 
 
-def _shown(names: list[str], scores: Mapping[str, Score]) -> list[str]:
+def _shown(names: list[str], scores: Mapping[str, SliceScore]) -> list[str]:
     """The bins up to the last that holds tokens."""
     return names[: 1 + max((names.index(name) for name in scores), default=-1)]
 
 
-def _line(axes: "Axes", names: list[str], scores: Mapping[str, Score], style: dict[str, Any], label: str) -> None:
+def _line(axes: "Axes", names: list[str], scores: Mapping[str, SliceScore], style: dict[str, Any], label: str) -> None:
     """Nats over the bins that hold tokens, each in its place among `names`."""
     found = [(i, scores[name]) for i, name in enumerate(names) if name in scores]
     errors = [score.standard_error or 0.0 for _, score in found]

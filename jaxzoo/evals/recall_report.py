@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from jaxzoo.evals.gap_share import GapShare, gap_share, share_interval
 from jaxzoo.evals.recall_figure import draw_recall
-from jaxzoo.evals.recall_slices import ALL, HITS, REPEATS, MeasuredModel, Score
+from jaxzoo.evals.recall_slices import ALL, HITS, REPEATS, MeasuredModel, SliceScore
 from jaxzoo.json_files import read_json
 from jaxzoo.text_table import markdown_table
 from jaxzoo.whole_files import unfinished, write_whole
@@ -151,16 +151,16 @@ def _is_report(path: Path) -> bool:
         return False
 
 
-def _scores(scores: Mapping[str, Score]) -> dict[str, dict[str, Any]]:
+def _scores(scores: Mapping[str, SliceScore]) -> dict[str, dict[str, Any]]:
     return {name: {**score._asdict(), "perplexity": score.perplexity} for name, score in scores.items()}
 
 
-def _cell(score: Score) -> str:
+def _cell(score: SliceScore) -> str:
     if score.nats is None or score.perplexity is None:
         return "-"
     error = "" if score.standard_error is None else f" ± {score.standard_error:.3f}"
     return f"{score.perplexity:.4g} ({score.nats:.3f}{error})"
 
 
-def _difference(score: Score, baseline: Score) -> str:
+def _difference(score: SliceScore, baseline: SliceScore) -> str:
     return "-" if score.nats is None or baseline.nats is None else f"{score.nats - baseline.nats:+.3f}"

@@ -49,7 +49,7 @@ class Bigrams(Protocol):
         ...
 
 
-class Score(NamedTuple):
+class SliceScore(NamedTuple):
     """How well a model predicts the tokens of a slice."""
 
     tokens: int
@@ -68,15 +68,15 @@ class Score(NamedTuple):
 
 
 class Sections(NamedTuple):
-    """The slices of a model, each a `Score` by its name; of bins those that hold tokens, rising."""
+    """The slices of a model, each a `SliceScore` by its name; of bins those that hold tokens, rising."""
 
-    slices: dict[str, Score]
+    slices: dict[str, SliceScore]
     """All tokens, AR hits, other tokens, frequent repeats and AR hits of n = 3."""
-    repeated_by_frequency: dict[str, Score]
+    repeated_by_frequency: dict[str, SliceScore]
     """Repeated bigrams by how often they were seen in training; empty where nothing is known of it."""
-    others_by_frequency: dict[str, Score]
+    others_by_frequency: dict[str, SliceScore]
     """The same of tokens whose bigram is not repeated."""
-    hits_by_distance: dict[str, Score]
+    hits_by_distance: dict[str, SliceScore]
     """AR hits by the distance to their bigram's last occurrence, in tokens."""
 
 
@@ -179,17 +179,17 @@ class RecallSums:
         )
         return np.ravel_multi_index(places, _SHAPE)
 
-    def _bins(self, bins: dict[str, Bool[np.ndarray, "..."]], of: Bool[np.ndarray, "..."]) -> dict[str, Score]:
+    def _bins(self, bins: dict[str, Bool[np.ndarray, "..."]], of: Bool[np.ndarray, "..."]) -> dict[str, SliceScore]:
         scores = {name: self._score(cells & of) for name, cells in bins.items()}
         return {name: score for name, score in scores.items() if score.tokens}
 
-    def _score(self, cells: Bool[np.ndarray, "..."]) -> Score:
+    def _score(self, cells: Bool[np.ndarray, "..."]) -> SliceScore:
         n, total = int(self._tokens[cells].sum()), max(1, int(self._tokens.sum()))
         if n == 0:
-            return Score(0, 0.0, None, None)
+            return SliceScore(0, 0.0, None, None)
         mean = float(self._nats[cells].sum()) / n
         variance = max(0.0, float(self._squares[cells].sum()) / n - mean**2)
-        return Score(n, n / total, mean, math.sqrt(variance / (n - 1)) if n > 1 else None)
+        return SliceScore(n, n / total, mean, math.sqrt(variance / (n - 1)) if n > 1 else None)
 
 
 def target_repeats(

@@ -26,7 +26,7 @@ NOT_FINITE = -2
 """In the output: the row's logits are not finite."""
 
 
-class Rows(NamedTuple):
+class DecodeState(NamedTuple):
     """State of a decode loop."""
 
     state: ModelState
@@ -59,7 +59,7 @@ class Rules(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("config", "batch_size", "capacity"), keep_unused=True)
-def first_rows(config: LanguageModelConfig, variables: Variables, batch_size: int, capacity: int | None) -> Rows:
+def first_rows(config: LanguageModelConfig, variables: Variables, batch_size: int, capacity: int | None) -> DecodeState:
     """Rows that have read nothing.
 
     Args:
@@ -74,7 +74,7 @@ def first_rows(config: LanguageModelConfig, variables: Variables, batch_size: in
     """
     zeros = jnp.zeros((batch_size,), jnp.int32)
     state = _blueprint(config).model(variables).init_state(batch_size, capacity=capacity)
-    return _placed(Rows(state, zeros, jnp.zeros((), jnp.int32), zeros, zeros > 0))
+    return _placed(DecodeState(state, zeros, jnp.zeros((), jnp.int32), zeros, zeros > 0))
 
 
 def row_keys(seed: int, rows: Int[Array, "b"]) -> PRNGKeyArray:
@@ -103,12 +103,12 @@ def read_chunk(
 def decode_block(
     config: LanguageModelConfig,
     variables: Variables,
-    rows: Rows,
+    rows: DecodeState,
     stopped: Bool[Array, "b"],
     rules: Rules,
     *,
     block_size: int,
-) -> tuple[Rows, Int[Array, "b block"]]:
+) -> tuple[DecodeState, Int[Array, "b block"]]:
     """Up to `block_size` decode steps; fewer where every row is complete.
 
     A step reads one token of each row: what is left of its prompt, then what was drawn last.
@@ -126,7 +126,7 @@ def decode_block(
     """
     model = _blueprint(config).model(variables)
 
-    def step(carry: tuple[Array, Rows, Array]) -> tuple[Array, Rows, Array]:
+    def step(carry: tuple[Array, DecodeState, Array]) -> tuple[Array, DecodeState, Array]:
         i, rows, tokens = carry
         at = jnp.broadcast_to(rows.n_read, rules.tail_length.shape)
         prompt = jnp.take_along_axis(rules.tail, at[:, None], axis=1, mode="clip")[:, 0]
@@ -136,9 +136,9 @@ def decode_block(
         n_new = rows.n_new + is_new.astype(jnp.int32)
         ends = (n_new == rules.max_tokens) | (drawn < 0) | jnp.any(drawn[:, None] == rules.stop_tokens[None], axis=1)
         tokens = tokens.at[:, i].set(jnp.where(is_new, drawn, NO_TOKEN))
-        return i + 1, Rows(state, drawn, rows.n_read + 1, n_new, rows.done | (is_new & ends)), tokens
+        return i + 1, DecodeState(state, drawn, rows.n_read + 1, n_new, rows.done | (is_new & ends)), tokens
 
-    def goes_on(carry: tuple[Array, Rows, Array]) -> Array:
+    def goes_on(carry: tuple[Array, DecodeState, Array]) -> Array:
         i, rows, _ = carry
         return (i < block_size) & ~jnp.all(rows.done)
 

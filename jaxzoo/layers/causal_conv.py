@@ -21,7 +21,7 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.packed_conv import packed_conv
 from jaxzoo.layers.variables import parameter
-from jaxzoo.sequence_parallel import behind_halo, whole_sequences
+from jaxzoo.sequence_parallel import apply_with_halo, whole_sequences
 from jaxzoo.sharding import sequence_devices
 
 MAX_DIRECT_TAPS = 8
@@ -69,7 +69,7 @@ def causal_conv(
             lambda x, *rest: whole_conv(x, rest[-1], *rest[:-1], segment_ids=segment_ids), x, *pasts, taps=taps
         )
 
-    return behind_halo(Partial(_conv_with_halo, taps), before, x, old=history, segment_ids=segment_ids)
+    return apply_with_halo(Partial(_conv_with_halo, taps), before, x, old=history, segment_ids=segment_ids)
 
 
 def _conv_with_halo(taps: jax.Array, extended: jax.Array, segment_ids: jax.Array | None) -> jax.Array:

@@ -22,7 +22,7 @@ from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import Checked, PositiveInt
 from jaxzoo.layers.causal_conv import uniform_parameter
 from jaxzoo.layers.variables import parameter
-from jaxzoo.sequence_parallel import behind_halo
+from jaxzoo.sequence_parallel import apply_with_halo
 
 PARTS = ("queries", "keys", "values")
 FilterInit = Literal["uniform", "delta"]
@@ -128,7 +128,7 @@ def head_conv(
         raise ValueError(f"head_conv: taps of shape {taps.shape} must be (w, h) or (w, h, h) with h={x.shape[2]} heads")
     if history is not None and history.shape[1] != w - 1:
         raise ValueError(f"head_conv: history of {history.shape[1]} inputs must hold {w - 1}, one less than the taps")
-    return behind_halo(Partial(_head_conv, taps), w - 1, x, old=history, segment_ids=segment_ids)
+    return apply_with_halo(Partial(_head_conv, taps), w - 1, x, old=history, segment_ids=segment_ids)
 
 
 def _head_conv(taps: jax.Array, extended: jax.Array, documents: jax.Array | None) -> jax.Array:

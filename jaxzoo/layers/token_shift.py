@@ -5,7 +5,7 @@ from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.variables import along_last
-from jaxzoo.sequence_parallel import behind_halo
+from jaxzoo.sequence_parallel import apply_with_halo
 
 
 def token_shift(
@@ -21,7 +21,7 @@ def token_shift(
       last: the input before `x`; None: zeros.
       segment_ids: int32; each run of equal ids in a row is one document.
     """
-    return behind_halo(Partial(_shift), 1, x, old=None if last is None else last[:, None], segment_ids=segment_ids)
+    return apply_with_halo(Partial(_shift), 1, x, old=None if last is None else last[:, None], segment_ids=segment_ids)
 
 
 def _shift(extended: Array, segment_ids: Array | None) -> Array:

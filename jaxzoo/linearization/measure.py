@@ -12,7 +12,7 @@ from flax import nnx
 from jaxzoo.array_typing import Array
 from jaxzoo.data.base import Batch, Dataset
 from jaxzoo.evals.compare import Scored, compare
-from jaxzoo.evals.recall_slices import RecallSums, Score
+from jaxzoo.evals.recall_slices import RecallSums, SliceScore
 from jaxzoo.generation import generate
 from jaxzoo.loading import Loaded
 from jaxzoo.text_table import text_table
@@ -28,7 +28,7 @@ class Measured(NamedTuple):
 
     scored: Scored
     """Scores on the validation sets, paired with those of the first stage; bytes of the state at the data's length."""
-    recall: Mapping[str, Score]
+    recall: Mapping[str, SliceScore]
     """Nats on the recall slices of text (`jaxzoo.evals.recall_slices`), by name; empty for other data."""
     decoded_per_s: float
     """Tokens that one sequence gets per second, at the end of the data's length."""
@@ -54,7 +54,7 @@ def measure(models: Mapping[str, Loaded], data: Dataset) -> list[Measured]:
     ]
 
 
-def recall(loaded: Loaded, data: Dataset) -> Mapping[str, Score]:
+def recall(loaded: Loaded, data: Dataset) -> Mapping[str, SliceScore]:
     """Nats of the validation targets of text by what could have been recalled of them: every repeated bigram."""
     graph, variables = nnx.split(loaded.model)
 

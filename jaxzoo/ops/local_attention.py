@@ -18,7 +18,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Bool, Float, Int
-from jaxzoo.sequence_parallel import behind_halo
+from jaxzoo.sequence_parallel import apply_with_halo
 from jaxzoo.sharding import sequence_devices
 from pallas_kernels.softmax import softmax_attention
 
@@ -57,10 +57,10 @@ def local_attention(
     halo = -(-reach // block_size) * block_size
     options = {"halo": halo, "limits": limits, "block_size": block_size, "reach": reach}
     exists = jnp.ones((1, q.shape[1]), jnp.int32)
-    return behind_halo(Partial(functools.partial(_behind_halo, **options)), halo, (q, k, v, (exists, *labels)))
+    return apply_with_halo(Partial(functools.partial(_with_halo, **options)), halo, (q, k, v, (exists, *labels)))
 
 
-def _behind_halo(tokens: tuple, segment_ids: None, *, halo: int, limits: tuple[int, ...], **options: int) -> tuple:
+def _with_halo(tokens: tuple, segment_ids: None, *, halo: int, limits: tuple[int, ...], **options: int) -> tuple:
     """Attention of all but the first `halo` queries; the keys that do not exist are labelled 0, the others 1."""
     q, k, v, labels = tokens
     return _local_attention(q[:, halo:], k, v, labels, (0, *limits), **options)

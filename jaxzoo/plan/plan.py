@@ -12,7 +12,7 @@ from jaxzoo.devices import DEVICES, Accelerator
 from jaxzoo.json_files import read_json
 from jaxzoo.models.accounting import flops_per_token, head_flops
 from jaxzoo.plan.collectives import Traffic
-from jaxzoo.plan.sources import Source
+from jaxzoo.plan.sources import SourceTraffic
 from jaxzoo.whole_files import write_json
 
 FORWARD_AGAIN = {"nothing": 0, "projections": 0, "mixer_inputs": 1, "period": 1, "everything": 2}
@@ -138,7 +138,7 @@ class Plan:
     """Pallas kernels of the program: calls in its text by implementation."""
     compile_seconds: float
     """Seconds of lowering and compiling."""
-    sources: tuple[Source, ...] = ()
+    sources: tuple[SourceTraffic, ...] = ()
     """Files by the bytes that they move, the largest first; () in plans of earlier versions."""
     scan_layers: bool = True
     """Whether equal layers are the body of a loop."""

@@ -18,7 +18,7 @@ _HELPERS = ("layers/linear.py", "jaxzoo/sharding.py", "pallas_kernels/dispatch.p
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Source:
+class SourceTraffic:
     """One file's share of a step on one device."""
 
     file: str
@@ -34,7 +34,7 @@ class Source:
         return sum(self.bytes.values())
 
 
-def read_sources(text: str, hlo: Hlo) -> list[Source]:
+def read_sources(text: str, hlo: Hlo) -> list[SourceTraffic]:
     """The files of a compiled program, given as text and as parsed; the one that moves most is the first."""
     files = _files_by_frame(text)
     moved: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
@@ -45,17 +45,19 @@ def read_sources(text: str, hlo: Hlo) -> list[Source]:
             file = files.get(int(found[1]), UNKNOWN) if found else UNKNOWN
             moved[file][_pass(instruction)] += times * number
             launches[file] += times
-    sources = [Source(file=file, bytes=dict(by_pass), launches=launches[file]) for file, by_pass in moved.items()]
+    sources = [
+        SourceTraffic(file=file, bytes=dict(by_pass), launches=launches[file]) for file, by_pass in moved.items()
+    ]
     return sorted(sources, key=lambda source: -source.total)
 
 
-def sources_table(sources: list[Source], size: int) -> str:
+def sources_table(sources: list[SourceTraffic], size: int) -> str:
     """The `size` largest sources as lines of text, in GB."""
     shown, rest = sources[:size], sources[size:]
     if rest:
         total = sum((collections.Counter(source.bytes) for source in rest), collections.Counter())
         launches = sum(source.launches for source in rest)
-        shown.append(Source(file=f"{len(rest)} more", bytes=dict(total), launches=launches))
+        shown.append(SourceTraffic(file=f"{len(rest)} more", bytes=dict(total), launches=launches))
     rows: list[tuple[str, ...]] = [("GB by source file", *PASSES, "all", "launches")]
     for source in shown:
         numbers = [*(source.bytes.get(name, 0) for name in PASSES), source.total]

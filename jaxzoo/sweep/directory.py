@@ -145,7 +145,7 @@ class SweepDirectory:
 
     def failure(self, task: str) -> dict[str, Any]:
         """Reads the reason why a run failed: `error`, one line, and perhaps a `traceback`."""
-        failure = read_json(self._failures / f"{task}.json", Failure, remedy="remove it: the run is tried again")
+        failure = read_json(self._failures / f"{task}.json", FailedRun, remedy="remove it: the run is tried again")
         return {name: value for name, value in failure._asdict().items() if value is not None}
 
     def write_result(self, task: str, result: Mapping[str, Any]) -> None:
@@ -164,7 +164,7 @@ class SweepDirectory:
             (self._failures / f"{task}.json").unlink(missing_ok=True)
 
 
-class Failure(NamedTuple):
+class FailedRun(NamedTuple):
     """Contents of a file of `failures/`."""
 
     error: str

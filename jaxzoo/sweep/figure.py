@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxzoo.sweep.results import SCORE, Missing, Results, Row, Score, ranked
+from jaxzoo.sweep.results import SCORE, Missing, Results, Row, SeedScore, ranked
 from pallas_kernels.figure import LEGEND_POINTS, bound_style, series_style
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def curve(
       metric: on the y-axis.
     """
     places: list[float] = []
-    scores: list[Score] = []
+    scores: list[SeedScore] = []
     marks: list[Mark] = []
     for where in points:
         try:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from jaxzoo.sweep.claims import Verdict
 from jaxzoo.sweep.directory import About
 from jaxzoo.sweep.experiment import Point, coordinates
-from jaxzoo.sweep.results import BITS, OVER, SCORE, Missing, Results, Row, Score, ranked
+from jaxzoo.sweep.results import BITS, OVER, SCORE, Missing, Results, Row, SeedScore, ranked
 
 Failure = Mapping[str, Any]
 """A run that ended without a result: `id` (of the run), `point` (its coordinates) and `error` (one line)."""
@@ -18,7 +18,7 @@ class Best(NamedTuple):
 
     where: Point
     """The coordinates that they share."""
-    score: Score | None
+    score: SeedScore | None
     """The best mean over the seeds; None: all runs diverged."""
     runs: Sequence[Row]
     """All runs, those of the score first, then the others from the best on; diverged runs last."""

@@ -25,7 +25,7 @@ EVENTS_BYTES = 20_000
 """Approximate size of the metrics of a run on disk."""
 
 
-class Measured(NamedTuple):
+class MeasuredProgram(NamedTuple):
     """A program that was measured."""
 
     task: Task
@@ -44,7 +44,7 @@ def expected(sweep: Sweep) -> list[Task]:
     return now + [task for task in later if task.id in first]
 
 
-def measure(tasks: Sequence[Task], seconds: float = MEASURE_SECONDS) -> Iterator[Measured]:
+def measure(tasks: Sequence[Task], seconds: float = MEASURE_SECONDS) -> Iterator[MeasuredProgram]:
     """Compiles programs, spread over all of them, and runs a few steps of each, until the time is over."""
     programs = list({task.program: task for task in tasks if isinstance(task.config, ExperimentConfig)}.values())
     deadline = time.monotonic() + seconds
@@ -55,7 +55,7 @@ def measure(tasks: Sequence[Task], seconds: float = MEASURE_SECONDS) -> Iterator
         yield _measured(programs[i])
 
 
-def _measured(task: Task) -> Measured:
+def _measured(task: Task) -> MeasuredProgram:
     session = Session(task.trained, jax.devices()[:1])
     with jax.set_mesh(session.mesh):
         lanes = SequentialRuns(session, [session.init_state()], [task.trained.optimizer.learning_rate])
@@ -65,10 +65,10 @@ def _measured(task: Task) -> Measured:
             lanes.update(next(stream), [0])[0]()
             times.append(time.perf_counter() - start)
     fastest = min(times[1:])
-    return Measured(task, times[0] - fastest, fastest)
+    return MeasuredProgram(task, times[0] - fastest, fastest)
 
 
-def plan(sweep: Sweep, measured: Sequence[Measured], *, workers: int, vectorized: bool) -> list[str]:
+def plan(sweep: Sweep, measured: Sequence[MeasuredProgram], *, workers: int, vectorized: bool) -> list[str]:
     """Lines of the plan; `vectorized`: the runs of one program are one."""
     left = expected(sweep)
     training = [task for task in left if isinstance(task.config, ExperimentConfig)]
@@ -92,7 +92,7 @@ def _most_parameters(training: Sequence[Task]) -> int:
     return max((count_parameters(model) for model in models if model.d_model == width), default=0)
 
 
-def _time(training: Sequence[Task], measured: Sequence[Measured], workers: int) -> list[str]:
+def _time(training: Sequence[Task], measured: Sequence[MeasuredProgram], workers: int) -> list[str]:
     if not measured:
         return []
     known = {m.task.program: m for m in measured}

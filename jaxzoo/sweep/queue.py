@@ -28,7 +28,7 @@ TELL_SECONDS = 2.0
 """Least time between two progress reports of a run."""
 
 
-class Progress(NamedTuple):
+class TaskProgress(NamedTuple):
     """Contents of a progress report."""
 
     attempt: int = 1
@@ -114,6 +114,6 @@ def _lock(directory: SweepDirectory, run: str) -> FileLock:
 def _progress(directory: SweepDirectory, run: str) -> dict[str, Any]:
     """A progress report; one that is missing or damaged says nothing, and the run begins its first attempt."""
     with contextlib.suppress(OSError, ValueError):
-        found = read_json(directory.running(run, "json"), Progress)
+        found = read_json(directory.running(run, "json"), TaskProgress)
         return {name: value for name, value in found._asdict().items() if value is not None}
     return {}

@@ -26,7 +26,7 @@ BITS = "valid/bits_per_byte"
 """Of text and DNA; the smallest counts as the best, as of every metric whose name ends so."""
 
 
-class Score(NamedTuple):
+class SeedScore(NamedTuple):
     """Metric of a model at its best learning rate, over the seeds that ran there; a seed that diverged counts as 0."""
 
     mean: float
@@ -59,7 +59,7 @@ class Results:
             rows = [row for row in rows if row["point"].get(axis) in wanted]
         return rows
 
-    def seeds(self, metric: str = SCORE, **where: Any) -> Score:
+    def seeds(self, metric: str = SCORE, **where: Any) -> SeedScore:
         """The score of the runs at `where`: the best mean over the seeds of one point and one learning rate.
 
         Where the rates of a point have different numbers of seeds (all rates are tried with one seed, the best with
@@ -72,7 +72,7 @@ class Results:
         for row in self.select(**where):
             place = tuple((axis, value) for axis, value in row["point"].items() if axis not in OVER)
             places.setdefault(place, {}).setdefault(row["point"].get(RATE), []).append(row)
-        found: list[Score] = []
+        found: list[SeedScore] = []
         for rates in places.values():
             most = max(map(len, rates.values()))
             for rows in (rows for rows in rates.values() if len(rows) == most):
@@ -80,7 +80,7 @@ class Results:
                 if any(value is not None for value in values):
                     worst = math.inf if metric.endswith(BITS) else 0.0
                     numbers = [worst if value is None else value for value in values]
-                    found.append(Score(statistics.fmean(numbers), min(numbers), max(numbers), ranked(rows, metric)))
+                    found.append(SeedScore(statistics.fmean(numbers), min(numbers), max(numbers), ranked(rows, metric)))
         if not found:
             raise Missing("no finished run at " + ", ".join(f"{axis} {value}" for axis, value in where.items()))
         return (min if metric.endswith(BITS) else max)(found, key=lambda score: score.mean)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from jaxzoo.sweep.claims import Verdict
 from jaxzoo.sweep.outcome import Best, Outcome, failed, metric, number
-from jaxzoo.sweep.results import SEED, Score
+from jaxzoo.sweep.results import SEED, SeedScore
 
 SYMBOLS = {"held": "✓", "not held": "✗", "not tested": "○"}
 """Symbols of the verdicts; the word always stands next to its symbol."""
@@ -72,7 +72,7 @@ def _claim(found: Verdict) -> list[str]:
     return [f"“{found.quote}”", found.text, found.source, verdict, *numbers]
 
 
-def _metric(name: str, score: Score) -> Cell:
+def _metric(name: str, score: SeedScore) -> Cell:
     """The mean over the seeds, with their range where there are several, and a mark where they are far apart."""
     values = [row["metrics"].get(name) for row in score.rows]
     known = [value for value in values if value is not None]
@@ -86,7 +86,7 @@ def _metric(name: str, score: Score) -> Cell:
     return Cell(text + (", unstable" if "accuracy" in name and high - low > UNSTABLE else ""), mean)
 
 
-def _tuned(axis: str, score: Score) -> Cell:
+def _tuned(axis: str, score: SeedScore) -> Cell:
     """The learning rate of a score, or the number of its seeds, or its only seed."""
     if axis == SEED and len(score.rows) > 1:
         return Cell(f"{len(score.rows)} seeds", len(score.rows))

@@ -17,7 +17,7 @@ import zstandard
 
 from jaxzoo import extras
 from jaxzoo.cli import progress
-from jaxzoo.cli.data_build import Command, main
+from jaxzoo.cli.data_build import BuildCommand, main
 from jaxzoo.cli.data_demo_pile import main as demo_pile
 from jaxzoo.cli.flags import flags_of
 from jaxzoo.data.corpus import building
@@ -84,13 +84,16 @@ def test_refuses_in_one_line(corpus, capsys):
         ("--source jsonl --paths IN --valid-paths IN/x* --out OUT", "--valid-paths='IN/x*' must name files"),
         ("--source jsonl --paths IN --out IN", "--out IN holds 'a.jsonl', which this command did not write"),
         ("--source jsonl --paths IN --out IN/a.jsonl", "--out IN/a.jsonl must be a directory"),
-        ("--source jsonl --paths IN --out OUT --workers 0", "Command.workers=0 must be positive"),
-        ("--source jsonl --paths IN --out OUT --valid-fraction 1", "Command.valid_fraction=1.0 must be in [0, 1)"),
+        ("--source jsonl --paths IN --out OUT --workers 0", "BuildCommand.workers=0 must be positive"),
+        ("--source jsonl --paths IN --out OUT --valid-fraction 1", "BuildCommand.valid_fraction=1.0 must be in [0, 1)"),
         (
             "--source jsonl --paths IN --valid-paths IN/b* --valid-fraction 0.1 --out OUT",
-            "Command.valid_fraction=0.1 must not be given with valid_paths",
+            "BuildCommand.valid_fraction=0.1 must not be given with valid_paths",
         ),
-        ("--source pile --paths IN --text-field a --out OUT", "Command.text_field='a' is for source jsonl or parquet"),
+        (
+            "--source pile --paths IN --text-field a --out OUT",
+            "BuildCommand.text_field='a' is for source jsonl or parquet",
+        ),
         ("--source jsonl --paths IN --out OUT --worker 2", "unknown option --worker; did you mean --workers?"),
         ("--source pile --paths IN --out OUT", "IN/a.jsonl:1: no field 'meta.pile_set_name'"),
     ]:
@@ -132,8 +135,8 @@ def test_help_tells_every_flag(capsys):
     """Kills: a flag without its meaning; choices that only one of the two knows."""
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    assert [flag for flag in flags_of(Command(source="pile", paths="", out=Path())) if flag not in out] == []
-    assert set(typing.get_args(typing.get_type_hints(Command)["source"])) == set(SOURCES)
+    assert [flag for flag in flags_of(BuildCommand(source="pile", paths="", out=Path())) if flag not in out] == []
+    assert set(typing.get_args(typing.get_type_hints(BuildCommand)["source"])) == set(SOURCES)
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

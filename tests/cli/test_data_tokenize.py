@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxzoo.cli.data_tokenize import Command, main
-from jaxzoo.cli.data_train_tokenizer import Command as Learn, main as learn
+from jaxzoo.cli.data_tokenize import TokenizeCommand, main
+from jaxzoo.cli.data_train_tokenizer import TrainTokenizerCommand, main as learn
 from jaxzoo.cli.flags import flags_of
 from jaxzoo.data.tokens.token_shards import TokenDirectory
 from jaxzoo.data.tokens.tokenization import Tokenization
@@ -101,7 +101,7 @@ def test_one_line_for_a_mistake(data, tmp_path, capsys):
             "--tokenizer gpt2: gpt2 does not exist; a tokenizer is 'bytes', a",
         ),
         (["--end-of-text", "</s>"], "--tokenizer bytes: --end-of-text '</s>' is for BPE"),
-        (["--workers", "0"], "Command.workers=0 must be positive"),
+        (["--workers", "0"], "TokenizeCommand.workers=0 must be positive"),
         (["--worker", "2"], "unknown option --worker; did you mean --workers?"),
         (["stray"], "unexpected argument 'stray'"),
     ]:
@@ -172,8 +172,8 @@ def test_ctrl_c_is_one_line_and_the_work_goes_on(tmp_path, ctrl_c):
 def test_help_names_every_flag(capsys):
     """Kills: a flag that nobody can find."""
     for command, flags in [
-        (main, Command(data=Path(), tokenizer="", out=Path())),
-        (learn, Learn(data=Path(), out=Path())),
+        (main, TokenizeCommand(data=Path(), tokenizer="", out=Path())),
+        (learn, TrainTokenizerCommand(data=Path(), out=Path())),
     ]:
         assert command(["--help"]) == 0
         out = capsys.readouterr().out

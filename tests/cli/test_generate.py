@@ -12,7 +12,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from jaxzoo.cli.flags import flags_of
-from jaxzoo.cli.generate import Command, main
+from jaxzoo.cli.generate import GenerateCommand, main
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import from_json
 from jaxzoo.data.tokenizer import ByteTokenizer
@@ -143,14 +143,14 @@ def test_one_line_for_a_mistake_on_the_command_line(trained_run, capsys):
         (["--prompt-file", "/no/such"], "--prompt-file /no/such cannot be read: No such file"),
         (["--prompt", "a", "--run", "/no/such"], "/no/such does not exist; it must be the directory of a run"),
         (["--prompt", "a", "--checkpoint", "7"], "checkpoint 7 must be one of 3, 4, those in"),
-        (["--prompt", "a", "--checkpoint", "-1"], "Command.checkpoint=-1 must not be negative"),
-        (["--prompt", "a", "--temperature", "-1"], "Command.temperature=-1.0 must not be negative"),
-        (["--prompt", "a", "--top-p", "0"], "Command.top_p=0.0 must be in (0, 1]"),
-        (["--prompt", "a", "--top-p", "1.1"], "Command.top_p=1.1 must be in (0, 1]"),
-        (["--prompt", "a", "--top-k", "-2"], "Command.top_k=-2 must not be negative"),
+        (["--prompt", "a", "--checkpoint", "-1"], "GenerateCommand.checkpoint=-1 must not be negative"),
+        (["--prompt", "a", "--temperature", "-1"], "GenerateCommand.temperature=-1.0 must not be negative"),
+        (["--prompt", "a", "--top-p", "0"], "GenerateCommand.top_p=0.0 must be in (0, 1]"),
+        (["--prompt", "a", "--top-p", "1.1"], "GenerateCommand.top_p=1.1 must be in (0, 1]"),
+        (["--prompt", "a", "--top-k", "-2"], "GenerateCommand.top_k=-2 must not be negative"),
         (["--prompt", "a", "--top-k", "many"], "--top-k: invalid literal for int()"),
-        (["--prompt", "a", "--max-tokens", "0"], "Command.max_tokens=0 must be positive"),
-        (["--prompt", "a", "--seed", "-1"], "Command.seed=-1 must be in [0, 2^32)"),
+        (["--prompt", "a", "--max-tokens", "0"], "GenerateCommand.max_tokens=0 must be positive"),
+        (["--prompt", "a", "--seed", "-1"], "GenerateCommand.seed=-1 must be in [0, 2^32)"),
         (["--prompt", "a", "--stop", ""], "stop='' must not be empty"),
         (["--promt", "a"], "unknown option --promt; did you mean --prompt?"),
         (["stray"], "unexpected argument 'stray'"),
@@ -297,11 +297,11 @@ def test_help_names_every_flag(capsys):
     """Kills: a flag that nobody can find."""
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    assert [flag for flag in flags_of(Command(run=Path())) if flag not in out] == []
+    assert [flag for flag in flags_of(GenerateCommand(run=Path())) if flag not in out] == []
     assert np.all([text in out for text in ("standard output", "(default: 200)", "(repeatable)")])
 
 
 def test_sampling_has_the_library_s_defaults():
     """Kills: a default that only one of the two knows; the command line is read without JAX and Sampling."""
-    command = Command(run=Path())
+    command = GenerateCommand(run=Path())
     assert Sampling(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p) == Sampling()

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from jaxzoo.evals.gap_share import gap_share, share_interval
-from jaxzoo.evals.recall_slices import Score
+from jaxzoo.evals.recall_slices import SliceScore
 
 
 def scores(overall, hits, share=0.25):
     """All 100 tokens, and the hits among them."""
     n = round(100 * share)
-    return Score(100, 1.0, overall, 0.1), Score(n, share, hits if n else None, 0.1 if n else None)
+    return SliceScore(100, 1.0, overall, 0.1), SliceScore(n, share, hits if n else None, 0.1 if n else None)
 
 
 def test_cases():

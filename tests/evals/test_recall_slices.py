@@ -13,7 +13,7 @@ from jaxzoo.data.base import Batch
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.evals.recall_figure import draw_recall
 from jaxzoo.evals.recall_report import FILES, RecallReport, check_directory, write_report
-from jaxzoo.evals.recall_slices import MeasuredModel, RecallSums, Score, bin_names, target_repeats
+from jaxzoo.evals.recall_slices import MeasuredModel, RecallSums, SliceScore, bin_names, target_repeats
 from jaxzoo.evals.valid_tokens import valid_digest
 from jaxzoo.text_table import markdown_table
 from tests.data.recall_reference import bigram_counts
@@ -67,8 +67,8 @@ def test_ten_tokens_by_hand(by_hand):
     Repeats that are rare stand at 5, 6 and 10.
     """
     found = by_hand(NATS)
-    assert found.slices["all tokens"] == Score(10, 1.0, 5.5, pytest.approx(math.sqrt(55 / 6 / 10)))
-    assert found.slices["AR hits"] == Score(3, 0.3, 7.0, pytest.approx(math.sqrt(14 / 3 / 2)))
+    assert found.slices["all tokens"] == SliceScore(10, 1.0, 5.5, pytest.approx(math.sqrt(55 / 6 / 10)))
+    assert found.slices["AR hits"] == SliceScore(3, 0.3, 7.0, pytest.approx(math.sqrt(14 / 3 / 2)))
     assert found.slices["other tokens"][:3] == (7, 0.7, pytest.approx((1 + 2 + 3 + 4 + 7 + 8 + 9) / 7))
     assert found.slices["frequent repeats"][:3] == (2, 0.2, 5.5)
     assert found.slices["AR hits, n = 3"][:3] == (2, 0.2, 5.5)

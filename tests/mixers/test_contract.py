@@ -11,8 +11,8 @@ from jaxzoo.testing import (
     BATCH,
     LENGTH,
     WARM,
-    Rows,
-    Stream,
+    BatchRows,
+    Sequences,
     assert_close,
     build,
     check_call,
@@ -128,13 +128,13 @@ def test_a_full_state_is_exact(case):
     """Kills outputs that depend on the capacity, in blocks that it does not divide and in the last step, too."""
     graph, variables = nnx.split(build(CASES[case]))
     whole = inputs(CASES[case], LENGTH + max(WARM))
-    stream = Stream(*(x[:, :LENGTH] for x in whole))
+    stream = Sequences(*(x[:, :LENGTH] for x in whole))
 
     @jax.jit
     def run(variables, stream):
         mixer, outputs = nnx.merge(graph, variables), []
         for capacity in (LENGTH, LENGTH + 1):
-            head, tail = (Stream(*(x[:, cut] for x in stream)) for cut in (slice(0, 7), slice(7, None)))
+            head, tail = (Sequences(*(x[:, cut] for x in stream)) for cut in (slice(0, 7), slice(7, None)))
             y, state = mixer.prefill(head.x, mixer.init_state(BATCH, capacity=capacity), head.context)
             outputs.append(jnp.concatenate([y, in_turn(mixer, tail, state)[0]], axis=1))
         return outputs
@@ -173,9 +173,9 @@ def test_what_a_mixer_does_not_honour_is_refused_by_name():
 def test_bfloat16_stays_close(case):
     """Kills sums in bfloat16: the relative L2 error stays within 3 % (three roundings of 2^-8 a layer, the largest
     seen over all cases about 1.2 %), and the output has the dtype of the input."""
-    expected, stream = training(CASES[case])["y"][Rows.whole], inputs(CASES[case])
+    expected, stream = training(CASES[case])["y"][BatchRows.whole], inputs(CASES[case])
     x = stream.x.astype(jnp.bfloat16)
-    y = jax.jit(build(CASES[case]))(x, Stream(x, stream.tokens).context)
+    y = jax.jit(build(CASES[case]))(x, Sequences(x, stream.tokens).context)
     assert y.dtype == jnp.bfloat16
     assert np.linalg.norm(np.asarray(y, np.float32) - expected) <= 0.03 * np.linalg.norm(expected)
 

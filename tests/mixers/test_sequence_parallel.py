@@ -20,7 +20,7 @@ from jaxzoo.mixers import (
     TaylorLinearAttentionConfig,
 )
 from jaxzoo.ops.linear_attention import LinearState, linear_attention
-from jaxzoo.sequence_parallel import behind_halo
+from jaxzoo.sequence_parallel import apply_with_halo
 from jaxzoo.sharding import MeshConfig, constrain, make_mesh, named_sharding
 from jaxzoo.testing import build
 from tests.mixers.cases import CASES
@@ -122,7 +122,7 @@ def test_a_halo_over_several_parts(size):
     whole = np.concatenate([old, x], axis=1)[0, :, 0]
     expected = np.array([np.sum(whole[i : i + size + 1] * weights) for i in range(32)])
     with jax.set_mesh(make_mesh(MESHES["sequence"])):
-        found = jax.jit(lambda x, old, w: behind_halo(Partial(sums, w), size, x, old=old))(x, old, weights)
+        found = jax.jit(lambda x, old, w: apply_with_halo(Partial(sums, w), size, x, old=old))(x, old, weights)
     np.testing.assert_array_equal(found[0, :, 0], expected)
 
 

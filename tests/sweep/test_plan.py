@@ -2,7 +2,7 @@
 
 import re
 
-from jaxzoo.sweep.plan import Measured, plan
+from jaxzoo.sweep.plan import MeasuredProgram, plan
 from jaxzoo.train.flops import train_flops
 from tests.sweep.small import open_small
 
@@ -20,7 +20,7 @@ def test_time_is_steps_and_compilation_shared_out(tmp_path):
     """Kills: seconds of a step taken for those of a run, or a run that is done counted once more."""
     sweep = open_small(tmp_path, STEPS="60000", MODELS='("attention",)')
     first = sweep.tasks[0]
-    measured = [Measured(first, compile_seconds=60.0, step_seconds=0.01)]
+    measured = [MeasuredProgram(first, compile_seconds=60.0, step_seconds=0.01)]
     lines = plan(sweep, measured, workers=2, vectorized=False)
     assert "runs: 4, of which 4 are to make" in lines[0]
     assert lines[1].startswith("programs to compile: 1,")
@@ -32,7 +32,7 @@ def test_time_is_steps_and_compilation_shared_out(tmp_path):
 def test_what_was_not_measured_is_estimated_by_what_was(tmp_path):
     """Kills: programs that count for nothing, or for a run's seconds instead of a step's."""
     sweep = open_small(tmp_path, STEPS="60000")
-    measured = [Measured(sweep.tasks[0], compile_seconds=0.0, step_seconds=0.01)]
+    measured = [MeasuredProgram(sweep.tasks[0], compile_seconds=0.0, step_seconds=0.01)]
     lines = plan(sweep, measured, workers=1, vectorized=False)
     other = next(task for task in sweep.tasks if task.program != sweep.tasks[0].program)
     ratio = (train_flops(other.trained, 1) / train_flops(sweep.tasks[0].trained, 1)) ** 0.6

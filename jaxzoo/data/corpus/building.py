@@ -23,7 +23,7 @@ from jaxzoo.data.corpus.built import check_metadata
 from jaxzoo.data.corpus.fasta import FastaLayout, read_layout
 from jaxzoo.data.corpus.lines import COMPRESSED
 from jaxzoo.data.corpus.shards import VERSION, FilePiece, finish, write_piece
-from jaxzoo.data.corpus.sources import SOURCES, Fields, Layout, Skipped, find_source_files, read_documents
+from jaxzoo.data.corpus.sources import SOURCES, DocumentFields, Layout, Skipped, find_source_files, read_documents
 from jaxzoo.data.pieces.resumable import ResumableDirectory
 from jaxzoo.extras import need
 from jaxzoo.json_files import read_json
@@ -94,7 +94,7 @@ class BuildConfig(Checked):
             )
         if self.source not in OPEN:
             return SOURCES[self.source].fields
-        return Fields(self.text_field or "text", self.subset_field or "")
+        return DocumentFields(self.text_field or "text", self.subset_field or "")
 
     @property
     def hashed_fraction(self) -> float:
@@ -104,7 +104,7 @@ class BuildConfig(Checked):
         return VALID_FRACTION if self.valid_paths is None and self.source != "labelled" else 0.0
 
 
-class Progress(NamedTuple):
+class BuildProgress(NamedTuple):
     """Progress of a build."""
 
     documents: int
@@ -174,13 +174,13 @@ class Build:
                 "place, or try with --allow-low-disk"
             )
 
-    def progress(self) -> Progress:
+    def progress(self) -> BuildProgress:
         """Progress of all commands that share the build."""
-        found = [Progress(0, 0, 0)]
+        found = [BuildProgress(0, 0, 0)]
         for file in (self._work.path / "work" / "progress").glob("*.json"):
             with contextlib.suppress(FileNotFoundError, ValueError):  # another command has ended the build
-                found.append(read_json(file, Progress))
-        return Progress(*map(sum, zip(*found, strict=True)))
+                found.append(read_json(file, BuildProgress))
+        return BuildProgress(*map(sum, zip(*found, strict=True)))
 
     def run(self, *, workers: int = 1, skip_bad: bool = False) -> Built:
         """Makes the missing parts.
@@ -248,7 +248,7 @@ def _inputs(config: BuildConfig) -> tuple[dict[str, Any], dict[str, list[Path]]]
     plan = {
         "format": FORMAT,
         "source": config.source,
-        "fields": fields._asdict() if isinstance(fields, Fields) else fields,
+        "fields": fields._asdict() if isinstance(fields, DocumentFields) else fields,
         "valid_fraction": config.hashed_fraction,
         "max_shard_mb": config.max_shard_mb,
         "inputs": inputs,

@@ -35,7 +35,7 @@ MOST_REMEMBERED = 5
 """Number of skipped places that are named."""
 
 
-class Fields(NamedTuple):
+class DocumentFields(NamedTuple):
     """Fields of text and subset in a line of JSON: keys joined by dots."""
 
     text: str = "text"
@@ -47,7 +47,7 @@ class LabelledLayout(NamedTuple):
     """Sequences with a class each, which is the subset: `jaxzoo/data/corpus/labelled.py`."""
 
 
-Layout = Fields | FastaLayout | LabelledLayout | None
+Layout = DocumentFields | FastaLayout | LabelledLayout | None
 """Layout of documents in a file: fields of lines, bases of FASTA, labelled sequences, or None: the file is one
 document."""
 
@@ -63,11 +63,11 @@ class Source(NamedTuple):
 
 
 SOURCES = {
-    "pile": Source("the_pile", Fields("text", "meta.pile_set_name"), LINES),
-    "slimpajama": Source("slim_pajama", Fields("text", "meta.redpajama_set_name"), LINES),
+    "pile": Source("the_pile", DocumentFields("text", "meta.pile_set_name"), LINES),
+    "slimpajama": Source("slim_pajama", DocumentFields("text", "meta.redpajama_set_name"), LINES),
     "text": Source("text_corpus", None),
-    "jsonl": Source("text_corpus", Fields(), LINES),
-    "parquet": Source("text_corpus", Fields(), TABLES),
+    "jsonl": Source("text_corpus", DocumentFields(), LINES),
+    "parquet": Source("text_corpus", DocumentFields(), TABLES),
     "fasta": Source("dna", FastaLayout({}), FASTA),
     "labelled": Source("labelled_sequences", LabelledLayout()),
 }
@@ -225,7 +225,7 @@ def _numbered(file: Path, fields: Layout, n_before: int) -> Iterator[tuple[int, 
         yield 1, f"larger than {MOST_TEXT_BYTES:,} bytes" if is_large else _document(file.read_bytes(), None)
 
 
-def _document(data: bytes | dict, fields: Fields | None) -> TextDocument | str:
+def _document(data: bytes | dict, fields: DocumentFields | None) -> TextDocument | str:
     """Returns the document of a row, a line of JSON, or (without fields) a text; or what is wrong with it."""
     try:
         text = "" if isinstance(data, dict) else data.decode("utf-8")

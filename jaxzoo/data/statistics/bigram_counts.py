@@ -40,7 +40,7 @@ MERGE_BYTES = 72
 _TYPES = {"keys": "uint64", "counts": "int64"}
 
 
-class Manifest(NamedTuple):
+class BigramManifest(NamedTuple):
     """Content of `manifest.json`."""
 
     kind: Literal["bigrams"]
@@ -78,7 +78,9 @@ class BigramCounts:
     def __init__(self, path: Path):
         self.path: Path = path
         command = "python -m jaxzoo.data.bigrams"
-        self.manifest: Manifest = read_manifest(path, Manifest, FORMAT, "bigram counts", command=command, remedy=AGAIN)
+        self.manifest: BigramManifest = read_manifest(
+            path, BigramManifest, FORMAT, "bigram counts", command=command, remedy=AGAIN
+        )
         self.entries: SortedCounts = _read(path, "bigrams", self.manifest.distinct, self.manifest.sha256)
         self.fingerprint: str = self.manifest.tokens
 

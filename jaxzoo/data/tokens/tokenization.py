@@ -34,7 +34,7 @@ BATCH_BYTES = 2**20
 _HEADER_BYTES = 128
 
 
-class Progress(NamedTuple):
+class TokenizationProgress(NamedTuple):
     """Progress of a tokenization."""
 
     shards: int
@@ -74,7 +74,7 @@ class Tokenization:
         """Whether the shards and their manifest exist."""
         return self._work.is_finished and all(self._work.note(name).exists() for name in self._arguments)
 
-    def progress(self) -> Progress:
+    def progress(self) -> TokenizationProgress:
         """Progress of all commands that share the work."""
         out, done, under_way = self._work.path, Counts(), 0
         names = [name for name in self._arguments if self._work.note(name).exists()]
@@ -84,7 +84,7 @@ class Tokenization:
             with contextlib.suppress(FileNotFoundError):  # renamed since it was listed
                 n_bytes = max(file.stat().st_size - _HEADER_BYTES, 0)
                 under_way += n_bytes // token_dtype(self._tokenizer.vocab_size).itemsize
-        return Progress(len(names), done.tokens + under_way, done.bytes, done.tokens)
+        return TokenizationProgress(len(names), done.tokens + under_way, done.bytes, done.tokens)
 
     def run(self, *, workers: int = 1) -> TokenDirectory:
         """Makes the missing shards and the manifest in so many processes. Raises `ValueError` for damaged data."""

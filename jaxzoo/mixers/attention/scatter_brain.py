@@ -45,7 +45,7 @@ from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, linear_attention_step
 from jaxzoo.ops.local_attention import attend_one, keys_per_query, local_attention
 from jaxzoo.ops.segments import position_in_segment
-from jaxzoo.sequence_parallel import behind_halo
+from jaxzoo.sequence_parallel import apply_with_halo
 from pallas_kernels.sliding_window import SlidingWindowCache
 from pallas_kernels.sliding_window.cache import append, append_one, rounded
 
@@ -131,7 +131,7 @@ class ScatterBrain(MultiHeadMixer):
         if t <= w:
             return self._merge(near[0])
         left = jnp.pad(ids[:, : t - w] == ids[:, w:], ((0, 0), (w, 0)))
-        k, v = (behind_halo(Partial(functools.partial(_all_but_last, w)), w, y) for y in (k, v))
+        k, v = (apply_with_halo(Partial(functools.partial(_all_but_last, w)), w, y) for y in (k, v))
         phi_q, shift = self._query_features(q)
         phi_k, values = self._left(k, v, left)
         with without_recording():  # these are no scores of the whole

@@ -56,7 +56,7 @@ from jaxzoo.layers.s4d import (
 from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
-from jaxzoo.sequence_parallel import behind_halo
+from jaxzoo.sequence_parallel import apply_with_halo
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -230,7 +230,9 @@ def _products(
 ) -> list[jax.Array]:
     """`r^1 .. r^order`, products of neighbouring inputs of one document; `order - 1` inputs stand before the first."""
     before = history.shape[1]
-    return behind_halo(Partial(functools.partial(_multiplied, before)), before, u, old=history, segment_ids=segment_ids)
+    return apply_with_halo(
+        Partial(functools.partial(_multiplied, before)), before, u, old=history, segment_ids=segment_ids
+    )
 
 
 def _multiplied(before: int, inputs: jax.Array, segment_ids: jax.Array | None) -> list[jax.Array]:

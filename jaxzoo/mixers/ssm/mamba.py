@@ -180,14 +180,14 @@ class Mamba(Mixer):
         y = y + tokens.x * along_last(self.skip[...], tokens.x)
         return self.out_proj(y * jax.nn.silu(z)), MambaState(history, h)
 
-    def _select(self, convolved: Float[Array, "... d"]) -> "_Tokens":
+    def _select(self, convolved: Float[Array, "... d"]) -> "_ScanTokens":
         """Inputs of the recurrence per token; delta and its bias in float32."""
         rank, n = self.config.rank, self.config.d_state
         x = jax.nn.silu(convolved + along_last(self.conv_bias[...], convolved))
         r, b, c = jnp.split(self.x_proj(x), (rank, rank + n), axis=-1)
         logits = self.dt_proj(r).astype(jnp.float32)
         delta = show("delta", jax.nn.softplus(logits + along_last(self.dt_bias[...], logits)))
-        return _Tokens(x, delta, b, c)
+        return _ScanTokens(x, delta, b, c)
 
     @property
     def _coefficients(self) -> Partial:
@@ -201,7 +201,7 @@ def _sharded(*arrays: Array, head_axes: tuple[str, ...], **options: Any) -> Any:
     return sharded_selective_scan(*arrays, channel_axes=head_axes, **options)
 
 
-class _Tokens(NamedTuple):
+class _ScanTokens(NamedTuple):
     """Inputs of the recurrence per token."""
 
     x: jax.Array  # (..., inner)
@@ -210,27 +210,27 @@ class _Tokens(NamedTuple):
     c: jax.Array  # (..., d_state)
 
 
-def _by_euler(a_log: jax.Array, tokens: _Tokens) -> tuple[jax.Array, jax.Array]:
+def _by_euler(a_log: jax.Array, tokens: _ScanTokens) -> tuple[jax.Array, jax.Array]:
     """a and b of the recurrence, `(..., inner, d_state)`, as in the public code."""
     x, b = tokens.x.astype(jnp.float32), tokens.b.astype(jnp.float32)
     return jnp.exp(_log_a(a_log, tokens)[0]), (tokens.delta * x)[..., None] * b[..., None, :]
 
 
-def _by_zero_order_hold(a_log: jax.Array, tokens: _Tokens) -> tuple[jax.Array, jax.Array]:
+def _by_zero_order_hold(a_log: jax.Array, tokens: _ScanTokens) -> tuple[jax.Array, jax.Array]:
     """The same as in the paper."""
     log_a, a = _log_a(a_log, tokens)
     x, b = tokens.x.astype(jnp.float32), tokens.b.astype(jnp.float32)
     return jnp.exp(log_a), jnp.expm1(log_a) / a * x[..., None] * b[..., None, :]
 
 
-def _log_a(a_log: jax.Array, tokens: _Tokens) -> tuple[jax.Array, jax.Array]:
+def _log_a(a_log: jax.Array, tokens: _ScanTokens) -> tuple[jax.Array, jax.Array]:
     """delta A, and A."""
     a = -jnp.exp(a_log)
     a = a.reshape((1,) * (tokens.delta.ndim - 1) + a.shape)
     return tokens.delta[..., None] * a, a
 
 
-def _readout(h: jax.Array, tokens: _Tokens) -> jax.Array:
+def _readout(h: jax.Array, tokens: _ScanTokens) -> jax.Array:
     """`sum_n C[n] h[i, n]`, in the dtype of the token."""
     return (h * tokens.c.astype(jnp.float32)[..., None, :]).sum(-1).astype(tokens.x.dtype)
 

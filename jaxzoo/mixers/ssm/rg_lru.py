@@ -113,7 +113,7 @@ class _BlockDiagonal(nnx.Module):
         return (y + bias.reshape((1,) * (x.ndim - 1) + bias.shape)).reshape(x.shape)
 
 
-class _Tokens(NamedTuple):
+class _GateTokens(NamedTuple):
     """Inputs of the recurrence per token."""
 
     x: Array  # (..., inner)
@@ -164,10 +164,10 @@ class RGLRU(Mixer):
         y = self.out_proj(jax.nn.gelu(self.gate_proj(x), approximate=True) * y)
         return y, RGLRUState(history, h, position + n_tokens)
 
-    def _gates(self, x: Float[Array, "... d"], positions: Int[Array, "..."]) -> _Tokens:
+    def _gates(self, x: Float[Array, "... d"], positions: Int[Array, "..."]) -> _GateTokens:
         first = positions == 0 if self.config.form == "release" else None
         recurrence = show("recurrence_gate_logits", self.recurrence_gate(x))
-        return _Tokens(x, recurrence, show("input_gate_logits", self.input_gate(x)), first)
+        return _GateTokens(x, recurrence, show("input_gate_logits", self.input_gate(x)), first)
 
     @property
     def _coefficients(self) -> Partial:
@@ -175,7 +175,7 @@ class RGLRU(Mixer):
         return Partial(_make_coefficients, self.config.decay_constant * jax.nn.softplus(self.log_decay_rate[...]))
 
 
-def _make_coefficients(rate: Array, tokens: _Tokens) -> tuple[Array, Array]:
+def _make_coefficients(rate: Array, tokens: _GateTokens) -> tuple[Array, Array]:
     """a and b of the recurrence, float32."""
     x, r, i = (y.astype(jnp.float32) for y in tokens[:3])
     log_a = -rate.reshape((1,) * (x.ndim - 1) + (-1,)) * jax.nn.sigmoid(r)
@@ -185,7 +185,7 @@ def _make_coefficients(rate: Array, tokens: _Tokens) -> tuple[Array, Array]:
     return jnp.exp(log_a), scale * jax.nn.sigmoid(i) * x
 
 
-def _readout(h: Array, tokens: _Tokens) -> Array:
+def _readout(h: Array, tokens: _GateTokens) -> Array:
     return h.astype(tokens.x.dtype)
 
 

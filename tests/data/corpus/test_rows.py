@@ -7,9 +7,9 @@ import pyarrow.parquet as parquet
 import pytest
 
 from jaxzoo.cli.data_build import main as build
-from jaxzoo.data.corpus.sources import Fields, Position, Skipped, find_source_files, read_documents
+from jaxzoo.data.corpus.sources import DocumentFields, Position, Skipped, find_source_files, read_documents
 
-FIELDS = Fields("text", "meta.set")
+FIELDS = DocumentFields("text", "meta.set")
 ROWS = [{"id": i, "text": f"document {i} ä", "meta": {"set": f"s{i % 3}"}} for i in range(700)]
 
 
@@ -48,7 +48,7 @@ def test_damage_is_named(tmp_path):
     assert len(list(read_documents([file], FIELDS, skipped, skip_bad=True))) == 3
     assert skipped.lines == 1
     with pytest.raises(ValueError, match="no column 'txt'; did you mean 'text'"):
-        list(read_documents([file], Fields("txt"), Skipped()))
+        list(read_documents([file], DocumentFields("txt"), Skipped()))
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(ValueError, match="after line 0: damaged, or no parquet"):
         list(read_documents([file], FIELDS, Skipped()))

@@ -11,7 +11,15 @@ import zstandard
 
 from jaxzoo.data.corpus import lines
 from jaxzoo.data.corpus.lines import read_lines
-from jaxzoo.data.corpus.sources import BEGINNING, SOURCES, Fields, Position, Skipped, find_source_files, read_documents
+from jaxzoo.data.corpus.sources import (
+    BEGINNING,
+    SOURCES,
+    DocumentFields,
+    Position,
+    Skipped,
+    find_source_files,
+    read_documents,
+)
 
 PILE = SOURCES["pile"].fields
 
@@ -28,7 +36,7 @@ def flipped(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 255]) + data[at + 1 :]
 
 
-def read(files: list[Path], fields: Fields | None, **options) -> tuple[list[tuple[str, str]], Skipped]:
+def read(files: list[Path], fields: DocumentFields | None, **options) -> tuple[list[tuple[str, str]], Skipped]:
     skipped = Skipped()
     return [(found.text, found.subset) for _, found in read_documents(files, fields, skipped, **options)], skipped
 
@@ -58,7 +66,7 @@ def test_an_endless_line_does_not_fill_the_memory(tmp_path, monkeypatch):
         expected = [b"y" * 1000 if line.startswith(b"y") else None for line in content.split(b"\n")]
         assert list(read_lines(file)) == [b"short", *expected]
     with pytest.raises(ValueError, match=r"a\.jsonl:3: longer than .* bytes; --skip-bad to leave out such lines"):
-        read([file], Fields(), start=Position(0, 2))
+        read([file], DocumentFields(), start=Position(0, 2))
 
 
 @pytest.mark.slow
@@ -103,8 +111,8 @@ def test_fields_of_each_source(tmp_path):
     )
     assert read([file], PILE)[0] == [(text, "P")]
     assert read([file], SOURCES["slimpajama"].fields)[0] == [(text, "R")]
-    assert read([file], Fields())[0] == [(text, "")]
-    assert read([file], Fields("a.b", "text"))[0] == [("c", text)]
+    assert read([file], DocumentFields())[0] == [(text, "")]
+    assert read([file], DocumentFields("a.b", "text"))[0] == [("c", text)]
     assert read([file], None)[0] == [(file.read_text(), "")]
 
 
