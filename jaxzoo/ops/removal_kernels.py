@@ -19,8 +19,8 @@ from pallas_kernels.delta_chunks.problem import GeneralProblem
 from pallas_kernels.dispatch import may_run_by_default, mesh_objection
 from pallas_kernels.gated_linear_attention.xla import with_resets
 
-PACKAGES = ("delta_chunks", "gated_linear_attention")
-"""Those of whose code the kernels are made: both must be verified."""
+PACKAGES = ("delta_chunks", "gated_linear_attention", "ut_transform")
+"""Those of whose code the kernels are made: all must be verified."""
 Form = Callable[..., tuple[Array, Array]]
 
 

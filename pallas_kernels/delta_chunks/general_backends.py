@@ -34,7 +34,7 @@ def problem_of(k, v) -> GeneralProblem:
 def _forward(stages: Callable[[], Any], q, k, v, u, z, log_decay, state, options, **how):
     made = stages()
     given = made.prepare(q, k, u, z, log_decay, **how)
-    mix = general_xla.inverse(given.uz)
+    mix = made.inverse(given.system, **how)
     y, last, x, states = made.recur(v, given, mix, state, save=options.save_states, **how)
     saved = general_xla.Saved(x, states, mix) if options.save_states else None
     return y, last if options.return_state else None, saved

@@ -4,7 +4,7 @@ With G the sums of log decays from the start of a chunk of c tokens, S the state
 ago, and A, L decayed products of one token with earlier ones (A strictly, and read before the token's own decay),
 
     read_i = exp(G_i-1) u_i    query_i = exp(G_i) q_i    write_i = exp(G_c - G_i) k_i    change_i = exp(G_c - G_i) z_i
-    X = mix (A_uk V + read S)                            mix = (I - A_uz)^-1
+    X = mix (A_uk V + read S)                            mix = (I - A_uz)^-1, by `ut_transform`
     Y = L_qk V + L_qz X + query S
     S' = Diag(keep) S + write^T V + change^T X           keep = exp(G_c)
 
@@ -25,6 +25,7 @@ import numpy as np
 from jax import lax
 
 from pallas_kernels.gated_linear_attention.decayed_scores import decayed_scores, sums_to_borders
+from pallas_kernels.ut_transform import xla as ut_transform
 from pallas_kernels.xla_chunks import product
 
 CHUNK = 64
@@ -36,7 +37,8 @@ class Prepared(NamedTuple):
 
     uk: jax.Array
     """A_uk; row i is a token that reads, column j one that wrote."""
-    uz: jax.Array
+    system: jax.Array
+    """-A_uz."""
     qk: jax.Array
     qz: jax.Array
     read: jax.Array
@@ -78,7 +80,7 @@ def prepare(q, k, u, z, log_decay) -> Prepared:
     since, until = sums_to_borders(log_decay)
     return Prepared(
         uk=scores(ago, k_),
-        uz=scores(ago, z_),
+        system=-scores(ago, z_),
         qk=scores(q_, k_),
         qz=scores(q_, z_),
         read=tokens(u_, first(since)),
@@ -89,13 +91,9 @@ def prepare(q, k, u, z, log_decay) -> Prepared:
     )
 
 
-def inverse(uz):
-    """(I - A_uz)^-1 of (b, n, h, c, c), in float32 by substitution, in the dtype of A_uz."""
-    eye = jnp.broadcast_to(jnp.eye(CHUNK), uz.shape)
-    # Transposed, as the solver of GPUs has its matrices: columns first.
-    upper = -uz.astype(jnp.float32).swapaxes(3, 4)
-    found = lax.linalg.triangular_solve(upper, eye, left_side=True, lower=False, unit_diagonal=True)
-    return found.swapaxes(3, 4).astype(uz.dtype)
+def inverse(system):
+    """(I + system)^-1 in the dtype of the system, in float32."""
+    return ut_transform.inverse(system.astype(jnp.float32), None, system.dtype)
 
 
 def recur(v, given: Prepared, mix, state, *, save: bool):
@@ -153,7 +151,7 @@ def gradients(q, k, u, z, log_decay, v, x, dy, dx, before, after):
     dread, dquery, dwrite, dchange = (a.swapaxes(2, 3).reshape(q.shape) for a in vectors)
     cotangents = Prepared(
         uk=matmul(dx, v.mT),
-        uz=matmul(dx, x.mT),
+        system=-matmul(dx, x.mT),
         qk=matmul(dy, v.mT),
         qz=matmul(dy, x.mT),
         read=dread,

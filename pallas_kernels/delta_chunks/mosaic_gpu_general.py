@@ -29,8 +29,9 @@ from pallas_kernels.delta_chunks.mosaic_gpu_general_prepare import prepare
 from pallas_kernels.delta_chunks.mosaic_gpu_general_vjp import gradients
 from pallas_kernels.mosaic_gpu_ring import Ring
 from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, WGMMA, Mma, columns_to, launch
+from pallas_kernels.ut_transform import mosaic_gpu as ut_transform
 
-__all__ = ["gradients", "prepare", "recur", "recur_reverse"]
+__all__ = ["gradients", "inverse", "prepare", "recur", "recur_reverse"]
 MOST_STAGES = 4
 
 
@@ -50,6 +51,11 @@ FORWARD = _Roles("uk", "read", "qk", "query", "qz", "write", "change")
 REVERSE = _Roles("qz", "change", "qk", "write", "uk", "query", "read")
 CHUNKS = ("into", "own", "out_of", "mix", "states")
 """Arrays (b, n, h, 64, 64); the others of a chunk are tokens (b, t, h, 64)."""
+
+
+def inverse(system, *, interpret=None):
+    """As `general_xla.inverse`."""
+    return ut_transform.forward(system, None, None, interpret=interpret)[0]
 
 
 def recur(v, given: Prepared, mix, state, *, save: bool, interpret=None):

@@ -38,8 +38,8 @@ KEEP_ROWS = 8
 """Copies of `keep` that are written: rows of a tile."""
 TOKENS = {"u": "read", "q": "query", "k": "write", "z": "change"}
 """By what they are made of, in whose place."""
-PRODUCTS = {"uk": (1, 0), "uz": (1, 1), "qk": (0, 0), "qz": (0, 1)}
-"""Rows and columns: those of M_1 (0) or M_2 (1)."""
+PRODUCTS = {"uk": (1, 0), "system": (1, 1), "qk": (0, 0), "qz": (0, 1)}
+"""Rows and columns: those of M_1 (0) or M_2 (1); the system's are negative."""
 LAST_PRODUCT = len(PRODUCTS) - 1
 
 
@@ -109,7 +109,9 @@ def _chunk(r, chunk: Chunk, rows: Rows):
     parts = lax.fori_loop(0, 2, lambda half, parts: _half(r, chunk, rows, half, parts), (none,) * 4)
     operand = lambda level, m, half: r.levels_s.at[4 * level + 2 * m + half]  # noqa: E731
 
-    def product(i, row, column, part):
+    def product(i, name, part):
+        row, column = PRODUCTS[name]
+
         def run(*accs):
             for level, acc in enumerate(accs):
                 for half in range(2):
@@ -124,13 +126,14 @@ def _chunk(r, chunk: Chunk, rows: Rows):
             place[...] = rows.half(found, half)
         plgpu.commit_smem()
         if row == 1:
-            moved = [chunk.half_products([(_down(chunk), place)]).astype(jnp.bfloat16) for place in places]
+            down = jnp.where(chunk.i == chunk.j + 1, -1.0 if name == "system" else 1.0, 0.0).astype(jnp.bfloat16)
+            moved = [chunk.half_products([(down, place)]).astype(jnp.bfloat16) for place in places]
             plgpu.commit_smem()
             for place, x in zip(places, moved, strict=True):
                 place[...] = x
 
-    for i, ((row, column), part) in enumerate(zip(PRODUCTS.values(), parts, strict=True)):
-        _once(r, lambda i=i, row=row, column=column, part=part: product(i, row, column, part))
+    for i, (name, part) in enumerate(zip(PRODUCTS, parts, strict=True)):
+        _once(r, functools.partial(product, i, name, part))
 
 
 def _place(r, i: int, half: int):
@@ -203,8 +206,3 @@ def _pair(r, half):
     """Row and column of an element of (64, 16), of the rows of its warp."""
     i, j = (plgpu.broadcasted_iota(jnp.int32, (CHUNK, PIECE_ROWS), axis, layout=WGMMA) for axis in range(2))
     return i & (PIECE_ROWS - 1), j + r.index_s[0, half, 0]
-
-
-def _down(chunk: Chunk):
-    """Moves rows down by one; the first is 0."""
-    return as_operand(chunk.i == chunk.j + 1)

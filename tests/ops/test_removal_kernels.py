@@ -81,7 +81,7 @@ def test_who_takes_kernels(monkeypatch):
     assert not uses_kernels(run, *wide(width=32))
     assert not uses_kernels(run, *wide(t=0))
     assert not uses_kernels(lambda q, *rest: run(q.astype(jnp.float32), *rest), *wide())
-    for op in ("delta_chunks", "gated_linear_attention"):
+    for op in ("delta_chunks", "gated_linear_attention", "ut_transform"):
         monkeypatch.setattr(certificates, "objection", lambda _, asked, op=op: "not verified" if asked == op else None)
         assert not uses_kernels(run, *wide())
 
