@@ -47,3 +47,21 @@ def general_recurrence(q, k, v, u, z, log_decay, *, initial_state=None):
     zeros = jnp.zeros((b, h, k.shape[3], width), dtype)
     state, y = jax.lax.scan(token, zeros if initial_state is None else initial_state.astype(dtype), tokens)
     return y.swapaxes(0, 1).astype(v.dtype), state
+
+
+def general_in_blocks(q, k, v, u, z, log_decay, *, initial_state=None, block=64):
+    """`general_recurrence` whose gradient keeps the state before every block of tokens alone."""
+    b, t, h, width = v.shape
+    arrays, whole = (q, k, v, u, z, log_decay), t // block * block
+
+    @jax.checkpoint
+    def run(state, tokens):
+        y, state = general_recurrence(*tokens, initial_state=state)
+        return state, y
+
+    dtype = jnp.float64 if v.dtype == jnp.float64 else jnp.float32
+    state = jnp.zeros((b, h, k.shape[3], width), dtype) if initial_state is None else initial_state.astype(dtype)
+    blocks = [x[:, :whole].reshape(b, -1, block, *x.shape[2:]).swapaxes(0, 1) for x in arrays]
+    state, y = jax.lax.scan(run, state, blocks)
+    rest, state = general_recurrence(*(x[:, whole:] for x in arrays), initial_state=state)
+    return jnp.concatenate([y.swapaxes(0, 1).reshape(b, whole, h, width), rest], axis=1), state

@@ -6,6 +6,7 @@ Lengths: one chunk of 64; one token more; 72, 120 and 200, where copies end with
 from typing import Any
 
 from pallas_kernels.verify.attention_cases import TaylorCase, WindowCase
+from pallas_kernels.verify.general_cases import GeneralCase
 from pallas_kernels.verify.kernel_case import KernelCase
 from pallas_kernels.verify.recurrence_cases import DeltaCase, GatedCase, ScanCase
 from pallas_kernels.verify.ut_cases import TransformCase, ValuesCase
@@ -46,6 +47,11 @@ def _delta() -> list[dict]:
     return [*small, headline, headline | {"k": 128, "v": 128}]
 
 
+def _general() -> list[dict]:
+    small = [{"t": 64}, {"t": 65}, {"t": 200, "documents": True}]
+    return [*small, {"t": 8184, "b": 2}, {"t": 8192, "b": 4, "h": 16, "g": 16}]
+
+
 def _transform() -> list[dict]:
     small = [{"t": 64}, {"t": 128, "decay": "token"}, {"t": 576, "k": 128, "decay": "token"}, {"t": 64, "k": 0}]
     small += [{"t": 64, "repeated": True}, {"t": 576, "k": 0, "rates": False}]
@@ -74,6 +80,7 @@ def _ordered(implementation: str) -> list[KernelCase]:
         cases += [GatedCase(**both, **x) for x in _gated()]
         cases += [ScanCase(**both, **x) for x in _scan()]
         cases += [DeltaCase(**both, **x) for x in _delta() if gpu]
+        cases += [GeneralCase(**both, **x) for x in _general() if gpu]
         cases += [TransformCase(**both, **x) for x in _transform() if gpu]
         cases += [WkvCase(**both, **x) for x in _wkv() if gpu]
         cases += [ValuesCase(**both, **x) for x in _values() if gpu]
@@ -90,7 +97,7 @@ def _interpreted(backward: bool) -> list[KernelCase]:
     cases: list[KernelCase] = [WindowCase(**gpu), TaylorCase(**tpu), TaylorCase(**gpu), GatedCase(**gpu), *scans]
     whole_with_decay: dict[str, Any] = whole | {"decay": "token"}
     cases += [DeltaCase(**whole), TransformCase(**whole_with_decay), ValuesCase(**whole_with_decay)]
-    return [*cases, WkvCase(**gpu)]
+    return [*cases, WkvCase(**gpu), GeneralCase(**whole)]
 
 
 CASES = {

@@ -26,6 +26,8 @@ from pallas_kernels.benchmark import (
     ut_transform as ut,
     wkv4 as wkv,
 )
+from pallas_kernels.delta_chunks import reference as delta_reference, workloads as delta_workloads
+from pallas_kernels.delta_chunks.problem import GeneralProblem
 from pallas_kernels.gated_linear_attention import reference as gated_reference, workloads as gated_workloads
 from pallas_kernels.gated_linear_attention.problem import Problem as GatedProblem
 from pallas_kernels.selective_scan import reference as scan_reference, workloads as scan_workloads
@@ -206,6 +208,21 @@ def test_truth_of_the_scan_is_the_recurrence():
 
     with jax.enable_x64(True):
         wanted = whole(*(jnp.asarray(np.asarray(x, np.float64)) for x in inputs))
+    assert max(relative_l2(x, y) for x, y in zip(found, wanted, strict=True)) < 1e-12
+
+
+@pytest.mark.parametrize("kind", ["forward", full("forward_backward")])
+def test_truth_of_the_general_delta_rule_is_its_recurrence(kind):
+    """Kills a state that is lost between the blocks of the truth, or tokens after the last whole one: 130 tokens."""
+    problem = GeneralProblem(b=2, t=130, h=2, k=3, v=4, dtype=jnp.float32)
+    work = next(x for x in delta_workloads._group({"x": problem}, kind))
+    inputs = work.inputs(1)
+    found = checks.expected(delta.truth, work, inputs, np.arange(2))
+    forward = lambda *x: delta_reference.general_recurrence(*x)[0]  # noqa: E731
+    with jax.enable_x64(True):
+        arrays = [jnp.asarray(np.asarray(x, np.float64)) for x in inputs]
+        y, pull_back = jax.vjp(forward, *arrays[:6])
+        wanted = [y, *(pull_back(arrays[6]) if kind == "forward_backward" else ())]
     assert max(relative_l2(x, y) for x, y in zip(found, wanted, strict=True)) < 1e-12
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pallas_kernels.delta_chunks import backends as delta
+from pallas_kernels.delta_chunks import backends as delta, general_backends as general
 from pallas_kernels.delta_chunks.problem import Problem as DeltaProblem
 from pallas_kernels.gated_linear_attention import backends as gated
 from pallas_kernels.gated_linear_attention.problem import Problem as GatedProblem
@@ -23,6 +23,7 @@ from pallas_kernels.verify.cases import (
     CASES,
     DeltaCase,
     GatedCase,
+    GeneralCase,
     ScanCase,
     TaylorCase,
     TransformCase,
@@ -113,6 +114,8 @@ def test_cases_are_served_and_ordered():
             if isinstance(case, ScanCase):
                 sizes = {name: getattr(case, name) for name in ("b", "t", "d", "n", "dtype", "delta_dtype")}
                 problem, backends = ScanProblem(**sizes), scan.BACKENDS
+            elif isinstance(case, GeneralCase):
+                problem, backends = case.problem, general.BACKENDS
             elif isinstance(case, DeltaCase):
                 sizes.pop("g")
                 problem, backends = DeltaProblem(**sizes, k=case.k, v=case.v), delta.BACKENDS
