@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.dispatch import Backend, hopper_objection, mesh_objection, needs_wgmma
-from pallas_kernels.wkv4 import xla
+from pallas_kernels.wkv4 import mosaic_tpu, mosaic_tpu_layout, mosaic_tpu_vjp, xla
 from pallas_kernels.wkv4.problem import Problem
 
 KERNELS = ("mosaic_gpu", "mosaic_tpu")
@@ -53,8 +53,13 @@ def _kernel(objection: Callable[[Problem], str | None]) -> Callable[[Problem], s
     return whole
 
 
-def saved_like(p: Problem) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of the sums that mosaic_gpu saves: two numbers per channel before every 16 tokens."""
+def saved_like(p: Problem, kernel: str) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of the sums that a kernel saves.
+
+    mosaic_tpu: num, den, top before every block of tokens. mosaic_gpu: two numbers per channel before every 16 tokens.
+    """
+    if kernel == "mosaic_tpu":
+        return jax.ShapeDtypeStruct(mosaic_tpu_layout.border_shape(p), jnp.float32)
     return jax.ShapeDtypeStruct((2, p.b, -(-p.t // 16), p.d), jnp.float32)
 
 
@@ -62,7 +67,7 @@ def _no_sums(k, options):
     """Zeros in place of what a kernel saves, or None."""
     if options.save_states is None:
         return None
-    like = saved_like(problem_of(k))
+    like = saved_like(problem_of(k), options.save_states)
     return jnp.zeros(like.shape, like.dtype)
 
 
@@ -98,9 +103,19 @@ def _mosaic_gpu_backward(k, v, w, u, keep, state, saved, last_max, dy, dstate, o
     return mosaic_gpu_vjp.backward(k, v, w, u, keep, state, saved, last_max, dy, dstate, interpret=interpret)
 
 
-def _mosaic_tpu_objection(p: Problem) -> str | None:
-    del p
-    return "no kernel is written for TPUs"
+def _mosaic_tpu_forward(k, v, w, u, keep, state, options, *, interpret=False):
+    save = options.save_states == "mosaic_tpu"
+    y, last, saved = mosaic_tpu.forward(
+        k, v, w, u, keep, state, return_state=options.return_state, save_states=save, interpret=interpret
+    )
+    return y, last, saved if save else _no_sums(k, options)
+
+
+def _mosaic_tpu_backward(k, v, w, u, keep, state, saved, last_max, dy, dstate, options, *, interpret=False):
+    operands = k, v, w, u, keep, state
+    if options.save_states != "mosaic_tpu":
+        saved = mosaic_tpu.forward(*operands, return_state=False, save_states=True, interpret=interpret)[2]
+    return mosaic_tpu_vjp.backward(*operands, saved, last_max, dy, dstate, interpret=interpret)
 
 
 BACKENDS = {
@@ -113,5 +128,11 @@ BACKENDS = {
         needs_wgmma,
         verified_only=True,
     ),
-    "mosaic_tpu": Backend("tpu", _kernel(_mosaic_tpu_objection), _xla_forward, _xla_backward, verified_only=True),
+    "mosaic_tpu": Backend(
+        "tpu",
+        _kernel(mosaic_tpu_layout.objection),
+        _mosaic_tpu_forward,
+        _mosaic_tpu_backward,
+        verified_only=True,
+    ),
 }

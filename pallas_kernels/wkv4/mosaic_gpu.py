@@ -17,16 +17,15 @@ from jax.experimental import pallas as pl
 from pallas_kernels.mosaic_gpu_tiles import launch
 from pallas_kernels.wkv4.mosaic_gpu_layout import (
     CHUNK,
-    LOG2_E,
     Block,
     Inputs,
-    Sums,
     Tokens,
     inputs,
     nothing,
     scratch,
 )
 from pallas_kernels.wkv4.state import EMPTY, Wkv4State
+from pallas_kernels.wkv4.sums import LOG2_E, Sums
 
 STAGES = 3
 

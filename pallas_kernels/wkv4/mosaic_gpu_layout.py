@@ -5,15 +5,12 @@ b d channels alone are too few threads for a GPU, so time is cut into pieces of 
 each piece from nothing; the kernels that need the sums before a piece put those of the earlier pieces together
 themselves, before their first chunk.
 
-Sums are those of `state.py` with exponents to the base 2: `num`, `den` times 2^top, and the largest term of `den` is 1.
-The cotangents of the true sums have the same form, their scale the largest of the terms that they sum. One of the two
-factors of an addition is always 1, so that it takes one exponential: the hardware has 16 per cycle and multiprocessor.
+Exponents are to the base 2 (`sums.py`): the hardware has 16 exponentials per cycle and multiprocessor.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +21,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.dispatch import multiprocessors
 from pallas_kernels.mosaic_gpu_ring import Ring
 from pallas_kernels.wkv4.state import EMPTY
+from pallas_kernels.wkv4.sums import LOG2_E, Sums
 
 CHANNELS = 256
 """Channels of a block."""
@@ -37,30 +35,8 @@ JOINED = 8
 """Pieces whose sums are loaded at once."""
 RESET = EMPTY
 """Added to an exponent: what has it is forgotten. Twice and thrice EMPTY are finite too."""
-LOG2_E = math.log2(math.e)
 
 LAYOUT = plgpu.Layout.WG_STRIDED((CHANNELS,), vec_size=2)
-
-
-class Sums(NamedTuple):
-    """Two sums and the exponent to which both are scaled, (256,) float32 of the channels of a block."""
-
-    num: Any
-    den: Any
-    top: Any
-
-    def with_term(self, exponent, num, den=None) -> "Sums":
-        """With num and den, None: 1, times 2^exponent."""
-        past, own = factors(self.top, exponent)
-        den = own if den is None else own * den
-        return Sums(past * self.num + own * num, past * self.den + den, jnp.maximum(self.top, exponent))
-
-
-def factors(x, y):
-    """2^x and 2^y over the larger of both."""
-    difference = x - y
-    small = jnp.exp2(jnp.minimum(difference, -difference))  # one instruction; that of -|.| are two
-    return jnp.where(x >= y, 1.0, small), jnp.where(x >= y, small, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)

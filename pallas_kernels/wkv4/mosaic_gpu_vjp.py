@@ -24,11 +24,9 @@ from pallas_kernels.mosaic_gpu_tiles import launch
 from pallas_kernels.wkv4.mosaic_gpu import first_sums, forward, names_of, save_sums, start_operands, step, write
 from pallas_kernels.wkv4.mosaic_gpu_layout import (
     CHUNK,
-    LOG2_E,
     RESET,
     Block,
     Inputs,
-    Sums,
     Tokens,
     full,
     inputs,
@@ -37,6 +35,7 @@ from pallas_kernels.wkv4.mosaic_gpu_layout import (
     scratch,
 )
 from pallas_kernels.wkv4.state import Wkv4State
+from pallas_kernels.wkv4.sums import LOG2_E, Sums, before_token
 
 STAGES, GRADIENT_STAGES = 2, 3
 """Slots of the rings: as many as leave room for the blocks that the registers of a multiprocessor hold, 4 and 2."""
@@ -139,25 +138,10 @@ def _chunk(tokens: Tokens, later: Sums, dw, du) -> tuple[list, tuple]:
         sums.append(write(tokens, i, before, key, value))
     outputs, douts = [], tokens.load("dy")
     for i in reversed(range(CHUNK)):
-        dk, dv, later, (dw_term, du_term) = _token(tokens, i, sums[i], later, keys[i], values[i], douts[i])
-        dw, du = dw - dw_term, du + du_term
+        before = sums[i]._replace(top=tokens.reset(sums[i].top, i))
+        arrays = keys[i], values[i], douts[i]
+        dk, dv, later, terms = before_token(before, later, *arrays, u=tokens.block.u, w=tokens.decay(i))
+        later = later._replace(top=tokens.reset(later.top, i))
+        dw, du = dw - tokens.but_padding(terms[0], i), du + terms[1]
         outputs.insert(0, (dk, dv))
     return outputs, (later, dw, du)
-
-
-def _token(tokens: Tokens, i: int, sums: Sums, later: Sums, key, value, dy):
-    """dk, dv, the cotangents before a token, of those after it, and its terms of dw and du."""
-    before = sums._replace(top=tokens.reset(sums.top, i))
-    own_exponent = key + tokens.block.u
-    read = before.with_term(own_exponent, value)
-    inverse = 1.0 / read.den
-    g, y = dy * inverse, read.num * inverse
-    own = jnp.exp2(own_exponent - read.top) * g
-    du = own * (value - y)
-    weight = jnp.exp2(key + later.top)
-    dk = du + weight * (later.num * value + later.den)
-    dv = own + weight * later.num
-    past = later.top - tokens.decay(i)
-    dw = jnp.exp2(before.top + past) * (later.num * before.num + later.den * before.den)
-    later = later._replace(top=past).with_term(-read.top, g, -g * y)
-    return dk, dv, later._replace(top=tokens.reset(later.top, i)), (tokens.but_padding(dw, i), du)

@@ -1,6 +1,6 @@
 """Planted bugs in the kernels."""
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import Mutant, planted
 
 TAYLOR, WINDOW = "pallas_kernels/taylor_attention", "pallas_kernels/sliding_window"
 TAYLOR_TESTS, WINDOW_TESTS = "tests/pallas_kernels/taylor_attention", "tests/pallas_kernels/sliding_window"
@@ -15,7 +15,47 @@ SCAN, SCAN_TESTS = "pallas_kernels/selective_scan", "tests/pallas_kernels/select
 
 UT, UT_TESTS = "pallas_kernels/ut_transform", "tests/pallas_kernels/ut_transform"
 
+WKV, WKV_GPU = "pallas_kernels/wkv4", "tests/pallas_kernels/wkv4/test_mosaic_gpu.py"
+
 MUTANTS: list[Mutant] = [
+    *planted(
+        f"{WKV}/mosaic_gpu_layout.py",
+        WKV_GPU,
+        (
+            "wkv4, GPU: a piece sees the documents before those of the piece before it",
+            "past = past + jnp.where(real, self.r.cuts[self.batch, piece], 0.0)",
+            "past = past + jnp.where(real, 0.0 * self.r.cuts[self.batch, piece], 0.0)",
+        ),
+        (
+            "wkv4, GPU: the last piece decays by the length of a whole one",
+            "jnp.minimum(self.given.piece * CHUNK, self.given.t - piece * self.given.piece * CHUNK)",
+            "jnp.int32(self.given.piece * CHUNK)",
+        ),
+        (
+            "wkv4, GPU: padding decays the sums",
+            "x * jnp.where(self._real(token), 1.0, 0.0) if self._padded",
+            "x if self._padded",
+        ),
+    ),
+    *planted(
+        f"{WKV}/mosaic_gpu_vjp.py",
+        WKV_GPU,
+        (
+            "wkv4, GPU: dw of the sums after a token",
+            "later.num * before.num + later.den",
+            "later.num * read.num + later.den",
+        ),
+        (
+            "wkv4, GPU: the cotangent of the last state at the scale of its inverse",
+            "Wkv4State(*dstate[:2], -last_max)",
+            "Wkv4State(*dstate[:2], last_max)",
+        ),
+        (
+            "wkv4, GPU: cotangents cross the border of documents",
+            "later = later._replace(top=tokens.reset(later.top, i))",
+            "pass",
+        ),
+    ),
     Mutant(
         name="UT transform, XLA: a token replaces what it writes itself",
         path=f"{UT}/xla.py",

@@ -215,7 +215,7 @@ EXPECTED = {
     "selective_scan": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
     "delta_chunks": {"cuda": ON_HOPPER, "tpu": "xla"},
     "ut_transform": {"cuda": ON_HOPPER, "tpu": "xla"},
-    "wkv4": {"cuda": ON_HOPPER, "tpu": "xla"},
+    "wkv4": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
 }
 """What the automatic choice takes at the headline shapes."""
 

@@ -36,7 +36,7 @@ def measured(call: Call):
     y, last, saved = run.forward(*operands, options, interpret=interpret)
     assert run.objection(backends.problem_of(operands[0])) is None
     if call.documents:
-        like = backends.saved_like(backends.problem_of(operands[0]))
+        like = backends.saved_like(backends.problem_of(operands[0]), "mosaic_gpu")
         assert (saved.shape, saved.dtype) == (like.shape, like.dtype)
     *gradients, dstart = run.backward(*operands, saved, last.max, dy, dstate, options, interpret=interpret)
     found = (*gradients, *(() if dstart is None else dstart[:2]))
