@@ -61,7 +61,7 @@ def _transform() -> list[dict]:
 
 def _wkv() -> list[dict]:
     small = [{"t": 16}, {"t": 65}, {"t": 72, "dtype": "float32"}, {"t": 200, "documents": True}]
-    return [*small, {"t": 8184, "d": 512, "b": 2}, {"t": 8192, "b": 4, "d": 1024}]
+    return [*[x | {"d": 512} for x in small], {"t": 8184, "d": 768, "b": 2}, {"t": 8192, "b": 4, "d": 1024}]
 
 
 def _values() -> list[dict]:
@@ -82,7 +82,7 @@ def _ordered(implementation: str) -> list[KernelCase]:
         cases += [DeltaCase(**both, **x) for x in _delta() if gpu]
         cases += [GeneralCase(**both, **x) for x in _general() if gpu]
         cases += [TransformCase(**both, **x) for x in _transform() if gpu]
-        cases += [WkvCase(**both, **x) for x in _wkv() if gpu]
+        cases += [WkvCase(**both, **x) for x in _wkv()]
         cases += [ValuesCase(**both, **x) for x in _values() if gpu]
     return sorted(cases, key=lambda case: case.b * case.h * case.t)  # stable: forward before backward
 
@@ -94,10 +94,11 @@ def _interpreted(backward: bool) -> list[KernelCase]:
     wide: dict[str, Any] = gpu | {"implementation": "mosaic_tpu", "dtype": "float32", "n": 8}
     scans = [ScanCase(**gpu, d=64), ScanCase(**wide)]
     whole: dict[str, Any] = gpu | {"t": 64}
+    wkvs = [WkvCase(**gpu), WkvCase(**gpu | {"implementation": "mosaic_tpu", "dtype": "float32", "d": 512})]
     cases: list[KernelCase] = [WindowCase(**gpu), TaylorCase(**tpu), TaylorCase(**gpu), GatedCase(**gpu), *scans]
     whole_with_decay: dict[str, Any] = whole | {"decay": "token"}
     cases += [DeltaCase(**whole), TransformCase(**whole_with_decay), ValuesCase(**whole_with_decay)]
-    return [*cases, WkvCase(**gpu), GeneralCase(**whole)]
+    return [*cases, *wkvs, GeneralCase(**whole)]
 
 
 CASES = {

@@ -2,8 +2,8 @@
 
 A grid step (row, channels, block) takes up to 1,024 channels of up to 256 tokens, token by token, with its sums in
 registers. Arrays have tokens on the sublanes, of which a token is one. So a block is first written in float32 to a
-scratch with tiles of 128 channels below each other; a load of 8 sublanes whose stride is the block is then one token,
-and a store likewise. Rows beyond the channels of a step (1,024 = 8 x 128) hold anything and are not written back.
+scratch that has 8 rows per token, 128 channels in each, by stores of stride 8; then a token is one load or store. Rows
+beyond the channels of a step (1,024 = 8 x 128) hold anything and are not written back.
 """
 
 import dataclasses
@@ -23,8 +23,8 @@ from pallas_kernels.wkv4.sums import LOG2_E, Sums
 
 BLOCK = 256
 """Tokens of a grid step, at most; the forward pass saves the sums between them."""
-TURN = 16
-"""Tokens that are unrolled; also the rows of a tile of bfloat16."""
+TURN = 32
+"""Tokens that are unrolled, a multiple of the 16 rows of a tile of bfloat16."""
 ROWS = 8
 """Sublanes."""
 
@@ -54,11 +54,10 @@ class Geometry:
         return self.t % self.block > 0
 
     @property
-    def tiles(self) -> list[tuple[slice, slice]]:
-        """Rows of the scratch, and channels of the step, of every tile."""
-        size = self.block
+    def tiles(self) -> list[tuple[Any, slice]]:
+        """Rows of a scratch, and channels of the step, of every tile of 128 channels."""
         return [
-            (slice(i * size, (i + 1) * size), slice(i * LANES, (i + 1) * LANES)) for i in range(self.width // LANES)
+            (pl.ds(i, self.block, stride=ROWS), slice(i * LANES, (i + 1) * LANES)) for i in range(self.width // LANES)
         ]
 
     def block_of(self, i):
@@ -211,8 +210,8 @@ class Step:
             self.refs[output][0, :, lanes] = self.refs[f"{name}_rows"][rows, :].astype(self.g.dtype)
 
     def token(self, name: str, i):
-        """Index of a token in a scratch."""
-        return self.refs[f"{name}_rows"].at[pl.ds(i, ROWS, stride=self.g.block), :]
+        """A token in a scratch."""
+        return self.refs[f"{name}_rows"].at[pl.ds(pl.multiple_of(i * ROWS, ROWS), ROWS), :]
 
     def key(self, i):
         """To the base 2, far below all others for padding."""

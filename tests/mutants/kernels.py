@@ -15,7 +15,8 @@ SCAN, SCAN_TESTS = "pallas_kernels/selective_scan", "tests/pallas_kernels/select
 
 UT, UT_TESTS = "pallas_kernels/ut_transform", "tests/pallas_kernels/ut_transform"
 
-WKV, WKV_GPU = "pallas_kernels/wkv4", "tests/pallas_kernels/wkv4/test_mosaic_gpu.py"
+WKV, WKV_TESTS = "pallas_kernels/wkv4", "tests/pallas_kernels/wkv4"
+WKV_GPU, WKV_TPU = (f"{WKV_TESTS}/test_mosaic_{device}.py" for device in ("gpu", "tpu"))
 
 MUTANTS: list[Mutant] = [
     *planted(
@@ -41,9 +42,9 @@ MUTANTS: list[Mutant] = [
         f"{WKV}/mosaic_gpu_vjp.py",
         WKV_GPU,
         (
-            "wkv4, GPU: dw of the sums after a token",
-            "later.num * before.num + later.den",
-            "later.num * read.num + later.den",
+            "wkv4, GPU: padding adds to dw",
+            "dw - tokens.but_padding(terms[0], i)",
+            "dw - terms[0]",
         ),
         (
             "wkv4, GPU: the cotangent of the last state at the scale of its inverse",
@@ -111,6 +112,31 @@ MUTANTS: list[Mutant] = [
         old="for sign, square in ((-1,",
         new="for sign, square in ((1,",
         tests=(f"{UT_TESTS}/test_mosaic_gpu.py",),
+    ),
+    *planted(
+        f"{WKV}/mosaic_tpu_layout.py",
+        WKV_TPU,
+        (
+            "wkv4, TPU: tiles of channels one row apart",
+            "pl.ds(i, self.block, stride=ROWS)",
+            "pl.ds(1 - i % 2, self.block, stride=ROWS)",
+        ),
+        ("wkv4, TPU: padding that has a weight", "jnp.where(self._real(i), 0.0, EMPTY) if", "0.0 if"),
+    ),
+    *planted(
+        f"{WKV}/mosaic_tpu_vjp.py",
+        WKV_TPU,
+        (
+            "wkv4, TPU: gradients of the bonus that start anew in every block",
+            'step.first("slopes")',
+            'step.refs["slopes"][...] *= 0',
+        ),
+        ("wkv4, TPU: cotangents cross the border of documents", "return step.reset(later, i), dw", "return later, dw"),
+    ),
+    *planted(
+        f"{WKV}/sums.py",
+        WKV_TPU,
+        ("wkv4: the own weight has no gradient of its key", "dk = du + weight *", "dk = weight *"),
     ),
     Mutant(
         name="scan, XLA, many tokens at once: what a group adds does not decay within it",

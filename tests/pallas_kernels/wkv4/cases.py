@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.wkv4 import Wkv4State, reference, wkv4
+from pallas_kernels.wkv4 import Wkv4State, reference, wkv4, xla
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,3 +93,12 @@ def measured(call: Call, **options):
     """`evaluate` of `wkv4` in the dtypes of the call."""
     form = lambda *x: wkv4(*x[:4], segment_ids=call.segment_ids, initial_state=x[4], return_state=True, **options)  # noqa: E731
     return evaluate(form, call, [jnp.dtype(x) for x in call.dtypes])
+
+
+def operands_of(call: Call):
+    """k, v, w, u, keep and the initial state of `backends.py`; dy, and the cotangent of the last state."""
+    k, v, w, u, *sums = (jnp.asarray(x, dtype) for x, dtype in zip(call.arrays(), call.dtypes, strict=False))
+    state = Wkv4State(*sums, jnp.asarray(call.largest(), jnp.float32)) if sums else None
+    dy, dnum, dden = (jnp.asarray(x, dtype) for x, dtype in zip(call.cotangents(), call.dtypes[1:4], strict=True))
+    dstate = Wkv4State(dnum, dden, jnp.ones_like(dnum))  # of `max`, which has no gradient: ignored
+    return (k, v, w, u, xla.keep_of(call.segment_ids), state), (dy, dstate)

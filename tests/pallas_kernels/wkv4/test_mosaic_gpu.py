@@ -7,22 +7,13 @@ import jax.numpy as jnp
 import pytest
 
 from pallas_kernels.dispatch import lowering_for
-from pallas_kernels.wkv4 import Wkv4State, backends, xla
+from pallas_kernels.wkv4 import Wkv4State, backends
 from tests.pallas_kernels.aot import absent_devices
 from tests.pallas_kernels.hopper import compile_for_hopper
 from tests.pallas_kernels.shared import assert_close, full, needs_mosaic_gpu, slow
-from tests.pallas_kernels.wkv4.cases import Call, truth
+from tests.pallas_kernels.wkv4.cases import Call, operands_of, truth
 
 pytestmark = needs_mosaic_gpu
-
-
-def operands_of(call: Call):
-    """k, v, w, u, keep and the initial state of `backends.py`; dy, and the cotangent of the last state."""
-    k, v, w, u, *sums = (jnp.asarray(x, dtype) for x, dtype in zip(call.arrays(), call.dtypes, strict=False))
-    state = Wkv4State(*sums, jnp.asarray(call.largest(), jnp.float32)) if sums else None
-    dy, dnum, dden = (jnp.asarray(x, dtype) for x, dtype in zip(call.cotangents(), call.dtypes[1:4], strict=True))
-    dstate = Wkv4State(dnum, dden, jnp.ones_like(dnum))  # of `max`, which has no gradient: ignored
-    return (k, v, w, u, xla.keep_of(call.segment_ids), state), (dy, dstate)
 
 
 def measured(call: Call):
@@ -49,7 +40,7 @@ def case(t, **options):
 
 @pytest.fixture(autouse=True)
 def short_pieces(monkeypatch):
-    """Two chunks, so that short sequences have several pieces; four pieces are joined at once, in turns of two."""
+    """Two chunks, so that short sequences have several pieces, which are joined two at a time."""
     monkeypatch.setattr("pallas_kernels.wkv4.mosaic_gpu_layout.LEAST_CHUNKS", 2)
     monkeypatch.setattr("pallas_kernels.wkv4.mosaic_gpu_layout.JOINED", 2)
 
@@ -57,7 +48,7 @@ def short_pieces(monkeypatch):
 @pytest.mark.parametrize(
     "call",
     [
-        case(150, documents=True, size=3.0),
+        case(102, documents=True, size=3.0),
         full(case(128, dtype="float32", size=5.0)),
         full(case(1, state=False)),
         full(case(133, b=2, swing=80.0)),
