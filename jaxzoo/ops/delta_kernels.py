@@ -5,10 +5,10 @@ With G the sums of log decays from the start of a chunk of 64 tokens and S the s
     v'_i = beta_i (v_i - exp(G_i) k_i S - sum_{j<i} exp(G_i - G_j) (k_i . k_j) v'_j)
 
 so that V' = T Diag(beta) (V - exp(G) K S) with T = (I + A)^-1 and A_ij = beta_i exp(G_i - G_j) k_i . k_j for j < i
-(Yang et al. 2024, arXiv 2406.06484; Yang et al. 2025, arXiv 2412.06464). `ut_transform` makes T Diag(beta) of the
-keys; the outputs are those of `gated_linear_attention` for q, k, V'. It also makes A where decays are per channel: with
-rows of the identity as values, and a state that is emptied before every chunk, its outputs are the decayed products of
-keys.
+(Yang et al. 2024, arXiv 2406.06484; Yang et al. 2025, arXiv 2412.06464). `delta_values` of `ut_transform` makes V' of
+keys and values; the outputs are those of `gated_linear_attention` for q, k, V'. It also makes A where decays are per
+channel of keys wider than 64: with rows of the identity as values, and a state that is emptied before every chunk, its
+outputs are the decayed products of keys.
 
 Documents are decays of 0. What lies between kernels has the dtype of v.
 """
@@ -35,6 +35,8 @@ CHUNK = 64
 """Tokens of a chunk of the kernels."""
 KERNELS = {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"}
 """By platform, in all packages."""
+CHANNEL_KEYS = 64
+"""Width of the keys with which `delta_values` serves decays per channel."""
 Form = Callable[..., tuple[Array, Array]]
 
 
@@ -60,8 +62,9 @@ def _serve(platform: str, k: Array, v: Array, channel: bool) -> bool:
     size: dict[str, Any] = {"b": b, "h": h, "k": k_dim, "dtype": v.dtype}
     delta_chunks = delta_backends.Problem(t=_whole(t), v=v_dim, chunk=CHUNK, **size)
     scores, outputs = (gated_backends.Problem(t=t, v=n, channel=channel, **size) for n in (CHUNK, v_dim))
-    size["k"] = 0 if channel else k_dim
-    transform = ut_backends.Problem(t=_whole(t), **size)
+    by_scores = channel and k_dim != CHANNEL_KEYS
+    decay, size["k"] = "channel" if channel and not by_scores else "none", 0 if by_scores else k_dim
+    transform = ut_backends.Problem(t=_whole(t), decay=decay, **size)
 
     def serves(op: str, backends: Any, *problems: Any) -> bool:
         if not may_run_by_default(platform, op):
@@ -71,7 +74,7 @@ def _serve(platform: str, k: Array, v: Array, channel: bool) -> bool:
 
     return (
         serves("delta_chunks", delta_backends, delta_chunks)
-        and serves("gated_linear_attention", gated_backends, *[scores] * channel, outputs)
+        and serves("gated_linear_attention", gated_backends, *[scores] * by_scores, outputs)
         and serves("ut_transform", ut_backends, transform)
     )
 
@@ -97,10 +100,11 @@ def by_kernels(
     def padded(x: Array) -> Array:
         return jnp.pad(x, [(0, 0), (0, _whole(t) - t)] + [(0, 0)] * (x.ndim - 2))
 
-    arrays = padded(k), padded(v), padded(beta), None if decay is None else padded(_decays(k, decay))
-    form = ut.delta_values if decay is None or decay.shape[3] == 1 else _values_by_channel
-    written, keys = form(*arrays, initial_state=state)
-    decays = _decays(k, decay)
+    decays, arrays = _decays(k, decay), (padded(k), padded(v), padded(beta))
+    if decays.ndim == 4 and k.shape[3] != CHANNEL_KEYS:
+        written, keys = _values_by_scores(*arrays, padded(decays), state)
+    else:
+        written, keys = ut.delta_values(*arrays, None if decay is None else padded(decays), initial_state=state)
     return gated.gated_linear_attention(q, keys[:, :t], written[:, :t], decays, initial_state=state, return_state=True)
 
 
@@ -118,13 +122,11 @@ def _sharded(
     return form(q, k, v, beta, log_decay, segment_ids, state)
 
 
-def _values_by_channel(
-    k: Array, v: Array, beta: Array, decay: Array, *, initial_state: Array | None
-) -> tuple[Array, Array]:
-    """`delta_values` of decays (b, t, h, k)."""
+def _values_by_scores(k: Array, v: Array, beta: Array, decay: Array, state: Array | None) -> tuple[Array, Array]:
+    """`delta_values` of decays (b, t, h, k), with scores of the gated kernel."""
     read, write, keep = _borders(k, decay)
     mix = ut.ut_inverse(_scores(k, decay), beta)
-    return delta.delta_chunks(v, read, write, mix, keep, initial_state=initial_state), k
+    return delta.delta_chunks(v, read, write, mix, keep, initial_state=state), k
 
 
 @functools.partial(jax.checkpoint, prevent_cse=False)

@@ -59,23 +59,25 @@ def _mosaic_gpu_objection(p: Problem) -> str | None:
         return f"chunks are of {p.chunk} tokens, not 64"
     if p.k not in (0, 64, 128):
         return f"key width {p.k} is not 64 or 128"
-    if p.decay == "channel":
-        return "decays are per channel"
+    if p.decay == "channel" and p.k != 64:
+        return f"with decays per channel key width {p.k} is not 64"
     return hopper_objection((p.dtype_name,))
 
 
 def _mosaic_gpu_forward(x, beta, log_decay, options, *, interpret=None):
     del options
-    from pallas_kernels.ut_transform import mosaic_gpu
+    from pallas_kernels.ut_transform import mosaic_gpu, mosaic_gpu_channel
 
-    return mosaic_gpu.forward(x, beta, log_decay, interpret=interpret)
+    kernels = mosaic_gpu if log_decay is None or log_decay.ndim == 3 else mosaic_gpu_channel
+    return kernels.forward(x, beta, log_decay, interpret=interpret)
 
 
-def _mosaic_gpu_backward(*arrays, options, interpret=None):
+def _mosaic_gpu_backward(x, beta, log_decay, *cotangents, options, interpret=None):
     del options
-    from pallas_kernels.ut_transform import mosaic_gpu_vjp
+    from pallas_kernels.ut_transform import mosaic_gpu_channel, mosaic_gpu_vjp
 
-    return mosaic_gpu_vjp.backward(*arrays, interpret=interpret)
+    kernels = mosaic_gpu_vjp if log_decay is None or log_decay.ndim == 3 else mosaic_gpu_channel
+    return kernels.backward(x, beta, log_decay, *cotangents, interpret=interpret)
 
 
 def _mosaic_tpu_objection(p: Problem) -> str | None:

@@ -22,13 +22,14 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.gated_linear_attention.decays import log2_from_start
-from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import CHUNK, float_tile, load, tile
+from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import CHUNK, float_tile, half_tile, load, tile
 from pallas_kernels.gated_linear_attention.mosaic_gpu_rows import Rows
 from pallas_kernels.gated_linear_attention.mosaic_gpu_vjp import between
 from pallas_kernels.mosaic_gpu_ring import Ring
 from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, Mma, columns_to, launch, rows_to
 from pallas_kernels.ut_transform import mosaic_gpu_inverse
 
+HALF = CHUNK // 2
 PIECE = 8
 """Chunks in turn."""
 
@@ -40,12 +41,21 @@ class Array(NamedTuple):
     """(b, n 64, tiles, 64), (b, n, h, 64, 64) or, float32, (b, h, n 64); of an output its shape and dtype."""
     width: int
     """Tiles of a chunk and head; 0: 64 numbers."""
+    halves: bool = False
+    """Whether the tiles are two, of 32 channels each."""
+
+    @property
+    def copies(self) -> int:
+        """To and from shared memory, per chunk."""
+        return 2 if self.halves else max(1, self.width)
 
     @property
     def shared(self) -> Callable:
         """(slots) -> shared memory of it, (slots, tiles, 64, 64) or (slots, 64)."""
         if self.width == 0:
             return lambda *slots: plgpu.SMEM((*slots, CHUNK), jnp.float32)
+        if self.halves:
+            return lambda *slots: half_tile(*slots, 2, dtype=self.value.dtype)
         kind = tile if self.value.dtype == jnp.bfloat16 else float_tile
         return lambda *slots: kind(*slots, self.width)
 
@@ -53,10 +63,20 @@ class Array(NamedTuple):
         """Pairs of an index of the array and a part of shared memory."""
         if self.width == 0:
             return [((batch, head, pl.ds(chunk * CHUNK, CHUNK)), shared)]
+        if self.halves:
+            return [self._half(i, batch, head, chunk, shared) for i in range(2)]
         if len(self.value.shape) == 5:
             return [((batch, chunk, head), shared.at[0])]
         at = batch, pl.ds(chunk * CHUNK, CHUNK)
         return [((*at, head * self.width + i), shared.at[i]) for i in range(self.width)]
+
+    def _half(self, i: int, batch, head, chunk, shared):
+        """Of 64 tokens, or of the first rows of a tile."""
+        columns = pl.ds(i * HALF, HALF)
+        if len(self.value.shape) == 5:
+            rows = pl.ds(0, self.value.shape[3])
+            return (batch, chunk, head, rows, columns), shared.at[i, rows]
+        return (batch, pl.ds(chunk * CHUNK, CHUNK), head, columns), shared.at[i]
 
 
 def numbers(x):
@@ -76,11 +96,15 @@ def like(x: Array, dtype: Any = None) -> Array:
 
 def by_chunk(
     name: str, chunk, inputs: dict[str, Array | None], outputs: dict[str, Array], scratch: dict, *, sizes, stages: int,
-    interpret,
+    in_place: tuple[str, ...] = (), interpret,
 ):  # fmt: skip
     """Runs chunk(c) for every chunk of every row and head, with c an `InChunk`; returns the outputs.
 
-    sizes: b, h, n. stages: chunks in shared memory.
+    Args:
+      sizes: b, h, n.
+      stages: chunks in shared memory.
+      in_place: names of inputs, in whose place in shared memory the output of that name with a d is staged. stages is
+        1, and the next chunk is loaded when its copy has been read.
     """
     b, h, n = sizes
     given = {key: x for key, x in inputs.items() if x is not None}
@@ -96,13 +120,16 @@ def by_chunk(
 
         def tiles(key: str, c, slot=None):
             """Pairs of parts of an array and of shared memory."""
-            shared = getattr(r, f"{key}_s")
-            return (given | outputs)[key].tiles(batch, head, c, shared if slot is None else shared.at[slot])
+            if key.removeprefix("d") in in_place and key in outputs:
+                key, slot = key.removeprefix("d"), 0
+            shared, zero = getattr(r, f"{key}_s"), r.index_s[0, 0] if in_place else 0
+            place = shared if slot is None else shared.at[slot + zero]
+            return (given | outputs)[key].tiles(batch + zero, head + zero, c, place)
 
         def load(key: str, i: int):
             return getattr(r, key), lambda c: tiles(key, c)[i][0], lambda slot: tiles(key, 0, slot)[i][1]
 
-        loads = tuple(load(key, i) for key, array in given.items() for i in range(max(1, array.width)))
+        loads = tuple(load(key, i) for key, array in given.items() for i in range(array.copies))
         ring = Ring(loads, lambda position: first + position, count, stages, r.full, None, lag=0)
         ring.start()
         mma = Mma(None if interpret is None else (r.staging, r.half_staging), 0)
@@ -112,18 +139,23 @@ def by_chunk(
             plgpu.barrier_wait(r.full.at[slot])
             chunk(InChunk(r, mma, Rows(None, interpret is not None), slot, position, given))
             plgpu.commit_smem()
-            ring.refill(position)
+            if not in_place:
+                ring.refill(position)
             for key in outputs:
                 for index, shared in tiles(key, first + position):
                     plgpu.copy_smem_to_gmem(shared, getattr(r, key).at[index])
+            if in_place:
+                plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+                ring.refill(position)
 
         lax.fori_loop(0, count, step, None)
         plgpu.wait_smem_to_gmem(0)
 
+    staged = {key: x for key, x in outputs.items() if key.removeprefix("d") not in in_place}
     memory = {f"{key}_s": x.shared(stages) for key, x in given.items()}
-    memory |= {f"{key}_s": x.shared() for key, x in outputs.items()} | scratch | mosaic_gpu_inverse.scratch(interpret)
+    memory |= {f"{key}_s": x.shared() for key, x in staged.items()} | scratch | mosaic_gpu_inverse.scratch(interpret)
     memory |= {"index_s": plgpu.SMEM((2, CHUNK), jnp.int32)}
-    memory["full"] = plgpu.Barrier(num_arrivals=sum(max(1, x.width) for x in given.values()), num_barriers=stages)
+    memory["full"] = plgpu.Barrier(num_arrivals=sum(x.copies for x in given.values()), num_barriers=stages)
     if interpret is not None:
         memory["staging"] = tile(1)
     return launch(
@@ -150,6 +182,11 @@ class InChunk:
         """Of the chunk. The index is 0, which the compiler does not know: it would compute the addresses of all tiles
         before the loop, and hold registers."""
         return getattr(self.r, f"{key}_s").at[self.slot + self.index[0]]
+
+    @property
+    def square(self):
+        """The tile of kernels of gradients."""
+        return self.r.square_s.at[self.index[0]]
 
     def tile(self, key: str, i: int = 0):
         return self.shared(key).at[i]
@@ -253,3 +290,8 @@ def arrays_of(x, beta, log_decay) -> tuple[tuple[int, int, int], dict[str, Any]]
         return (b, h, x.shape[1]), {"x": Array(x, 1), "beta": numbers(beta), "log2": None}
     log2 = None if log_decay is None else numbers(log2_from_start(log_decay, CHUNK, x.shape[1]))
     return (b, h, x.shape[1] // CHUNK), {"x": tokens(x), "beta": numbers(beta), "log2": log2}
+
+
+def halves(x):
+    """(b, n 64, h, 64) -> half tiles."""
+    return Array(x, 1, halves=True)

@@ -19,7 +19,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.delta_chunks import mosaic_gpu as recurrence, mosaic_gpu_vjp as recurrence_vjp
 from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import CHUNK, load, tile
 from pallas_kernels.mosaic_gpu_tiles import rows_to
-from pallas_kernels.ut_transform import mosaic_gpu_vjp
+from pallas_kernels.ut_transform import mosaic_gpu_channel, mosaic_gpu_vjp
 from pallas_kernels.ut_transform.mosaic_gpu import Array, InChunk, arrays_of, by_chunk, tokens
 
 
@@ -31,12 +31,13 @@ def backward(k, v, beta, log_decay, keep, state, y, dy, dkeys, kept, *, interpre
         dy, write, read, mix, keep, None, reverse=True, save_states=True, interpret=interpret
     )
     dstate = None if state is None else dstate
-    if k.shape[3] == v.shape[3] == CHUNK:
+    channel = log_decay is not None and log_decay.ndim == 4
+    if k.shape[3] == v.shape[3] == CHUNK and not channel:
         dk, dbeta, ddecay = _gradients(k, v, beta, log_decay, y, dy, dv, dkeys, states, after, interpret)
     else:
         found = recurrence_vjp.gradients(v, read, write, y, dy, dv, states, after, interpret=interpret)
         dread, dwrite, dmix, dkeep = found
-        dk, dbeta, ddecay = mosaic_gpu_vjp.backward(
+        dk, dbeta, ddecay = (mosaic_gpu_channel if channel else mosaic_gpu_vjp).backward(
             k, beta, log_decay, dmix, dread, dwrite, dkeep, dkeys, interpret=interpret
         )
     return dk, dv, dbeta, ddecay, dstate
@@ -63,7 +64,7 @@ def _gradients(k, v, beta, log_decay, y, dy, dv, dkeys, states, after, interpret
     if log_decay is not None:
         outputs["around"] = outputs["slopes"]
     found = by_chunk(
-        "values_gradients", chunk, inputs, outputs, {"square_s": tile()}, sizes=sizes, stages=1, interpret=interpret
+        "values_gradients", chunk, inputs, outputs, {"square_s": tile(1)}, sizes=sizes, stages=1, interpret=interpret
     )
     dk, dbeta = found["dx"].reshape(k.shape), found["dbeta"].swapaxes(1, 2)
     if log_decay is None:

@@ -42,7 +42,7 @@ def gradients(inputs: dict[str, Array | None], *, sizes, interpret=None):
         stage(c, c.tile("dmix"), read, write)
 
     outputs = outputs_of(inputs, sizes)
-    scratch = {"square_s": tile()}
+    scratch = {"square_s": tile(1)}
     return by_chunk("gradients", chunk, inputs, outputs, scratch, sizes=sizes, stages=1, interpret=interpret)
 
 
@@ -70,7 +70,9 @@ def stage(c: InChunk, dmix, read, write):
 def _stage_scores(c: InChunk, dmix):
     """Stages dbeta, and dQ, or W in `square_s`."""
     r = c.r
-    da, own = _of_scores(c, dmix)
+    c.square[...] = c.inverse().astype(jnp.bfloat16)
+    plgpu.commit_smem()
+    da, own = of_scores(c, dmix)
     plgpu.wait_smem_to_gmem(0, wait_read_only=True)
     if "beta" in c.given:
         r.dbeta_s[...] = own + (da * c.weighted()).sum(1)
@@ -79,16 +81,13 @@ def _stage_scores(c: InChunk, dmix):
         r.dx_s[0] = da.astype(r.dx_s.dtype)
         return
     plgpu.commit_smem()
-    r.square_s[...] = (da * c.between()).astype(jnp.bfloat16)
+    c.square[...] = (da * c.between()).astype(jnp.bfloat16)
     plgpu.commit_smem()
 
 
-def _of_scores(c: InChunk, dmix):
-    """dA and X_ii."""
-    t = c.inverse()
-    c.r.square_s[...] = t.astype(jnp.bfloat16)
-    plgpu.commit_smem()
-    transposed = c.r.square_s.transpose((1, 0))
+def of_scores(c: InChunk, dmix):
+    """dA and X_ii, with T in `square_s`."""
+    transposed = c.square.transpose((1, 0))
 
     def run(x, found):
         plgpu.wgmma(x, transposed, dmix)
@@ -112,7 +111,7 @@ def _of_keys(c: InChunk, read_of, write_of):
         slopes, written = sums
         keys = c.tile("x", i)
         dk = 0.0
-        for sign, square in ((-1, r.square_s.transpose((1, 0))), (1, r.square_s)):
+        for sign, square in ((-1, c.square.transpose((1, 0))), (1, c.square)):
             found = c.mma.product(square, keys)
             dk += found
             if decays:

@@ -43,7 +43,7 @@ def _keep(k, keep, chunk: int):
     return jnp.ones((b, t // chunk, h, width), jnp.float32) if keep is None else keep
 
 
-def _forward(transform, recur, k, v, beta, log_decay, state, options):
+def _forward(transform, recur, k, v, beta, log_decay, state, *, options):
     mix, read, write, keep = transform(k, beta, log_decay, options=backends.Options(options.chunk))
     write_, keep_ = k if write is None else write, _keep(k, keep, options.chunk)
     y, _, states = recur(v, read, write_, mix, keep_, state, save_states=options.save)
@@ -51,7 +51,7 @@ def _forward(transform, recur, k, v, beta, log_decay, state, options):
 
 
 def _xla_forward(*arrays, options):
-    return _forward(backends.BACKENDS["xla"].forward, recurrence.recur, *arrays, options)
+    return _forward(backends.BACKENDS["xla"].forward, recurrence.recur, *arrays, options=options)
 
 
 def _xla_backward(k, v, beta, log_decay, state, y, kept, dy, dkeys, options):
@@ -72,7 +72,7 @@ def _mosaic_gpu_forward(*arrays, options, interpret=None):
         lambda *x, how=how, **y: how(*x, **y, interpret=interpret)
         for how in (backends.BACKENDS["mosaic_gpu"].forward, mosaic_gpu.recur)
     )
-    return _forward(transform, recur, *arrays, options)
+    return _forward(transform, recur, *arrays, options=options)
 
 
 def _mosaic_gpu_backward(k, v, beta, log_decay, state, y, kept, dy, dkeys, options, *, interpret=None):

@@ -64,6 +64,7 @@ def _group(shapes: Mapping[str, Problem], *kinds: Kind) -> tuple[Workload, ...]:
 
 GROUPS = {
     "headline": _group(specs.HEADLINE, "forward", "forward_backward"),
+    "channel": _group(specs.CHANNEL, "forward", "forward_backward"),
     "cpu": _group(specs.CPU, "forward", "forward_backward"),
 }
 """Name of a group -> its workloads."""

@@ -54,9 +54,10 @@ def _general() -> list[dict]:
 
 def _transform() -> list[dict]:
     small = [{"t": 64}, {"t": 128, "decay": "token"}, {"t": 576, "k": 128, "decay": "token"}, {"t": 64, "k": 0}]
-    small += [{"t": 64, "repeated": True}, {"t": 576, "k": 0, "rates": False}]
+    small += [{"t": 64, "repeated": True}, {"t": 576, "k": 0, "rates": False}, {"t": 576, "decay": "channel"}]
     headline = {"t": 8192, "b": 4, "h": 16, "g": 16}
-    return [*small, headline, headline | {"decay": "token"}, headline | {"k": 128, "decay": "token"}]
+    decays = [{"decay": "token"}, {"decay": "channel"}, {"k": 128, "decay": "token"}]
+    return [*small, headline, *[headline | x for x in decays]]
 
 
 def _wkv() -> list[dict]:
@@ -66,6 +67,7 @@ def _wkv() -> list[dict]:
 
 def _values() -> list[dict]:
     small = [{"t": 64}, {"t": 576, "decay": "token"}, {"t": 128, "k": 128, "v": 128, "decay": "token"}]
+    small += [{"t": 128, "decay": "channel"}]
     headline = {"t": 8192, "b": 4, "h": 16, "g": 16}
     return [*small, headline, headline | {"decay": "token"}]
 

@@ -90,6 +90,8 @@ def test_who_takes_kernels():
     assert not uses_kernels(run, *wide(), setting="")
     assert not uses_kernels(run, *wide(), platform="cpu")
     assert not uses_kernels(run, *wide(jnp.float32))
+    assert uses_kernels(run, *wide()[:4], jnp.zeros((2, 100, 2, 64), jnp.float32))
+    assert uses_kernels(run, *wide(width=128)[:4], jnp.zeros((2, 100, 2, 128), jnp.float32))
     assert not uses_kernels(run, *wide(width=32))
     assert not uses_kernels(run, *wide(t=0))
     assert not uses_kernels(lambda q, *rest: run(q.astype(jnp.float32), *rest), *wide())

@@ -42,7 +42,9 @@ def case(n, **options):
     "call",
     [
         case(1, decay="token", kind="documents"),
+        case(1, decay="channel", kind="documents"),
         full(case(9, b=2, h=2)),
+        full(case(2, decay="channel", kind="strong", h=2)),
         full(case(2, k=128, decay="token", h=2)),
         full(case(1, decay="token", kind="strong")),
         full(case(2, k=0, h=2)),
@@ -80,7 +82,7 @@ def test_objections():
     cases = [
         ({"chunk": 32}, "chunks are of 32 tokens, not 64"),
         ({"k": 96}, "key width 96 is not 64 or 128"),
-        ({"decay": "channel"}, "decays are per channel"),
+        ({"decay": "channel", "k": 128}, "with decays per channel key width 128 is not 64"),
         ({"dtype": jnp.float32}, "not all bfloat16"),
         ({"h": 0}, "heads 0 are 0"),
     ]

@@ -53,6 +53,7 @@ def case(n, **options):
     [
         case(2, decay="token"),
         full(case(9, h=2, state=False)),
+        slow(case(2, decay="channel", kind="documents", v=128)),
         slow(case(3, k=128, v=128, decay="token")),
         slow(case(2, b=2, v=128)),
     ],
