@@ -107,6 +107,27 @@ MUTANTS: list[Mutant] = [
         tests=(f"{UT_TESTS}/test_mosaic_gpu.py",),
     ),
     Mutant(
+        name="UT transform, GPU: written values by another array",
+        path=f"{UT}/mosaic_gpu_values.py",
+        old='c.mma.product(c.tile("y"), after',
+        new='c.mma.product(c.tile("dy"), after',
+        tests=(f"{UT_TESTS}/test_values.py",),
+    ),
+    Mutant(
+        name="UT transform, GPU, decay per channel: slopes of keys that are those of queries",
+        path=f"{UT}/mosaic_gpu_channel.py",
+        old="c.square.T[...] = dscores",
+        new="c.square[...] = dscores",
+        tests=(f"{UT_TESTS}/test_mosaic_gpu.py",),
+    ),
+    Mutant(
+        name="UT transform, GPU, decay per channel: keep decays half a chunk",
+        path=f"{UT}/mosaic_gpu_channel.py",
+        old="r.keep_s[half] = until * since",
+        new="r.keep_s[half] = since",
+        tests=(f"{UT_TESTS}/test_mosaic_gpu.py",),
+    ),
+    Mutant(
         name="UT transform, GPU: a column takes away from the decays before it",
         path=f"{UT}/mosaic_gpu_vjp.py",
         old="for sign, square in ((-1,",

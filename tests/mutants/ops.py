@@ -16,8 +16,8 @@ MUTANTS: list[Mutant] = [
         ),
         (
             "delta rule by kernels: writes that read no state",
-            "form(*arrays, initial_state=state)",
-            "form(*arrays, initial_state=None)",
+            "padded(decays), initial_state=state)",
+            "padded(decays), initial_state=None)",
         ),
         (
             "delta rule by kernels: kernels on a mesh that cuts them",
