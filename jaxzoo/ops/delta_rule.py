@@ -23,9 +23,9 @@ A scan takes one chunk after another. On a GPU the systems of all chunks are sol
 it, and what chunks make of a state, affine maps, is put together in groups (`states_before_affine`): in a program for
 an H100 (b4 t8192 h16 k64 v64, bfloat16, decay per token) 52 launches forward and 113 with backward, where the scan
 over chunks takes 2,184 and 8,337, at 1.7 and 1.3 times its bytes. TPUs take the scan: their compiler needs minutes for
-so many systems. Where the Pallas kernels of `delta_chunks` and `gated_linear_attention` are verified, they serve both
-forms in bfloat16, with `beta` (`delta_kernels.py`) and in general (`removal_kernels.py`): 19 and 49 launches of the
-program above, 0.2 times the bytes.
+so many systems. Where the Pallas kernels of `delta_chunks`, `gated_linear_attention` and `ut_transform` are verified,
+they serve both forms in bfloat16, with `beta` (`delta_kernels.py`) and in general (`removal_kernels.py`): 7 and 22
+launches of the program above, 0.1 times the bytes.
 
 Memory: the scan over chunks keeps its inputs and one state per chunk; everything within a chunk is computed again in
 the backward pass, where the solve costs one more solve. On a GPU all of it exists at once for chunks whose states have
