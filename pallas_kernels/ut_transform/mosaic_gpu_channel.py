@@ -12,7 +12,7 @@ A row of each of these terms times that of K is the cotangent of its E, whose lo
 
 Channels are in two halves, as registers hold. Barriers: `commit_smem` is between the stores of each tile and the wgmma
 that read it, and between these and the next stores to it. Sums of log decays of 16 rows pass through `totals_s`; a
-`commit_smem` ends each half, whose readers are done then. Gradients are stored over what the same thread has loaded.
+`commit_smem` ends each half, whose readers are done then. Gradients are stored over what the same warp has loaded.
 """
 
 import functools
@@ -170,6 +170,7 @@ def _stage_slopes(c: InChunk):
     c.square.T[...] = dscores
     plgpu.commit_smem()
     dmix[...] = (load(dmix) + load(c.square)).astype(jnp.bfloat16)
+    plgpu.commit_smem()
 
 
 def _half_gradients(c: InChunk, half):
