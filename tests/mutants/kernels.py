@@ -13,6 +13,8 @@ GATED, GATED_TESTS = "pallas_kernels/gated_linear_attention", "tests/pallas_kern
 
 SCAN, SCAN_TESTS = "pallas_kernels/selective_scan", "tests/pallas_kernels/selective_scan"
 
+DELTA, DELTA_TESTS = "pallas_kernels/delta_chunks", "tests/pallas_kernels/delta_chunks"
+
 UT, UT_TESTS = "pallas_kernels/ut_transform", "tests/pallas_kernels/ut_transform"
 
 WKV, WKV_TESTS = "pallas_kernels/wkv4", "tests/pallas_kernels/wkv4"
@@ -56,6 +58,41 @@ MUTANTS: list[Mutant] = [
             "later = later._replace(top=tokens.reset(later.top, i))",
             "pass",
         ),
+    ),
+    Mutant(
+        name="general delta rule, XLA: u reads after its own decay",
+        path=f"{DELTA}/general_xla.py",
+        old="read=tokens(u_, first(since))",
+        new="read=tokens(u_, since)",
+        tests=(f"{DELTA_TESTS}/test_general.py",),
+    ),
+    Mutant(
+        name="general delta rule, XLA: a removal of the chunk lost in reverse",
+        path=f"{DELTA}/general_xla.py",
+        old="matmul(p.qz.mT, dy) + matmul(change, rounded)",
+        new="matmul(change, rounded)",
+        tests=(f"{DELTA_TESTS}/test_general.py",),
+    ),
+    Mutant(
+        name="general delta rule, GPU: mix not transposed in reverse",
+        path=f"{DELTA}/mosaic_gpu_general.py",
+        old="of_chunk = ref if reverse else transposed",
+        new="of_chunk = transposed",
+        tests=(f"{DELTA_TESTS}/test_mosaic_gpu_general.py",),
+    ),
+    Mutant(
+        name="general delta rule, GPU: products of the last level with itself alone",
+        path=f"{DELTA}/mosaic_gpu_general_prepare.py",
+        old="operand(level, column, half).transpose((1, 0))",
+        new="operand(level, row, half).transpose((1, 0))",
+        tests=(f"{DELTA_TESTS}/test_mosaic_gpu_general.py",),
+    ),
+    Mutant(
+        name="general delta rule, GPU: the first removal meets the last token",
+        path=f"{DELTA}/mosaic_gpu_general_vjp.py",
+        old="above = jnp.where(chunk.j == LAST, 0.0, above)",
+        new="above = jnp.where(chunk.j == LAST, above, above)",
+        tests=(f"{DELTA_TESTS}/test_mosaic_gpu_general.py",),
     ),
     Mutant(
         name="UT transform, XLA: a token replaces what it writes itself",

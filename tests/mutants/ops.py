@@ -26,6 +26,20 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *planted(
+        f"{OPS}/removal_kernels.py",
+        f"{TESTS}/test_removal_kernels.py",
+        (
+            "general delta rule by kernels: a removal that reads the document before",
+            "u = jnp.where(starts[..., None, None], jnp.zeros_like(u), u)",
+            "u = jnp.where(starts[..., None, None], u, u)",
+        ),
+        (
+            "general delta rule by kernels: kernels on a mesh that cuts them",
+            'return by_kernels if mesh_objection("") is None else None',
+            "return by_kernels",
+        ),
+    ),
+    *planted(
         f"{OPS}/delta_rule.py",
         f"{TESTS}/test_delta_rule.py",
         (
