@@ -33,6 +33,8 @@ LEAST_CHUNKS = 4
 """Chunks of a piece, at least."""
 JOINED = 8
 """Pieces whose sums are loaded at once."""
+REPEATS = 2
+"""Places of a token in an array of scalars: a copy is of a multiple of 128 bytes."""
 RESET = EMPTY
 """Added to an exponent: what has it is forgotten. Twice and thrice EMPTY are finite too."""
 
@@ -44,7 +46,7 @@ class Inputs:
     """Inputs of the kernels, and how they share out the work."""
 
     arrays: dict[str, jax.Array]
-    """k, v (b, t', d), w, u (d,) float32; with documents resets (b, t') and cuts (b, pieces), 0 or `RESET`: where a
+    """k, v (b, t', d), w, u (d,) float32; with documents resets (b, 2 t') and cuts (b, pieces), 0 or `RESET`: where a
     token, or any of a piece, begins a document."""
     t: int
     """Tokens of a row, t' with those of padding."""
@@ -93,7 +95,8 @@ def inputs(k, v, w, u, keep) -> Inputs:
     piece = chunks_of_a_piece(b, chunks, d)
     arrays = {"k": pad_tokens(k), "v": pad_tokens(v), "w": w, "u": u}
     if keep is not None:
-        arrays["resets"] = resets = pad_tokens(jnp.where(keep > 0, 0.0, RESET).astype(jnp.float32))
+        resets = pad_tokens(jnp.where(keep > 0, 0.0, RESET).astype(jnp.float32))
+        arrays["resets"] = jnp.repeat(resets, REPEATS, axis=1)
         resets = jnp.pad(resets, [(0, 0), (0, -resets.shape[1] % (piece * CHUNK))])
         arrays["cuts"] = resets.reshape(b, -1, piece * CHUNK).min(2)
     return Inputs(arrays, t, piece)
@@ -132,7 +135,7 @@ class Block:
     def _source(self, name: str) -> tuple[Any, Callable, Callable]:
         slots = getattr(self.r, f"{name}_s")
         index = {
-            "resets": lambda row: (self.batch, pl.ds(row, CHUNK)),
+            "resets": lambda row: (self.batch, pl.ds(row * REPEATS, CHUNK * REPEATS)),
             "borders": lambda row: (slice(None), self.batch, lax.div(row, jnp.int32(CHUNK)), self.channels),
         }.get(name, lambda row: (self.batch, pl.ds(row, CHUNK), self.channels))
         return getattr(self.r, name), index, lambda slot: slots.at[slot]
@@ -209,7 +212,7 @@ class Tokens:
 
     def reset(self, exponent, token: int):
         """An exponent before a token, of what a new document forgets."""
-        return exponent + self.block.r.resets_s[self.slot, token] if self.block.given.documents else exponent
+        return exponent + self.block.r.resets_s[self.slot, token * REPEATS] if self.block.given.documents else exponent
 
     @property
     def _padded(self) -> bool:
@@ -236,7 +239,7 @@ def full(x: float):
 
 def scratch(given: Inputs, names: tuple[str, ...], stages: int) -> dict[str, Any]:
     """Shared memory of a `Block`, and its barriers."""
-    shapes = {"resets": ((CHUNK,), jnp.float32), "borders": ((2, CHANNELS), jnp.float32)}
+    shapes = {"resets": ((CHUNK * REPEATS,), jnp.float32), "borders": ((2, CHANNELS), jnp.float32)}
     found = {}
     for name in names:
         shape, dtype = shapes.get(name) or ((CHUNK, CHANNELS), given.arrays[name].dtype)
