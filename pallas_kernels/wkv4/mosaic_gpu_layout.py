@@ -27,6 +27,8 @@ CHANNELS = 256
 """Channels of a block."""
 CHUNK = 16
 """Tokens of a chunk, which are unrolled; `forward` saves the sums before each for `backward`."""
+WHOLE = range(CHUNK)
+"""Its tokens."""
 RESIDENT = 4
 """Blocks per multiprocessor that time is cut for."""
 LEAST_CHUNKS = 4
@@ -190,17 +192,17 @@ class Tokens:
     slot: Any
     chunk: Any
 
-    def load(self, name: str) -> list[Any]:
-        """(256,) of every token, of k, v or dy."""
+    def load(self, name: str, tokens: range = WHOLE) -> list[Any]:
+        """(256,) of tokens, of k, v or dy."""
         ref = getattr(self.block.r, f"{name}_s")
-        return [Block._load(ref.at[self.slot, i]) for i in range(CHUNK)]
+        return [Block._load(ref.at[self.slot, i]) for i in tokens]
 
-    def keys(self) -> list[Any]:
+    def keys(self, tokens: range = WHOLE) -> list[Any]:
         """To the base 2, `EMPTY` for padding."""
-        keys = [k * LOG2_E for k in self.load("k")]
+        keys = [k * LOG2_E for k in self.load("k", tokens)]
         if not self._padded:
             return keys
-        return [k + jnp.where(self._real(i), 0.0, EMPTY) for i, k in enumerate(keys)]
+        return [k + jnp.where(self._real(i), 0.0, EMPTY) for i, k in zip(tokens, keys, strict=True)]
 
     def decay(self, token: int):
         """w, but 0 for padding."""

@@ -19,6 +19,7 @@ floor is 5.
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.mosaic_gpu_tiles import launch
 from pallas_kernels.wkv4.mosaic_gpu import first_sums, forward, names_of, save_sums, start_operands, step, write
@@ -39,6 +40,9 @@ from pallas_kernels.wkv4.sums import LOG2_E, Sums, before_token
 
 STAGES, GRADIENT_STAGES = 2, 3
 """Slots of the rings: as many as leave room for the blocks that the registers of a multiprocessor hold, 4 and 2."""
+
+PARTS = [range(last, last - 4, -1) for last in range(CHUNK - 1, 0, -4)]
+"""Tokens whose inputs are in registers at once: no load moves over the barriers between them."""
 
 
 def backward(k, v, w, u, keep, state, saved, last_max, dy, dstate, *, interpret=None):
@@ -104,10 +108,13 @@ def _gradients(given: Inputs, own, end: Wkv4State | None, *, interpret) -> dict[
             later = block.joined(later, r.own, last - block.piece, lambda i: last - i, first_own=1)
 
         def chunk(number, tokens, carry):
-            outputs, carry = _chunk(tokens, *carry)
-            for i, (dk, dv) in enumerate(outputs):
-                for ref, x in ((r.dk, dk), (r.dv, dv)):
-                    ref[block.batch, number * CHUNK + i, block.channels] = x.astype(ref.dtype)
+            sums = _sums_before(tokens)
+            for some in PARTS:
+                plgpu.commit_smem()
+                outputs, carry = _back_through(tokens, some, sums, *carry)
+                for i, (dk, dv) in zip(some, outputs, strict=True):
+                    for ref, x in ((r.dk, dk), (r.dv, dv)):
+                        ref[block.batch, number * CHUNK + i, block.channels] = x.astype(ref.dtype)
             return carry
 
         later, dw, du = block.scan(chunk, (later, full(0.0), full(0.0)))
@@ -130,18 +137,22 @@ def _gradients(given: Inputs, own, end: Wkv4State | None, *, interpret) -> dict[
     )  # fmt: skip
 
 
-def _chunk(tokens: Tokens, later: Sums, dw, du) -> tuple[list, tuple]:
-    """dk and dv of the tokens of a chunk, and the cotangents before it, dw and du with its terms."""
-    keys, values, sums = tokens.keys(), tokens.load("v"), [tokens.border()]
-    for i, (key, value) in enumerate(zip(keys[:-1], values[:-1], strict=True)):
+def _sums_before(tokens: Tokens) -> list[Sums]:
+    """The sums before every token of a chunk."""
+    sums, written = [tokens.border()], range(CHUNK - 1)
+    for i, key, value in zip(written, tokens.keys(written), tokens.load("v", written), strict=True):
         before = sums[i]._replace(top=tokens.reset(sums[i].top, i))
         sums.append(write(tokens, i, before, key, value))
-    outputs, douts = [], tokens.load("dy")
-    for i in reversed(range(CHUNK)):
+    return sums
+
+
+def _back_through(tokens: Tokens, some: range, sums: list[Sums], later: Sums, dw, du) -> tuple[list, tuple]:
+    """dk and dv of tokens, the last one first, and the cotangents before them, dw and du with their terms."""
+    outputs, arrays = [], (tokens.keys(some), tokens.load("v", some), tokens.load("dy", some))
+    for i, key, value, dy in zip(some, *arrays, strict=True):
         before = sums[i]._replace(top=tokens.reset(sums[i].top, i))
-        arrays = keys[i], values[i], douts[i]
-        dk, dv, later, terms = before_token(before, later, *arrays, u=tokens.block.u, w=tokens.decay(i))
+        dk, dv, later, terms = before_token(before, later, key, value, dy, u=tokens.block.u, w=tokens.decay(i))
         later = later._replace(top=tokens.reset(later.top, i))
         dw, du = dw - tokens.but_padding(terms[0], i), du + terms[1]
-        outputs.insert(0, (dk, dv))
+        outputs.append((dk, dv))
     return outputs, (later, dw, du)
