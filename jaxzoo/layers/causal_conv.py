@@ -6,7 +6,8 @@ before the first token. Short and long filters share it. Rows of packed document
 `segment_ids`; nothing crosses from one document to the next.
 
 Up to `MAX_DIRECT_TAPS` taps the sum is taken as it stands, by shifted adds; beyond by Fourier transforms long
-enough that nothing wraps around. Packed documents take the masked forms of `packed_conv.py`.
+enough that nothing wraps around, or on a CPU, for up to `MAX_MATRIX_TOKENS` tokens, by a matrix per channel.
+Packed documents take the masked forms of `packed_conv.py`.
 """
 
 import math
@@ -15,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import lax
 from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
@@ -27,8 +29,10 @@ from jaxzoo.sharding import sequence_devices
 MAX_DIRECT_TAPS = 8
 """Widest filter that is applied by shifted adds. Forward and backward pass on two CPU cores at (b, t, d) =
 (64, 256, 64), shifted adds against Fourier transform, in ms: w=3: 1.0, 3.5; w=8: 5, 7; w=16: 27, 8;
-w=32: 40, 6. A (t, t) Toeplitz matmul for each channel beat the transform by less than 1.5 for t = w up to
-128 and was at least four times slower from t = 256 on; XLA's own depthwise convolution was slower still."""
+w=32: 40, 6. XLA's own depthwise convolution was slower still."""
+MAX_MATRIX_TOKENS = 64
+"""Longest sequence that a CPU multiplies by Toeplitz matrices. Forward and backward pass at (64, t, 64), in CPU ms,
+transform against matrices: t=16: 0.86, 0.40; t=32: 1.7, 1.0; t=64: 4.6, 3.0; t=128: 9.8, 10.7."""
 
 
 def causal_conv(
@@ -90,6 +94,8 @@ def whole_conv(
     n_taps, t = taps.shape[0], x.shape[1]
     if segment_ids is not None:
         return packed_conv(x, taps, segment_ids)
+    if n_taps > MAX_DIRECT_TAPS and history is None and 0 < t <= MAX_MATRIX_TOKENS:
+        return lax.platform_dependent(x, taps, cpu=_matrix_conv, default=_fourier_conv)
     if n_taps > MAX_DIRECT_TAPS:
         return _fourier_conv(x, taps, history)
     signal, taps = x.astype(jnp.float32), taps.astype(jnp.float32)
@@ -159,7 +165,19 @@ def uniform_parameter(
     return parameter(jax.random.uniform(rngs.params(), shape, jnp.float32, -bound, bound), axes, **traits)
 
 
-def _fourier_conv(x: jax.Array, taps: jax.Array, history: jax.Array | None) -> jax.Array:
+def _matrix_conv(x: jax.Array, taps: jax.Array) -> jax.Array:
+    """The sums as products with a Toeplitz matrix per channel, whose entry (i, j) is the tap i - j."""
+    t, (n_taps, d) = x.shape[1], taps[: x.shape[1]].shape
+    taps = taps[:t].astype(jnp.float32)
+    # Row i is row 0 shifted i times: repeated rows of 2 t numbers, read as rows of 2 t - 1.
+    first = jnp.concatenate([taps[:1], jnp.zeros((2 * t - n_taps, d)), taps[:0:-1]]).T
+    repeated = jnp.broadcast_to(first[:, None], (d, t, 2 * t)).reshape(d, -1)
+    matrices = repeated[:, : t * (2 * t - 1)].reshape(d, t, -1)[:, :, :t]
+    y = jnp.einsum("bjd,dij->dbi", x.astype(jnp.float32), matrices, precision=lax.Precision.HIGHEST)
+    return y.transpose(1, 2, 0).astype(x.dtype)
+
+
+def _fourier_conv(x: jax.Array, taps: jax.Array, history: jax.Array | None = None) -> jax.Array:
     t = x.shape[1]
     if t == 0:
         return x

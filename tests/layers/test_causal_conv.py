@@ -9,6 +9,7 @@ import pytest
 
 from jaxzoo.layers.causal_conv import (
     MAX_DIRECT_TAPS,
+    MAX_MATRIX_TOKENS,
     causal_conv,
     causal_conv_step,
     conv_flops,
@@ -47,7 +48,7 @@ def in_float32(arrays):
 WIDTHS = [1, 3, MAX_DIRECT_TAPS, MAX_DIRECT_TAPS + 1, 23]
 
 
-CORE = [*((31, w, w > 5) for w in WIDTHS), (31, 23, False)]
+CORE = [*((31, w, w > 5) for w in WIDTHS), *((t, 23, False) for t in (10, 31, MAX_MATRIX_TOKENS + 1))]
 ALL = itertools.product((0, 1, 5, 31), WIDTHS, (False, True))
 
 
@@ -65,17 +66,19 @@ def test_values(t, w, with_history):
     np.testing.assert_allclose(y, truth(x, taps, history), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("w", [3, 23])
-def test_gradients(w):
+@pytest.mark.parametrize(("t", "w", "with_history"), [(9, 3, True), (9, 23, True), (9, 12, False), (27, 23, False)])
+def test_gradients(t, w, with_history):
     """Kills a gradient that misses the history or the unused taps. The output is linear in each argument, so
     the difference that one entry makes is its exact derivative."""
-    arrays = make_inputs(9, w)
+    arrays = make_inputs(t, w)
+    if not with_history:
+        arrays[2][:] = 0.0
     rng = np.random.default_rng(1)
     cotangent = rng.normal(size=arrays[0].shape)
-    gradients = jax.jit(jax.grad(lambda *a: jnp.vdot(causal_conv(*a), np.float32(cotangent)), (0, 1, 2)))(
-        *in_float32(arrays)
-    )
-    for index in range(3):
+    given = range(2 + with_history)
+    loss = lambda *a: jnp.vdot(causal_conv(*a), np.float32(cotangent))  # noqa: E731
+    gradients = jax.jit(jax.grad(loss, given))(*in_float32(arrays)[: len(given)])
+    for index in given:
         expected = np.zeros_like(arrays[index])
         for entry in np.ndindex(expected.shape):
             moved = [np.copy(a) for a in arrays]
@@ -84,13 +87,14 @@ def test_gradients(w):
         np.testing.assert_allclose(gradients[index], expected, rtol=0, atol=1e-4)
 
 
-def test_taps_beyond_the_length_leak_nothing():
+@pytest.mark.parametrize("t", [7, MAX_MATRIX_TOKENS + 6])
+def test_taps_beyond_the_length_leak_nothing(t):
     """Kills a transform too short for its taps: huge late taps reach back before the first token, not to the
     end."""
-    x, _, _ = in_float32(make_inputs(7, 23))
-    taps = np.zeros((23, D), np.float32)
-    taps[7:] = 1e4
-    np.testing.assert_allclose(CONV(x, taps), np.zeros((B, 7, D)), atol=1e-5)
+    x, _, _ = in_float32(make_inputs(t, t + 16))
+    taps = np.zeros((t + 16, D), np.float32)
+    taps[t:] = 1e4
+    np.testing.assert_allclose(CONV(x, taps), np.zeros((B, t, D)), atol=1e-5)
 
 
 @pytest.mark.parametrize("w", [1, 3, 23])
