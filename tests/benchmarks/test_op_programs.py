@@ -11,13 +11,20 @@ KEPT = op_programs.BenchmarkConfig().out
 
 
 @pytest.mark.full
-def test_launches_and_bytes_are_those_of_the_table(tmp_path):
+@pytest.mark.parametrize(
+    ("options", "n_programs"),
+    [
+        (["--ops", "taylor", "RG-LRU", "--passes", "forward"], 2),
+        (["--ops", "delta_rule", "wkv4", "selective", "--kernels", "--passes", "forward_backward"], 6),
+    ],
+)
+def test_launches_and_bytes_are_those_of_the_table(tmp_path, options, n_programs):
     """Kills: a scan over chunks on a GPU, an array more between kernels, a table of another version."""
     needs("h100")
     out = tmp_path / "programs.json"
-    op_programs.main(["--ops", "taylor", "RG-LRU", "--passes", "forward", "--out", str(out)])
+    op_programs.main([*options, "--out", str(out)])
     found, kept = json.loads(out.read_text()), json.loads(KEPT.read_text())
-    assert len(found) == 2
+    assert len(found) == n_programs
     for name, row in found.items():
         assert row["launches"] <= 1.1 * kept[name]["launches"], name
         assert row["bytes"] == pytest.approx(kept[name]["bytes"], rel=0.05), name
