@@ -145,7 +145,7 @@ def push_history(history: Float[Array, "b w-1 d"], x: Float[Array, "b t d"]) -> 
 def conv_flops(n_taps: int, length: int) -> float:
     """Operations per token and channel of `causal_conv` without history: `2 w`, or, over `length` tokens, a
     real transform there and one back (`2.5 L log2 L` each) and the product of the spectra (`3 L`); the
-    filter's own transform serves the whole batch and is left out.
+    filter's own transform serves the whole batch and is left out. The same for the matrices of a CPU.
 
     Packed documents cost a long filter more: about 2.4 times as much at `w = L = 1024`, in proportion to the
     logarithm of the smaller of `w` and `L`. They cost a short one no more.

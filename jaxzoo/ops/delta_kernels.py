@@ -10,7 +10,9 @@ keys and values; the outputs are those of `gated_linear_attention` for q, k, V'.
 channel of keys wider than 64: with rows of the identity as values, and a state that is emptied before every chunk, its
 outputs are the decayed products of keys.
 
-Documents are decays of 0. What lies between kernels has the dtype of v.
+Documents are decays of 0. What lies between kernels has the dtype of v, A of wider keys too: rounded to bfloat16 it
+changes the inverse by 0.001 (relative L2) with independent keys of length 1, by 0.01 where they nearly repeat, and by
+0.07 with beta up to 2 besides.
 """
 
 import functools

@@ -4,9 +4,9 @@ The four products of u and q with k and z share the decays, which `mosaic_gpu_le
 makes: at a level a row of M_1 is a query q or a key k, one of M_2 is u or z, by a binary digit of its number, times the
 decay to the middle of its block. So M_a M_b^T has products of both kinds of rows, and those below the diagonal count.
 
-u reads one token ago. It is moved up by one row, a product with a mask, and what it makes is moved down again: exactly,
-as the mask has one 1 in a row. The first row is in the last place meanwhile: it meets the state without a decay, and no
-token of the chunk.
+u reads the state before the decay of its token, which is the state after the token before. So u is shifted up by one
+row, by a product with a mask, and the results are shifted down again; this is exact, as each row of the mask has one 1.
+Meanwhile the first row stands in the last place: it meets the state without a decay, and no token of the chunk.
 """
 
 import functools

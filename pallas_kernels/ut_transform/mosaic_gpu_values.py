@@ -8,8 +8,8 @@ gradient of the values, read and write made of the keys in registers:
 and from these the gradients of keys, beta and decays. What the two kernels of gradients would hand on, 6 arrays of the
 size of the keys, and read and write, stay in the multiprocessor.
 
-Barriers as there. v + read S is stored in place of the values and dmix in place of dy: each warp has loaded what it
-writes over. `commit_smem` is between each store and the wgmma that reads it.
+Barriers as in `mosaic_gpu_vjp.py`. v + read S is stored in place of the values and dmix in place of dy: each warp has
+loaded what it writes over. `commit_smem` is between each store and the wgmma that reads it.
 """
 
 import jax.numpy as jnp
