@@ -28,7 +28,12 @@ NAMES = ("q", "k", "v", "u", "z", "log_decay")
 
 @pytest.mark.parametrize(
     ("t", "decay", "packed"),
-    [(LONG, "channel", True), slow(1, "channel", False), slow(CHUNK, "none", False), slow(23, "token", True)],
+    [
+        (LONG, "channel", True),
+        slow(1, "channel", False),
+        slow(CHUNK, "none", False),
+        slow(2 * CHUNK + 9, "token", True),
+    ],
 )
 def test_values_and_gradients(t, decay, packed):
     """Kills: a leak across documents, by the decay or by a removal that reads the state before it; a decay of tokens or
