@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pallas_kernels.verify.case import Case, Variant, relative_error, where_wron
 from pallas_kernels.verify.job import Job, batch_size, in_turn, probe
 from pallas_kernels.verify.page import case_lines, markdown, time_line
 from pallas_kernels.verify.times import predicted_ms
+from pallas_kernels.verify.truths import Truths
 
 DESCRIPTION = """Run every kernel against float64 on the host, smallest case first, each in a process of its own that is
 killed when it hangs, then time the headline shapes. Later cases compile while one runs. A report (FILE, and a page in
@@ -68,28 +70,31 @@ class Run:
 
     def cases(self) -> None:
         """Runs every case; those that no time is left for, or no device, are marked as not run."""
-        cases = importlib.import_module(self._args.cases).CASES[self._platform]
+        cases = self._chosen(importlib.import_module(self._args.cases).CASES, lambda case: case.name.split()[0])
         found = self.report["cases"]  # complete from the start: a report of a run that is killed certifies nothing else
-        found += [{"case": case.name, "status": "not run", "message": "the run was stopped"} for case in cases]
-        with contextlib.closing(in_turn(self._job, len(cases), self._platform)) as jobs:
-            for index, case in enumerate(cases):
+        found += [{"case": case.name, "status": "not run", "message": "the run was stopped"} for case in cases.values()]
+        places = list(cases)
+        jobs = in_turn(lambda i: self._job(places[i]), len(places), self._platform)
+        truths = Truths(list(cases.values()), self._args.seed)
+        with contextlib.closing(jobs), contextlib.closing(truths):
+            for i, (index, case) in enumerate(cases.items()):
                 if self._over():
                     result = {"status": "not run", "message": self._why_not()}
                 else:
-                    result = self._check(case, index, next(jobs))
+                    result = self._check(case, index, next(jobs), truths.of(i))
                     self._lost = result["status"] in ("timeout", "failed") and probe() is None
-                found[index] = {"case": case.name, **result}
+                found[i] = {"case": case.name, **result}
                 self._save()
-                print("\n".join(case_lines(found[index])), flush=True)
+                print("\n".join(case_lines(found[i])), flush=True)
 
     def times(self) -> None:
         """Times every call alone, of those that compiled side by side; kernels that are not right are left out."""
         failed = {tuple(x["case"].split()[:3]) for x in self.report["cases"] if x["status"] != "ok"}
         module = self._args.times
-        calls = importlib.import_module(module).TIMES[self._platform]
-        size = batch_size(self._platform)
-        for start in range(0, len(calls), size):
-            batch = {i: calls[i] for i in range(start, min(start + size, len(calls)))}
+        calls = self._chosen(importlib.import_module(module).TIMES, lambda call: call.op)
+        places, size = list(calls), batch_size(self._platform)
+        for start in range(0, len(places), size):
+            batch = {i: calls[i] for i in places[start : start + size]}
             right = [i for i, x in batch.items() if not failed & _passes(x) and not self._over()]
             jobs = {i: Job(module, ("TIMES", self._platform, i), {}) for i in right}
             for job in jobs.values():
@@ -99,6 +104,11 @@ class Run:
                 self.report["times"].append(row)
                 self._save()
                 print(time_line(row), flush=True)
+
+    def _chosen(self, lists: Any, op: Callable[[Any], str]) -> dict[int, Any]:
+        """Entries of the platform's list whose op was asked for, by their place in it."""
+        ops = self._args.ops
+        return {i: x for i, x in enumerate(lists[self._platform]) if ops is None or op(x) in ops}
 
     def _timed(self, call: Any, job: Job | None) -> dict[str, Any]:
         """Status and times of a compiled call; without a job, why there is none."""
@@ -124,9 +134,8 @@ class Run:
         options = {"seed": self._args.seed, "repeats": 0 if interpret else self._args.repeats, "variant": variant}
         return Job(self._args.cases, ("CASES", self._platform, index), options, environment)
 
-    def _check(self, case: Case, index: int, job: Job) -> dict[str, Any]:
+    def _check(self, case: Case, index: int, job: Job, truth: list[np.ndarray]) -> dict[str, Any]:
         """Status, errors by output, and for a wrong case the place and what barriers or a single segment change."""
-        truth = case.truth(case.inputs(self._args.seed))  # other processes compile meanwhile
         result, found = _compared(case, truth, *job.result(self._args.timeout))
         if result["status"] == "wrong":
             assert found is not None
@@ -213,6 +222,10 @@ def _hardware() -> dict[str, str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m pallas_kernels.verify", description=DESCRIPTION, epilog=EXIT)
+    parser.add_argument(
+        "--ops", nargs="+", choices=OPS, metavar="OP",
+        help=f"verify, time and certify these alone, of {', '.join(OPS)}; default: all",
+    )  # fmt: skip
     parser.add_argument("--minutes", type=float, default=15.0, help="time after which no case starts; default: 15")
     parser.add_argument(
         "--out", type=Path, default=Path("verify.json"), metavar="FILE", help="report; default: verify.json"

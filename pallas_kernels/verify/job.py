@@ -35,7 +35,7 @@ ENVIRONMENT = {
 """Environment of the processes by platform: several of them share the memory of a GPU."""
 KEPT_LINES = 40
 """Lines of a failed process that the report keeps."""
-MOST_AHEAD = {"cpu": 16, "gpu": 8, "tpu": 0}
+MOST_AHEAD = {"cpu": 16, "gpu": 12, "tpu": 0}
 """Processes that compile while another one runs; a TPU belongs to one process."""
 
 

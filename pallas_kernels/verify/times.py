@@ -41,7 +41,7 @@ class TimedCall:
     group: str
     index: int
     implementation: str
-    seconds: float = 1.0
+    seconds: float = 0.3
     """Time to measure for."""
 
     @property
