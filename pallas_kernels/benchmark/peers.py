@@ -27,7 +27,7 @@ Found = tuple[list[Candidate], list[str], dict[str, str]]
 
 def flash_linear_attention(paths: list[str], platform: str) -> Found:
     """Its Taylor attention, from the first of `paths` that holds `fla/ops/based`."""
-    return _of_fla(
+    return of_flash_linear_attention(
         paths,
         platform,
         {f"fla_{name.removesuffix('_based')}": ("based", lambda workload, run: run, name) for name in BASED},
@@ -46,10 +46,10 @@ def gated_flash_linear_attention(paths: list[str], platform: str) -> Found:
         "fla_simple_gla": ("simple_gla", functools.partial(forward, decay="head"), "chunk_simple_gla"),
         "fla_gla": ("gla", functools.partial(forward, decay="channel"), "chunk_gla"),
     }
-    return _of_fla(paths, platform, gated)
+    return of_flash_linear_attention(paths, platform, gated)
 
 
-def _of_fla(paths: list[str], platform: str, wanted: dict[str, tuple[str, Callable, str]]) -> Found:
+def of_flash_linear_attention(paths: list[str], platform: str, wanted: dict[str, tuple[str, Callable, str]]) -> Found:
     """Candidates by name: a package of `fla/ops`, the call that makes the function of the inputs, and its function."""
     if not paths:
         return [], [], {}
@@ -60,6 +60,8 @@ def _of_fla(paths: list[str], platform: str, wanted: dict[str, tuple[str, Callab
     if missing:
         return [], [missing], {}
     found = []
+    for package in ("fla", "fla.modules"):  # some ops need a module of the latter, which loads every layer
+        _stub(roots[0], package)
     for name, (part, forward, function) in wanted.items():
         try:
             run = getattr(import_part(roots[0], "fla", ("ops",), part), function)
@@ -90,13 +92,18 @@ def import_part(root: Path, package: str, parents: tuple[str, ...], part: str) -
     """package.parents.part from the checkout at `root`, without running the `__init__` of package and parents."""
     names = [".".join([package, *parents[:i]]) for i in range(len(parents) + 1)]
     for name in names:
-        if name in sys.modules:
-            continue
-        stub = types.ModuleType(name)
-        stub.__path__ = [str(root.joinpath(*name.split(".")))]
-        vars(stub)["__version__"] = "unknown"
-        sys.modules[name] = stub
+        _stub(root, name)
     return importlib.import_module(f"{names[-1]}.{part}")
+
+
+def _stub(root: Path, package: str) -> None:
+    """An empty module where a package is not imported yet, so that its folders are found and it runs nothing."""
+    if package in sys.modules:
+        return
+    stub = types.ModuleType(package)
+    stub.__path__ = [str(root.joinpath(*package.split(".")))]
+    vars(stub)["__version__"] = "unknown"
+    sys.modules[package] = stub
 
 
 def torch_candidate(name: str, forward: Callable[[Workload], Callable]) -> Candidate:

@@ -37,13 +37,23 @@ def prepared_case(case: Case, options: dict[str, Any]) -> Callable[[], dict[str,
     run = case.compiled(case.inputs(options["seed"]), Variant(**options["variant"]))
 
     def repeated():
-        first = [np.asarray(x) for x in run()]
-        repeats = ([np.asarray(x) for x in run()] for _ in range(options["repeats"]))
-        changed = sum(any(x.tobytes() != y.tobytes() for x, y in zip(first, again, strict=True)) for again in repeats)
-        outputs = {str(i): x.astype(np.float64) for i, x in enumerate(case.checked(first))}
+        first = run()
+        repeats = (run() for _ in range(options["repeats"]))
+        changed = sum(any(map(_differ, first, again)) for again in repeats)
+        outputs = {str(i): x.astype(np.float64) for i, x in enumerate(case.checked([np.asarray(x) for x in first]))}
         return outputs | {"changed": changed}
 
     return repeated
+
+
+def _differ(x: Any, y: Any) -> bool:
+    """Whether any bit of two arrays of NumPy or JAX differs; the latter are compared on their device."""
+    if isinstance(x, np.ndarray):
+        return x.tobytes() != y.tobytes()
+    import jax
+
+    bits = [jax.lax.bitcast_convert_type(array, f"uint{8 * x.dtype.itemsize}") for array in (x, y)]
+    return bool((bits[0] != bits[1]).any())
 
 
 if __name__ == "__main__":

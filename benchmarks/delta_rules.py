@@ -1,0 +1,206 @@
+"""Delta rules on a GPU: kernels, XLA and flash-linear-attention, forward and with all gradients, in one run.
+
+`python -m benchmarks.delta_rules --peers ../flash-linear-attention`; see `--help`. 4 rows of 8,192 tokens, 16 heads of
+64 keys and values, bfloat16 with float32 decays. Every candidate is compared with the recurrence, token by token in
+float64, before it is timed. The floor is every input read and every output written once; with backward, inputs and
+cotangent in, output and gradients out once more.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import tyro
+
+from jaxzoo.ops.delta_rule import Removal, delta_rule
+from pallas_kernels import certificates
+from pallas_kernels.benchmark import ceilings, environment, peers, report, run
+from pallas_kernels.benchmark.candidates import Candidate
+from pallas_kernels.delta_chunks import reference
+from pallas_kernels.delta_chunks.problem import GeneralProblem
+from pallas_kernels.workload import Kind, Workload
+
+RULES = {
+    "no_decay": ("delta_rule", "chunk_delta_rule"),
+    "decay_per_token": ("gated_delta_rule", "chunk_gated_delta_rule"),
+    "decay_per_channel": ("kda", "chunk_kda"),
+    "general": ("rwkv7", "chunk_rwkv7"),
+}
+"""Package and function of flash-linear-attention by rule."""
+KINDS: tuple[Kind, ...] = ("forward", "forward_backward")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BenchmarkConfig:
+    """What is measured; on an H100 the whole takes two to four minutes, compilers included."""
+
+    rules: tuple[str, ...] = tuple(RULES)
+    """Rules by name."""
+    peers: tuple[str, ...] = ()
+    """Checkouts of flash-linear-attention."""
+    b: int = 4
+    """Rows."""
+    t: int = 8192
+    """Tokens of a row."""
+    h: int = 16
+    """Heads."""
+    width: int = 64
+    """Channels of keys and values."""
+    seconds: float = 0.3
+    """Seconds of timing per row."""
+    out: Path = Path("benchmarks/results")
+    """Folder of the result."""
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.rules if name not in RULES]
+        if unknown:
+            raise SystemExit(f"benchmarks.delta_rules: --rules {' '.join(unknown)} must be among {', '.join(RULES)}")
+
+
+class Rules:
+    """See `candidates.Op`; the competitors of `delta_rule`."""
+
+    def candidates(self, platform: str) -> list[Candidate]:
+        del platform
+        return [
+            Candidate(name=name, build=lambda workload, name=name: workload.build(name)) for name in ("kernels", "xla")
+        ]
+
+    def default_names(self, platform: str) -> tuple[str, ...]:
+        return tuple(candidate.name for candidate in self.candidates(platform))
+
+    def peers(self, paths: list[str], platform: str):
+        wanted = {f"fla_{function}": (part, _fla(name), function) for name, (part, function) in RULES.items()}
+        return peers.of_flash_linear_attention(paths, platform, wanted)
+
+    def truth(self, workload: Workload, inputs: Any) -> Any:
+        f = _as_general(workload.name)
+        if workload.kind == "forward":
+            return f(*inputs)
+        *arrays, dy = inputs
+        y, pull_back = jax.vjp(f, *arrays)
+        return y, pull_back(dy)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measures, prints and writes, as the command line `argv` (None: the process's own) says."""
+    config = tyro.cli(BenchmarkConfig, args=argv)
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch takes its memory next to JAX
+    op, platform = Rules(), jax.default_backend()
+    found, notes, versions = op.peers(list(config.peers), platform)
+    about = environment.describe()
+    about["versions"] |= versions
+    settings = run.Settings(seconds=config.seconds, repeats=10, seeds=2, trace=platform == "gpu")
+    rows: list[dict] = []
+    result = {
+        "op": "delta_rule", **about, "commit": environment.git_commit(Path(__file__).parents[1]),
+        "settings": dataclasses.asdict(settings), "notes": notes, "rows": rows,
+        "ceilings": dataclasses.asdict(ceilings.measure(platform, seconds=config.seconds, repeats=10)),
+    }  # fmt: skip
+    path = config.out / f"delta_rule-{environment.slug(about['device'])}-{about['date']}.json"
+    workloads = [workload(name, kind, config) for name in config.rules for kind in KINDS]
+    cases = [run.Case(workload=w, groups=("rules",)) for w in workloads]
+    measured = ceilings.Ceilings(**result["ceilings"])
+    for i, row in run.all_rows(cases, [*op.candidates(platform), *found], op, measured, settings):
+        print(f"[{i + 1}/{len(cases)}] {report.progress(row)}", flush=True)
+        if row["status"] != "refused":
+            rows.append(row)
+            report.save(result, path)
+    print(report.markdown(result))
+    print(path)
+
+
+def workload(name: str, kind: Kind, config: BenchmarkConfig) -> Workload:
+    """One rule and pass at the sizes of `config`."""
+    size: dict[str, int] = {"b": config.b, "t": config.t, "h": config.h, "k": config.width, "v": config.width}
+
+    def inputs(seed: int) -> tuple:
+        arrays = inputs_of(name, GeneralProblem(**size, dtype=jnp.bfloat16), seed)
+        if kind == "forward":
+            return arrays
+        return *arrays, jax.random.normal(jax.random.key(seed + 1), arrays[2].shape, arrays[2].dtype)
+
+    shapes = jax.eval_shape(lambda: inputs(0))
+    arrays = shapes if kind == "forward" else shapes[:-1]
+    read = sum(x.size * x.dtype.itemsize for x in arrays)
+    y = arrays[2].size * arrays[2].dtype.itemsize
+    n_bytes = read + y + (0 if kind == "forward" else 2 * read + y)
+    sizes: dict[str, int | str] = {**size, "dtype": "bfloat16"}
+    return Workload(
+        op="delta_rule", name=name, kind=kind, sizes=sizes, build=lambda choice: _jax(name, kind, choice),
+        inputs=inputs, flops=0.0, bytes=float(n_bytes),
+    )  # fmt: skip
+
+
+def inputs_of(name: str, problem: GeneralProblem, seed: int) -> tuple:
+    """q, k of length 1, v, rates in [0, 1] or removals, and log decays where the rule has them."""
+    q, k, v, u, z, log_decay = problem.inputs(seed)
+    if name == "general":
+        return q, k, v, u, z, log_decay
+    beta = jax.random.uniform(jax.random.key(seed + 2), k.shape[:3]).astype(k.dtype)
+    decays = {"no_decay": (), "decay_per_token": (log_decay[..., 0],), "decay_per_channel": (log_decay,)}[name]
+    return q, u, v, beta, *decays
+
+
+def _rule(name: str, q, k, v, *rest):
+    if name == "general":
+        u, z, log_decay = rest
+        return delta_rule(q, k, v, removal=Removal(u, z), log_decay=log_decay)[0]
+    beta, *decay = rest
+    return delta_rule(q, k, v, beta=beta, log_decay=decay[0] if decay else None)[0]
+
+
+def _jax(name: str, kind: Kind, choice: str | None) -> Callable:
+    """The function of the inputs, traced for kernels or without."""
+
+    def forward(*arrays):
+        return _rule(name, *arrays)
+
+    def traced(*arrays):
+        with certificates.using("all" if choice == "kernels" else ""):
+            if kind == "forward":
+                return forward(*arrays)
+            *inputs, dy = arrays
+            y, pull_back = jax.vjp(forward, *inputs)
+            return y, pull_back(dy)
+
+    return traced
+
+
+def _as_general(name: str) -> Callable:
+    """The rule as the recurrence of its general form: beta k (v - (a k)^T S) added to a S."""
+
+    def of_delta_rule(q, k, v, beta, *decay):
+        zeros = jnp.zeros(k.shape, v.dtype)
+        log_decay = zeros if not decay else decay[0] + zeros if decay[0].ndim == 4 else decay[0][..., None] + zeros
+        write = beta[..., None] * k
+        return reference.general_in_blocks(q, write, v, jnp.exp(log_decay) * k, -write, log_decay)[0]
+
+    return (lambda *x: reference.general_in_blocks(*x)[0]) if name == "general" else of_delta_rule
+
+
+def _fla(name: str) -> Callable:
+    """The call of a peer's function, for its own rule alone; it takes our scale, 1."""
+
+    def forward(workload: Workload, run: Callable) -> Callable:
+        if workload.name != name:
+            raise NotImplementedError(f"this function computes the rule {name}")
+
+        def call(q, k, v, *rest):
+            if name == "general":
+                u, z, log_decay = rest
+                return run(q, log_decay, k, v, u, z, scale=1.0)[0]
+            beta, *decay = rest
+            return run(q, k, v, *decay, beta, scale=1.0)[0]
+
+        return call
+
+    return forward
+
+
+if __name__ == "__main__":
+    main()

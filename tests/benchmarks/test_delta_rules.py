@@ -1,0 +1,51 @@
+"""Delta rules next to public ones: a rule is measured on a CPU, and a peer gets each array by its own name."""
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks import delta_rules
+from pallas_kernels.workload import Workload
+
+SMALL = ["--b", "1", "--t", "70", "--h", "2", "--width", "8"]
+
+
+@pytest.mark.full
+def test_the_command_checks_and_times(tmp_path, capsys):
+    """Kills a rule with the wrong arrays, a truth of another rule, and rows that are lost."""
+    delta_rules.main([*SMALL, "--seconds", "0.01", "--out", str(tmp_path), "--rules", "decay_per_token"])
+    (file,) = tmp_path.glob("delta_rule-*.json")
+    rows = json.loads(file.read_text())["rows"]
+    assert len(rows) == 2 * 2
+    assert {row["status"] for row in rows} == {"ok"}
+    assert max(row["error"] for row in rows) < 4e-3
+    assert "decay_per_token forward + backward, xla: " in capsys.readouterr().out
+
+
+def test_an_unknown_rule_is_one_line():
+    with pytest.raises(SystemExit, match=r"--rules kda must be among no_decay, .*general"):
+        delta_rules.main(["--rules", "kda"])
+
+
+@pytest.mark.parametrize("name", delta_rules.RULES)
+def test_peers_get_every_array_by_its_name(name):
+    """Kills a log decay in the place of the rates, and removals that are swapped."""
+
+    def rwkv7(r, w, k, v, a, b, scale):
+        return (r, k, v, a, b, w, scale), None
+
+    def delta(q, k, v, beta, scale):
+        return (q, k, v, beta, scale), None
+
+    def gated(q, k, v, g, beta, scale):
+        return (q, k, v, beta, g, scale), None
+
+    peer = {"general": rwkv7, "no_decay": delta}.get(name, gated)
+    config = delta_rules.BenchmarkConfig(b=1, t=4, h=2, width=3)
+    workload: Workload = delta_rules.workload(name, "forward", config)
+    inputs = workload.inputs(0)
+    *found, scale = delta_rules._fla(name)(workload, peer)(*inputs)
+    assert scale == 1.0
+    for given, expected in zip(found, inputs, strict=True):
+        np.testing.assert_array_equal(given, expected)
