@@ -74,9 +74,9 @@ def _mosaic_gpu_forward(x, beta, log_decay, options, *, interpret=None):
 
 def _mosaic_gpu_backward(x, beta, log_decay, *cotangents, options, interpret=None):
     del options
-    from pallas_kernels.ut_transform import mosaic_gpu_channel, mosaic_gpu_vjp
+    from pallas_kernels.ut_transform import mosaic_gpu_channel_vjp, mosaic_gpu_vjp
 
-    kernels = mosaic_gpu_vjp if log_decay is None or log_decay.ndim == 3 else mosaic_gpu_channel
+    kernels = mosaic_gpu_vjp if log_decay is None or log_decay.ndim == 3 else mosaic_gpu_channel_vjp
     return kernels.backward(x, beta, log_decay, *cotangents, interpret=interpret)
 
 

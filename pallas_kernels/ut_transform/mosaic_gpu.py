@@ -71,11 +71,12 @@ class Array(NamedTuple):
         return [((*at, head * self.width + i), shared.at[i]) for i in range(self.width)]
 
     def _half(self, i: int, batch, head, chunk, shared):
-        """Of 64 tokens, or of the first rows of a tile."""
+        """Of 64 tokens or rows, or of the first rows of a tile."""
         columns = pl.ds(i * HALF, HALF)
         if len(self.value.shape) == 5:
-            rows = pl.ds(0, self.value.shape[3])
-            return (batch, chunk, head, rows, columns), shared.at[i, rows]
+            count = self.value.shape[3]
+            rows = pl.ds(0, count)
+            return (batch, chunk, head, rows, columns), shared.at[i] if count == CHUNK else shared.at[i, rows]
         return (batch, pl.ds(chunk * CHUNK, CHUNK), head, columns), shared.at[i]
 
 
@@ -96,7 +97,7 @@ def like(x: Array, dtype: Any = None) -> Array:
 
 def by_chunk(
     name: str, chunk, inputs: dict[str, Array | None], outputs: dict[str, Array], scratch: dict, *, sizes, stages: int,
-    in_place: tuple[str, ...] = (), interpret,
+    in_place: tuple[str, ...] = (), places: dict[str, Callable] | None = None, interpret,
 ):  # fmt: skip
     """Runs chunk(c) for every chunk of every row and head, with c an `InChunk`; returns the outputs.
 
@@ -105,11 +106,15 @@ def by_chunk(
       stages: chunks in shared memory.
       in_place: names of inputs, in whose place in shared memory the output of that name with a d is staged. stages is
         1, and the next chunk is loaded when its copy has been read.
+      places: name of scratch, or of what the inverse takes, that has a place in other shared memory -> a function of
+        the references to it.
     """
     b, h, n = sizes
-    given = {key: x for key, x in inputs.items() if x is not None}
+    given, places = {key: x for key, x in inputs.items() if x is not None}, places or {}
 
     def body(r):
+        for key, place in places.items():
+            setattr(r, key, place(r))
         first = lax.axis_index("piece") * PIECE
         count = jnp.minimum(n - first, PIECE)
         for turn in range(2):
@@ -154,6 +159,7 @@ def by_chunk(
     staged = {key: x for key, x in outputs.items() if key.removeprefix("d") not in in_place}
     memory = {f"{key}_s": x.shared(stages) for key, x in given.items()}
     memory |= {f"{key}_s": x.shared() for key, x in staged.items()} | scratch | mosaic_gpu_inverse.scratch(interpret)
+    memory = {key: x for key, x in memory.items() if key not in places}
     memory |= {"index_s": plgpu.SMEM((2, CHUNK), jnp.int32)}
     memory["full"] = plgpu.Barrier(num_arrivals=sum(x.copies for x in given.values()), num_barriers=stages)
     if interpret is not None:

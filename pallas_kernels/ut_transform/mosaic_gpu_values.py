@@ -19,7 +19,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.delta_chunks import mosaic_gpu as recurrence, mosaic_gpu_vjp as recurrence_vjp
 from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import CHUNK, load, tile
 from pallas_kernels.mosaic_gpu_tiles import rows_to
-from pallas_kernels.ut_transform import mosaic_gpu_channel, mosaic_gpu_vjp
+from pallas_kernels.ut_transform import mosaic_gpu_channel_values, mosaic_gpu_channel_vjp, mosaic_gpu_vjp
 from pallas_kernels.ut_transform.mosaic_gpu import Array, InChunk, arrays_of, by_chunk, tokens
 
 
@@ -32,18 +32,19 @@ def backward(k, v, beta, log_decay, keep, state, y, dy, dkeys, kept, *, interpre
     )
     dstate = None if state is None else dstate
     channel = log_decay is not None and log_decay.ndim == 4
-    if k.shape[3] == v.shape[3] == CHUNK and not channel:
-        dk, dbeta, ddecay = _gradients(k, v, beta, log_decay, y, dy, dv, dkeys, states, after, interpret)
+    if k.shape[3] == v.shape[3] == CHUNK:
+        gradients = mosaic_gpu_channel_values.gradients if channel else _gradients
+        dk, dbeta, ddecay = gradients(k, v, beta, log_decay, y, dy, dv, dkeys, states, after, interpret=interpret)
     else:
         found = recurrence_vjp.gradients(v, read, write, y, dy, dv, states, after, interpret=interpret)
         dread, dwrite, dmix, dkeep = found
-        dk, dbeta, ddecay = (mosaic_gpu_channel if channel else mosaic_gpu_vjp).backward(
+        dk, dbeta, ddecay = (mosaic_gpu_channel_vjp if channel else mosaic_gpu_vjp).backward(
             k, beta, log_decay, dmix, dread, dwrite, dkeep, dkeys, interpret=interpret
         )
     return dk, dv, dbeta, ddecay, dstate
 
 
-def _gradients(k, v, beta, log_decay, y, dy, dv, dkeys, states, after, interpret):
+def _gradients(k, v, beta, log_decay, y, dy, dv, dkeys, states, after, *, interpret):
     """dk, dbeta and the gradient of log decays, of keys and values of 64 channels."""
     sizes, inputs = arrays_of(k, beta, log_decay)
     arrays = {"values": v, "y": y, "dy": dy, "dvalues": dv, "dkeys": dkeys}

@@ -67,9 +67,10 @@ def _wkv() -> list[dict]:
 
 def _values() -> list[dict]:
     small = [{"t": 64}, {"t": 576, "decay": "token"}, {"t": 128, "k": 128, "v": 128, "decay": "token"}]
-    small += [{"t": 128, "decay": "channel"}]
+    channel = {"decay": "channel"}
+    small += [channel | x for x in ({"t": 128}, {"t": 192, "weak": True}, {"t": 576}, {"t": 64, "v": 128})]
     headline = {"t": 8192, "b": 4, "h": 16, "g": 16}
-    return [*small, headline, headline | {"decay": "token"}]
+    return [*small, headline, headline | {"decay": "token"}, headline | channel]
 
 
 def _ordered(implementation: str) -> list[KernelCase]:

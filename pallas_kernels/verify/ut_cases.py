@@ -107,16 +107,18 @@ class TransformCase(KernelCase):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ValuesCase(KernelCase):
-    """What tokens write, or all gradients."""
+    """What tokens write, or all gradients. weak: decays of which a chunk keeps more than half."""
 
     k: int = 64
     v: int = 64
     decay: Decay = "none"
+    weak: bool = False
 
     @property
     def name(self) -> str:
         kind = "backward" if self.backward else "forward"
         words = [f"t{self.t}", f"b{self.b}", f"h{self.h}", f"k{self.k}", f"v{self.v}", self.decay, self.dtype]
+        words += ["weak"] * self.weak
         return f"ut_transform {self.implementation} values {kind} {'_'.join(words)}"
 
     @property
@@ -128,6 +130,8 @@ class ValuesCase(KernelCase):
         rng = np.random.default_rng(seed)
         size = {"b": self.b, "t": self.t, "h": self.h, "k": self.k, "v": self.v, "decay": self.decay}
         given = [np.asarray(x, np.float64) for x in ValuesProblem(**size, dtype=self.dtype).inputs(seed)]
+        if self.weak:
+            given[3] = np.asarray(np.float32(0.03 * given[3]), np.float64)
         state = np.asarray(np.float32(rng.standard_normal((self.b, self.h, self.k, self.v))), np.float64)
         cotangents = [self.rounded(rng.standard_normal(x.shape)) for x in (given[1], given[0])]
         return [*given, state, *cotangents]

@@ -150,9 +150,28 @@ MUTANTS: list[Mutant] = [
         new='c.mma.product(c.tile("dy"), after',
         tests=(f"{UT_TESTS}/test_values.py",),
     ),
+    *planted(
+        f"{UT}/mosaic_gpu_channel_values.py",
+        f"{UT_TESTS}/test_values.py",
+        (
+            "UT transform, GPU, decay per channel: what is read from the state is added",
+            "for x in (-since, until))",
+            "for x in (since, until))",
+        ),
+        (
+            "UT transform, GPU, decay per channel: products with the first rows of a state",
+            'keys, rows = load(c.shared("x").at[half]), pl.ds(half * HALF, HALF)',
+            'keys, rows = load(c.shared("x").at[half]), pl.ds(0 * half, HALF)',
+        ),
+        (
+            "UT transform, GPU, decay per channel: the gradient of keep of the first channels",
+            "c.r.kept_s.at[pl.ds(half * HALF, HALF)]",
+            "c.r.kept_s.at[pl.ds(0 * half, HALF)]",
+        ),
+    ),
     Mutant(
         name="UT transform, GPU, decay per channel: slopes of keys that are those of queries",
-        path=f"{UT}/mosaic_gpu_channel.py",
+        path=f"{UT}/mosaic_gpu_channel_vjp.py",
         old="c.square.T[...] = dscores",
         new="c.square[...] = dscores",
         tests=(f"{UT_TESTS}/test_mosaic_gpu.py",),

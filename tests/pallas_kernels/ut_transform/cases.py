@@ -24,7 +24,7 @@ class Call:
     """0: scores."""
     chunk: int = 8
     decay: Decay = "none"
-    kind: Literal["random", "repeated", "documents", "strong", "no beta"] = "random"
+    kind: Literal["random", "repeated", "documents", "strong", "weak", "no beta"] = "random"
     dtype: str = "float32"
     seed: int = 0
 
@@ -32,7 +32,7 @@ class Call:
         """[keys or scores, beta, log decays] in float64, of numbers that their dtypes hold, or None.
 
         beta lies in [0, 2], 0 and 2 included. repeated: all keys of a head are nearly the same one, beta is nearly 2;
-        documents: of 5 tokens; strong: every third token decays by e^-30."""
+        documents: of 5 tokens; strong: every third token decays by e^-30; weak: a chunk keeps more than half."""
         rng = np.random.default_rng(self.seed)
         tokens = self.b, self.n * self.chunk, self.h
         if self.k == 0:
@@ -55,7 +55,7 @@ class Call:
             g[:, 3::5] = RESET
         if self.kind == "strong":
             g[:, 1::3] *= 100
-        return g
+        return g * 0.03 if self.kind == "weak" else g
 
     def cotangents(self) -> list[np.ndarray]:
         """Of mix, and of keys also of read, write, keep and the keys themselves."""

@@ -52,7 +52,11 @@ def case(n, **options):
     "call",
     [
         case(2, decay="token"),
+        case(2, decay="channel", kind="weak"),
         full(case(9, h=2, state=False)),
+        full(case(2, decay="channel", kind="strong")),
+        slow(case(9, b=2, decay="channel", kind="documents")),
+        slow(case(3, h=2, decay="channel", state=False)),
         slow(case(2, decay="channel", kind="documents", v=128)),
         slow(case(3, k=128, v=128, decay="token")),
         slow(case(2, b=2, v=128)),
@@ -60,8 +64,9 @@ def case(n, **options):
     ids=str,
 )
 def test_mosaic_gpu(call):
-    """Kills: states of another chunk; a product that is not transposed; values or cotangents that are overwritten
-    before they were read; a read or a write with the decay of the other; a keep that lacks its gradient.
+    """Kills: states of another chunk, or rows of a state of the other half of the channels; a product that is not
+    transposed; values or cotangents that are overwritten before they were read; a read or a write with the decay of the
+    other; a keep that lacks its gradient; with strong decays a positive exponent.
 
     With beta up to 2 states keep the errors of all chunks: 2^-9 for each rounding of mix, read, write, states and y."""
     from jax.experimental.pallas import mosaic_gpu as plgpu
