@@ -1,7 +1,6 @@
 """`python -m jaxzoo.compare RUN RUN ...`: trained models on the same data."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -9,7 +8,6 @@ from pathlib import Path
 from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file, override
 from jaxzoo.cli.runner import Main, run, say, use_compilation_cache
-from jaxzoo.whole_files import write_whole
 
 PROGRAM = "python -m jaxzoo.compare"
 DESCRIPTION = """Scores trained models (directories of runs, or .safetensors files) on the validation sets of the first
@@ -31,6 +29,7 @@ def _compare(argv: Sequence[str]) -> None:
     for file in options.config or []:
         import_file(Path(file))
 
+    from jaxzoo.cli.evaluate_common import write_results
     from jaxzoo.evals.compare import compare, draw, table
     from jaxzoo.loading import load
 
@@ -39,14 +38,10 @@ def _compare(argv: Sequence[str]) -> None:
     config = override(next(iter(models.values())).config, flags, prog=PROGRAM)
     sizes = {"batch_size": config.train.batch_size, "valid_batch_size": config.train.valid_batch_size}
     scored = compare(models, config.data.build(**sizes))
-    report = json.dumps([{**s._asdict(), "step": models[s.name].step} for s in scored], indent=1) + "\n"
-    if out is not None:
-        write_whole(out.resolve(), report)
-        say(f"written to {out}")
     if picture is not None:
         draw(scored, picture)
         say(f"written to {picture}")
-    print(table(scored))
+    write_results(table(scored), out, [{**s._asdict(), "step": models[s.name].step} for s in scored])
 
 
 def _options() -> argparse.ArgumentParser:

@@ -35,15 +35,14 @@ class BuildCommand(BuildConfig):
 def _build(command: BuildCommand) -> None:
     from jaxzoo.data.corpus.building import Build
 
-    fields = {field.name: getattr(command, field.name) for field in dataclasses.fields(BuildConfig)}
-    build = Build(BuildConfig(**fields), command.out)
+    build = Build(command, command.out)
     if not (command.allow_low_disk or build.is_finished):
         build.check_disk()
     before = build.progress().bytes
     with show_progress(lambda seconds: _progress(build, before, seconds)):
         built = build.run(workers=command.workers, skip_bad=command.skip_bad)
     _tell(built)
-    _tell_missing(build.config, built)
+    _tell_missing(command, built)
 
 
 def _progress(build: "Build", before: int, seconds: float) -> str:

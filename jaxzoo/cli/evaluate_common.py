@@ -1,7 +1,7 @@
-"""Parts that the forms of `python -m jaxzoo.evaluate` share: the run with other fields, and the output."""
+"""Parts that evaluations share: the run with other fields, and the output."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,8 +56,11 @@ def check_variables(path: str, trained: Blueprint, asked: Blueprint | AdaptedBlu
     require_shapes(shapes_of(trained.shapes), asked.shapes, path, end)
 
 
-def write_results(table: str, out: Path | None, report: Mapping[str, Any]) -> None:
-    """Prints a table, after writing the report, whole or not at all, to `out` if there is one. Raises `OSError`."""
+def write_results(table: str, out: Path | None, report: Any) -> None:
+    """Prints a table, after writing the report (JSON-able), whole or not at all, to `out` if there is one.
+
+    Raises `OSError`.
+    """
     if out is not None:
         text = json.dumps(report, indent=1) + "\n"
         if out.exists() and not out.is_file():  # such as /dev/stdout

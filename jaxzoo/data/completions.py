@@ -100,7 +100,7 @@ class Completions(ExampleData):
             for p, r in zip(prompts, responses, strict=True)
         ]
 
-    def _batch(self, examples: Sequence[Pair]) -> Batch:
+    def batch(self, examples: Sequence[Pair]) -> Batch:
         length = self.config.length
         tokens = np.full((len(examples), length), self._tokenizer.end_of_text, np.int32)
         targets = np.full((len(examples), length), UNLABELLED, np.int32)

@@ -36,7 +36,7 @@ class ExampleData(abc.ABC):
         self.fingerprint: str = f"{tokenizer.fingerprint}:{digest}"
 
     @abc.abstractmethod
-    def _batch(self, examples: Sequence[Any]) -> Batch:
+    def batch(self, examples: Sequence[Any]) -> Batch:
         """Makes a batch of examples."""
 
     def train(self, rows: Sequence[int] | None = None) -> "ExampleStream":
@@ -46,18 +46,13 @@ class ExampleData(abc.ABC):
     def valid(self) -> Sequence[ValidSet]:
         """The examples that are scored."""
         n, size = len(self._scored), self._valid_batch_size
-        return [ValidSet({}, -(-n // size), lambda i: self._batch(self._scored[i * size : (i + 1) * size]))]
+        return [ValidSet({}, -(-n // size), lambda i: self.batch(self._scored[i * size : (i + 1) * size]))]
 
     def baselines(self) -> dict[str, Score]:
         """None of them."""
         return {}
 
-    def training_batch(self, number: int, rows: Sequence[int] | None) -> Batch:
-        """Makes batch `number`; `rows` as in `Dataset.train`."""
-        examples = self._training_examples(number)
-        return self._batch(examples if rows is None else [examples[row] for row in rows])
-
-    def _training_examples(self, number: int, *stream: int) -> list[Any]:
+    def training_examples(self, number: int, *stream: int) -> list[Any]:
         """Examples of batch `number`: each once per epoch but for a remainder; order of (seed, stream, epoch)."""
         epoch, place = divmod(number, len(self._train) // self._batch_size)
         order = np.random.default_rng((self.config.seed, *stream, epoch)).permutation(len(self._train))
@@ -70,14 +65,11 @@ class ExampleStream:
     def __init__(self, data: ExampleData, rows: Sequence[int] | None):
         self._data, self._rows, self._next = data, rows, 0
 
-    def __iter__(self) -> "ExampleStream":
-        return self
-
     def __next__(self) -> Batch:
         """Returns the next batch."""
-        batch = self._data.training_batch(self._next, self._rows)
+        examples = self._data.training_examples(self._next)
         self._next += 1
-        return batch
+        return self._data.batch(examples if self._rows is None else [examples[row] for row in self._rows])
 
     def get_state(self) -> dict[str, Any]:
         """Returns the cursor, JSON-able."""

@@ -101,12 +101,12 @@ class LabelledSequences(ExampleData):
         sizes = {split: len(found) for split, found in self.splits.items()}
         return {"classes": self.classes, "sequences": sizes, "fingerprint": self.fingerprint}
 
-    def _training_examples(self, number: int, *stream: int) -> list["_Row"]:
+    def training_examples(self, number: int, *stream: int) -> list["_Row"]:
         flips = np.random.default_rng((self.config.seed, 1, number)).random(self._batch_size) < 0.5
         flips &= self.config.reverse_complements
-        return [row.flipped(flip) for row, flip in zip(super()._training_examples(number, 0), flips, strict=True)]
+        return [row.flipped(flip) for row, flip in zip(super().training_examples(number, 0), flips, strict=True)]
 
-    def _batch(self, examples: Sequence["_Row"]) -> Batch:
+    def batch(self, examples: Sequence["_Row"]) -> Batch:
         tokens = jnp.asarray(np.stack([row.tokens for row in examples]), jnp.int32)
         targets = jnp.asarray([[row.label] for row in examples], jnp.int32)
         lengths = jnp.asarray([row.length for row in examples], jnp.int32)

@@ -174,19 +174,6 @@ class WindowedText(abc.ABC):
         )
 
 
-class _Windows:
-    """Source for grain: element i has the given rows of training batch i."""
-
-    def __init__(self, text: WindowedText, rows: Sequence[int]):
-        self._text, self._rows = text, rows
-
-    def __len__(self) -> int:
-        return sys.maxsize
-
-    def __getitem__(self, index: int) -> UInt[np.ndarray, "b length+1"]:
-        return self._text.windows(index, self._rows)
-
-
 class WindowStream:
     """Endless iterator of training batches (a `Stream`) that knows which data its cursor belongs to.
 
@@ -195,11 +182,9 @@ class WindowStream:
 
     def __init__(self, text: WindowedText, rows: Sequence[int]):
         ahead = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
-        self._windows = iter(grain.MapDataset.source(_Windows(text, rows)).to_iter_dataset(ahead))
+        batches = grain.MapDataset.range(sys.maxsize).map(lambda index: text.windows(index, rows))
+        self._windows = iter(batches.to_iter_dataset(ahead))
         self._text = text
-
-    def __iter__(self) -> "WindowStream":
-        return self
 
     def __next__(self) -> Batch:
         """Returns the next batch."""

@@ -272,6 +272,19 @@ def test_the_command_writes_a_set_whole_and_again_the_same(status, tmp_path, cap
     assert (tmp_path / "fda.jsonl").read_bytes() == first["records.jsonl"]
 
 
+def test_a_file_for_each_source(status, tmp_path, monkeypatch):
+    """Kills: documents of one source in the file of another."""
+    of_python = [each._replace(source=PYTHON, group=f"python-{each.group}") for each in packages()]
+    monkeypatch.setattr("jaxzoo.cli.tasks_records.python_records", lambda: of_python)
+    out = tmp_path / "set"
+    assert main(["--out", str(out), "--dpkg-status", str(status), "--documents", "400"]) == 0
+    for split, n in (("train", 400), ("valid", 80)):
+        texts = {source: (out / split / f"{source}.jsonl").read_text() for source in ("python", "debian")}
+        assert {json.loads(row)["meta"]["pile_set_name"] for row in texts["python"].splitlines()} == {PYTHON}
+        assert {json.loads(row)["meta"]["pile_set_name"] for row in texts["debian"].splitlines()} == {DEBIAN}
+        assert sum(len(text.splitlines()) for text in texts.values()) == n
+
+
 @pytest.mark.usefixtures("no_python")
 def test_mistakes_are_one_line(status, tmp_path, capsys, monkeypatch):
     """Kills: a traceback, a directory that is left behind, a stranger's directory that is replaced."""

@@ -185,17 +185,11 @@ def _count_shard(data: Path, split: str, index: int, memory: int, note: Path) ->
             following = tokens[start + 1 : start + 1 + size]
             if len(following) < size:
                 following = np.concatenate([following, after])
-            yield _counted(pair_keys(tokens[start : start + len(following)], following))
+            keys = pair_keys(tokens[start : start + len(following)], following)
+            yield SortedCounts(*np.unique(keys, return_counts=True))
 
     lengths, sha256 = _write(note.parent, note.stem, runs())
     write_json(note, add_checksum(_Note(lengths, sha256)._asdict()))
-
-
-def _counted(keys: UInt64[np.ndarray, "n"]) -> SortedCounts:
-    """Counts the keys, which it sorts in place."""
-    keys.sort()
-    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-    return SortedCounts(keys[starts], np.diff(starts, append=len(keys)))
 
 
 def _write(directory: Path, name: str, blocks: Iterable[SortedCounts]) -> tuple[list[int], dict[str, str]]:
