@@ -1,279 +1,148 @@
-"""Zoology, Table 1: how much of the gap between other mixers and attention is on tokens that can be recalled.
+"""`python -m jaxzoo.tasks.records --out DIR`: an extraction task from the packages that are installed here."""
 
-`python -m jaxzoo.sweep --experiment experiments/zoology_table1.py --scale laptop --out sweeps/zoology_table1`
-
-Models of equal size and equal tokens learn the source of Python's standard library, and are scored on the AR hits and
-on the other tokens of held-out documents (`experiments/recall_text.py`). The share of a gap that is due to AR hits is
-that of App. C.1; its 95 % interval is from a bootstrap of documents, the same for both models, of which each is the
-mean of its seeds. A share is not tested where 2.5 % of the draws or more have a gap of the other sign.
-
-Deviations: the sizes, the text, the number of occurrences below which a bigram is rare, one learning rate for all. The
-paper's Table 1 has neither Based, BaseConv (Table 4 has), Mamba nor Gated DeltaNet, but H3 and long convolutions.
-"""
-
+import collections
+import contextlib
 import dataclasses
-import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import json
+import os
+import shutil
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
 
-import numpy as np
+from jaxzoo.cli.flags import UsageError, output_file
+from jaxzoo.cli.progress import ProgressLines
+from jaxzoo.cli.runner import Main, make_main, say
+from jaxzoo.json_files import read_json
+from jaxzoo.tasks.record_documents import MAX_SHARE, RecordsConfig, RecordSet
+from jaxzoo.tasks.record_sources import DEBIAN, DPKG_STATUS, PYTHON, debian_records, python_records
+from jaxzoo.whole_files import write_rows
 
-from configs.recall import attention, base_conv, based
-from experiments.recall_text import HIT_ACCURACY, RecallTextConfig, text_numbers
-from jaxzoo.config import ExperimentConfig, TrainConfig
-from jaxzoo.evals.gap_share import GapShare
-from jaxzoo.evals.recall_report import RecallReport
-from jaxzoo.evals.recall_slices import ALL, HITS, MeasuredModel, Sections, SliceScore
-from jaxzoo.mixers import GatedDeltaNetConfig, HyenaConfig, MambaConfig, RWKV4TimeMixConfig
-from jaxzoo.models import LanguageModelConfig
-from jaxzoo.sweep import Change, Claim, Experiment, Finding, Measurement, Missing, Point, Results, Scale, grid, learned
-from jaxzoo.sweep.results import BITS
-from pallas_kernels.figure import TITLE_POINTS, add_legend, bound_style, panels, series_style
+MANIFEST = "manifest.json"
+MADE_BY = "jaxzoo.tasks.records"
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-ATTENTION, TEXT, OTHERS = "attention", "n-grams", "other tokens"
-VOCAB_SIZE = RecallTextConfig.bpe_size
-MODELS: dict[str, LanguageModelConfig] = {
-    name: dataclasses.replace(model, vocab_size=VOCAB_SIZE)
-    for name, model in {
-        ATTENTION: attention.config.model,
-        "Based": based.config.model,
-        "BaseConv": base_conv.config.model,
-        "Hyena": dataclasses.replace(attention.config.model, pattern=(HyenaConfig(),), mlp_width=340),
-        "Mamba": dataclasses.replace(attention.config.model, pattern=(MambaConfig(),), mlp_width=280),
-        "RWKV-4": dataclasses.replace(attention.config.model, pattern=(RWKV4TimeMixConfig(),), mlp_width=410),
-        "Gated DeltaNet": dataclasses.replace(
-            attention.config.model, pattern=(GatedDeltaNetConfig(n_heads=4),), mlp_width=362
-        ),
-    }.items()
-}
-"""Models of 1.16 million parameters: the widths of the MLPs make them equal."""
-GATED = ("BaseConv", "Hyena", "RWKV-4")
-"""Models that the paper counts as gated convolutions."""
-SEVERAL = (ATTENTION, "BaseConv", "RWKV-4")
-"""Models with three seeds at scale `overnight`."""
-MOST = 0.5
-PAPER = 0.82
-"""Share of the paper's average gap."""
-NOTHING: dict[str, SliceScore] = {}
+FILES = {PYTHON: "python.jsonl", DEBIAN: "debian.jsonl"}
+"""File names of the training text, by source."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Setting:
-    """Settings that differ between scales."""
+class RecordsCommand(RecordsConfig):
+    """Makes an extraction task, a small FDA (Based, sec. 6), from metadata of installed packages.
 
-    steps: int
-    """Steps of batch 4."""
-    length: int = 256
-    """Tokens of a window."""
-    windows: int = 8
-    """Windows of a held-out document that are scored."""
-    valid_fraction: float = 0.15
-    """Share of the documents that are held out."""
-
-    def config(self, point: Point) -> ExperimentConfig | Measurement:
-        """The run of a point."""
-        text = {"length": self.length, "windows": self.windows, "valid_fraction": self.valid_fraction}
-        name = str(point["model"])
-        if name == TEXT:
-            return Measurement(text_numbers, text)
-        rate: Any = point["learning_rate"]
-        return ExperimentConfig(
-            model=MODELS[name],
-            data=RecallTextConfig(**text),
-            optimizer=dataclasses.replace(attention.config.optimizer, learning_rate=rate),
-            train=TrainConfig(
-                steps=self.steps,
-                batch_size=4,
-                valid_batch_size=self.windows,
-                seed=int(point["seed"] or 0),
-                eval_every=self.steps,
-                checkpoint_every=max(1, min(500, self.steps // 2)),
-                keep_checkpoints=1,
-            ),
-        )
-
-    def scale(self, about: str, models: Sequence[str], several: Sequence[str] = ()) -> Scale:
-        """One seed of some models, three of those in `several`, and the numbers of the text."""
-        points = grid(model=(TEXT,), learning_rate=(None,), seed=(None,))
-        points += grid(model=models, learning_rate=(RATE,), seed=(0,))
-        points += grid(model=several, learning_rate=(RATE,), seed=(1, 2))
-        return Scale(about=about, points=points, config=self.config)
-
-
-RATE = 3e-3
-SIZE = (
-    f"1.16 million parameters; windows of 256 tokens of a BPE of {VOCAB_SIZE:,} ids, learning rate {RATE:g}; the first "
-    "2,048 tokens of each held-out document (15 % of the files) are scored."
-)
-
-
-def _overnight() -> Scale:
-    about = f"4,000 steps of batch 4, 4.1 million tokens; three seeds of {', '.join(SEVERAL)}, else one. {SIZE}"
-    return Setting(steps=4_000).scale(about, tuple(MODELS), SEVERAL)
-
-
-def _laptop() -> Scale:
-    about = f"1,500 steps of batch 4, 1.5 million tokens; one seed. {SIZE}"
-    return Setting(steps=1_500).scale(about, (ATTENTION, "Based", *GATED))
-
-
-def _smoke() -> Scale:
-    small = Setting(steps=2, length=32, windows=2, valid_fraction=0.01)
-    return small.scale("A few steps of two models: that all of it runs.", (ATTENTION, "BaseConv"))
-
-
-def measured(results: Results, *models: str) -> MeasuredModel:
-    """The slices of a model, mean over its seeds; of several models, mean over these. Raises `Missing`.
-
-    `windows` has a row for each document.
+    A directory gets records.jsonl (evaluation: python -m jaxzoo.evaluate --tasks records --data DIR), train/*.jsonl
+    (text that ends in questions and answers), valid/*.jsonl (the same from the packages of evaluation) and
+    manifest.json (counts, and what a guess scores). A file FILE.jsonl gets the evaluation alone. On one machine, the
+    same flags give the same bytes as long as the same packages are installed.
     """
-    numbers = results.best(BITS, model=TEXT)["metrics"]
-    documents = range(int(numbers["documents"]))
-    unit = math.log(2) * numbers["bytes_per_token"]
 
-    def targets(kind: str) -> np.ndarray:
-        return np.array([numbers.get(f"{kind}={i}", 0.0) for i in documents])
+    out: Path
+    """Directory or FILE.jsonl to write."""
+    dpkg_status: Path = DPKG_STATUS
+    """Debian's list of packages; left out if it does not exist."""
+    overwrite: bool = False
+    """Replace the earlier output of this command."""
 
-    def nats(kind: str, row: Any) -> np.ndarray:
-        bits = np.array([row["metrics"].get(f"{BITS}/{kind}={i}", 0.0) for i in documents])
-        return bits * unit * targets(kind)
-
-    seeds = [[row for row in results.seeds(BITS, model=model).rows if BITS in row["metrics"]] for model in models]
-    hits, others = (
-        np.mean([np.mean([nats(kind, row) for row in rows], axis=0) for rows in seeds], axis=0)
-        for kind in ("hits", "others")
-    )
-    n_hits, n_others = int(targets("hits").sum()), int(targets("others").sum())
-
-    def score(n: int, total: np.ndarray) -> SliceScore:
-        return SliceScore(n, n / (n_hits + n_others), float(total.sum()) / n if n else None, None)
-
-    slices = {ALL: score(n_hits + n_others, hits + others), HITS: score(n_hits, hits), OTHERS: score(n_others, others)}
-    row = seeds[0][0]
-    sections = Sections(slices, NOTHING, NOTHING, NOTHING)
-    return MeasuredModel(
-        " and ".join(models), row["steps"], row["n_parameters"], sections, np.stack([hits + others, hits], axis=1)
-    )
+    @property
+    def records(self) -> RecordsConfig:
+        """The fields that determine the documents."""
+        fields = dataclasses.fields(RecordsConfig)
+        return RecordsConfig(**{field.name: getattr(self, field.name) for field in fields})
 
 
-def share(results: Results, *models: str) -> GapShare:
-    """The share of a model's gap to attention that is due to AR hits; of several models, of their mean gap.
-
-    Raises:
-      Missing: a run of one of them, or of attention, is not finished.
-    """
-    compared = [measured(results, *models), measured(results, ATTENTION)]
-    (found,) = RecallReport(compared, has_baseline=True, at_most=RecallTextConfig.rare, digest="").shares().values()
-    return found
-
-
-def _most(results: Results, *models: str) -> Finding:
-    found = share(results, *models)
-    words = f"{found.due_to_hits:+.3f} of {found.gap:+.3f} nats per token"
-    if found.interval is None or found.formula is None or found.gap < 0:
-        raise Missing(f"not behind attention beyond chance: {words}")
-    low, high = found.interval
-    return Finding(low > MOST, f"{found.formula:.0%}, 95 % interval {low:.0%} to {high:.0%}: {words}")
+def _make(command: RecordsCommand) -> None:
+    out = output_file("--out", command.out)
+    _check_out(out, overwrite=command.overwrite)
+    records = RecordSet([*python_records(), *debian_records(command.dpkg_status.expanduser())], command.records)
+    examples = records.examples()
+    if not examples:
+        raise UsageError(f"--document-bytes {command.document_bytes} leaves no room for a question; take more")
+    manifest = _manifest(records, examples, command.records)
+    if out.suffix == ".jsonl":
+        write_rows(out, examples)
+    else:
+        _write_directory(out, records, examples, manifest)
+    print(_summary(manifest, examples))
+    say(f"written to {command.out}")
 
 
-def _trained(results: Results) -> list[str]:
-    """The models of which a run is finished, attention first."""
-    return [name for name in MODELS if any(BITS in row["metrics"] for row in results.select(model=name))]
+def _check_out(out: Path, *, overwrite: bool) -> None:
+    """Refuses to replace existing files, except the command's own with --overwrite."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    ours = out.is_file() and out.suffix == ".jsonl"
+    if (out / MANIFEST).is_file():
+        with contextlib.suppress(ValueError):
+            ours = read_json(out / MANIFEST, dict).get("made_by") == MADE_BY
+    if not (overwrite and ours):
+        raise UsageError(f"--out {out} exists; " + ("add --overwrite to replace it" if ours else "name another"))
 
 
-def table(results: Results) -> list[list[str]]:
-    """Table 1: nats per token by slice, and the share of the gap. Raises `Missing`."""
-    lines = [["model", "seeds", "all tokens", HITS, OTHERS, "gap due to AR hits", "95 % interval"]]
-    for name in _trained(results):
-        slices = measured(results, name).sections.slices
-        line = [name, str(len(results.seeds(BITS, model=name).rows))]
-        line += ["-" if (nats := slices[each].nats) is None else f"{nats:.3f}" for each in (ALL, HITS, OTHERS)]
-        found = None if name == ATTENTION else share(results, name)
-        if found is None or found.interval is None:
-            line += ["-", "-"]
-        else:
-            line += [f"{found.formula:.0%}", "{:.0%} to {:.0%}".format(*found.interval)]
-        lines.append(line)
-    return lines
+def _write_directory(
+    out: Path, records: RecordSet, examples: Sequence[Mapping[str, str]], manifest: Mapping[str, Any]
+) -> None:
+    """Writes everything to a directory that is renamed when complete."""
+    unfinished = out.with_name(f".{out.name}.jaxzoo-unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    for split in ("train", "valid"):
+        (unfinished / split).mkdir(parents=True)
+        rows = records.training_documents(held_out=split == "valid")
+        _write_by_source(unfinished / split, rows, ProgressLines(f"{split} documents"))
+    write_rows(unfinished / "records.jsonl", examples)
+    (unfinished / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    if out.exists():
+        shutil.rmtree(out)
+    os.replace(unfinished, out)
 
 
-def draw(results: Results) -> "Figure":
-    """Nats by slice and mixer, and the shares of the gaps with their intervals."""
-    figure, ((left, right),) = panels(1, 2, size=(10, 4.4), title="Recall on source code (Zoology, Table 1)")
-    names = _trained(results)
-    models = [measured(results, name).sections.slices for name in names]
-    for series, part in enumerate((HITS, ALL, OTHERS)):
-        heights = [math.nan if (nats := slices[part].nats) is None else nats for slices in models]
-        left.plot(range(len(names)), heights, **series_style(series) | {"linestyle": "none"}, label=part)
-    found = {name: share(results, name) for name in names if name != ATTENTION}
-    for place, each in enumerate(found.values()):
-        if each.interval is not None and each.formula is not None:
-            low, high = each.interval
-            reach = [[max(0.0, each.formula - low)], [max(0.0, high - each.formula)]]
-            style = series_style(3) | {"linestyle": "none"}
-            right.errorbar([place], [each.formula], reach, capsize=3, **style)
-    right.axhline(MOST, **bound_style(), label="half of the gap")
-    right.axhline(PAPER, **bound_style(1), label="the paper's average")
-    for panel, ticks in ((left, names), (right, list(found))):
-        panel.set_xticks(range(len(ticks)), ticks, rotation=20, ha="right", fontsize=8)
-    left.set_title("loss", fontsize=TITLE_POINTS)
-    left.set(ylabel="nats per token")
-    right.set_title("share of the gap to attention that is due to AR hits", fontsize=TITLE_POINTS)
-    right.set(ylabel="share, 95 % interval", xlim=(-0.5, len(found) - 0.5))
-    add_legend(figure)
-    return figure
+def _write_by_source(folder: Path, rows: Iterable[Mapping[str, Any]], progress: ProgressLines) -> None:
+    """Writes a file for each source that has a row."""
+    with contextlib.ExitStack() as stack:
+        files: dict[str, TextIO] = {}
+        for n, row in enumerate(rows, 1):
+            source = row["meta"]["pile_set_name"]
+            if source not in files:
+                place = folder / FILES[source]
+                files[source] = stack.enter_context(place.open("w", encoding="utf-8", newline="\n"))
+            files[source].write(json.dumps(row, ensure_ascii=False) + "\n")
+            progress("written", n)
 
 
-MADE_UP = 5
-"""Documents of the made-up rows, of 10 AR hits and 90 other tokens."""
+def _manifest(records: RecordSet, examples: Sequence[Mapping[str, str]], config: RecordsConfig) -> dict[str, Any]:
+    counts = {
+        source: {
+            "train": sum(record.source == source for record in records.train),
+            "valid": sum(record.source == source for record in records.valid),
+            "examples": sum(example["doc_id"].startswith(f"{source}/") for example in examples),
+        }
+        for source in FILES
+    }
+    return {
+        "made_by": MADE_BY,
+        "config": dataclasses.asdict(config),
+        "records": {source: count for source, count in counts.items() if any(count.values())},
+        "keys": dict(collections.Counter(example["key"] for example in examples).most_common()),
+        "baselines": records.baselines(examples),
+    }
 
 
-def _losses(hits: float, others: float) -> dict[str, float]:
-    documents = range(MADE_UP)
-    found = {f"{BITS}/hits={i}": hits + 0.1 * i for i in documents}
-    return {BITS: others, **found, **{f"{BITS}/others={i}": others + 0.1 * i for i in documents}}
-
-
-def _made_up(point: Point) -> dict[str, float]:
-    """All other models are behind attention on AR hits alone."""
-    if point["model"] == TEXT:
-        sizes = {f"{kind}={i}": n for i in range(MADE_UP) for kind, n in (("hits", 10.0), ("others", 90.0))}
-        return {BITS: 3.0, "documents": MADE_UP, "bytes_per_token": 3.0, **sizes}
-    is_attention = point["model"] == ATTENTION
-    return {HIT_ACCURACY: 0.6 if is_attention else 0.2, **_losses(1.0 if is_attention else 2.0, 2.0)}
-
-
-def _claim(name: str, *models: str, gap: str) -> Claim:
-    return Claim(
-        name=name,
-        text=f"AR hits account for most of the {gap} to attention (for us: the lower bound of the 95 % interval is "
-        f"above {MOST:.0%}).",
-        quote="We find that the AR slice accounts for 82% of the average quality gap between the gated convolutions "
-        "and attention.",
-        source="Zoology, Sec. 3.1 (Table 1)",
-        rule="More than half is most; documents are resampled, since tokens of a document depend on each other.",
-        controls=(learned(model=ATTENTION, metric=HIT_ACCURACY),),
-        holds=lambda results: _most(results, *models),
-        broken_by=(Change({"model": models}, _losses(1.2, 2.2)),),
+def _summary(manifest: Mapping[str, Any], examples: Sequence[Mapping[str, str]]) -> str:
+    lines = [
+        f"{source}: {count['train']:,} records for training, {count['valid']:,} for evaluation, which ask "
+        f"{count['examples']:,} questions"
+        for source, count in manifest["records"].items()
+    ]
+    length = statistics.median(len(example["text"].encode()) for example in examples)
+    baselines = manifest["baselines"]
+    return "\n".join(
+        [
+            *lines,
+            f"a question has {length:.0f} bytes (median); values of more than {MAX_SHARE:.0%} of the records are not "
+            "asked for",
+            f"right without reading: {baselines['most_frequent']:.2%} by the most frequent value of the key, "
+            f"{baselines['random_field']:.2%} by any field of the document",
+        ]
     )
 
 
-experiment = Experiment(
-    title="Zoology, Table 1",
-    about="Loss of language models of equal size and equal tokens on AR hits and on other tokens of source code, in "
-    "nats per token, and the share of the gap to attention that is due to AR hits.",
-    scales={"smoke": _smoke, "laptop": _laptop, "overnight": _overnight},
-    claims=(
-        _claim("average", *GATED, gap=f"average gap of {', '.join(GATED)}"),
-        *(_claim(name, name, gap=f"gap of {name}") for name in GATED),
-    ),
-    made_up=_made_up,
-    draw=draw,
-    table=table,
-    missing=(
-        "the paper's sizes (70 to 360 million parameters) and its 10B tokens of the Pile; H3 and long convolutions",
-    ),
-)
+main: Main = make_main(RecordsCommand, _make)
