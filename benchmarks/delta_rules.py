@@ -7,6 +7,7 @@ cotangent in, output and gradients out once more.
 """
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -66,8 +67,14 @@ class Rules:
 
     def candidates(self, platform: str) -> list[Candidate]:
         del platform
+        settings = {"kernels": "all", "xla": "none"}
         return [
-            Candidate(name=name, build=lambda workload, name=name: workload.build(name)) for name in ("kernels", "xla")
+            Candidate(
+                name=name,
+                build=lambda workload: workload.build(None),
+                context=functools.partial(certificates.using, setting),
+            )
+            for name, setting in settings.items()
         ]
 
     def default_names(self, platform: str) -> tuple[str, ...]:
@@ -131,7 +138,7 @@ def workload(name: str, kind: Kind, config: BenchmarkConfig) -> Workload:
     n_bytes = read + y + (0 if kind == "forward" else 2 * read + y)
     sizes: dict[str, int | str] = {**size, "dtype": "bfloat16"}
     return Workload(
-        op="delta_rule", name=name, kind=kind, sizes=sizes, build=lambda choice: _jax(name, kind, choice),
+        op="delta_rule", name=name, kind=kind, sizes=sizes, build=lambda choice: _jax(name, kind),
         inputs=inputs, flops=0.0, bytes=float(n_bytes),
     )  # fmt: skip
 
@@ -154,21 +161,17 @@ def _rule(name: str, q, k, v, *rest):
     return delta_rule(q, k, v, beta=beta, log_decay=decay[0] if decay else None)[0]
 
 
-def _jax(name: str, kind: Kind, choice: str | None) -> Callable:
-    """The function of the inputs, traced for kernels or without."""
+def _jax(name: str, kind: Kind) -> Callable:
+    """The function of the inputs."""
+    if kind == "forward":
+        return functools.partial(_rule, name)
 
-    def forward(*arrays):
-        return _rule(name, *arrays)
+    def run(*arrays):
+        *inputs, dy = arrays
+        y, pull_back = jax.vjp(functools.partial(_rule, name), *inputs)
+        return y, pull_back(dy)
 
-    def traced(*arrays):
-        with certificates.using("all" if choice == "kernels" else ""):
-            if kind == "forward":
-                return forward(*arrays)
-            *inputs, dy = arrays
-            y, pull_back = jax.vjp(forward, *inputs)
-            return y, pull_back(dy)
-
-    return traced
+    return run
 
 
 def _as_general(name: str) -> Callable:

@@ -143,8 +143,8 @@ class TrainConfig(Checked):
     lora_alpha: PositiveFloat = 16.0
     """An adapter is scaled by lora_alpha / lora_rank."""
     pallas_kernels: str | None = None
-    """Devices on which Pallas kernels are the automatic choice: `all`, or a report of `python -m pallas_kernels.verify`
-    for the one that it verified; None: the environment variable PALLAS_KERNELS decides."""
+    """Devices on which Pallas kernels are the automatic choice: `all`, `none`, or a report of `python -m
+    pallas_kernels.verify` for the one that it verified; None: the environment variable PALLAS_KERNELS decides."""
 
     def __post_init__(self) -> None:
         together = bool(self.lora_rank) == bool(self.lora_targets)

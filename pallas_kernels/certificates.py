@@ -7,6 +7,7 @@ environment, the same on all hosts of a job, says which count:
     not set     those in `pallas_kernels/certificates`
     FILE        that one as well
     all         kernels are chosen wherever they serve a call
+    none        no kernel is chosen
 
 A program may say the same by `using`, which takes precedence.
 """
@@ -18,6 +19,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,8 @@ def setting() -> str:
 def objection(device: Any, op: str | None = None) -> str | None:
     """Why no kernel of `op` (None: of any op) is chosen automatically on a device, or None; says so once for each."""
     kind = None if device is None else device.device_kind
+    if setting() == "none":
+        return f"{SETTING} is none"
     if setting() == "all" or any(each == kind and op in (None, of) for each, of in certified()):
         return None
     named = "a device that is not known" if kind is None else kind
@@ -78,6 +82,8 @@ def choice() -> list[str]:
 def certified() -> frozenset[tuple[str, str]]:
     """(kind of device, op) with a certificate for this version of JAX and the op's kernels."""
     value = setting()
+    if value == "none":
+        return frozenset()
     files = [*sorted(FOLDER.glob("*.json")), *([Path(value)] if value not in ("", "all") else [])]
     return frozenset().union(*map(_certified_by, files))
 
@@ -94,7 +100,7 @@ def _certified_by(file: Path) -> frozenset[tuple[str, str]]:
         return frozenset((report["device"], op) for op, found in statuses.items() if found == {"ok"})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{SETTING}={str(file)!r} must be 'all' or a report of python -m pallas_kernels.verify: {error!r}"
+            f"{SETTING}={str(file)!r} must be 'all', 'none' or a report of python -m pallas_kernels.verify: {error!r}"
         ) from error
 
 
@@ -105,11 +111,23 @@ def minor_version(version: str) -> str:
 
 @functools.cache
 def kernel_hash(op: str) -> str:
-    """SHA-256 of the sources that an op's kernels are made of: its folder, and what kernels share."""
+    """SHA-256 of the sources of an op's kernels: its folder, those of the ops that it uses, and what all share."""
     root = Path(__file__).parent
-    files = [*(root / f"{name}.py" for name in SHARED), *root.glob(f"{op}/*.py")]
+    files = [root / f"{name}.py" for name in SHARED]
+    files += (file for each in _with_used(op, root) for file in root.glob(f"{each}/*.py"))
     texts = (path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() for path in sorted(files))
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
+
+
+def _with_used(op: str, root: Path) -> set[str]:
+    """The op, the ops whose modules its files import, and theirs."""
+    found, left = {op}, [op]
+    while left:
+        for file in root.glob(f"{left.pop()}/*.py"):
+            imported = set(re.findall(r"from pallas_kernels\.(\w+)", file.read_text())) & set(OPS)
+            left += imported - found
+            found |= imported
+    return found
 
 
 @functools.cache

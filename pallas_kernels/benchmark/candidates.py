@@ -1,5 +1,6 @@
 """Candidates of a comparison: implementations of a package, other forms of its function, public peers."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
@@ -26,6 +27,8 @@ class Candidate:
     truth: Callable[[Workload, Any], Any] | None = None
     """Its own float64 outputs from float64 inputs; None: the op's."""
     framework: Literal["jax", "torch"] = "jax"
+    context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+    """What its program is built, traced and lowered in."""
     same_function: bool = True
     """Whether the floor of the workload is a floor of this candidate."""
 

@@ -113,11 +113,12 @@ def _compile(jobs: list[tuple[Workload, Candidate]], settings: Settings) -> list
 
     def lower(workload, candidate):
         try:
-            function = candidate.build(workload)
-            if candidate.framework == "torch":
-                return function
-            calls = programs.plan(workload, jax.default_backend(), settings.seeds)[1]
-            return programs.lower(function, jax.eval_shape(lambda: _maker(workload, candidate)(0)), calls)
+            with candidate.context():
+                function = candidate.build(workload)
+                if candidate.framework == "torch":
+                    return function
+                calls = programs.plan(workload, jax.default_backend(), settings.seeds)[1]
+                return programs.lower(function, jax.eval_shape(lambda: _maker(workload, candidate)(0)), calls)
         except Exception as error:  # as in `rows`, which raises it again
             return error
 

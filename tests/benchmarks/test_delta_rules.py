@@ -2,11 +2,15 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
 from benchmarks import delta_rules
+from pallas_kernels.benchmark import run
+from pallas_kernels.dispatch import lowering_for
 from pallas_kernels.workload import Workload
+from tests.pallas_kernels.shared import PLATFORMS
 
 SMALL = ["--b", "1", "--t", "70", "--h", "2", "--width", "8"]
 
@@ -21,6 +25,25 @@ def test_the_command_checks_and_times(tmp_path, capsys):
     assert {row["status"] for row in rows} == {"ok"}
     assert max(row["error"] for row in rows) < 4e-3
     assert "decay_per_token forward + backward, xla: " in capsys.readouterr().out
+
+
+@pytest.mark.skipif("cuda" not in PLATFORMS, reason="Mosaic GPU needs a newer JAX")
+@pytest.mark.parametrize("kind", delta_rules.KINDS)
+@pytest.mark.parametrize("name", delta_rules.RULES)
+def test_kernels_are_in_their_own_programs(name, kind, monkeypatch):
+    """Kills a setting that is gone when a program is lowered: XLA was timed as kernels, and once was."""
+
+    def lower(function, inputs, calls):
+        with lowering_for("cuda"):
+            return jax.jit(function).trace(*inputs).lower(lowering_platforms=("cuda",)).as_text()
+
+    monkeypatch.setattr(run.programs, "lower", lower)
+    workload = delta_rules.workload(name, kind, delta_rules.BenchmarkConfig(b=1, t=64, h=2))
+    settings = run.Settings(seconds=0.1, repeats=1, seeds=2)
+    kernels, xla = run._compile([(workload, c) for c in delta_rules.Rules().candidates("gpu")], settings)
+    assert "mosaic_gpu" in kernels
+    assert "triangular_solve" not in kernels
+    assert "mosaic_gpu" not in xla
 
 
 def test_an_unknown_rule_is_one_line():

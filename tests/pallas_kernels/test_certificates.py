@@ -56,6 +56,9 @@ def test_choice(platform, report, tmp_path, monkeypatch, caplog):
         assert chosen(platform)
     monkeypatch.setenv(certificates.SETTING, "all")
     assert chosen(platform)
+    with certificates.using("none"):
+        assert not chosen(platform)
+        assert certificates.objection(DEVICE) == "PALLAS_KERNELS is none"
     with certificates.using(""):
         assert certificates.objection(DEVICE) == f"not verified on {DEVICE.device_kind}"
     monkeypatch.setenv(certificates.SETTING, str(report(tmp_path / "own.json")))
@@ -64,6 +67,8 @@ def test_choice(platform, report, tmp_path, monkeypatch, caplog):
     assert not chosen(platform)
     report(certificates.FOLDER / "h100.json")
     assert chosen(platform)
+    with certificates.using("none"):
+        assert not chosen(platform)
 
 
 def test_what_a_certificate_is_for(report, monkeypatch):
@@ -94,7 +99,8 @@ def test_kernels_are_chosen_op_by_op(report, monkeypatch):
 
 
 def test_a_hash_is_of_the_files_of_its_op(tmp_path, monkeypatch):
-    """Kills a hash that misses a file of the op or one that kernels share, and one that changes with another op's."""
+    """Kills a hash that misses a file of the op, of an op whose code it uses, or one that kernels share, and one that
+    changes with another op's."""
     for name in (*certificates.SHARED, f"{OP}/a", f"{OTHER}/a"):
         file = tmp_path / f"{name}.py"
         file.parent.mkdir(exist_ok=True)
@@ -109,6 +115,10 @@ def test_a_hash_is_of_the_files_of_its_op(tmp_path, monkeypatch):
     assert own[0] != first[0]
     assert own[1] == first[1]
     assert all(now != before for now, before in zip(shared, own, strict=True))
+    (tmp_path / f"{OTHER}/a.py").write_text(f"from pallas_kernels.{OP}.a import x\n")
+    using = found()
+    (tmp_path / f"{OP}/b.py").write_text("x")
+    assert found()[1] != using[1]
 
 
 def test_what_is_chosen_by_name_only():
@@ -127,5 +137,5 @@ def test_bad_settings(report, tmp_path, monkeypatch):
     (tmp_path / "text").write_text("all")
     for setting in ("missing.json", str(tmp_path / "text")):
         monkeypatch.setenv(certificates.SETTING, setting)
-        with pytest.raises(ValueError, match=r"PALLAS_KERNELS=.* must be 'all' or a report of python -m"):
+        with pytest.raises(ValueError, match=r"PALLAS_KERNELS=.* must be 'all', 'none' or a report of python -m"):
             certificates.certified()
