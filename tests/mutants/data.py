@@ -233,7 +233,7 @@ MUTANTS: list[Mutant] = [
     *planted(
         "jaxzoo/data/pieces/share_out.py",
         "tests/data/pieces/test_share_out.py",
-        ("the last piece is never made", "piece in pieces if not piece", "piece in pieces[:-1] if not piece"),
+        ("the last piece is never made", "piece in pieces if not piece", "piece in [*pieces][:-1] if not piece"),
         (
             "the locks of a command stay behind",
             "        if not is_shared(claims):\n",

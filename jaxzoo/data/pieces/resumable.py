@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from jaxzoo.checked import shorten
 from jaxzoo.config_io import first_difference
-from jaxzoo.data.pieces.share_out import Piece, Report, is_shared, share_out
+from jaxzoo.data.pieces.share_out import Report, is_shared, share_out
 from jaxzoo.json_files import add_checksum, read_json
 from jaxzoo.whole_files import write_json
 
@@ -89,11 +89,11 @@ class ResumableDirectory:
         """
         claims = self.path / self.parts / ".claims"
         if is_new := not self.is_finished:
-            pieces = [Piece(name, self.note(name), (*given, self.note(name))) for name, given in arguments.items()]
+            notes = {self.note(name): given for name, given in arguments.items()}
             with self._begun(claims):
                 prepare()
-                share_out(make_part, pieces, workers=workers, claims=claims, report=report)
-            share_out(finish, [Piece("the results", self.path / self.result, ())], workers=1, claims=claims)
+                share_out(make_part, notes, workers=workers, claims=claims, report=report)
+            share_out(lambda _: finish(), {self.path / self.result: ()}, workers=1, claims=claims)
         if not is_shared(claims):
             for left in (*(self.path / name for name in self.temporary), *self.path.glob("*.tmp")):
                 if left.is_dir():

@@ -7,17 +7,18 @@ The operating system releases the lock when the process ends, however it ends.
 """
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -28,20 +29,9 @@ Report = Callable[[str, int, int], None]
 """Receives the name of a finished piece, and the numbers of finished and of all pieces."""
 
 
-class Piece(NamedTuple):
-    """One piece of work."""
-
-    name: str
-    """Name in progress reports and errors."""
-    makes: Path
-    """File whose existence says that the piece is done; the last one that is written."""
-    arguments: tuple[Any, ...]
-    """Picklable arguments of the function that makes it."""
-
-
 def share_out(
     make: Callable[..., None],
-    pieces: Sequence[Piece],
+    pieces: Mapping[Path, tuple[Any, ...]],
     *,
     workers: int,
     claims: Path,
@@ -50,8 +40,9 @@ def share_out(
     """Makes all pieces that are not done, and waits for those that other commands make.
 
     Args:
-        make: function of a module.
-        pieces: in the order in which they are begun.
+        make: function of a module, called with the arguments of a piece and its file.
+        pieces: picklable arguments by the file whose existence says that the piece is done, the last one that is
+            written; in the order in which they are begun. The stem of the file is the piece's name.
         workers: processes; 1: this one alone.
         claims: directory of the locks, made and removed here; the same in every command that shares the pieces.
         report: called after each piece, whoever made it.
@@ -60,36 +51,31 @@ def share_out(
         Exception: the first that `make` raised; other workers are killed.
         ChildProcessError: a worker was killed.
     """
-    todo = [piece for piece in pieces if not piece.makes.exists()]
+    todo = [piece for piece in pieces if not piece.exists()]
     if not todo:
         return
-    workers = min(workers, len(todo))
 
     def tell() -> None:
-        for piece in [piece for piece in todo if piece.makes.exists()]:
+        for piece in [piece for piece in todo if piece.exists()]:
             todo.remove(piece)
-            report(piece.name, len(pieces) - len(todo), len(pieces))
+            report(piece.stem, len(pieces) - len(todo), len(pieces))
 
-    with _presence(claims):
-        if workers == 1:
-            _make_pieces(make, list(todo), claims, tell)
-            tell()
-            return
-        with _processes(workers) as executor:
-            running = {executor.submit(_work, make, list(todo), claims) for _ in range(workers)}
+    with _presence(claims), _processes(min(workers, len(todo))) as run:
+        while todo:
+            n_left = len(todo)
             try:
-                while running:
-                    done, running = futures.wait(running, WAIT_SECONDS, futures.FIRST_COMPLETED)
-                    for future in done:
-                        future.result()
+                for _ in run(functools.partial(_make_piece, make, claims), [(piece, pieces[piece]) for piece in todo]):
                     tell()
             except BrokenProcessPool as error:
                 tell()
-                under_way = [piece.name for piece in todo if _lock_file(claims, piece).exists()]
+                under_way = [piece.stem for piece in todo if _lock_file(claims, piece).exists()]
                 raise ChildProcessError(
                     f"{' or '.join(under_way) or 'a piece'}: the process that made it was killed, perhaps for memory; "
                     "the same command goes on from here, with fewer --workers if memory was short"
                 ) from error
+            tell()
+            if len(todo) == n_left:
+                time.sleep(WAIT_SECONDS)
 
 
 def is_shared(claims: Path) -> bool:
@@ -102,38 +88,19 @@ def is_shared(claims: Path) -> bool:
     return False
 
 
-def _make_pieces(
-    make: Callable[..., None], todo: list[Piece], claims: Path, tell: Callable[[], None] = lambda: None
-) -> None:
-    """Makes each piece that no other process is making until all are done; calls `tell` after each."""
-    while todo:
-        is_idle = True
-        for piece in todo:
-            lock = None if piece.makes.exists() else _try_lock(_lock_file(claims, piece))
-            if lock is None:
-                continue
-            is_idle = False
-            try:
-                if not piece.makes.exists():
-                    make(*piece.arguments)
-            finally:
-                lock.release()
-            if not piece.makes.exists():
-                raise RuntimeError(f"{piece.name} was made, but there is no {piece.makes}")
-            tell()
-        todo = [piece for piece in todo if not piece.makes.exists()]
-        if todo and is_idle:
-            time.sleep(WAIT_SECONDS)
-
-
-def _work(make: Callable[..., None], pieces: list[Piece], claims: Path) -> None:
-    """Runs `_make_pieces` in a worker; errors of other types may not survive the way to the command."""
+def _make_piece(make: Callable[..., None], claims: Path, piece: tuple[Path, tuple[Any, ...]]) -> None:
+    """Makes a piece unless it is done, or another process is making it."""
+    file, arguments = piece
+    lock = None if file.exists() else _try_lock(_lock_file(claims, file))
+    if lock is None:
+        return
     try:
-        _make_pieces(make, pieces, claims)
-    except (ValueError, OSError, MemoryError):
-        raise
-    except Exception as error:
-        raise RuntimeError(f"{type(error).__name__}: {error}") from None
+        if not file.exists():
+            make(*arguments, file)
+    finally:
+        lock.release()
+    if not file.exists():
+        raise RuntimeError(f"{file.stem} was made, but there is no {file}")
 
 
 @contextlib.contextmanager
@@ -155,8 +122,8 @@ def _presence(claims: Path) -> Iterator[None]:
                 claims.rmdir()
 
 
-def _lock_file(claims: Path, piece: Piece) -> Path:
-    return claims / f"{piece.makes.name}.lock"
+def _lock_file(claims: Path, piece: Path) -> Path:
+    return claims / f"{piece.name}.lock"
 
 
 def _try_lock(path: Path) -> FileLock | None:
@@ -170,19 +137,37 @@ def _try_lock(path: Path) -> FileLock | None:
 
 
 @contextlib.contextmanager
-def _processes(n: int) -> Iterator[futures.Executor]:
-    """Gives an executor of n processes, which an error or Ctrl-C kills."""
+def _processes(n: int) -> Iterator[Callable[..., Iterator[None]]]:
+    """Gives a `map` that yields after each call: in this process, or in n that an error or Ctrl-C kills."""
+    if n == 1:
+        yield map
+        return
     others = multiprocessing.active_children()
     context = multiprocessing.get_context("spawn")
     with futures.ProcessPoolExecutor(n, context, initializer=_begin_worker) as executor:
+
+        def run(function: Callable[..., None], items: Sequence[Any]) -> Iterator[None]:
+            for future in futures.as_completed([executor.submit(_work, function, item) for item in items]):
+                yield future.result()
+
         try:
-            yield executor
+            yield run
         except BaseException:
             for process in multiprocessing.active_children():
                 if process not in others:
                     process.kill()
             executor.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _work(function: Callable[..., None], item: Any) -> None:
+    """Calls a function in a worker; errors of other types may not survive the way to the command."""
+    try:
+        function(item)
+    except (ValueError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from None
 
 
 def _begin_worker() -> None:

@@ -6,25 +6,27 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jaxzoo.data.pieces.share_out import Piece, is_shared, share_out
+from jaxzoo.data.pieces.share_out import is_shared, share_out
 
 
-def note(folder: Path, name: str, seconds: float = 0.0) -> None:
+def note(folder: Path, *seconds_and_file: Any) -> None:
     """Makes a piece: its file, after a line with this process in the common log."""
+    *seconds, file = seconds_and_file
     with (folder / "log").open("a") as log:
-        log.write(f"{name} {os.getpid()}\n")
-    time.sleep(seconds)
-    (folder / f"{name}.tmp").write_text(name)
-    (folder / f"{name}.tmp").rename(folder / f"{name}.done")
+        log.write(f"{file.stem} {os.getpid()}\n")
+    time.sleep(*seconds or [0.0])
+    file.with_suffix(".tmp").write_text(file.stem)
+    file.with_suffix(".tmp").rename(file)
 
 
-def fail(folder: Path, name: str) -> None:
-    if name == "p1":
-        raise ValueError(f"{folder}: {name} is bad")
-    note(folder, name)
+def fail(folder: Path, file: Path) -> None:
+    if file.stem == "p1":
+        raise ValueError(f"{folder}: p1 is bad")
+    note(folder, file)
 
 
 class AwkwardError(Exception):
@@ -34,22 +36,22 @@ class AwkwardError(Exception):
         super().__init__(f"{one} and {two}")
 
 
-def fail_awkwardly(folder: Path, name: str) -> None:
+def fail_awkwardly(folder: Path, file: Path) -> None:
     raise AwkwardError("this", "that")
 
 
-def die(folder: Path, name: str) -> None:
-    if name == "p1":
+def die(folder: Path, file: Path) -> None:
+    if file.stem == "p1":
         os.kill(os.getpid(), signal.SIGKILL)
-    note(folder, name)
+    note(folder, file)
 
 
-def make_nothing(folder: Path, name: str) -> None:
+def make_nothing(folder: Path, file: Path) -> None:
     pass
 
 
 def share(make, folder: Path, n: int, *more: object, workers: int = 1, **options) -> None:
-    pieces = [Piece(f"piece {i}", folder / f"p{i}.done", (folder, f"p{i}", *more)) for i in range(n)]
+    pieces = {folder / f"p{i}.done": (folder, *more) for i in range(n)}
     share_out(make, pieces, workers=workers, claims=folder / ".claims", **options)
 
 
@@ -98,7 +100,7 @@ def test_makes_each_piece_once(folder, workers):
     for _ in range(2):
         share(note, folder, 5, workers=workers, report=lambda *news: reports.append(news))
     assert sorted(made(folder)) == ["p0", "p1", "p3", "p4"]
-    assert sorted(name for name, _, _ in reports) == ["piece 0", "piece 1", "piece 3", "piece 4"]
+    assert sorted(name for name, _, _ in reports) == ["p0", "p1", "p3", "p4"]
     assert [counts for _, *counts in reports] == [[2, 5], [3, 5], [4, 5], [5, 5]]
     assert sorted(path.name for path in folder.iterdir()) == ["log", *(f"p{i}.done" for i in range(5))]
 
@@ -118,7 +120,7 @@ def test_an_error_ends_the_work(folder, workers):
 
 def test_a_killed_process_is_one_line(folder):
     """Kills: a hang, or a traceback of a broken pipe, when the system kills a process for memory."""
-    message = r"piece 1.*: the process that made it was killed, perhaps for memory; the same comm"
+    message = r"p1.*: the process that made it was killed, perhaps for memory; the same comm"
     with pytest.raises(ChildProcessError, match=message) as died:
         share(die, folder, 3, workers=2)
     assert "\n" not in str(died.value)
