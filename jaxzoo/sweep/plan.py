@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -31,6 +31,7 @@ class MeasuredProgram(NamedTuple):
     task: Task
     compile_seconds: float
     step_seconds: float
+    """Of a step and its share of the validations."""
 
 
 def expected(sweep: Sweep) -> list[Task]:
@@ -59,13 +60,23 @@ def _measured(task: Task) -> MeasuredProgram:
     session = Session(task.trained, jax.devices()[:1])
     with jax.set_mesh(session.mesh):
         lanes = SequentialRuns(session, [session.init_state()], [task.trained.optimizer.learning_rate])
-        stream, times = session.dataset.train(), []
-        for _ in range(1 + STEPS):
-            start = time.perf_counter()
-            lanes.update(next(stream), [0])[0]()
-            times.append(time.perf_counter() - start)
-    fastest = min(times[1:])
-    return MeasuredProgram(task, times[0] - fastest, fastest)
+        stream = session.dataset.train()
+        first, step = _first_and_fastest(lambda: lanes.update(next(stream), [0])[0](), STEPS)
+        every = task.trained.train.eval_every
+        if not every:
+            return MeasuredProgram(task, first - step, step)
+        first_validation, validation = _first_and_fastest(lambda: session.evaluate(lanes.state(0).variables), 1)
+    return MeasuredProgram(task, first - step + first_validation - validation, step + validation / every)
+
+
+def _first_and_fastest(run: Callable[[], object], times: int) -> tuple[float, float]:
+    """Seconds of the first call, which compiles, and of the fastest of the next ones."""
+    seconds = []
+    for _ in range(1 + times):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return seconds[0], min(seconds[1:])
 
 
 def plan(sweep: Sweep, measured: Sequence[MeasuredProgram], *, workers: int, vectorized: bool) -> list[str]:
@@ -105,6 +116,6 @@ def _time(training: Sequence[Task], measured: Sequence[MeasuredProgram], workers
     compiling = n_programs * sum(m.compile_seconds for m in measured) / len(measured)
     return [
         f"time: {duration((seconds + compiling) / workers)} by {workers} workers: {duration(seconds)} of steps and "
-        f"{duration(compiling)} of compilation, validations and early stops left out (steps of {len(known)} of "
+        f"validations, {duration(compiling)} of compilation; less where runs stop early (steps of {len(known)} of "
         f"{n_programs} programs measured here, the others by their FLOPs)"
     ]

@@ -2,6 +2,7 @@
 
 import re
 
+from jaxzoo.sweep import plan as plan_module
 from jaxzoo.sweep.plan import MeasuredProgram, plan
 from jaxzoo.train.flops import train_flops
 from tests.sweep.small import open_small
@@ -38,3 +39,13 @@ def test_what_was_not_measured_is_estimated_by_what_was(tmp_path):
     ratio = (train_flops(other.trained, 1) / train_flops(sweep.tasks[0].trained, 1)) ** 0.6
     assert abs(minutes(lines, "time: ") - 4 * 10 * (1 + ratio)) < 1
     assert "steps of 1 of 2 programs" in " ".join(lines)
+
+
+def test_a_step_has_its_share_of_the_validations(tmp_path, monkeypatch):
+    """Kills: validations, or their compilation, that cost nothing."""
+    seconds = iter([(10.0, 1.0), (5.0, 2.0)])
+    monkeypatch.setattr(plan_module, "_first_and_fastest", lambda run, times: next(seconds))
+    task = open_small(tmp_path).tasks[0]
+    (found,) = plan_module.measure([task])
+    every = task.trained.train.eval_every
+    assert found == MeasuredProgram(task, compile_seconds=9.0 + 3.0, step_seconds=1.0 + 2.0 / every)
