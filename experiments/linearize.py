@@ -14,20 +14,19 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from flax import nnx
 
+from experiments.recall_text import learn_bpe
 from jaxzoo.cli.runner import Failure, make_main, use_compilation_cache
 from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.config_io import to_json
 from jaxzoo.data.corpus.files import read_corpus
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
-from jaxzoo.data.tokens.tokenizer_training import learn_tokenizer
 from jaxzoo.evals.recall_slices import target_repeats
 from jaxzoo.linearization.conversion import convert, converted_config
 from jaxzoo.linearization.measure import decode_speed
@@ -103,10 +102,8 @@ class Nats(NamedTuple):
 def learn_own_tokenizer(out: Path) -> None:
     """Learns BPE from the training split."""
     documents = read_corpus("", valid_fraction=0.05, seed=0).train
-    read = lambda _, order: (SimpleNamespace(text=documents[i].data.decode()) for i in order)  # noqa: E731
-    data: Any = SimpleNamespace(path="", splits={"train": (len(documents),)}, read=read)
     out.mkdir(parents=True)
-    save_tokenizer(learn_tokenizer(data, vocab_size=VOCAB_SIZE, max_bytes=10**8).tokenizer, out)
+    save_tokenizer(learn_bpe(documents, VOCAB_SIZE), out)
 
 
 def pretraining(command: Command) -> ExperimentConfig:

@@ -130,6 +130,10 @@ class DataConfig(Checked, abc.ABC):
         token."""
         return {}
 
+    def guessing_lines(self) -> Mapping[str, float]:
+        """Accuracies of guessing by the name of the metric; default: none are known."""
+        return {}
+
     def tokenizer(self) -> Tokenizer | None:
         """Tokenizer of these data; None: they are no text, and no text is generated from their runs.
 

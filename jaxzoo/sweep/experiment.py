@@ -76,6 +76,8 @@ class Experiment:
     row. The claims are checked on such rows before anything is run."""
     draw: Callable[[Results], "Figure"]
     """The figure; `jaxzoo.sweep.figure` has the means."""
+    table: Callable[[Results], Sequence[Sequence[str]]] = lambda results: ()
+    """A further table of the report, its headings first; it may raise `Missing`, and is left out then."""
     missing: Sequence[str] = ()
     """Parts of the paper's figure that this one lacks, and why."""
 

@@ -36,6 +36,8 @@ class Outcome:
     """Rows of `results.jsonl`, in the order of the points."""
     verdicts: Sequence[Verdict] = ()
     """Contents of `claims.json`."""
+    numbers: Sequence[Sequence[str]] = ()
+    """The experiment's own table, its headings first."""
     svg: str | None = None
     """Contents of `figure.svg`; None: there is no figure."""
     reason: str = ""

@@ -49,6 +49,8 @@ def markdown(outcome: Outcome) -> str:
     if outcome.rows:
         lines = ([cell.text for cell in cells(outcome, best)] for best in outcome.best())
         parts += [_table(headings(outcome), lines)]
+    if outcome.numbers:
+        parts += [_table(outcome.numbers[0], outcome.numbers[1:])]
     if outcome.verdicts:
         heads = ["the paper", "tested", "source", "verdict", "numbers", "control", "remark"]
         parts += ["## Claims", _table(heads, map(_claim, outcome.verdicts))]

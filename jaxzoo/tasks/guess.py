@@ -36,9 +36,9 @@ def guessing_line(task: TaskConfig) -> float:
 
 
 def guessing_lines(data: DataConfig) -> Mapping[str, float]:
-    """Guessing lines by the name of the metric: `valid/accuracy` and its slices; none for data of other kinds."""
+    """Guessing lines by the name of the metric: `valid/accuracy` and its slices; for data of other kinds their own."""
     if not isinstance(data, RecallDataConfig):
-        return {}
+        return data.guessing_lines()
     weights: dict[str, list[tuple[int, float]]] = {}
     for examples in data.valid:
         names = [f"valid/accuracy/{key}={value}" for key, value in examples.task.slices.items()]

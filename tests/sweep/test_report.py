@@ -167,6 +167,18 @@ def test_what_is_computed_shows_its_metrics(tmp_path):
     ]
 
 
+def test_a_table_of_the_experiment_is_in_the_report(tmp_path):
+    """Kills: a table that is lost, one that ends a report for want of runs."""
+    own = lambda results: [["width", "score"], ["16", str(results.score(model="hyena", d_model=16))]]  # noqa: E731
+    report(tmp_path / "all", experiment=dataclasses.replace(EXPERIMENT, table=own))
+    assert (
+        "\n\n| width | score |\n| --- | --- |\n| 16 | 0.125 |\n\n## Claims"
+        in (tmp_path / "all" / "table.md").read_text()
+    )
+    report(tmp_path / "some", experiment=dataclasses.replace(EXPERIMENT, table=own), made=rows()[-2:])
+    assert "| width |" not in (tmp_path / "some" / "table.md").read_text()
+
+
 @pytest.mark.full
 def test_words_of_a_table_are_no_markup(tmp_path):
     """Kills: a name that ends a cell, begins a line or is taken for HTML."""
