@@ -8,8 +8,8 @@ that of App. C.1; its 95 % interval is from a bootstrap of documents, the same f
 mean of its seeds. A share is not tested where 2.5 % of the draws or more have a gap of the other sign.
 
 Deviations: the sizes, the text, the number of occurrences up to which a bigram is rare, one learning rate for all, a
-short convolution as the first layer of all models (attention has none of its own). The
-paper's Table 1 has neither Based, BaseConv, Mamba nor Gated DeltaNet, but H3 and long convolutions.
+short convolution as the first layer of models that have none. The paper's Table 1 has neither Based, BaseConv, Mamba
+nor Gated DeltaNet, but H3 and long convolutions.
 """
 
 import dataclasses
