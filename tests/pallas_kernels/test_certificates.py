@@ -69,6 +69,7 @@ def test_choice(platform, report, tmp_path, monkeypatch, caplog):
     assert chosen(platform)
     with certificates.using("none"):
         assert not chosen(platform)
+        assert certificates.certified() == frozenset()
 
 
 def test_what_a_certificate_is_for(report, monkeypatch):

@@ -1,9 +1,13 @@
 """The command for the first minutes on a device: a hanging, a wrong and a crashing case cost no other its result."""
 
+import argparse
+import contextlib
 import json
 import subprocess
 import sys
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from pallas_kernels.delta_chunks import backends as delta, general_backends as general
@@ -18,7 +22,7 @@ from pallas_kernels.taylor_attention import backends as taylor
 from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.ut_transform import backends as ut, values_backends as values
 from pallas_kernels.ut_transform.problem import Problem as TransformProblem, ValuesProblem
-from pallas_kernels.verify import __main__ as command
+from pallas_kernels.verify import __main__ as command, worker
 from pallas_kernels.verify.cases import (
     CASES,
     DeltaCase,
@@ -30,9 +34,11 @@ from pallas_kernels.verify.cases import (
     ValuesCase,
     WkvCase,
 )
+from pallas_kernels.verify.truths import Truths
 from pallas_kernels.wkv4 import backends as wkv
 from pallas_kernels.wkv4.problem import Problem as WkvProblem
 from tests.pallas_kernels.shared import PLATFORMS
+from tests.pallas_kernels.verify_cases import Numbered
 
 DEVICE = {"platform": "cpu", "device": "a CPU", "jax": "1", "capability": None}
 
@@ -86,6 +92,30 @@ def test_every_case_gets_its_verdict(verify, capsys, tmp_path):
         "| 2.000 (1.000 to 3.000) |",
     ):
         assert line in page, line
+
+
+def test_truths_are_those_of_their_cases():
+    """Kills the truth of another case or seed where several are computed ahead."""
+    with contextlib.closing(Truths([Numbered(i) for i in range(5)], seed=7)) as truths:
+        assert [truths.of(i)[0].tolist() for i in range(5)] == [[i, 7] for i in range(5)]
+
+
+def test_ops_are_chosen_by_their_place():
+    """Kills an op that was not asked for, and a worker that runs the entry of another."""
+    args = argparse.Namespace(ops=["b"])
+    found = command.Run({"platform": "cpu"}, args, 0.0)._chosen({"cpu": ["a 1", "b 1", "a 2", "b 2"]}, lambda x: x[0])
+    assert found == {1: "b 1", 3: "b 2"}
+    everything = command.Run({"platform": "cpu"}, argparse.Namespace(ops=None), 0.0)
+    assert list(everything._chosen({"cpu": "ab"}, str)) == [0, 1]
+
+
+@pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_repeats_are_compared_bit_by_bit(kind, dtype):
+    """Kills NaNs that differ from themselves, and zeros whose signs do not count."""
+    x = kind(jnp.array([1.0, np.nan, 0.0], dtype))
+    assert not worker._differ(x, kind(np.array(x)))
+    assert worker._differ(x, kind(jnp.array([1.0, np.nan, -0.0], dtype)))
 
 
 def test_a_lost_device_ends_the_run(verify):

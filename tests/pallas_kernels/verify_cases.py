@@ -47,6 +47,19 @@ CASES = {"cpu": [Toy("right"), Toy("wrong"), Toy("hanging"), Toy("crashing"), To
 
 
 @dataclasses.dataclass(frozen=True)
+class Numbered:
+    """Its truth is its number."""
+
+    number: int
+
+    def inputs(self, seed):
+        return [np.float64(seed)]
+
+    def truth(self, arrays):
+        return [np.array([self.number, arrays[0]])]
+
+
+@dataclasses.dataclass(frozen=True)
 class ToyCall:
     """A call that takes 2 ms."""
 
