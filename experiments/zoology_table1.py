@@ -178,7 +178,7 @@ def _most(results: Results, *models: str) -> Finding:
     found = share(results, *models)
     words = f"{found.due_to_hits:+.3f} of {found.gap:+.3f} nats per token"
     if found.interval is None or found.formula is None or found.gap < 0:
-        raise Missing(f"not behind attention beyond chance: {words}")
+        raise Missing(f"not worse than attention beyond chance: {words}")
     low, high = found.interval
     return Finding(low > MOST, f"{found.formula:.0%}, 95 % interval {low:.0%} to {high:.0%}: {words}")
 
@@ -242,7 +242,7 @@ def _losses(hits: float, others: float) -> dict[str, float]:
 
 
 def _made_up(point: Point) -> dict[str, float]:
-    """All other models are behind attention on AR hits alone."""
+    """All other models are worse than attention, on AR hits alone."""
     if point["model"] == TEXT:
         sizes = {f"{kind}={i}": n for i in range(MADE_UP) for kind, n in (("hits", 10.0), ("others", 90.0))}
         return {BITS: 3.0, "documents": MADE_UP, "bytes_per_token": 3.0, **sizes}

@@ -42,7 +42,7 @@ def trained(model, hits, others, seed=0, accuracy=0.5):
 ATTENTION = trained(figure.ATTENTION, [20.0, 25.0, 30.0, 35.0], [100.0, 90.0, 80.0, 70.0])
 
 
-def behind(model, hits, others, seed=0):
+def worse(model, hits, others, seed=0):
     """A run that is this much worse than attention, by document."""
     return trained(model, np.add([20, 25, 30, 35], hits), np.add([100, 90, 80, 70], others), seed, 0.1)
 
@@ -54,16 +54,16 @@ def interval(*rows, models=("Hyena",)):
 def test_intervals_by_hand():
     """Kills: tokens that are resampled in place of documents, documents of one model alone, seeds that are resampled,
     the shares of two models that are averaged in place of their gaps."""
-    even = behind("Hyena", [3, 3, 3, 3], [1, 1, 1, 1])
+    even = worse("Hyena", [3, 3, 3, 3], [1, 1, 1, 1])
     assert interval(even) == pytest.approx((0.75, 0.75))
     # Drawn k of 4 times, the first document makes the share 12 k / (12 k + 4). P(k = 0) = 0.32, P(k >= 3) = 0.051 and
     # P(k = 4) = 0.004: the quantiles are those of k = 0 and of k = 3.
-    assert interval(behind("Hyena", [12, 0, 0, 0], [1, 1, 1, 1])) == pytest.approx((0.0, 0.9))
-    seeds = [behind("Hyena", [7, 0, 7, 0], [1, 1, 1, 1]), behind("Hyena", [-1, 6, -1, 6], [1, 1, 1, 1], seed=1)]
+    assert interval(worse("Hyena", [12, 0, 0, 0], [1, 1, 1, 1])) == pytest.approx((0.0, 0.9))
+    seeds = [worse("Hyena", [7, 0, 7, 0], [1, 1, 1, 1]), worse("Hyena", [-1, 6, -1, 6], [1, 1, 1, 1], seed=1)]
     assert interval(*seeds) == pytest.approx((0.75, 0.75))
-    other = behind("BaseConv", [9, 9, 9, 9], [11, 11, 11, 11])
+    other = worse("BaseConv", [9, 9, 9, 9], [11, 11, 11, 11])
     assert interval(even, other, models=("Hyena", "BaseConv")) == pytest.approx((0.5, 0.5))
-    assert interval(behind("Hyena", [2, -2, 2, -2], [1, -1, 1, -1])) is None
+    assert interval(worse("Hyena", [2, -2, 2, -2], [1, -1, 1, -1])) is None
 
 
 def test_the_claims():
@@ -73,27 +73,27 @@ def test_the_claims():
     def judge(name, *rows, attention=ATTENTION):
         return verdict(figure.experiment, name, [text(), attention, *rows])
 
-    found = judge("Hyena", behind("Hyena", [3, 3, 3, 3], [1, 1, 1, 1]))
+    found = judge("Hyena", worse("Hyena", [3, 3, 3, 3], [1, 1, 1, 1]))
     assert (found.verdict, found.numbers) == (
         "held",
         "75%, 95 % interval 75% to 75%: +0.060 of +0.080 nats per token",
     )
-    assert judge("Hyena", behind("Hyena", [1, 1, 1, 1], [3, 3, 3, 3])).verdict == "not held"
-    assert judge("Hyena", behind("Hyena", [12, 0, 0, 0], [1, 1, 1, 1])).verdict == "not held"
+    assert judge("Hyena", worse("Hyena", [1, 1, 1, 1], [3, 3, 3, 3])).verdict == "not held"
+    assert judge("Hyena", worse("Hyena", [12, 0, 0, 0], [1, 1, 1, 1])).verdict == "not held"
     for hits, others in (([2, -2, 2, -2], [1, -1, 1, -1]), ([0] * 4, [0] * 4), ([-3] * 4, [-1] * 4)):
-        missing = judge("Hyena", behind("Hyena", hits, others))
-        assert (missing.verdict, "not behind attention" in missing.numbers) == ("not tested", True)
-    even = [behind(model, [3, 3, 3, 3], [1, 1, 1, 1]) for model in figure.GATED]
+        missing = judge("Hyena", worse("Hyena", hits, others))
+        assert (missing.verdict, "not worse than attention" in missing.numbers) == ("not tested", True)
+    even = [worse(model, [3, 3, 3, 3], [1, 1, 1, 1]) for model in figure.GATED]
     assert judge("average", *even).verdict == "held"
     assert judge("average", *even[:2]).verdict == "not tested"
-    assert judge("average", *even[:2], behind(figure.GATED[2], [0] * 4, [20] * 4)).verdict == "not held"
+    assert judge("average", *even[:2], worse(figure.GATED[2], [0] * 4, [20] * 4)).verdict == "not held"
     unlearned = {**ATTENTION, "guess": {HIT_ACCURACY: 0.45}}
     assert judge("Hyena", even[1], attention=unlearned).verdict == "not tested"
 
 
 def test_the_table():
     """Kills: a slice under another's heading, sums in the place of means, a share without interval."""
-    rows = [text(), ATTENTION, behind("Hyena", [3, 3, 3, 3], [1, 1, 1, 1]), behind("Mamba", [2, -2, 2, -2], [0] * 4)]
+    rows = [text(), ATTENTION, worse("Hyena", [3, 3, 3, 3], [1, 1, 1, 1]), worse("Mamba", [2, -2, 2, -2], [0] * 4)]
     heads, *lines = figure.table(Results(rows))
     assert heads[2:5] == ["all tokens", "AR hits", "other tokens"]
     assert lines == [
