@@ -34,6 +34,7 @@ SCORES = {
     "selective_attention": set(),
     "sliding_window_attention": set(),
     "taylor_linear_attention": set(),
+    "windowed_linear_attention": set(),
 }
 """Mixers that are linear in their values, and what else they show."""
 OTHERS = {"mamba": {"delta"}, "rg_lru": {"recurrence_gate_logits", "input_gate_logits"}}

@@ -56,7 +56,7 @@ MORE = [
     H3Config(d_model=4, d_state=10, discretization="zoh", learn_shift_b=False),
     LiquidS4Config(d_model=3, d_state=4, dt_min=0.1, dt_max=1.0, liquid="kb", order=3),
     ScatterBrainConfig(d_model=6, n_heads=3, window=1, n_features=5, paired=False),
-    SelectiveAttentionConfig(d_model=8, n_heads=2, n_selected=3, positions="rotary"),
+    SelectiveAttentionConfig(d_model=8, n_heads=2, n_selected=4, positions="rotary"),
     ConvolutionAugmentedAttentionConfig(d_model=6, n_heads=2, filters="maps"),
     LinCATConfig(d_model=6, n_heads=3, feature_dim=16, feature_map="cosformer", filter_queries=False, n_taps=4),
     AttentionConfig(d_model=6, n_heads=3, positions="none"),
