@@ -18,7 +18,8 @@ from jaxzoo.models.adapters import AdaptedBlueprint, Lora, adapt
 from jaxzoo.models.blueprint import Variables, make_blueprint, names_of
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.train.adapters import merge, stored_lora, with_adapters
-from jaxzoo.train.portable import need_library, opened, variables_digest
+from jaxzoo.train.digest import variables_digest
+from jaxzoo.train.portable import need_library, opened
 from jaxzoo.train.trained import Which, on_device, read_run, read_stored
 from jaxzoo.whole_files import replacing
 

@@ -104,18 +104,8 @@ class Checkpoints:
         self.newest = step
 
     def restore_newest(self, abstract: TrainState, config: Json) -> tuple[TrainState, Seal] | None:
-        """The newest checkpoint that can be used, with a warning for each that is newer; writes nothing.
-
-        Args:
-          abstract: shapes, dtypes and shardings to restore into; any mesh will do.
-          config: the experiment that goes on.
-
-        Returns:
-          None where there is no checkpoint and never was one.
-
-        Raises:
-          UnusableError: there are checkpoints, or were, and none can be used.
-        """
+        """The newest checkpoint that can be used, as `newest_usable` finds it, with the arguments of `restore`; writes
+        nothing. Raises `UnusableError`: there are checkpoints, or were, and none can be used."""
         known = [*map(str, folders(self._directory)), UNFINISHED, UNUSABLE]
         names = sorted(path.name for path in self._directory.glob("*"))
         strays = [name for name in names if name not in known and not any(part in name for part in known[-2:])]
@@ -143,9 +133,17 @@ class Checkpoints:
           OSError: it could not be written; another `save` may be tried.
         """
         self._watch(lambda: self._saver.wait_until_finished())
-        if self._under_way is not None:
-            self._is_clean, self._under_way = True, None
-            self._remove_old()
+        if self._under_way is None:
+            return
+        self._is_clean, self._under_way = True, None
+        found = folders(self._directory)
+        best = self._best(found)
+        for step in list(found)[self._keep :] if is_leader() else ():
+            if step not in best:
+                try:
+                    shutil.rmtree(found[step])
+                except OSError as error:
+                    warn(f"checkpoint {step} in {self._directory} cannot be removed: {error.strerror or error}")
 
     def check(self) -> None:
         """Raises OSError where what `save` began has failed by now; does not wait for it."""
@@ -175,16 +173,6 @@ class Checkpoints:
 
     def _newest_on_disk(self) -> int | None:
         return next(iter(folders(self._directory)), None)
-
-    def _remove_old(self) -> None:
-        found = folders(self._directory)
-        best = self._best(found)
-        for step in list(found)[self._keep :] if is_leader() else ():
-            if step not in best:
-                try:
-                    shutil.rmtree(found[step])
-                except OSError as error:
-                    warn(f"checkpoint {step} in {self._directory} cannot be removed: {error.strerror or error}")
 
     def _set_aside(self, step: int) -> None:
         """Gives the folder of this step, if there is one, another name."""

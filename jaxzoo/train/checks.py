@@ -1,4 +1,7 @@
-"""Refusals of what does not fit together: batch, model, data, metrics and mesh; before anything is compiled."""
+"""Refusals of what does not fit together: batch, model, data, metrics and mesh; before anything is compiled.
+
+Each raises ValueError, with the field, what it must be, and the flag or the value that helps.
+"""
 
 from jax.sharding import Mesh
 
@@ -13,11 +16,7 @@ from pallas_kernels import certificates
 
 
 def check_batch_size(config: ExperimentConfig, mesh: Mesh) -> None:
-    """Refuses a batch that the devices of a mesh cannot share out evenly.
-
-    Raises:
-      ValueError: with the next size that they can.
-    """
+    """Refuses a batch that the devices of a mesh cannot share out evenly."""
     size, devices, parts = config.train.batch_size, row_devices(mesh), config.train.accumulate
     n = devices * parts
     if size % n:
@@ -30,10 +29,8 @@ def check_batch_size(config: ExperimentConfig, mesh: Mesh) -> None:
 def check_kernels(config: TrainConfig) -> None:
     """Refuses processes that would choose Pallas kernels differently: each would wait for programs of the others.
 
-    Every process must call it; a collective.
-
-    Raises:
-      ValueError: in all processes; also for a setting that is neither `all` nor a report.
+    Every process must call it, a collective, and it raises in all. So it does for a setting that is neither `all` nor a
+    report.
     """
     choice: list[str] = []
     with together(ValueError), certificates.using(config.pallas_kernels):
@@ -49,11 +46,7 @@ def check_kernels(config: TrainConfig) -> None:
 
 
 def check_adapters(config: TrainConfig, *, begins_with: object) -> None:
-    """Refuses adapters of random parameters.
-
-    Raises:
-      ValueError: nothing to begin with, and the config asks for adapters.
-    """
+    """Refuses adapters of random parameters, where there are no others to begin with."""
     if config.lora_rank and begins_with is None:
         raise ValueError(
             f"TrainConfig.lora_rank={config.lora_rank} must come with a trained model; give it by --init-from RUN"
@@ -67,9 +60,6 @@ def check_data(model: LanguageModelConfig, *, vocab_size: int, max_length: int, 
       vocab_size: token ids of the data.
       max_length: tokens of their longest sequence.
       packed: whether rows hold several documents.
-
-    Raises:
-      ValueError: with the flag that helps.
     """
     for field, needed, what in (
         ("vocab_size", vocab_size, "token ids of the data"),
@@ -89,11 +79,7 @@ def check_data(model: LanguageModelConfig, *, vocab_size: int, max_length: int, 
 
 
 def check_metric(config: TrainConfig, data: Dataset) -> None:
-    """Refuses a metric of the best checkpoints that no validation gives.
-
-    Raises:
-      ValueError: with the names that there are.
-    """
+    """Refuses a metric of the best checkpoints that no validation gives."""
     metric = config.best_metric
     if metric == TrainConfig.best_metric:  # every data set has it: no need to ask for the validation sets yet
         return
@@ -104,14 +90,8 @@ def check_metric(config: TrainConfig, data: Dataset) -> None:
 
 
 def check_sequence_axis(model: LanguageModelConfig, mesh: Mesh, max_length: int) -> None:
-    """Refuses a mesh that shares out sequences which it does not divide, or among mixers that cannot.
-
-    Args:
-      max_length: tokens of the longest sequence of the data.
-
-    Raises:
-      ValueError: with the layer.
-    """
+    """Refuses a mesh that shares out sequences (the longest has `max_length` tokens) which it does not divide, or among
+    mixers that cannot."""
     devices = mesh.shape["sequence"]
     if devices == 1:
         return

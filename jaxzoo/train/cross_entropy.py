@@ -37,13 +37,7 @@ WHOLE = VocabularyPart()
 def cross_entropy(
     logits: Float[Array, "b m vocab"], targets: Int[Array, "b m"], part: VocabularyPart = WHOLE
 ) -> TokenScores:
-    """Scores of targets.
-
-    Args:
-      logits: float32.
-      targets: ids, or `UNLABELLED`.
-      part: the rows of the vocabulary that the logits are of.
-    """
+    """Scores of targets, ids or `UNLABELLED`, by float32 logits of a part of the vocabulary."""
     return softmax(logits, targets, part)[0]
 
 

@@ -13,14 +13,13 @@ Cost: one pass over the data and, on a CPU, a temporary array of the same size. 
 
 import hashlib
 import json
-from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxzoo.array_typing import Array, Int
-from jaxzoo.models.blueprint import names_of
+from jaxzoo.models.blueprint import Variables, names_of
 
 
 class ArrayDigest(NamedTuple):
@@ -43,10 +42,11 @@ def digests(tree: Any) -> Digests:
     return {name: ArrayDigest(x.shape, str(x.dtype), int(value)) for (name, x), value in pairs}
 
 
-def joint_digest(of: Digests, parts: Collection[str]) -> str:
-    """One digest of all arrays of the parts of a state, such as `params`: SHA-256 of their names, shapes and sums."""
-    chosen = {name: array._asdict() for name, array in of.items() if name.split("/")[0] in parts}
-    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
+def variables_digest(variables: Variables) -> str:
+    """One digest of all variables of a model: SHA-256 of the names, shapes, dtypes and sums of their arrays."""
+    found = digests({name: tree for name, tree in variables._asdict().items() if tree})
+    text = json.dumps({name: array._asdict() for name, array in found.items()}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @jax.jit

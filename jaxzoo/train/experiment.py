@@ -44,7 +44,6 @@ def run_experiment(
       run: where it lives; checked by its `check` and `check_same`.
       name: of the experiment, in the first line.
       resume: whether to go on from the newest checkpoint that can be used.
-      overwrite: whether to replace a run that is there.
       init_from: the checkpoint or file whose parameters a new run begins with; None: random ones.
       allow_oversize: whether to try what is beyond the memory of the devices.
       profile: steps that are traced; None: none.

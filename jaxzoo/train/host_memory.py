@@ -24,19 +24,15 @@ def share_one_arena() -> bool:
     mapped whatever the settings are. Where JAX may find an accelerator it does nothing: the threads that feed one are
     better off with arenas of their own.
     """
-    return _cpu_alone() and _set({M_ARENA_MAX: 1})
+    platforms = jax.config.jax_platforms
+    plugins = map(importlib.util.find_spec, ("jax_plugins", "libtpu"))  # what can be told without starting JAX
+    is_cpu_alone = platforms == "cpu" if platforms else not any(plugins)
+    return is_cpu_alone and _set({M_ARENA_MAX: 1})
 
 
 def keep_freed_memory() -> bool:
     """Makes malloc map nothing and trim nothing from now on; returns whether it could."""
     return _set({M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1})
-
-
-def _cpu_alone() -> bool:
-    """Whether the CPU is the only platform that JAX can have, as far as can be told without starting it."""
-    if jax.config.jax_platforms:
-        return jax.config.jax_platforms == "cpu"
-    return not any(importlib.util.find_spec(plugin) for plugin in ("jax_plugins", "libtpu"))
 
 
 def _set(values: dict[int, int]) -> bool:

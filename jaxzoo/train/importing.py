@@ -7,18 +7,16 @@ import jax
 from jaxzoo.config_io import Json
 from jaxzoo.models.blueprint import Variables
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.portable import ExportedFile, variables_digest
+from jaxzoo.train.digest import variables_digest
+from jaxzoo.train.portable import ExportedFile
 from jaxzoo.train.restore import Seal, tokenizer_of
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.trained import load_variables, read_experiment
 
 
 def import_run(file: Path, run: RunDirectory) -> Seal:
-    """Makes a run whose one checkpoint, that of step 0, holds the variables of a file; returns what the file says.
-
-    Args:
-      file: as `write_portable` writes it.
-      run: where the run will lie; must hold none.
+    """Makes a run whose one checkpoint, that of step 0, holds the variables of a file that `write_portable` wrote;
+    returns what the file says.
 
     Raises:
       ValueError: the place is taken; the file is none of ours, or its arrays are not those of the model that it names.
@@ -40,8 +38,6 @@ def create_imported(
     """Makes a run whose one checkpoint, that of step 0, holds these variables.
 
     Args:
-      run: where the run will lie; claimed when this returns.
-      variables: all that its model holds.
       note: where they are from; their digest is added.
       tokenizer: fingerprint of the tokenizer of its text; empty: no text.
 

@@ -150,7 +150,8 @@ class TrainingRun:
         newest = self.checkpoints.newest
         patiently(self.checkpoints.check, together=True)
         has_failed = self.checkpoints.newest != newest
-        if self._due(self._config.train.checkpoint_every) or self._is_best or has_failed:
+        is_best = self._due(self._config.train.eval_every) and self.step in self._best()
+        if self._due(self._config.train.checkpoint_every) or is_best or has_failed:
             self.save(state, wait=has_failed)
 
     def save(self, state: Current, *, wait: bool = False) -> None:
@@ -164,7 +165,12 @@ class TrainingRun:
         def attempt() -> None:
             is_first = next(attempts) == 0
             if self.checkpoints.newest != self.step:
-                self._begin_to_save(state())
+                newest = state()
+                broken = first_not_finite(newest.variables)
+                if broken:
+                    raise NonFiniteError(f"{broken} is not finite", self.step)
+                cursor, config = self._start.stream.get_state(), to_json(self._config)
+                self.checkpoints.save(self.step, newest, cursor=cursor, config=config, n_rows=len(self.log.rows))
             if wait or not is_first:
                 self.checkpoints.wait()
 
@@ -204,21 +210,9 @@ class TrainingRun:
             self._report(self.step, self.log.write(self.step, metrics))
             self.draw()
 
-    def _begin_to_save(self, state: TrainState) -> None:
-        broken = first_not_finite(state.variables)
-        if broken:
-            raise NonFiniteError(f"{broken} is not finite", self.step)
-        cursor, config = self._start.stream.get_state(), to_json(self._config)
-        self.checkpoints.save(self.step, state, cursor=cursor, config=config, n_rows=len(self.log.rows))
-
     def _best(self, among: Collection[int] | None = None) -> list[int]:
         """Steps of the best validations so far, as many as are kept; of all steps, or of those asked for."""
         return best_steps(self.log.rows, self._config.train.best_metric, among)[: self._config.train.keep_best]
-
-    @property
-    def _is_best(self) -> bool:
-        """Whether this step was validated, and is one of the best."""
-        return self._due(self._config.train.eval_every) and self.step in self._best()
 
     def _due(self, every: int) -> bool:
         return self.step == self._config.train.steps or (every > 0 and self.step > 0 and self.step % every == 0)

@@ -35,8 +35,6 @@ def score_targets(model: LanguageModel, batch: Batch, *, chunk: int = 0) -> Toke
     recall task's work, and answers stand at few positions. Where it is `pooled`, the head reads a mean of features.
 
     Args:
-      model: computes features and logits.
-      batch: tokens and targets.
       chunk: targets of a row whose logits exist at once; the largest array is then (b, chunk, vocab). 0: all m.
     """
     features, _ = _features(model, batch, None)

@@ -25,14 +25,8 @@ REMEDY = "make it smaller, share it out by --mesh.fsdp, or try all the same with
 
 
 def check_estimate(config: ExperimentConfig, mesh: Mesh, length: int) -> None:
-    """Refuses a run whose parameters, optimizer state and one activation of a batch are beyond a device.
-
-    Args:
-      length: tokens of its longest sequence.
-
-    Raises:
-      ValueError: with the sizes in the config and the estimate.
-    """
+    """Raises `ValueError` for a run whose parameters, optimizer state and one activation of a batch, with the longest
+    sequence of `length` tokens, are beyond a device."""
     model, rows = config.model, config.train.batch_size
     n_parameters = estimate_parameters(model)
     copies = 1 if config.train.lora_rank else STATE_COPIES[config.optimizer.name]
@@ -51,11 +45,7 @@ def check_estimate(config: ExperimentConfig, mesh: Mesh, length: int) -> None:
 
 
 def check_compiled(step: Any, mesh: Mesh) -> None:
-    """Refuses a train step whose arrays, as the compiler has counted them, are beyond a device.
-
-    Raises:
-      ValueError: with the count.
-    """
+    """Raises `ValueError` for a train step whose arrays, as the compiler has counted them, are beyond a device."""
     counted = step.memory_analysis()
     if counted is None:
         return
@@ -70,11 +60,7 @@ def check_compiled(step: Any, mesh: Mesh) -> None:
 
 
 def check_model(model: LanguageModelConfig) -> None:
-    """Refuses a model whose parameters alone are beyond the first device.
-
-    Raises:
-      ValueError: with the sizes in the config and the estimate.
-    """
+    """Raises `ValueError` for a model whose parameters alone are beyond the first device."""
     n_parameters, frozen = estimate_parameters(model), frozen_entries(model)
     needed, room = FLOAT_BYTES * (n_parameters + frozen), memory_of_each(jax.devices()[:1])
     if needed > room:

@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tensorboardX.event_file_writer import EventsWriter
@@ -61,7 +60,6 @@ def best_steps(rows: Sequence[Row], metric: str, among: Collection[int] | None =
     """The steps that were validated, the best first; of two that are equal the earlier one.
 
     Args:
-      rows: metrics of the run.
       metric: the one that counts; steps where it is not finite are left out.
       among: the steps that are asked for; None: all.
     """
@@ -71,11 +69,8 @@ def best_steps(rows: Sequence[Row], metric: str, among: Collection[int] | None =
 
 
 class RowFile:
-    """Appends rows to a file, unbuffered, each whole or not at all; tries again what fails.
-
-    Args:
-      rows: the rows that it begins with; others that it holds are cut.
-    """
+    """Appends rows to a file, after those that it begins with (others in it are cut); unbuffered, each whole or
+    not at all, and what fails is tried again."""
 
     def __init__(self, path: Path, rows: Sequence[Row] = ()):
         write_rows(path, rows, owned=True)
@@ -85,7 +80,7 @@ class RowFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def write(self, step: int, values: dict[str, float]) -> None:
@@ -94,13 +89,15 @@ class RowFile:
         Raises:
           OSError: it could not be written whole after all attempts.
         """
-        patiently(lambda: self._append((json.dumps({"step": step, **values}) + "\n").encode()), str(self._path))
+        line = (json.dumps({"step": step, **values}) + "\n").encode()
 
-    def _append(self, line: bytes) -> None:
-        if self._file.write(line) != len(line):
-            self._file.truncate(self._size)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._size += len(line)
+        def append() -> None:
+            if self._file.write(line) != len(line):
+                self._file.truncate(self._size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._size += len(line)
+
+        patiently(append, str(self._path))
 
 
 def rows_until(path: Path, step: int) -> list[Row]:
@@ -156,13 +153,11 @@ class MetricsLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if not self._file:
             return
-        self._file.__exit__(kind, error, trace)
-        with contextlib.suppress(OSError) if error else contextlib.nullcontext():
+        self._file.__exit__()
+        with contextlib.suppress(OSError) if kind else contextlib.nullcontext():
             self._events.close()
 
     def write(self, step: int, metrics: dict[str, float]) -> Row:

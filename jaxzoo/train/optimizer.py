@@ -83,11 +83,17 @@ def make_optimizer(
       schedule: learning rate by update number.
       traits: `Traits` of each parameter: whether it decays, the scale of its learning rate, and its logical axes.
     """
+    rules: dict[str, Callable[..., optax.GradientTransformation]] = {
+        "adamw": optax.scale_by_adam,
+        "lion": optax.scale_by_lion,
+        "muon": lambda **of_adam: _muon(traits, optax.scale_by_adam(**of_adam)),
+        "adafactor": lambda: _adafactor(traits),
+    }
     scales = jax.tree.map(lambda of: of.learning_rate_scale, traits)
     chain = optax.chain(
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm > 0 else optax.identity(),
         optax.chain(
-            _rule(config, traits),
+            rules[config.name](**config.constants),
             optax.add_decayed_weights(config.weight_decay, decay_mask(traits, config)),
             optax.scale_by_learning_rate(schedule),
         ),
@@ -96,16 +102,6 @@ def make_optimizer(
         ),
     )
     return optax.GradientTransformation(chain.init, _promoting(chain.update))
-
-
-def _rule(config: OptimizerConfig, traits: dict) -> optax.GradientTransformation:
-    rules: dict[str, Callable[..., optax.GradientTransformation]] = {
-        "adamw": optax.scale_by_adam,
-        "lion": optax.scale_by_lion,
-        "muon": lambda **of_adam: _muon(traits, optax.scale_by_adam(**of_adam)),
-        "adafactor": lambda: _adafactor(traits),
-    }
-    return rules[config.name](**config.constants)
 
 
 def _muon(traits: dict, others: optax.GradientTransformation) -> optax.GradientTransformation:

@@ -12,7 +12,8 @@ from jaxzoo.config_io import Json, first_difference, from_json, to_json
 from jaxzoo.models.blueprint import Variables
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.screen import warn
-from jaxzoo.train.portable import ExportedFile, read_header, variables_digest
+from jaxzoo.train.digest import variables_digest
+from jaxzoo.train.portable import ExportedFile, read_header
 from jaxzoo.train.restore import tokenizer_of
 from jaxzoo.train.session import Session
 from jaxzoo.train.state import first_not_finite

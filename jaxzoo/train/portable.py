@@ -3,8 +3,8 @@
 Arrays have the dtypes of the model, or matrices are bfloat16 (`rounded`) and read back as float32. Names are paths
 joined by dots, such as `stacks.0.blocks.1.mixer.q.kernel`; a repeated period of layers is one array with a leading axis
 of repeats. The metadata are strings: `config` (the experiment, JSON), `step`, `tokenizer` (fingerprint; empty: no
-text), `digest` (of all variables as they are stored, `jaxzoo.train.digest.joint_digest`), `buffers` (names of those
-that do not learn, JSON) and `jaxzoo_version`.
+text), `digest` (of all variables as they are stored, `jaxzoo.train.digest.variables_digest`), `buffers` (names of
+those that do not learn, JSON) and `jaxzoo_version`.
 """
 
 import json
@@ -20,8 +20,8 @@ from jaxzoo.config_io import Json
 from jaxzoo.extras import need
 from jaxzoo.json_files import parse_json
 from jaxzoo.models.blueprint import Variables, names_of
-from jaxzoo.train.adapters import stored_without_adapters
-from jaxzoo.train.digest import ArrayDigest, digests, joint_digest
+from jaxzoo.train.adapters import stored_lora
+from jaxzoo.train.digest import ArrayDigest, variables_digest
 from jaxzoo.train.restore import Seal, tokenizer_of
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.whole_files import replacing
@@ -42,11 +42,8 @@ class ExportedFile(RunDirectory):
 
 
 def write_portable(file: Path, variables: Variables, seal: Seal) -> None:
-    """Writes a file, whole or not at all. Each array is on the host once.
-
-    Args:
-      variables: all that the model holds.
-      seal: that of the checkpoint that they are from.
+    """Writes all that a model holds, with the seal of its checkpoint, whole or not at all. Each array is on the host
+    once.
 
     Raises:
       ValueError: the library is missing.
@@ -55,9 +52,12 @@ def write_portable(file: Path, variables: Variables, seal: Seal) -> None:
     need_library()
     import safetensors.numpy
 
+    config = seal.config
+    if stored_lora(config) is not None:  # the adapters are merged
+        config = {**config, "train": {k: v for k, v in config["train"].items() if not k.startswith("lora_")}}
     metadata = {
         "jaxzoo_version": __version__,
-        "config": json.dumps(stored_without_adapters(seal.config)),
+        "config": json.dumps(config),
         "step": str(seal.step),
         "tokenizer": tokenizer_of(seal.cursor),
         "digest": variables_digest(variables),
@@ -116,7 +116,7 @@ def read_portable(file: Path, digest: str, abstract: Variables) -> Variables:
     """The variables of a file, read one after the other to where they belong.
 
     Args:
-      digest: joint digest of its variables.
+      digest: `variables_digest` of what it must hold.
       abstract: its names and shapes, with dtypes and shardings to read into; any mesh will do.
 
     Raises:
@@ -149,11 +149,6 @@ def rounded(variables: Variables, traits: Variables) -> Variables:
     """The variables, with matrices in bfloat16; norms, biases, decays and buffers keep their dtype."""
     params = jax.tree.map(lambda x, of: x.astype(jnp.bfloat16) if of.decay else x, variables.params, traits.params)
     return variables._replace(params=params)
-
-
-def variables_digest(variables: Variables) -> str:
-    """Joint digest of all variables of a model."""
-    return joint_digest(digests({name: tree for name, tree in variables._asdict().items() if tree}), Variables._fields)
 
 
 def need_library() -> None:

@@ -7,9 +7,6 @@ from typing import Any
 
 import jax
 
-ANNOTATION = "train"
-"""Name of a step in the trace."""
-
 
 def parse_steps(text: str, n_steps: int) -> range:
     """`10:13` -> steps 10, 11 and 12; the first update is step 1.
@@ -27,11 +24,7 @@ def parse_steps(text: str, n_steps: int) -> range:
 
 
 def check_ahead(steps: range | None, step: int) -> None:
-    """Refuses to trace steps that a resumed run has already taken.
-
-    Raises:
-      ValueError: the first of the steps is not after `step`.
-    """
+    """Raises `ValueError` for steps of which a run that is resumed after `step` has already taken the first."""
     if steps and steps.start <= step:
         raise ValueError(
             f"--profile {steps.start}:{steps.stop} must name steps after {step}, from where the run goes on"
@@ -51,11 +44,7 @@ def profiler(
 ) -> Iterator[StepTracer]:
     """Traces some steps of a run, with all that lies between them; gives what is to stand around each step.
 
-    Args:
-      steps: which; None: none.
-      directory: where to, made for it.
-      say: told of the file.
-      pause: makes time that is not training.
+    `say` is told of the file in the directory, which is made for it; `pause` makes time that is not training.
     """
     wanted, traced, trace = steps or range(0), [], contextlib.ExitStack()
 
@@ -74,7 +63,7 @@ def profiler(
         if step == wanted.start:
             trace.enter_context(jax.profiler.trace(str(directory), create_perfetto_trace=True))
         traced.append(step)
-        with jax.profiler.StepTraceAnnotation(ANNOTATION, step_num=step):
+        with jax.profiler.StepTraceAnnotation("train", step_num=step):
             yield
         if step == wanted[-1]:
             jax.block_until_ready(state())

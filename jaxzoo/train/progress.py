@@ -17,14 +17,8 @@ SLICE = "valid/accuracy/"
 
 
 class Progress:
-    """Prints the course of a run.
-
-    Args:
-      screen: where to; a terminal gets one line that is drawn over and over.
-      steps: steps of the whole run.
-      speed: its clock.
-      log_every: steps between two plain lines at least.
-    """
+    """Prints the course of a run of so many steps: on a terminal one line that is drawn over and over, elsewhere plain
+    lines, `log_every` steps apart at least."""
 
     def __init__(self, screen: Screen, *, steps: int, speed: Speed, log_every: int):
         self._screen, self._live = screen, screen.is_terminal

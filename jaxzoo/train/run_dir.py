@@ -53,11 +53,7 @@ class InUseError(ValueError):
 
 
 class RunDirectory:
-    """The files of one run.
-
-    Args:
-      path: the directory, which need not exist.
-    """
+    """The files of one run, whose directory need not exist."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -90,11 +86,7 @@ class RunDirectory:
             return False
 
     def check(self, *, resume: bool, overwrite: bool) -> None:
-        """Refuses to start where a run, or anything else, would be lost. Writes nothing.
-
-        Raises:
-          ValueError: names the directory and what to do.
-        """
+        """Raises `ValueError`, with what to do, where a run, or anything else, would be lost. Writes nothing."""
         if resume and overwrite:
             raise ValueError("--resume and --overwrite exclude each other")
         if resume and not self.holds_run:
@@ -104,29 +96,24 @@ class RunDirectory:
         if self.holds_run and not (resume or overwrite):
             raise ValueError(f"{self.path} holds a run; continue it with --resume or replace it with --overwrite")
         self.check_links()
-        strangers = self._strangers()
+        folders = {self.checkpoints.name, self.profile.name, self.tokenizer.name} if self.holds_run else set()
+        known = {LOCK, *(file.name for file in self._files()), *folders}
+        names = sorted(p.name for p in self.path.iterdir()) if self.path.exists() else []
+        strangers = [name for name in names if name not in known and not name.startswith(EVENTS)]
         if strangers and not resume:
             raise ValueError(
                 f"{self.path} holds {strangers[0]!r}, which no run wrote; choose another place with --run-dir"
             )
 
     def check_links(self) -> None:
-        """Refuses symbolic links in place of the run's files and checkpoints: they lead to files of somebody else.
-
-        Raises:
-          ValueError: names the first link.
-        """
+        """Raises `ValueError` for a link in place of a file or checkpoint: it leads to files of somebody else."""
         folders = [self.checkpoints, self.profile, *self.checkpoints.glob("*")]
         for place in (*self._files(), *folders, *self.path.glob(f"{EVENTS}*")):
             if place.is_symlink():
                 raise ValueError(f"{place} is a symbolic link, which no run made; put what it points to in its place")
 
     def check_same(self, config: Json) -> None:
-        """Refuses to resume with another config than the run's.
-
-        Raises:
-          ValueError: names the first field that differs and is not in `MAY_CHANGE`.
-        """
+        """Raises `ValueError` for a config that differs from the run's in a field outside `MAY_CHANGE`, by its name."""
         found = first_difference(self.read_config(), config, ignore=MAY_CHANGE)
         if found:
             field, old, new = found
@@ -226,15 +213,6 @@ class RunDirectory:
         records = [self.metrics, self.speed, self.picture, self.manifest, self.newest_checkpoint, self.model]
         files = [*records, self.origin, self.config]
         return [*(unfinished(file, owned=True) for file in files), *files]
-
-    def _strangers(self) -> list[str]:
-        """Names in the directory that no run wrote."""
-        if not self.path.exists():
-            return []
-        folders = {self.checkpoints.name, self.profile.name, self.tokenizer.name} if self.holds_run else set()
-        ours = {file.name for file in self._files()} | folders
-        names = (p.name for p in self.path.iterdir())
-        return sorted(name for name in names if name not in ours and name != LOCK and not name.startswith(EVENTS))
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

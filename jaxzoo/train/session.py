@@ -15,10 +15,9 @@ from jaxzoo.array_typing import Array, Float
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.base import Batch, Dataset, Stream
 from jaxzoo.distributed.rows import place_rows, place_whole, rows_of_process
-from jaxzoo.models.adapters import AdaptedBlueprint
-from jaxzoo.models.blueprint import Blueprint, Variables
+from jaxzoo.models.adapters import AdaptedBlueprint, Lora, adapt
+from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
 from jaxzoo.sharding import RULES, make_mesh, row_devices
-from jaxzoo.train.adapters import blueprint_of
 from jaxzoo.train.checks import check_adapters, check_batch_size, check_data, check_metric, check_sequence_axis
 from jaxzoo.train.evaluate import evaluate, padded_batches
 from jaxzoo.train.memory import check_estimate
@@ -32,14 +31,12 @@ from pallas_kernels.dispatch import lowering_for
 class PerShape:
     """A jitted function of (state or variables, batch), compiled ahead of time, once for every shape of batch.
 
-    The shape of a batch: which fields it has, and their shapes and dtypes.
+    The shape of a batch: which fields it has, and their shapes and dtypes. `kernels`: as in
+    `TrainConfig.pallas_kernels`.
 
     Attributes:
       seconds: time spent in compilation so far.
       n_compiled: number of compilations so far.
-
-    Args:
-      kernels: as in `TrainConfig.pallas_kernels`.
     """
 
     def __init__(self, jitted: Any, kernels: str | None = None):
@@ -73,22 +70,18 @@ class PerShape:
 
 
 class Program:
-    """The functions of one experiment for a mesh, whose devices may be absent, and no data.
+    """The functions of one experiment for the mesh of its config, whose devices may be absent, and no data.
 
     Attributes:
-      blueprint: its model.
+      blueprint: its model, with the adapters that it trains.
       abstract_state: shape, dtype and sharding of the train state.
       state_shardings: where every array of the train state lies.
       row_sharding: where the rows of a batch lie.
       everywhere: of what every device has.
       train_step: `(state, batch) -> (state, metrics)`; the state that it is given is donated.
 
-    Args:
-      config: the experiment.
-      mesh: its devices; those of `config.mesh`.
-
     Raises:
-      ValueError: sizes that do not fit together.
+      ValueError: sizes that do not fit together, or a target of adapters that is no projection of the model.
     """
 
     def __init__(self, config: ExperimentConfig, mesh: Mesh):
@@ -96,12 +89,14 @@ class Program:
         self.mesh: Mesh = mesh
         self._row_devices = row_devices(mesh)
         check_batch_size(config, mesh)
-        self.blueprint: Blueprint | AdaptedBlueprint = blueprint_of(config)
-        schedule = make_schedule(config.optimizer, config.train.steps)
+        base, train = make_blueprint(config.model), config.train
+        lora = Lora(train.lora_rank, train.lora_targets, train.lora_alpha) if train.lora_rank else None
+        adapted = None if lora is None else adapt(base, lora)
+        self.blueprint: Blueprint | AdaptedBlueprint = adapted or base
+        schedule = make_schedule(config.optimizer, train.steps)
         self._optimizer = make_optimizer(config.optimizer, schedule, self.blueprint.traits.params)
 
-        key_data = jax.random.key_data(jax.random.key(config.train.seed))
-        adapted = self.blueprint if isinstance(self.blueprint, AdaptedBlueprint) else None
+        key_data = jax.random.key_data(jax.random.key(train.seed))
         init = functools.partial(init_state, config.model, self._optimizer, adapted=adapted)
         shapes = jax.eval_shape(init, key_data)
         self.state_shardings: TrainState = state_shardings(self.blueprint, shapes, self.mesh)
@@ -119,10 +114,10 @@ class Program:
         )
         self.everywhere: NamedSharding = NamedSharding(self.mesh, PartitionSpec())
         self.row_sharding: NamedSharding = NamedSharding(self.mesh, PartitionSpec(RULES["batch"]))
-        step = make_train_step(self.blueprint, self._optimizer, schedule, config.train)
+        step = make_train_step(self.blueprint, self._optimizer, schedule, train)
         self.train_step: PerShape = self.updating(step, self.state_shardings)
-        self.eval_step: PerShape = self._scoring(make_eval_step(self.blueprint, config.train))
-        self.target_nats_step: PerShape = self._scoring(make_target_nats_step(self.blueprint, config.train))
+        self.eval_step: PerShape = self._scoring(make_eval_step(self.blueprint, train))
+        self.target_nats_step: PerShape = self._scoring(make_target_nats_step(self.blueprint, train))
 
     def updating(self, step: Callable[..., Any], shardings: Any) -> PerShape:
         """Compiles `step(state, batch) -> (state, metrics)` where the arrays of the state have these shardings."""
@@ -141,7 +136,6 @@ class Session(Program):
     """A program with its data, `dataset`. Use it inside `jax.set_mesh(session.mesh)`.
 
     Args:
-      config: the experiment.
       devices: those of the mesh; None: all.
       limited: refuses what is beyond the memory of the devices.
 

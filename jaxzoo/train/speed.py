@@ -40,12 +40,8 @@ class Speed:
     """The clock of a run.
 
     Model FLOPs utilization (Chowdhery et al. 2022, app. B) is `flops * steps/s / peak_flops`: the FLOPs of the
-    model, forward and backward, whatever is computed again.
-
-    Args:
-      work: what an update is.
-      devices: whose memory is watched, those of this process.
-      start_step: step at which this process begins.
+    model, forward and backward, whatever is computed again. The memory is that of `devices`, those of this process,
+    which begins at `start_step`.
     """
 
     def __init__(self, work: StepWork, devices: Sequence[Any], start_step: int):
@@ -68,30 +64,29 @@ class Speed:
         """Speed since the last row, and memory: `<unit>_per_second`; where known `mfu`, in [0, 1], and
         `peak_memory_bytes`, of the device that took most."""
         rate = self._rate(step, self._row)
-        self._row = step, self._now()
-        known = {"mfu": self._mfu(rate), "peak_memory_bytes": self._peak_memory()}
-        named = {name: value for name, value in known.items() if value is not None}
-        return {f"{self._work.unit}_per_second": rate * self._work.amount, **named}
+        self._row = step, time.monotonic() - self._idle
+        return {f"{self._work.unit}_per_second": rate * self._work.amount, **self._known(rate)}
 
     def describe(self, step: int) -> list[str]:
         """`31,250 tokens/s`, `41.2% MFU` and `12.3 GB`: means over all steps, and what is known."""
-        rate, memory = self.steps_per_second(step), self._peak_memory()
-        mfu = self._mfu(rate)
-        return [
-            f"{rate * self._work.amount:,.0f} {self._work.unit}/s",
-            *([] if mfu is None else [f"{mfu:.1%} MFU"]),
-            *([] if memory is None else [f"{memory / 1e9:.1f} GB"]),
-        ]
-
-    def _now(self) -> float:
-        return time.monotonic() - self._idle
+        rate = self.steps_per_second(step)
+        known = self._known(rate)
+        parts = [f"{rate * self._work.amount:,.0f} {self._work.unit}/s"]
+        if "mfu" in known:
+            parts.append(f"{known['mfu']:.1%} MFU")
+        if "peak_memory_bytes" in known:
+            parts.append(f"{known['peak_memory_bytes'] / 1e9:.1f} GB")
+        return parts
 
     def _rate(self, step: int, since: tuple[int, float]) -> float:
-        return max(step - since[0], 1) / max(self._now() - since[1], 1e-9)
+        return max(step - since[0], 1) / max(time.monotonic() - self._idle - since[1], 1e-9)
 
-    def _mfu(self, rate: float) -> float | None:
-        return None if self._work.peak_flops is None else rate * self._work.flops / self._work.peak_flops
-
-    def _peak_memory(self) -> int | None:
+    def _known(self, rate: float) -> dict[str, float]:
+        """`mfu` at so many steps/s and `peak_memory_bytes`, where the devices tell their peak and their memory."""
+        known: dict[str, float] = {}
+        if self._work.peak_flops is not None:
+            known["mfu"] = rate * self._work.flops / self._work.peak_flops
         peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in self._devices]
-        return max((peak for peak in peaks if peak is not None), default=None)
+        if found := [peak for peak in peaks if peak is not None]:
+            known["peak_memory_bytes"] = max(found)
+        return known

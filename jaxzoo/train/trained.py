@@ -1,5 +1,6 @@
 """Trained models of run directories: the variables of a checkpoint, without its optimizer; nothing is written."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 from jaxzoo.models.adapters import adapt
 from jaxzoo.models.blueprint import Blueprint, Shapes, Variables, make_blueprint, names_of
 from jaxzoo.models.config import LanguageModelConfig
-from jaxzoo.train.adapters import merge, stored_lora, with_adapters, without_adapters
+from jaxzoo.train.adapters import merge, stored_lora, with_adapters
 from jaxzoo.train.memory import check_model
 from jaxzoo.train.metrics import best_steps, read_rows
 from jaxzoo.train.portable import EXTENSION, ExportedFile, read_header, read_portable
@@ -26,10 +27,7 @@ newest. One of the last two that cannot be used gives way to the next, with a wa
 
 
 def find_run(place: Path, option: str = "") -> RunDirectory:
-    """The run in a directory, or the file of an exported model, which is read like one.
-
-    Args:
-      option: that named it, if any.
+    """The run in a directory, or the file of an exported model, which is read like one; `option` named it, if any.
 
     Raises:
       ValueError: there is none, or a symbolic link stands in place of one of its files.
@@ -54,7 +52,8 @@ def read_run(place: Path) -> tuple[RunDirectory, ExperimentConfig]:
       ValueError: there is no run, or its config.json is damaged or names a class that has not been imported.
     """
     run = find_run(place)
-    return run, without_adapters(read_experiment(run.read_config(), run.config))
+    config = read_experiment(run.read_config(), run.config)
+    return run, dataclasses.replace(config, train=dataclasses.replace(config.train, lora_rank=0, lora_targets=()))
 
 
 def read_experiment(config: Any, source: Path) -> ExperimentConfig:
@@ -165,16 +164,10 @@ def shapes_of(variables: Variables) -> Shapes:
 
 
 def require_shapes(there: Shapes, here: Variables, where: str, end: str) -> None:
-    """Refuses variables of another model, of which Orbax would restore a part.
-
-    Args:
-      there: shapes of the stored variables.
-      here: variables of the model.
-      where: begins the message.
-      end: its end, after the shape here.
+    """Refuses stored variables of another model, of which Orbax would restore a part.
 
     Raises:
-      ValueError: names the first variable that the two do not share, and both shapes.
+      ValueError: `where`, the first variable that the two do not share, both shapes, and `end`.
     """
     shapes = shapes_of(here)
     for name in sorted(there.keys() | shapes.keys()):

@@ -75,11 +75,11 @@ MUTANTS: list[Mutant] = [
         path="jaxzoo/train/optimizer.py",
         old="""        optax.clip_by_global_norm(config.clip_norm) if config.clip_norm > 0 else optax.identity(),
         optax.chain(
-            _rule(config, traits),
+            rules[config.name](**config.constants),
 """,
         new="""        optax.identity(),
         optax.chain(
-            _rule(config, traits),
+            rules[config.name](**config.constants),
             optax.clip_by_global_norm(config.clip_norm) if config.clip_norm > 0 else optax.identity(),
 """,
         tests=UPDATE,

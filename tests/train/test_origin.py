@@ -54,12 +54,12 @@ def make_run(config: ExperimentConfig, directory: Path, steps=(2, 3)) -> RunDire
 
 
 @pytest.mark.slow
-def test_begins_with_the_numbers_of_another_run(mqar_file, run, tmp_path, capfd, monkeypatch):
+def test_begins_with_the_numbers_of_another_run(mqar_file, run, tmp_path, capfd):
     """Kills: parameters that are rounded, decayed or random; an optimizer, step or cursor that comes with them; a run
     that forgets where it began; another step than the one named."""
-    monkeypatch.setattr(Checkpoints, "_remove_old", lambda _: None)
     make_run(configured(mqar_file), tmp_path / "old")
-    assert run(mqar_file, "new", *SHORT, "--init-from", f"{tmp_path / 'old'}:2", "--train.seed", "5") == 0
+    flags = ("--init-from", f"{tmp_path / 'old'}:2", "--train.seed", "5", "--train.keep-checkpoints", "3")
+    assert run(mqar_file, "new", *SHORT, *flags) == 0
     out, err = capfd.readouterr()
     assert f"begins with the parameters of step 2 of {tmp_path / 'old'}" in out
     assert err == ""
