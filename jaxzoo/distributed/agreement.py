@@ -10,7 +10,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 import jax
@@ -96,7 +96,7 @@ class StopSignals:
                 self._before[number] = signal.signal(number, self._receive)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
@@ -113,10 +113,7 @@ class AgreedStop:
       requested: whether; in a run of one process as soon as it is told, otherwise two calls of `ask` later.
 
     The answer to one question is fetched at the next, so that no device waits for it. Cost: one integer of each device
-    is added up at every step.
-
-    Args:
-      mesh: all devices of the run.
+    of the mesh, which has all of the run, is added up at every step.
     """
 
     def __init__(self, request: StopSignals, mesh: Mesh):

@@ -23,33 +23,24 @@ class ProcessPlace(NamedTuple):
     coordinator: str
     """HOST:PORT at which process 0 waits for the others."""
     n_processes: int
-    """Number of processes."""
     process: int
     """Number of this process, from 0 on."""
 
 
 @contextlib.contextmanager
-def joined(
-    place: ProcessPlace | None,
-    *,
-    wait: int,
-    say: Callable[[str], None],
-) -> Iterator[None]:
+def joined(place: ProcessPlace | None, *, wait: int, say: Callable[[str], None]) -> Iterator[None]:
     """Inside the block this process is one of those that make the run; to be entered before JAX starts its devices.
 
     Args:
       place: of this process; None: what Slurm, Open MPI, Kubernetes or a Cloud TPU say.
       wait: seconds in which all processes must have come.
-      say: prints a line for the user.
 
     Raises:
       ValueError: there is no cluster, or process 0 cannot listen. Where processes are missing after `wait` seconds,
         this one says so and ends with status 2.
     """
-    if place and place.n_processes == 1:
-        yield
-        return
-    _meet(place, wait, say)
+    if not place or place.n_processes > 1:
+        _meet(place, wait, say)
     if not is_one_of_many():
         yield
         return
@@ -62,7 +53,14 @@ def _meet(place: ProcessPlace | None, wait: int, say: Callable[[str], None]) -> 
     if hasattr(jax.config, "jax_enable_preemption_service"):
         jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from us
     if place and place.process == 0:
-        _check_port(int(place.coordinator.rpartition(":")[2]))
+        port = int(place.coordinator.rpartition(":")[2])
+        try:  # another program may hold the port: JAX would crash
+            with socket.socket(socket.AF_INET) as probe:
+                if sys.platform != "win32":
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("", port))
+        except OSError as error:
+            raise ValueError(f"--coordinator: port {port}: {error.strerror}; choose another port") from error
     who = f"{place.n_processes} processes at {place.coordinator}" if place else "processes of this cluster"
     late = f"error: not all {who} have come within {wait} s; is each one started, and the address right?"
     with _limit(wait, late, say):
@@ -96,14 +94,3 @@ def _limit(seconds: float, line: str, say: Callable[[str], None]) -> Iterator[No
         yield
     finally:
         timer.cancel()
-
-
-def _check_port(port: int) -> None:
-    """Refuses a port that another program holds: JAX would crash."""
-    try:
-        with socket.socket(socket.AF_INET) as probe:
-            if sys.platform != "win32":
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("", port))
-    except OSError as error:
-        raise ValueError(f"--coordinator: port {port}: {error.strerror}; choose another port") from error

@@ -39,11 +39,7 @@ connection is closed, which nobody sends."""
 class Lifelines:
     """Inside the block this process ends soon after any other has ended. All processes must enter it together.
 
-    Args:
-      process: number of this process.
-      n_processes: how many there are.
-      say: prints a line for the user.
-      end: ends the process at once, whatever its main thread is waiting for.
+    `say` prints a line for the user; `end` ends the process at once, whatever its main thread is waiting for.
     """
 
     def __init__(

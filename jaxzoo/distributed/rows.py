@@ -16,12 +16,8 @@ Tree = TypeVar("Tree")
 
 
 def rows_of_process(sharding: Sharding, n_rows: int) -> list[int] | None:
-    """The rows that lie on devices of this process, rising; None: all, for lack of other processes.
-
-    Args:
-      sharding: of the batch; its first axis are rows.
-      n_rows: of the whole batch.
-    """
+    """The rows of a batch of `n_rows` that lie on devices of this process, rising; None: all, for lack of other
+    processes. The first axis of the batch are rows."""
     if sharding.is_fully_addressable:
         return None
     indices = sharding.addressable_devices_indices_map((n_rows,)).values()
