@@ -10,12 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxzoo.screen import Failure, Screen
-from jaxzoo.sweep.cost import Rates
 from jaxzoo.sweep.experiment import coordinates
 from jaxzoo.sweep.outcome import failed
 from jaxzoo.sweep.queue import is_held, progress_of_all
 from jaxzoo.sweep.results import SCORE
 from jaxzoo.sweep.sweep import Sweep
+from jaxzoo.sweep.task import Rates
 from jaxzoo.sweep.workers import LocalWorkers, Worker
 from jaxzoo.train.progress import duration
 
@@ -63,7 +63,12 @@ class Board:
         due = time.monotonic() - self._printed >= PLAIN_SECONDS
         if not (self._console.is_terminal or last or due):
             return
-        state = self._look(sweep)
+        directory = sweep.directory
+        for task in directory.done() - self._results.keys():
+            self._results[task] = directory.result(task)
+        reports = progress_of_all(directory).items()
+        running = {task: told for task, told in reports if task not in self._results and is_held(directory, task)}
+        state = State(self._results, directory.failed() - self._results.keys(), running)
         summary = _summary(sweep, state, self._workers)
         if last:
             self._live.stop()
@@ -76,14 +81,6 @@ class Board:
         else:
             self.say(summary)
             self._printed = time.monotonic()
-
-    def _look(self, sweep: Sweep) -> State:
-        directory = sweep.directory
-        for task in directory.done() - self._results.keys():
-            self._results[task] = directory.result(task)
-        reports = progress_of_all(directory).items()
-        running = {task: told for task, told in reports if task not in self._results and is_held(directory, task)}
-        return State(self._results, directory.failed() - self._results.keys(), running)
 
 
 def table(sweep: Sweep, state: State) -> Table:

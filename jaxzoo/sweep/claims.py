@@ -24,7 +24,6 @@ ARRANGEMENTS = 5_040
 """Largest number of arrangements that a permutation test tries; beyond it 2,000 are drawn at random."""
 
 HELD, NOT_HELD, NOT_TESTED = "held", "not held", "not tested"
-VERDICTS = (HELD, NOT_HELD, NOT_TESTED)
 
 
 class Finding(NamedTuple):
@@ -117,7 +116,7 @@ class Verdict(NamedTuple):
     source: str
     rule: str
     verdict: str
-    """One of `VERDICTS`."""
+    """`held`, `not held` or `not tested`."""
     numbers: str
     """Numbers of the finding, or what is missing."""
     control: str
@@ -133,7 +132,11 @@ def judge(claim: Claim, results: Results, remark: str | None = None) -> Verdict:
         for each in claim.controls:
             results = _with_control(each, results, control)
         if not claim.controls:
-            results = Results([_without_accuracy(row) for row in results.rows])
+            rows: list[Row] = []
+            for row in results.rows:
+                others = {n: x for n, x in row["metrics"].items() if "accuracy" not in n and "loss" not in n}
+                rows.append({**row, "metrics": others})
+            results = Results(rows)
         holds, numbers = claim.holds(results)
         verdict = HELD if holds else NOT_HELD
     except Missing as missing:
@@ -153,16 +156,16 @@ def _with_control(control: Control, results: Results, words: list[str]) -> Resul
     for name in names:
         where = {**control.where, **dict(zip(control.each, name, strict=True))}
         label = " ".join(map(str, name)) or "the model"
-        try:
-            best, line = _highest(control, results, where)
-        except Missing:
-            failing += results.select(**where)
-            continue
+        scores = results.scores(control.metric, **where)
+        found = [(score.mean, score.rows[0].get("guess", {}).get(control.metric, 0.0)) for score in scores]
+        # The point that is farthest above its threshold.
+        best, line = max(found, key=lambda pair: pair[0] - max(control.above, pair[1] + MARGIN), default=(0.0, 0.0))
         if best > max(control.above, line + MARGIN):
             passed.append(f"{label} {best:.2f}")
-        else:
+            continue
+        failing += results.select(**where)
+        if found:
             failed.append(f"{label} ({best:.2f} at most; guessing {line:.2f})")
-            failing += results.select(**where)
     need = f"above {control.above:g}" if control.above else f"{MARGIN:g} above guessing"
     if not passed:
         reached = ", ".join(failed) or "no finished run"
@@ -170,29 +173,6 @@ def _with_control(control: Control, results: Results, words: list[str]) -> Resul
     words.append(f"seen {need}: {', '.join(passed)}" + (f"; left out: {', '.join(failed)}" if failed else ""))
     gone = {id(row) for row in failing}
     return Results([row for row in results.rows if id(row) not in gone])
-
-
-def _highest(control: Control, results: Results, where: Mapping[str, Any]) -> tuple[float, float]:
-    """The score of the point that is farthest above its threshold, and its guessing line. Raises `Missing`."""
-    by_point: dict[Any, list[Row]] = {}
-    for row in results.select(**where):
-        place = tuple(item for item in row["point"].items() if item[0] not in ("learning_rate", "seed"))
-        by_point.setdefault(place, []).append(row)
-    found: list[tuple[float, float]] = []
-    for rows in by_point.values():
-        try:
-            score = Results(rows).score(control.metric)
-        except Missing:
-            continue
-        found.append((score, rows[0].get("guess", {}).get(control.metric, 0.0)))
-    if not found:
-        raise Missing("no finished run")
-    return max(found, key=lambda pair: pair[0] - max(control.above, pair[1] + MARGIN))
-
-
-def _without_accuracy(row: Row) -> Row:
-    kept = {name: value for name, value in row["metrics"].items() if "accuracy" not in name and "loss" not in name}
-    return {**row, "metrics": kept}
 
 
 def chance(
@@ -233,13 +213,12 @@ def made_up_row(point: Mapping[str, Any], content: float | Mapping[str, Any], nu
 
 def changed(rows: Sequence[Row], changes: Sequence[Change]) -> list[Row]:
     """Made-up rows after some changes; a change that meets no row does nothing."""
+    rows = list(rows)
     for where, to in changes:
-        rows = [_changed(row, to(row["point"]) if callable(to) else to) if _meets(row, where) else row for row in rows]
-    return list(rows)
-
-
-def _meets(row: Row, where: Mapping[str, Any] | Callable[[Any], bool]) -> bool:
-    return where(row["point"]) if callable(where) else bool(Results([row]).select(**where))
+        for i, row in enumerate(rows):
+            if where(row["point"]) if callable(where) else Results([row]).select(**where):
+                rows[i] = _changed(row, to(row["point"]) if callable(to) else to)
+    return rows
 
 
 def _changed(row: Row, content: float | Mapping[str, Any]) -> Row:

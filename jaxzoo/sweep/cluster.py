@@ -22,8 +22,6 @@ from jaxzoo.sweep.workers import Worker, worker_name
 
 SHARED = ("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node")
 """Options that submitit knows for every cluster; other names get the prefix of the cluster."""
-ONE = ("nodes", "tasks_per_node")
-"""Options that would give a job several processes."""
 TIMEOUT_MINUTES = 60
 """Default time limit of a job."""
 STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -97,21 +95,17 @@ class ClusterWorkers:
         """
         for job in self._jobs.values():
             if not job.done() and not (finished and job.paths.stdout.exists()):
-                self._cancel(job)
-        deadline = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < deadline and self._working():
+                with contextlib.suppress(OSError):
+                    if self._cluster == "local":  # submitit would send SIGINT, from which the job is shielded
+                        os.kill(int(job.job_id), signal.SIGTERM)
+                    else:
+                        job.cancel(check=False)
+        directory, deadline = self._directory, time.monotonic() + GRACE_SECONDS
+        while time.monotonic() < deadline:
+            reports = progress_of_all(directory).items()
+            if not any(told["worker"] in self._jobs and is_held(directory, run) for run, told in reports):
+                return
             time.sleep(0.2)
-
-    def _cancel(self, job: Any) -> None:
-        with contextlib.suppress(OSError):
-            if self._cluster == "local":  # submitit would send SIGINT, from which the job is shielded
-                os.kill(int(job.job_id), signal.SIGTERM)
-            else:
-                job.cancel(check=False)
-
-    def _working(self) -> bool:
-        reports = progress_of_all(self._directory)
-        return any(told["worker"] in self._jobs and is_held(self._directory, run) for run, told in reports.items())
 
 
 def _error_message(job: Any) -> str | None:
@@ -140,7 +134,7 @@ def run_in_job(program: Program, words: Sequence[str], threads: int | None) -> i
 
 def _parameters(cluster: str, options: Mapping[str, Any], job_name: str) -> dict[str, Any]:
     """Arguments of `update_parameters`."""
-    for option in ONE:
+    for option in ("nodes", "tasks_per_node"):
         if options.get(option, 1) != 1:
             raise ValueError(f"{option} must be 1: a job is one worker; ask for more with --workers")
     chosen: dict[str, Any] = {"name": job_name, "timeout_min": TIMEOUT_MINUTES}

@@ -56,11 +56,8 @@ def curve(
       x: the axis on the x-axis, or a function of the best row; a mark whose x is None is left out.
       points: coordinates of each mark; over all others the best counts.
       series: number of the style.
-      metric: on the y-axis.
     """
-    places: list[float] = []
-    scores: list[SeedScore] = []
-    marks: list[Mark] = []
+    drawn: list[tuple[float, SeedScore, Mark]] = []
     for where in points:
         try:
             score = results.seeds(metric, **where)
@@ -69,15 +66,13 @@ def curve(
         row = score.rows[0]
         place = x(row) if callable(x) else row["point"][x]
         if place is not None:
-            places.append(place)
-            scores.append(score)
             others = ranked(results.select(**where), metric)
-            marks.append(Mark(metric, tuple(dict.fromkeys(row["id"] for row in (*score.rows, *others)))))
-    if not marks:
-        return
-    heights = [score.mean for score in scores]
-    spread = [(score.low, score.high) for score in scores]
-    marked_line(panel, places, heights, marks, label=label, series=series, spread=spread)
+            runs = dict.fromkeys(row["id"] for row in (*score.rows, *others))
+            drawn.append((place, score, Mark(metric, tuple(runs))))
+    if drawn:
+        places, scores, marks = zip(*drawn, strict=True)
+        heights, spread = [score.mean for score in scores], [(score.low, score.high) for score in scores]
+        marked_line(panel, places, heights, marks, label=label, series=series, spread=spread)
 
 
 def marked_line(

@@ -71,18 +71,19 @@ class Outcome:
         groups: dict[Any, list[Row]] = {}
         for row in self.rows:
             groups.setdefault(tuple(row["point"].get(axis) for axis in self.axes), []).append(row)
-        return [self._best(dict(zip(self.axes, where, strict=True)), rows) for where, rows in groups.items()]
-
-    def _best(self, where: Point, rows: Sequence[Row]) -> Best:
-        """The first metric that the rows have chooses the best run."""
-        name = next((name for name in self.metrics if any(name in row["metrics"] for row in rows)), SCORE)
-        others = ranked(rows, name)
-        try:
-            score = Results(rows).seeds(name)
-        except Missing:
-            return Best(where, None, others)
-        counted = {row["id"] for row in score.rows}
-        return Best(where, score, [*score.rows, *(row for row in others if row["id"] not in counted)])
+        found: list[Best] = []
+        for place, rows in groups.items():
+            # The first metric that the rows have chooses the best run.
+            name = next((name for name in self.metrics if any(name in row["metrics"] for row in rows)), SCORE)
+            where, others = dict(zip(self.axes, place, strict=True)), ranked(rows, name)
+            try:
+                score = Results(rows).seeds(name)
+            except Missing:
+                found.append(Best(where, None, others))
+                continue
+            counted = {row["id"] for row in score.rows}
+            found.append(Best(where, score, [*score.rows, *(row for row in others if row["id"] not in counted)]))
+        return found
 
     def progress(self) -> str:
         """A sentence on the points that have no result; empty: all have."""
@@ -134,11 +135,11 @@ def _key(point: Point) -> frozenset[tuple[str, Any]]:
 
 
 def _distinct(rows: Iterable[Row], key: str) -> str:
-    """The distinct values of a key."""
-    return " and ".join(sorted({_words(row[key]) for row in rows}))
-
-
-def _words(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {version}" for name, version in value.items())
-    return "unknown" if value is None else str(value)
+    """The distinct values of a key, in words."""
+    found: set[str] = set()
+    for value in (row[key] for row in rows):
+        if isinstance(value, Mapping):
+            found.add(", ".join(f"{name} {version}" for name, version in value.items()))
+        else:
+            found.add("unknown" if value is None else str(value))
+    return " and ".join(sorted(found))

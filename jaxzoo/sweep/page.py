@@ -2,16 +2,18 @@
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 from jinja2 import Environment
 from markupsafe import Markup
 
 from jaxzoo.sweep.experiment import Point, coordinates
 from jaxzoo.sweep.figure import Mark
-from jaxzoo.sweep.inline_svg import Label, inline
 from jaxzoo.sweep.outcome import Best, Outcome, failed, metric, number
 from jaxzoo.sweep.results import OVER, Row, thinned
 from jaxzoo.sweep.table import SYMBOLS, cells, headings
@@ -23,7 +25,16 @@ TRAIN_POINTS, VALID_POINTS = 18, 12
 def page(outcomes: Sequence[Outcome]) -> str:
     """Text of the page."""
     data: dict[str, dict[str, object]] = {}
-    parts = [_part(outcome, i, data) for i, outcome in enumerate(outcomes)]
+    parts: list[dict[str, Any]] = []
+    for i, outcome in enumerate(outcomes):
+        known, title = PageData(outcome), outcome.about.title
+        svg = outcome.svg and Markup(inline(outcome.svg, prefix=f"s{i}-", title=title, label=known.mark))
+        lines = [(known.line(best), cells(outcome, best)) for best in outcome.best()] if outcome.rows else []
+        failures = list(map(failed, outcome.failures))
+        parts.append(
+            {"outcome": outcome, "svg": svg, "headings": headings(outcome), "lines": lines, "failures": failures}
+        )
+        data[outcome.name] = {"runs": known.runs, "items": known.items}
     verdicts = [found.verdict for outcome in outcomes for found in outcome.verdicts]
     runs = {row["id"]: row["cpu_seconds"] or 0 for outcome in outcomes for row in outcome.rows}
     summary = {
@@ -33,27 +44,22 @@ def page(outcomes: Sequence[Outcome]) -> str:
         **{f"{symbol} {verdict}": verdicts.count(verdict) for verdict, symbol in SYMBOLS.items()},
     }
     template = Environment(autoescape=True, keep_trailing_newline=True).from_string(_resource("report.html.jinja"))
-    return template.render(parts=parts, summary=summary, symbols=SYMBOLS, data=_in_script(data), resource=_resource)
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    script = Markup(text.replace("<", "\\u003c"))  # no HTML parser takes it for markup
+    return template.render(parts=parts, summary=summary, symbols=SYMBOLS, data=script, resource=_resource)
 
 
 def _resource(name: str) -> Markup:
     return Markup(resources.files("jaxzoo.sweep").joinpath(name).read_text(encoding="utf-8"))
 
 
-def _in_script(data: object) -> Markup:
-    """JSON that no HTML parser takes for markup."""
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return Markup(text.replace("<", "\\u003c"))
+class Label(NamedTuple):
+    """Data of a mark on a page."""
 
-
-def _part(outcome: Outcome, number: int, data: dict[str, dict[str, object]]) -> dict[str, Any]:
-    """Variables of a section of the template; adds the data of its script to `data`."""
-    known = PageData(outcome)
-    svg = outcome.svg and Markup(inline(outcome.svg, prefix=f"s{number}-", title=outcome.about.title, label=known.mark))
-    lines = [(known.line(best), cells(outcome, best)) for best in outcome.best()] if outcome.rows else []
-    data[outcome.name] = {"runs": known.runs, "items": known.items}
-    failures = list(map(failed, outcome.failures))
-    return {"outcome": outcome, "svg": svg, "headings": headings(outcome), "lines": lines, "failures": failures}
+    item: int
+    """Its number in the page's data."""
+    text: str
+    """Text for screen readers."""
 
 
 class PageData:
@@ -121,3 +127,61 @@ def _shared(rows: Iterable[Row]) -> Point:
     """The coordinates in which the points of rows agree."""
     first, *others = [row["point"] for row in rows]
     return {axis: value for axis, value in first.items() if all(point.get(axis) == value for point in others)}
+
+
+def inline(svg: str, *, prefix: str, title: str, label: Callable[[Mark], Label]) -> str:
+    """The `<svg>` element for a page.
+
+    Every mark becomes `<g class="mark" data-item=... aria-label=...>`; one that its panel clips away does not. A colour
+    `#0072b2` becomes `var(--h0072b2, #0072b2)`, so that the page may change it. All ids get the prefix:
+    those of two figures differ. The title is read aloud.
+    """
+    root = ElementTree.fromstring(svg)
+    for element in root.iter():
+        _shorten(element)
+    for parent in root.iter():
+        for child in [child for child in parent if child.tag in ("metadata", "style")]:
+            parent.remove(child)
+    clips = {found.get("id"): found.find("rect") for found in root.iter("clipPath")}
+    for group in root.iter("g"):
+        if mark := Mark.parse(group.get("id", "")):
+            del group.attrib["id"]
+            found = label(mark)
+            if _is_visible(group, clips):
+                attributes = {"class": "mark", "data-item": str(found.item), "role": "button", "aria-label": found.text}
+                group.attrib |= attributes
+    width = float(root.attrib.pop("width").removesuffix("pt"))
+    root.attrib.pop("height")
+    root.attrib |= {"role": "group", "aria-label": title, "style": f"max-width:{1.6 * width:.0f}px"}
+    text = ElementTree.tostring(root, encoding="unicode")
+    used = set(re.findall(r'(?: href="#|url\(#)([^")]+)', text))
+    text = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
+    return re.sub(r'( id="| href="#|url\(#)', rf"\g<1>{prefix}", text)
+
+
+def _shorten(element: Element) -> None:
+    """Removes namespaces, fonts, indentation and superfluous decimals; makes colours variables."""
+    element.tag = element.tag.rpartition("}")[2]
+    for name, value in list(element.attrib.items()):
+        del element.attrib[name]
+        if name in ("d", "x", "y"):
+            value = re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", " ".join(value.split()))
+        if name == "style":
+            value = re.sub(r"font-family:[^;]*;?\s*", "", value)
+            value = re.sub(r"#([0-9a-f]{6})\b", r"var(--h\1, #\1)", value)
+        element.set(name.rpartition("}")[2], value)
+    if element.tag not in ("text", "tspan"):
+        element.text = (element.text or "").strip()
+        for child in element:
+            child.tail = ""
+
+
+def _is_visible(group: Element, clips: dict[str | None, Element | None]) -> bool:
+    """Whether the dot of a mark is inside its panel."""
+    dot, clipped = group.find(".//use"), group.find("g[@clip-path]")
+    clip = clips.get(clipped.get("clip-path", "")[5:-1]) if clipped is not None else None
+    if dot is None or clip is None:
+        return dot is not None
+    offsets = {axis: float(dot.get(axis, "0")) - float(clip.get(axis, "0")) for axis in ("x", "y")}
+    sizes = {"x": float(clip.get("width", "0")), "y": float(clip.get("height", "0"))}
+    return all(-0.1 <= offsets[axis] <= sizes[axis] + 0.1 for axis in offsets)

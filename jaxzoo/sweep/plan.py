@@ -9,10 +9,9 @@ import jax
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.models.accounting import count_parameters
-from jaxzoo.sweep.cost import Rates
 from jaxzoo.sweep.lockstep import SequentialRuns
 from jaxzoo.sweep.sweep import Sweep
-from jaxzoo.sweep.task import Task
+from jaxzoo.sweep.task import Rates, Task
 from jaxzoo.train.flops import train_flops
 from jaxzoo.train.progress import duration
 from jaxzoo.train.session import Session
@@ -85,7 +84,10 @@ def plan(sweep: Sweep, measured: Sequence[MeasuredProgram], *, workers: int, vec
     training = [task for task in left if isinstance(task.config, ExperimentConfig)]
     programs = {task.program for task in left}
     flops = sum(train_flops(task.trained) for task in training)
-    checkpoint = 12 * _most_parameters(training)  # parameters and two moments, float32
+    # The largest of the widest models: parameters and two moments, float32.
+    models = {task.trained.model for task in training}
+    width = max((model.d_model for model in models), default=0)
+    checkpoint = 12 * max((count_parameters(model) for model in models if model.d_model == width), default=0)
     disk = len(left) * EVENTS_BYTES + checkpoint * 2 * workers
     lines = [
         f"points: {len(sweep.points)}; runs: {len(sweep.tasks)}, of which {len(left)} are to make",
@@ -94,13 +96,6 @@ def plan(sweep: Sweep, measured: Sequence[MeasuredProgram], *, workers: int, vec
         f"disk: about {disk / 1e6:.0f} MB, of which {checkpoint * 2 * workers / 1e6:.0f} for runs under way",
     ]
     return [*lines, *_time(training, measured, workers)]
-
-
-def _most_parameters(training: Sequence[Task]) -> int:
-    """Number of parameters of the largest of the widest models."""
-    models = {task.trained.model for task in training}
-    width = max((model.d_model for model in models), default=0)
-    return max((count_parameters(model) for model in models if model.d_model == width), default=0)
 
 
 def _time(training: Sequence[Task], measured: Sequence[MeasuredProgram], workers: int) -> list[str]:

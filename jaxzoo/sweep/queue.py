@@ -13,7 +13,6 @@ import contextlib
 import json
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from filelock import FileLock, Timeout
@@ -53,7 +52,7 @@ class Queue:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for run in list(self._locks):
             self.release(run)
 

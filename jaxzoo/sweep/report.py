@@ -44,12 +44,16 @@ def write_report(
     """
     pictures, reason = pictures_of(experiment, rows)
     svg = pictures[FIGURE]
+    try:
+        numbers = experiment.table(Results(rows))
+    except Missing:
+        numbers = ()
     outcome = Outcome(
         name=name or out.name,
         about=about,
         rows=rows,
         verdicts=judged(experiment, scale, rows),
-        numbers=numbers_of(experiment, rows),
+        numbers=numbers,
         svg=svg.decode() if svg else None,
         reason=reason,
         failures=failures,
@@ -94,14 +98,6 @@ def summary(outcome: Outcome) -> list[str]:
 def judged(experiment: "Experiment", scale: "Scale", rows: Sequence[Row]) -> list[Verdict]:
     """Verdicts on the claims of an experiment."""
     return [judge(claim, Results(rows), scale.remarks.get(claim.name)) for claim in experiment.claims]
-
-
-def numbers_of(experiment: "Experiment", rows: Sequence[Row]) -> Sequence[Sequence[str]]:
-    """The experiment's own table; empty where it lacks runs."""
-    try:
-        return experiment.table(Results(rows))
-    except Missing:
-        return ()
 
 
 def write_page(outcomes: Sequence[Outcome], out: Path) -> None:

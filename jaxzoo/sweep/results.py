@@ -59,14 +59,11 @@ class Results:
             rows = [row for row in rows if row["point"].get(axis) in wanted]
         return rows
 
-    def seeds(self, metric: str = SCORE, **where: Any) -> SeedScore:
-        """The score of the runs at `where`: the best mean over the seeds of one point and one learning rate.
+    def scores(self, metric: str = SCORE, **where: Any) -> list[SeedScore]:
+        """The scores of the runs at `where`, one for each point without its rate and seed, and each learning rate.
 
         Where the rates of a point have different numbers of seeds (all rates are tried with one seed, the best with
         more), only those with the most seeds count.
-
-        Raises:
-          Missing: there is no finished run.
         """
         places: dict[Any, dict[Any, list[Row]]] = {}
         for row in self.select(**where):
@@ -81,6 +78,11 @@ class Results:
                     worst = math.inf if metric.endswith(BITS) else 0.0
                     numbers = [worst if value is None else value for value in values]
                     found.append(SeedScore(statistics.fmean(numbers), min(numbers), max(numbers), ranked(rows, metric)))
+        return found
+
+    def seeds(self, metric: str = SCORE, **where: Any) -> SeedScore:
+        """The score with the best mean of all `scores` at `where`. Raises `Missing`: there is no finished run."""
+        found = self.scores(metric, **where)
         if not found:
             raise Missing("no finished run at " + ", ".join(f"{axis} {value}" for axis, value in where.items()))
         return (min if metric.endswith(BITS) else max)(found, key=lambda score: score.mean)

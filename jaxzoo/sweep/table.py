@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from jaxzoo.sweep.claims import Verdict
 from jaxzoo.sweep.outcome import Best, Outcome, failed, metric, number
 from jaxzoo.sweep.results import SEED, SeedScore
 
@@ -36,7 +35,10 @@ def cells(outcome: Outcome, best: Best) -> list[Cell]:
         scores, tuned = [Cell("diverged", None)] * len(outcome.metrics), [Cell("-", None)] * len(outcome.tuned)
     else:
         scores = [_metric(name, best.score) for name in outcome.metrics]
-        tuned = [_tuned(axis, best.score) for axis in outcome.tuned]
+        # The learning rate of the score, and the number of its seeds, or its only seed.
+        point, n = best.score.rows[0]["point"], len(best.score.rows)
+        seeds = Cell(f"{n} seeds", n) if n > 1 else _cell(point.get(SEED))
+        tuned = [seeds if axis == SEED else _cell(point.get(axis)) for axis in outcome.tuned]
     return [*map(_cell, best.where.values()), *scores, *tuned, *(_cell(row.get(key)) for key in _facts(outcome))]
 
 
@@ -53,7 +55,11 @@ def markdown(outcome: Outcome) -> str:
         parts += [_table(outcome.numbers[0], outcome.numbers[1:])]
     if outcome.verdicts:
         heads = ["the paper", "tested", "source", "verdict", "numbers", "control", "remark"]
-        parts += ["## Claims", _table(heads, map(_claim, outcome.verdicts))]
+        claims: list[list[str]] = []
+        for v in outcome.verdicts:
+            verdict = f"{SYMBOLS[v.verdict]} {v.verdict}"
+            claims.append([f"“{v.quote}”", v.text, v.source, verdict, v.numbers, v.control, v.remark or ""])
+        parts += ["## Claims", _table(heads, claims)]
     parts += ["## Scale", _text(about.scale_about)]
     if about.missing:
         parts += ["## Not in this figure", "\n".join(f"- {_text(line)}" for line in about.missing)]
@@ -68,12 +74,6 @@ def _facts(outcome: Outcome) -> dict[str, str]:
     return {key: words for key, words in FACTS.items() if any(row.get(key) for row in outcome.rows)}
 
 
-def _claim(found: Verdict) -> list[str]:
-    verdict = f"{SYMBOLS[found.verdict]} {found.verdict}"
-    numbers = [found.numbers, found.control, found.remark or ""]
-    return [f"“{found.quote}”", found.text, found.source, verdict, *numbers]
-
-
 def _metric(name: str, score: SeedScore) -> Cell:
     """The mean over the seeds, with their range where there are several, and a mark where they are far apart."""
     values = [row["metrics"].get(name) for row in score.rows]
@@ -86,13 +86,6 @@ def _metric(name: str, score: SeedScore) -> Cell:
     low, high = (0.0 if len(known) < len(values) else min(known)), max(known)
     text = f"{metric(name, mean)} ({metric(name, low)} to {metric(name, high)})"
     return Cell(text + (", unstable" if "accuracy" in name and high - low > UNSTABLE else ""), mean)
-
-
-def _tuned(axis: str, score: SeedScore) -> Cell:
-    """The learning rate of a score, or the number of its seeds, or its only seed."""
-    if axis == SEED and len(score.rows) > 1:
-        return Cell(f"{len(score.rows)} seeds", len(score.rows))
-    return _cell(score.rows[0]["point"].get(axis))
 
 
 def _cell(value: Any) -> Cell:

@@ -1,17 +1,22 @@
-"""Runs of a sweep: which points share a run, and which runs share a compiled program."""
+"""Runs of a sweep: which points share a run, which runs share a compiled program, and how long a run takes."""
 
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import re
-from collections.abc import Mapping
+import statistics
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import Json, to_json
 from jaxzoo.sweep.experiment import Measurement, Point, Scale
 from jaxzoo.train.flops import train_flops
+
+POWER = 0.6
+"""Power of the FLOPs in the time per step: small steps do not take as much less as they compute less."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +34,15 @@ class Task:
     def of(cls, scale: Scale, point: Point) -> "Task":
         """The run of a point."""
         config, also = scale.config(point), scale.also(point)
-        if not isinstance(config, ExperimentConfig | Measurement):
+        if isinstance(config, ExperimentConfig):
+            run = _identity(config)
+        elif isinstance(config, Measurement):
+            module = re.sub("_[0-9a-f]{16}$", "", config.function.__module__)  # suffix of an imported file's module
+            function = f"{module}.{config.function.__qualname__}"
+            run = {"function": function, "arguments": dict(config.arguments)}
+        else:
             raise ValueError(f"config gives {config!r}; it must be an ExperimentConfig or a Measurement")
-        said = _canonical([_as_json(config), {name: _identity(other) for name, other in also.items()}])
+        said = _canonical([run, {name: _identity(other) for name, other in also.items()}])
         return cls(hashlib.sha256(said.encode()).hexdigest()[:16], config, also)
 
     @property
@@ -50,15 +61,10 @@ class Task:
         """Key of the compiled program: equal for runs that differ in learning rate and seed only."""
         if isinstance(self.config, Measurement):
             return self.id
-        return _canonical([_without_rates(config) for config in (self.config, *self.also.values())])
-
-
-def _as_json(config: ExperimentConfig | Measurement) -> Json:
-    if isinstance(config, ExperimentConfig):
-        return _identity(config)
-    function = config.function
-    module = re.sub("_[0-9a-f]{16}$", "", function.__module__)  # suffix of an imported file's module
-    return {"function": f"{module}.{function.__qualname__}", "arguments": dict(config.arguments)}
+        configs = [to_json(config) for config in (self.config, *self.also.values())]
+        for stored in configs:
+            del stored["optimizer"]["learning_rate"], stored["train"]["seed"]
+        return _canonical(configs)
 
 
 def _identity(value: Any) -> Json:
@@ -77,11 +83,28 @@ def _identity(value: Any) -> Json:
     return said
 
 
-def _without_rates(config: ExperimentConfig) -> Json:
-    stored = to_json(config)
-    del stored["optimizer"]["learning_rate"], stored["train"]["seed"]
-    return stored
-
-
 def _canonical(value: Json) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+class Rates:
+    """Seconds per step, in proportion to a power of the FLOPs, by those of some tasks, which `step_seconds` has."""
+
+    def __init__(self, tasks: Iterable[Task], step_seconds: Mapping[str, float]):
+        self._rates: dict[str, list[float]] = {}
+        for task in tasks:
+            if task.id in step_seconds and isinstance(task.config, ExperimentConfig):
+                rates = self._rates.setdefault(_mixers(task.config), [])
+                rates.append(step_seconds[task.id] / task.step_flops**POWER)
+
+    def seconds(self, task: Task) -> float | None:
+        """An estimate for all steps of a run, by runs of the same mixers or else by all; None: nothing is known yet,
+        or it is no training."""
+        if not self._rates or not isinstance(task.config, ExperimentConfig):
+            return None
+        rates = self._rates.get(_mixers(task.config)) or itertools.chain(*self._rates.values())
+        return statistics.median(rates) * task.step_flops**POWER * task.config.train.steps
+
+
+def _mixers(config: ExperimentConfig) -> str:
+    return " ".join(type(mixer).__name__ for mixer in config.model.layers)

@@ -43,7 +43,6 @@ def work(
     """Makes runs until all have a result or have failed, here or in another worker, or until it must stop.
 
     Args:
-      sweep, queue, stop: the sweep, the queue of this worker, and the signals that stop it.
       workers: number of workers; each takes its share of the runs.
       vectorized: whether runs that share a program are vmapped.
       keep_checkpoints: whether the last checkpoint of a run stays.
@@ -53,7 +52,12 @@ def work(
         now, later = sweep.left()
         if not now and not later:
             return
-        taken = _take(now, queue, share=math.ceil(len(now) / workers))
+        # The first free run, and others that share its program, up to this worker's share.
+        taken: list[Task] = []
+        share = math.ceil(len(now) / workers)
+        for task in now:
+            if len(taken) < share and (not taken or task.program == taken[0].program) and queue.take(task.id):
+                taken.append(task)
         if not taken:
             time.sleep(WAIT_SECONDS)
             continue
@@ -62,15 +66,6 @@ def work(
             if not keep_checkpoints and directory.has_result(task.id):
                 shutil.rmtree(directory.run(task.id).checkpoints, ignore_errors=True)
             queue.release(task.id)
-
-
-def _take(left: Sequence[Task], queue: Queue, *, share: int) -> list[Task]:
-    """Takes the first free run, and others that share its program, up to `share`."""
-    taken: list[Task] = []
-    for task in left:
-        if len(taken) < share and (not taken or task.program == taken[0].program) and queue.take(task.id):
-            taken.append(task)
-    return taken
 
 
 def _make(tasks: Sequence[Task], directory: SweepDirectory, queue: Queue, vectorized: bool, stop: StopSignals) -> None:

@@ -4,9 +4,8 @@ import dataclasses
 
 import pytest
 
-from jaxzoo.sweep.cost import POWER, Rates
 from jaxzoo.sweep.experiment import Measurement
-from jaxzoo.sweep.task import Task
+from jaxzoo.sweep.task import POWER, Rates, Task
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples
 from jaxzoo.train.flops import PASSES, train_flops

@@ -8,7 +8,7 @@ import pytest
 
 from jaxzoo.sweep import Results
 from jaxzoo.sweep.figure import LABEL_GAP, Mark, accuracy_label, curve, label_marks
-from jaxzoo.sweep.inline_svg import Label, inline
+from jaxzoo.sweep.page import Label, inline
 from pallas_kernels.figure import panels, render
 from tests.sweep.small_sweep import POINTS, draw, row, rows
 
