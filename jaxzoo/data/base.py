@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import numpy as np
 
 from jaxzoo.array_typing import Array, Int
 from jaxzoo.checked import Checked
@@ -61,6 +62,20 @@ class ValidSet(NamedTuple):
     """Number of batches; the last may be smaller."""
     batch: Callable[[int], Batch]
     """Batch number i, a pure function of i."""
+
+
+def make_valid_set(
+    slices: Mapping[str, int], n_rows: int, batch_size: int, batch: Callable[[Int[np.ndarray, "b"]], Batch]
+) -> ValidSet:
+    """Returns a set of rows 0 .. n_rows - 1, of which `batch` makes those with some numbers."""
+    n_batches = -(-n_rows // batch_size)
+
+    def numbered(i: int) -> Batch:
+        if not 0 <= i < n_batches:
+            raise IndexError(f"validation batch {i} must be in [0, {n_batches})")
+        return batch(np.arange(i * batch_size, min((i + 1) * batch_size, n_rows)))
+
+    return ValidSet(slices, n_batches, numbered)
 
 
 class Score(NamedTuple):

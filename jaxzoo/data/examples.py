@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxzoo.data.base import Batch, Score, ValidSet, require_batch_sizes
+from jaxzoo.data.base import Batch, Score, ValidSet, make_valid_set, require_batch_sizes
 from jaxzoo.data.tokenizer import Tokenizer
 
 
@@ -45,8 +45,8 @@ class ExampleData(abc.ABC):
 
     def valid(self) -> Sequence[ValidSet]:
         """The examples that are scored."""
-        n, size = len(self._scored), self._valid_batch_size
-        return [ValidSet({}, -(-n // size), lambda i: self.batch(self._scored[i * size : (i + 1) * size]))]
+        rows = self._scored
+        return [make_valid_set({}, len(rows), self._valid_batch_size, lambda ids: self.batch([rows[i] for i in ids]))]
 
     def baselines(self) -> dict[str, Score]:
         """None of them."""

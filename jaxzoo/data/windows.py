@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Integer, UInt
 
 from jaxzoo.checked import PositiveInt
-from jaxzoo.data.base import UNLABELLED, Batch, DataConfig, Score, ValidSet, require_batch_sizes
+from jaxzoo.data.base import UNLABELLED, Batch, DataConfig, Score, ValidSet, make_valid_set, require_batch_sizes
 from jaxzoo.data.statistics.ngram import Tokens, ngram_baselines
 from jaxzoo.data.tokenizer import Tokenizer
 
@@ -148,17 +148,14 @@ class WindowedText(abc.ABC):
         """Windows of `length` tokens that score all targets of `_scored`, in batches of `size` rows."""
         first = len(self._valid_tokens) - len(self._scored[0])
         starts = np.arange(first - unscored, len(self._valid_tokens) - length + 1, length - unscored)
-        n_batches = -(-len(starts) // size)
 
-        def batch(i: int) -> Batch:
-            if not 0 <= i < n_batches:
-                raise IndexError(f"validation batch {i} must be in [0, {n_batches})")
-            window = starts[i * size : (i + 1) * size, None] + np.arange(length)
+        def batch(rows: Integer[np.ndarray, "b"]) -> Batch:
+            window = starts[rows, None] + np.arange(length)
             targets = self._valid_targets[window].astype(np.int32)
             targets[:, :unscored] = UNLABELLED
             return self.batch(self._valid_tokens[window], targets)
 
-        return ValidSet(slices, n_batches, batch)
+        return make_valid_set(slices, len(starts), size, batch)
 
     def baselines(self) -> dict[str, Score]:
         """Unigram and bigram scores on the targets of `valid`."""

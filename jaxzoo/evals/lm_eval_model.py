@@ -5,7 +5,6 @@ a task that asks for draws is refused. All else is lm_eval's: where context and 
 `loglikelihood_rolling`, truncation on the left, generation cut before the first stop string.
 """
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lm_eval.api.instance import Instance
@@ -18,11 +17,7 @@ MAX_TOKENS = 256
 
 
 class LMEvalModel(LM):
-    """Model as lm_eval sees it.
-
-    Args:
-      text_model: answers them.
-    """
+    """Model as lm_eval sees it, which a `TextModel` answers for."""
 
     def __init__(self, text_model: TextModel):
         super().__init__()
@@ -35,11 +30,12 @@ class LMEvalModel(LM):
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Log-likelihood of each `(context, continuation)`, and whether greedy decoding gives the continuation."""
-        return [(score.log_prob, score.is_greedy) for score in self._model.log_likelihoods(_arguments(requests))]
+        pairs: list[Any] = [request.args for request in requests]
+        return [(score.log_prob, score.is_greedy) for score in self._model.log_likelihoods(pairs)]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Log-likelihood of each `(text,)` as a document of its own."""
-        return self._model.text_log_likelihoods([text for (text,) in _arguments(requests)])
+        return self._model.text_log_likelihoods([request.args[0] for request in requests])
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """The continuation of each `(context, options)`: greedy, up to `until` or `max_gen_toks`.
@@ -48,9 +44,14 @@ class LMEvalModel(LM):
           ValueError: a task asks for draws.
         """
         groups: dict[tuple[tuple[str, ...], int], list[int]] = {}
-        arguments = _arguments(requests)
+        arguments: list[Any] = [request.args for request in requests]
         for index, (_, options) in enumerate(arguments):
-            groups.setdefault(_options(options), []).append(index)
+            if options.get("do_sample"):
+                rule = "must not ask for draws (do_sample); ours is greedy"
+                raise ValueError(f"generation options {dict(options)} {rule}")
+            until = options.get("until") or ()
+            stops = (until,) if isinstance(until, str) else tuple(stop for stop in until if stop)
+            groups.setdefault((stops, int(options.get("max_gen_toks", MAX_TOKENS))), []).append(index)
         texts = [""] * len(requests)
         for (stops, max_tokens), indices in groups.items():
             prompts = [arguments[index][0] for index in indices]
@@ -58,16 +59,3 @@ class LMEvalModel(LM):
             for index, text in zip(indices, found, strict=True):
                 texts[index] = text
         return texts
-
-
-def _arguments(requests: Sequence[Instance]) -> list[Any]:
-    return [request.args for request in requests]
-
-
-def _options(options: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
-    """Stop strings and new tokens."""
-    if options.get("do_sample"):
-        raise ValueError(f"generation options {dict(options)} must not ask for draws (do_sample); ours is greedy")
-    until = options.get("until") or ()
-    stops = (until,) if isinstance(until, str) else tuple(stop for stop in until if stop)
-    return stops, int(options.get("max_gen_toks", MAX_TOKENS))

@@ -221,13 +221,10 @@ def _scored(model: TextModel, name: str, task: Any, limit: int | None) -> dict[s
     found: Any = evaluate(
         lm=LMEvalModel(model), task_dict={"tasks": {name: task}}, limit=limit, bootstrap_iters=100, log_samples=False
     )
-    return {**_metrics(found["results"][name]), "n": found["n-samples"][name]["effective"]}
-
-
-def _metrics(result: dict[str, Any]) -> dict[str, float]:
-    """`acc,none` as `acc`, a metric with a filter as `acc,filter`; what is no finite number is left out."""
-    numbers = {name: value for name, value in result.items() if isinstance(value, int | float) and "," in name}
-    return {name.removesuffix(",none"): float(value) for name, value in numbers.items() if math.isfinite(value)}
+    # `acc,none` as `acc`, a metric with a filter as `acc,filter`; what is no finite number is left out.
+    numbers = {key: x for key, x in found["results"][name].items() if isinstance(x, int | float) and "," in key}
+    metrics = {key.removesuffix(",none"): float(x) for key, x in numbers.items() if math.isfinite(x)}
+    return {**metrics, "n": found["n-samples"][name]["effective"]}
 
 
 def _hub_tasks(names: Sequence[str]) -> dict[str, Any]:
@@ -247,23 +244,20 @@ def _hub_tasks(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _local_tasks(names: Sequence[str], data: Path, limit: int | None) -> dict[str, Any]:
-    tasks: dict[str, Any] = {name: _local_recall_task(name, data, limit) for name in names if name in RECALL_TASKS}
-    for name in names:
-        tasks |= {} if name in tasks else _local_task(name, data)
-    return {name: tasks[name] for name in names}
-
-
-def _local_task(name: str, data: Path) -> dict[str, Any]:
-    """A task that is a config; lm_eval tries its first row at once."""
     import jinja2
 
-    try:
-        return _load(name, custom_dataset=lambda **options: _Splits(data, name))
-    except (LookupError, TypeError, jinja2.UndefinedError) as error:
-        raise ValueError(
-            f"{data / name}.jsonl: the rows must have the columns of the task's set on the hub "
-            f"({type(error).__name__}: {error})"
-        ) from error
+    tasks: dict[str, Any] = {name: _local_recall_task(name, data, limit) for name in names if name in RECALL_TASKS}
+    for name in names:
+        if name in tasks:
+            continue
+        try:  # a task that is a config; lm_eval tries its first row at once
+            tasks |= _load(name, custom_dataset=lambda name=name, **options: _Splits(data, name))
+        except (LookupError, TypeError, jinja2.UndefinedError) as error:
+            raise ValueError(
+                f"{data / name}.jsonl: the rows must have the columns of the task's set on the hub "
+                f"({type(error).__name__}: {error})"
+            ) from error
+    return {name: tasks[name] for name in names}
 
 
 _FOLDERS: list[str] = []

@@ -164,7 +164,12 @@ class RecallSums:
     def cells_of(self, batch: Batch) -> Int64[np.ndarray, "n"]:
         """Which sum each labelled target of a batch belongs to, row by row."""
         tokens, targets = np.asarray(batch.tokens), np.asarray(batch.targets)
-        _check_next_tokens(batch, tokens, targets)
+        is_text = batch.positions is None and targets.shape == tokens.shape
+        if not is_text or not np.all((targets[:, :-1] == tokens[:, 1:]) | (targets[:, :-1] == UNLABELLED)):
+            raise ValueError(
+                "recall slices need text, whose targets are the next tokens at every position; these data have labels "
+                "of their own: take a run on text"
+            )
         segment_ids = None if batch.segment_ids is None else np.asarray(batch.segment_ids)
         labelled = targets != UNLABELLED
         bigram, trigram = (target_repeats(tokens, targets, n, segment_ids)[labelled] for n in (2, 3))
@@ -229,16 +234,3 @@ def bin_names(edges: tuple[int, ...]) -> list[str]:
     begins = (0, *edges)
     names = [f"{low}" if high == low + 1 else f"{low:,}-{high - 1:,}" for low, high in itertools.pairwise(begins)]
     return [*names, f"{begins[-1]:,} or more"]
-
-
-def _check_next_tokens(batch: Batch, tokens: np.ndarray, targets: np.ndarray) -> None:
-    """Refuses tasks with labels of their own."""
-    is_text = batch.positions is None and targets.shape == tokens.shape
-    if is_text:
-        following = targets[:, :-1]
-        is_text = bool(np.all((following == tokens[:, 1:]) | (following == UNLABELLED)))
-    if not is_text:
-        raise ValueError(
-            "recall slices need text, whose targets are the next tokens at every position; these data have labels of "
-            "their own: take a run on text"
-        )

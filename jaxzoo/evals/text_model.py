@@ -22,12 +22,13 @@ from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.text_output import TextOutput
 from jaxzoo.generation import Generation, Sampling
 from jaxzoo.generation.generate import cache_capacity
-from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint, split_variables
+from jaxzoo.models.blueprint import Variables, make_blueprint, split_variables
 from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
 
 HEAD_BLOCK = 32
 """Positions of a row whose logits are in memory at once."""
 
+_blueprint = functools.cache(functools.partial(make_blueprint, scanned=False))
 Report = Callable[[str, int, int], None]
 """Gets what is being done, how many requests are done and how many there are, after every batch."""
 
@@ -88,6 +89,7 @@ class TextModel:
         self.max_length: int = min(model.config.max_length, model.config.max_positions or model.config.max_length)
         self.requests: Requests = Requests(0, 0)
         self._flat, self._tokenizer, self._batch_size = model.unstacked(), tokenizer, batch_size
+        self._start = np.array([tokenizer.end_of_text], np.int32)
         self._report = report or (lambda what, done, total: None)
 
     def log_likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[Likelihood]:
@@ -99,7 +101,11 @@ class TextModel:
         Args:
           pairs: context and continuation; both may be empty.
         """
-        encoded = [self._encode(*pair) for pair in pairs]
+        encoded = []
+        for context, continuation in pairs:
+            before = self._encode(context.rstrip())
+            whole = self._encode(context + continuation)
+            encoded.append((before if len(before) else self._start, whole[len(before) :]))
         self._count([len(context) + len(continuation) - 1 > self.max_length for context, continuation in encoded])
         return self._score("scored", encoded)
 
@@ -108,8 +114,7 @@ class TextModel:
 
         A text is cut into windows that end every `max_length` tokens; the last one reaches back over the one before.
         """
-        start = np.array([self._tokenizer.end_of_text], np.int32)
-        encoded = [(start, self._tokenizer.encode(text).astype(np.int32)) for text in texts]
+        encoded = [(self._start, self._encode(text)) for text in texts]
         return [score.log_prob for score in self._score("texts scored", encoded)]
 
     def continuations(self, prompts: Sequence[str], *, max_tokens: int, stops: Sequence[str] = ()) -> list[str]:
@@ -120,22 +125,33 @@ class TextModel:
         Raises:
           ValueError: a mixer does not stream; `max_tokens` do not fit into learned positions; a stop string is empty.
         """
-        encoded = [self._tokenizer.encode(prompt).astype(np.int32) for prompt in prompts]
-        encoded = [ids if len(ids) else np.array([self._tokenizer.end_of_text], np.int32) for ids in encoded]
+        encoded = [ids if len(ids := self._encode(prompt)) else self._start for prompt in prompts]
         room = max(self.max_length - max_tokens, 1)
         self._count([len(ids) > room for ids in encoded])
         texts = [""] * len(prompts)
         for rows in self._batches("continued", [len(ids) for ids in encoded]):
-            batch = self._continue([encoded[row][-room:] for row in rows], max_tokens, stops)
-            for row, text in zip(rows, batch, strict=True):
-                texts[row] = text
+            fillers = [self._start] * (self._batch_size - len(rows))
+            generation = Generation(
+                self._flat,
+                [*(encoded[row][-room:] for row in rows), *fillers],
+                max_tokens=max_tokens,
+                sampling=Sampling(temperature=0.0, n_ids=self._tokenizer.vocab_size),
+                stop_tokens=(self._tokenizer.end_of_text,),
+            )
+            for i in range(len(rows), self._batch_size):
+                generation.stop(i)
+            outputs = [TextOutput(self._tokenizer, stops) for _ in rows]
+            for block in generation:
+                for i, (row, output) in enumerate(zip(rows, outputs, strict=True)):
+                    texts[row] += output.push(block[i])
+                    if output.ended_by is not None:
+                        generation.stop(i)
+            for row, output in zip(rows, outputs, strict=True):
+                texts[row] += output.finish()
         return texts
 
-    def _encode(self, context: str, continuation: str) -> tuple[Int32[np.ndarray, "t"], Int32[np.ndarray, "t"]]:
-        before = context.rstrip()
-        ids = self._tokenizer.encode(before).astype(np.int32)
-        whole = self._tokenizer.encode(context + continuation).astype(np.int32)
-        return (ids if len(ids) else np.array([self._tokenizer.end_of_text], np.int32)), whole[len(ids) :]
+    def _encode(self, text: str) -> Int32[np.ndarray, "t"]:
+        return self._tokenizer.encode(text).astype(np.int32)
 
     def _count(self, truncated: Sequence[bool]) -> None:
         self.requests = Requests(self.requests.total + len(truncated), self.requests.truncated + sum(truncated))
@@ -148,49 +164,20 @@ class TextModel:
                 parts.append(window)
         log_probs, is_greedy = np.zeros(len(encoded)), np.ones(len(encoded), bool)
         for rows in self._batches(what, [len(window.tokens) for window in parts]):
-            sums, greedy = self._score_batch([parts[row] for row in rows])
-            for row, log_prob, best in zip(rows, sums, greedy, strict=False):
+            length = min(cache_capacity(max(len(parts[row].tokens) - 1 for row in rows)), self.max_length)
+            tokens, targets = np.zeros((2, self._batch_size, length), np.int32)
+            is_scored = np.zeros((self._batch_size, length), bool)
+            for i, row in enumerate(rows):
+                part, n = parts[row], len(parts[row].tokens) - 1
+                tokens[i, :n], targets[i, :n] = part.tokens[:-1], part.tokens[1:]
+                is_scored[i, n - part.n_scored : n] = True
+            arrays = map(jnp.asarray, (tokens, targets, is_scored))
+            n_ids = self._tokenizer.vocab_size
+            sums, greedy = score_batch(self._flat.config, split_variables(self._flat), *arrays, n_ids=n_ids)
+            for row, log_prob, best in zip(rows, np.asarray(sums, np.float64), np.asarray(greedy), strict=False):
                 log_probs[owners[row]] += log_prob
                 is_greedy[owners[row]] &= best
         return [Likelihood(float(log_prob), bool(best)) for log_prob, best in zip(log_probs, is_greedy, strict=True)]
-
-    def _score_batch(self, parts: Sequence[Window]) -> tuple[np.ndarray, np.ndarray]:
-        length = min(cache_capacity(max(len(part.tokens) - 1 for part in parts)), self.max_length)
-        tokens = np.zeros((2, self._batch_size, length), np.int32)
-        is_scored = np.zeros((self._batch_size, length), bool)
-        for row, part in enumerate(parts):
-            n = len(part.tokens) - 1
-            tokens[0, row, :n], tokens[1, row, :n] = part.tokens[:-1], part.tokens[1:]
-            is_scored[row, n - part.n_scored : n] = True
-        sums, greedy = score_batch(
-            self._flat.config,
-            split_variables(self._flat),
-            jnp.asarray(tokens[0]),
-            jnp.asarray(tokens[1]),
-            jnp.asarray(is_scored),
-            n_ids=self._tokenizer.vocab_size,
-        )
-        return np.asarray(sums, np.float64), np.asarray(greedy)
-
-    def _continue(self, prompts: Sequence[np.ndarray], max_tokens: int, stops: Sequence[str]) -> list[str]:
-        filler = [np.array([self._tokenizer.end_of_text], np.int32)] * (self._batch_size - len(prompts))
-        generation = Generation(
-            self._flat,
-            [*prompts, *filler],
-            max_tokens=max_tokens,
-            sampling=Sampling(temperature=0.0, n_ids=self._tokenizer.vocab_size),
-            stop_tokens=(self._tokenizer.end_of_text,),
-        )
-        outputs = [TextOutput(self._tokenizer, stops) for _ in prompts]
-        for row in range(len(prompts), self._batch_size):
-            generation.stop(row)
-        texts = [""] * len(prompts)
-        for block in generation:
-            for row, output in enumerate(outputs):
-                texts[row] += output.push(block[row])
-                if output.ended_by is not None:
-                    generation.stop(row)
-        return [text + output.finish() for text, output in zip(texts, outputs, strict=True)]
 
     def _batches(self, what: str, lengths: Sequence[int]) -> Iterator[list[int]]:
         """Rows of similar lengths, the longest first, so that what does not fit into memory fails at once."""
@@ -205,10 +192,7 @@ def windows(
 ) -> Iterable[Window]:
     """Windows that score every token of the continuation once, each with as much before it as fits.
 
-    Args:
-      context: at least one token.
-      continuation: any number.
-      max_length: tokens that the model reads at once.
+    The context has at least one token, and the model reads `max_length` at once.
     """
     whole = np.concatenate([context, continuation])
     for done in range(len(context), len(whole), max_length):
@@ -228,16 +212,9 @@ def score_batch(
 ) -> tuple[Float[Array, "b"], Bool[Array, "b"]]:
     """Sum of the log-probabilities of the scored targets of each row, float32, and whether all of them are greedy.
 
-    Probabilities are over the ids of the tokenizer alone: `n_ids` of the rows of the vocabulary. Compiled for model,
+    Probabilities are over the ids of the tokenizer alone: `n_ids` of the rows of the vocabulary. `config` and
+    `variables` are those of `LanguageModel.unstacked`; rows are padded on the right with any id. Compiled for model,
     batch size and length.
-
-    Args:
-      config: the model, as its variables are: layer by layer.
-      variables: those of `LanguageModel.unstacked`.
-      tokens: padded on the right with any id.
-      targets: the next token at every position.
-      is_scored: where.
-      n_ids: ids of the tokenizer.
     """
     model = _blueprint(config).model(variables)
     features = model.features(tokens)
@@ -257,8 +234,3 @@ def score_batch(
 
     sums, greedy = jax.lax.map(score, (blocks(features), blocks(targets), blocks(is_scored)))
     return sums.sum(axis=0), greedy.all(axis=0)
-
-
-@functools.cache
-def _blueprint(config: LanguageModelConfig) -> Blueprint:
-    return make_blueprint(config, scanned=False)

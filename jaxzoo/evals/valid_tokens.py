@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from jaxzoo.config_io import to_json
-from jaxzoo.data.base import DataConfig, Dataset
+from jaxzoo.data.base import Dataset
 from jaxzoo.train.session import Session
 
 
@@ -20,13 +20,19 @@ def check_same_tokens(sessions: Mapping[str, Session]) -> str:
         ValueError: those of a run differ from the first's, and in which fields of its data.
     """
     (first, session), *others = sessions.items()
-    digest = valid_digest(session.dataset)
+    digest, of_first = valid_digest(session.dataset), session.config.data
     for name, other in others:
-        if valid_digest(other.dataset) != digest:
-            raise ValueError(
-                f"{name} and {first} are not scored on the same validation tokens: "
-                f"{_what_differs(name, other.config.data, first, session.config.data)}"
-            )
+        if valid_digest(other.dataset) == digest:
+            continue
+        data = other.config.data
+        if type(data) is not type(of_first):
+            differs = [f"data are {type(data).__name__} in {name}, {type(of_first).__name__} in {first}"]
+        else:
+            ours, theirs = to_json(data), to_json(of_first)
+            keys = [key for key in ours if ours[key] != theirs[key]]
+            differs = [f"data.{key} is {ours[key]!r} in {name}, {theirs[key]!r} in {first}" for key in keys]
+        what = "; ".join(differs) or "their configs are the same, but the text has changed between the two readings"
+        raise ValueError(f"{name} and {first} are not scored on the same validation tokens: {what}")
     return digest
 
 
@@ -54,14 +60,3 @@ def valid_digest(dataset: Dataset) -> str:
                 for part in row:
                     digest.update(part.tobytes())
     return digest.hexdigest()
-
-
-def _what_differs(name: str, data: DataConfig, first: str, data_of_first: DataConfig) -> str:
-    """The fields in which the data of two runs differ, in words."""
-    if type(data) is not type(data_of_first):
-        return f"data are {type(data).__name__} in {name}, {type(data_of_first).__name__} in {first}"
-    ours, theirs = to_json(data), to_json(data_of_first)
-    keys = [key for key in ours if ours[key] != theirs[key]]
-    if not keys:
-        return "their configs are the same, but the text has changed between the two readings"
-    return "; ".join(f"data.{key} is {ours[key]!r} in {name}, {theirs[key]!r} in {first}" for key in keys)

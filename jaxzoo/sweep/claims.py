@@ -2,7 +2,7 @@
 
 A model that has learned nothing confirms every claim that it fails. A claim therefore names its controls: points at
 which the models that it speaks of are seen to learn. A model that is nowhere above its control is left out, and a claim
-without any model left is not tested. The guessing line of a point (`jaxzoo.tasks.guess`) is part of its rows.
+without any model left is not tested. The guessing line of a point (`jaxzoo.tasks.recall_data`) is part of its rows.
 """
 
 import dataclasses

@@ -10,10 +10,10 @@ Row = Mapping[str, Any]
 
 `point` (its coordinates), `id` (of the run), `status` (`finished` or `diverged`), `metrics` (the last validation, by
 name; empty if diverged), `curve` (`train`: pairs of step and loss; `valid`: pairs of step and accuracy), `steps`
-(made), `guess` (by metric, the accuracy of guessing: `jaxzoo.tasks.guess`), `seconds`, `cpu_seconds`, `flops` (of the
-training, by our count), `n_parameters`, `state_bytes` (of one sequence of the longest length, measured from the arrays;
-None: does not stream), `config`, `versions`, `commit`, `machine`, `date`. What is computed in place of a run has all
-but `curve`, `steps`, `guess`, `flops`, `n_parameters`, `state_bytes` and `config`.
+(made), `guess` (by metric, the accuracy of guessing: `DataConfig.guessing_lines`), `seconds`, `cpu_seconds`, `flops`
+(of the training, by our count), `n_parameters`, `state_bytes` (of one sequence of the longest length, measured from the
+arrays; None: does not stream), `config`, `versions`, `commit`, `machine`, `date`. What is computed in place of a run
+has all but `curve`, `steps`, `guess`, `flops`, `n_parameters`, `state_bytes` and `config`.
 """
 
 Item = TypeVar("Item")

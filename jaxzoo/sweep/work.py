@@ -22,7 +22,6 @@ from jaxzoo.sweep.queue import Queue
 from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.sweep.task import Task
 from jaxzoo.sweep.train import Member, curve, train_members
-from jaxzoo.tasks.guess import guessing_lines
 from jaxzoo.train.flops import train_flops
 from jaxzoo.train.run_dir import InUseError, RunDirectory
 from jaxzoo.train.session import Session
@@ -150,9 +149,9 @@ def _result(member: Member, session: Session, others: Mapping[str, Mapping[str, 
 
 def guesses(task: Task) -> dict[str, float]:
     """Guessing lines by the name of the metric, of the run and of its further validations."""
-    found = dict(guessing_lines(task.trained.data))
+    found = dict(task.trained.data.guessing_lines())
     for name, config in task.also.items():
-        found |= {f"{name}/{metric}": line for metric, line in guessing_lines(config.data).items()}
+        found |= {f"{name}/{metric}": line for metric, line in config.data.guessing_lines().items()}
     return found
 
 

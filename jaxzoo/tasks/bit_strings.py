@@ -67,7 +67,6 @@ class BitStringConfig(TaskConfig):
 
     @property
     def legend(self) -> str:
-        """Meaning of the tokens, for the reader of examples."""
         return "bits 0 and 1" if self.cumulative else f"bits 0 and 1; {END} asks"
 
     @property
@@ -81,17 +80,18 @@ class BitStringConfig(TaskConfig):
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
         """Makes an example; m = 1, or with `cumulative` m = length, in the order of time."""
-        bits = sampling.until(lambda bits: sampling.is_odd_pairs(bits) == odd, self._bits, key)
+
+        def draw(key: PRNGKeyArray) -> Int[Array, "n"]:
+            words = jax.random.bits(key, (-(-self.n_bits // 32), 1), jnp.uint32)
+            drawn = (words >> jnp.arange(32, dtype=jnp.uint32)[None, :]) & jnp.uint32(1)
+            return drawn.reshape(-1)[: self.n_bits].astype(jnp.int32)
+
+        bits = sampling.until(lambda bits: sampling.is_odd_pairs(bits) == odd, draw, key)
         answers, positions = self.answers(bits), jnp.arange(self.length, dtype=jnp.int32)
         if self.cumulative:
             return Batch(tokens=bits, positions=positions, targets=answers)
         end = jnp.full((1,), END, jnp.int32)
         return Batch(tokens=jnp.concatenate([bits, end]), positions=positions[-1:], targets=answers[-1:])
-
-    def _bits(self, key: PRNGKeyArray) -> Int[Array, "n"]:
-        words = jax.random.bits(key, (-(-self.n_bits // 32), 1), jnp.uint32)
-        drawn = (words >> jnp.arange(32, dtype=jnp.uint32)[None, :]) & jnp.uint32(1)
-        return drawn.reshape(-1)[: self.n_bits].astype(jnp.int32)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

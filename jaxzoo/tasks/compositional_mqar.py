@@ -70,7 +70,6 @@ class CompositionalMQARConfig(SlottedRecallConfig):
 
     @property
     def legend(self) -> str:
-        """Meaning of the tokens, for the reader of examples."""
         second = self.first_second_key
         keys = f"first keys 1..{second - 1}, second keys {second}..{self.first_value - 1}"
         return f"{keys}, values {self.first_value}..{self.vocab_size - 1}; {NEUTRAL}: empty"

@@ -65,7 +65,6 @@ class CompressionConfig(TaskConfig):
 
     @property
     def legend(self) -> str:
-        """Meaning of the tokens, for the reader of examples."""
         last = self.vocab_size - 1
         noise = f", noise {self.n_plain}..{last - 1}" if self.noise_vocab_size else ""
         return f"plain tokens 0..{self.n_plain - 1}{noise}, compression token {last}"
@@ -81,14 +80,15 @@ class CompressionConfig(TaskConfig):
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
         """Makes an example; m = t, in the order of time."""
-        drawn = sampling.until(lambda tokens: (tokens.sum() % 2 == 1) == odd, self._tokens, key)
+
+        def draw(key: PRNGKeyArray) -> Int[Array, "n"]:
+            words = jax.random.bits(key, (3, self.length - 1), jnp.uint32)
+            tokens = sampling.below(words[0], self.n_plain)
+            if not self.frac_noise:
+                return tokens
+            noise = self.n_plain + sampling.below(words[1], self.noise_vocab_size)
+            return jnp.where(words[2] < np.uint32(min(self.frac_noise * 2**32, 2**32 - 1)), noise, tokens)
+
+        drawn = sampling.until(lambda tokens: (tokens.sum() % 2 == 1) == odd, draw, key)
         tokens = jnp.append(drawn, jnp.int32(self.vocab_size - 1))
         return Batch(tokens=tokens, targets=tokens)
-
-    def _tokens(self, key: PRNGKeyArray) -> Int[Array, "n"]:
-        words = jax.random.bits(key, (3, self.length - 1), jnp.uint32)
-        tokens = sampling.below(words[0], self.n_plain)
-        if not self.frac_noise:
-            return tokens
-        noise = self.n_plain + sampling.below(words[1], self.noise_vocab_size)
-        return jnp.where(words[2] < np.uint32(min(self.frac_noise * 2**32, 2**32 - 1)), noise, tokens)

@@ -89,7 +89,6 @@ class ContinuousMQARConfig(TaskConfig):
 
     @property
     def legend(self) -> str:
-        """Meaning of the tokens, for the reader of examples."""
         tokens = f"token = key * {self.n_values + 1}, + 1 + value in a pair"
         return f"keys 0..{self.n_keys - 1}, values 0..{self.n_values - 1}; {tokens}"
 

@@ -76,7 +76,9 @@ def check_shapes(config: TaskConfig, n: int = N) -> None:
         expected = (n, config.length)
         assert made.tokens.shape == expected, f"{name}: tokens must be of shape {expected}, got {made.tokens.shape}"
         inside = (made.tokens >= 0) & (made.tokens < config.vocab_size)
-        assert inside.all(), f"{name}: {_first(split, ~inside)}: the token must be in [0, {config.vocab_size})"
+        row, column = map(int, np.unravel_index(np.argmin(inside), inside.shape))
+        place = f"{split} example {row}, position {column}"
+        assert inside.all(), f"{name}: {place}: the token must be in [0, {config.vocab_size})"
         asked = (made.targets != UNLABELLED).any(1)
         assert asked.all(), f"{name}: {split} example {int(np.argmin(asked))} asks nothing; give it a target"
     assert config.legend, f"{name}.legend must not be empty"
@@ -138,8 +140,3 @@ def _as_arrays(batch) -> MadeExamples:
     tokens, targets = np.asarray(batch.tokens), np.asarray(batch.targets)
     everywhere = np.broadcast_to(np.arange(targets.shape[1], dtype=np.int32), targets.shape)
     return MadeExamples(tokens, everywhere if batch.positions is None else np.asarray(batch.positions), targets)
-
-
-def _first(split: str, wrong: np.ndarray) -> str:
-    row, column = map(int, np.argwhere(wrong)[0])
-    return f"{split} example {row}, position {column}"

@@ -77,7 +77,6 @@ class ForgettingMQARConfig(SlottedRecallConfig):
 
     @property
     def legend(self) -> str:
-        """Meaning of the tokens, for the reader of examples."""
         values = f"values {self.first_value}..{self.vocab_size - 1}"
         again = f"keys are bound again from position {2 * self.n_pairs} on"
         return f"keys 1..{self.n_keys}, {values}; {NEUTRAL}: empty; {again}"

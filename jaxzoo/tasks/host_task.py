@@ -48,15 +48,14 @@ class HostTask(TaskConfig, abc.ABC):
         targets = np.full(tokens.shape, UNLABELLED, np.int32)
         for row, number in enumerate(np.asarray(numbers).tolist()):
             rng = np.random.default_rng((*words, number, split == "test"))
-            drawn = self._of_split(rng, split)
+            for _ in range(TRIALS):
+                drawn = self.draw(rng, split)
+                digest = hashlib.blake2b(np.asarray(drawn.tokens, "<i4").tobytes(), digest_size=1).digest()
+                if digest[0] % 2 == (split == "test"):
+                    break
+            else:
+                rule = f"has too few examples: none of {TRIALS} is of the split {split}"
+                raise ValueError(f"{self} {rule}; take larger sizes")
             tokens[row, : len(drawn.tokens)] = drawn.tokens
             targets[row, : len(drawn.targets)] = drawn.targets
         return Batch(tokens=jnp.asarray(tokens), targets=jnp.asarray(targets))
-
-    def _of_split(self, rng: np.random.Generator, split: Split) -> Drawn:
-        for _ in range(TRIALS):
-            drawn = self.draw(rng, split)
-            digest = hashlib.blake2b(np.asarray(drawn.tokens, "<i4").tobytes(), digest_size=1).digest()
-            if digest[0] % 2 == (split == "test"):
-                return drawn
-        raise ValueError(f"{self} has too few examples: none of {TRIALS} is of the split {split}; take larger sizes")

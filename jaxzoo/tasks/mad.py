@@ -52,7 +52,6 @@ class MADConfig(HostTask, abc.ABC):
 
     @property
     def legend(self) -> str:
-        """Meaning of the tokens, for the reader of examples."""
         return f"keys 0..{self.n_keys - 1}, values {self.n_keys}..{self.n_plain - 1}"
 
 
@@ -81,7 +80,6 @@ class NoisyRecallConfig(MADConfig):
 
     @property
     def legend(self) -> str:
-        """Meaning of the tokens."""
         return f"{super().legend}, noise {self.n_plain}..{self.vocab_size - 1}"
 
     def draw(self, rng: np.random.Generator, split: Split) -> Drawn:

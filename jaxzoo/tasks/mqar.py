@@ -28,10 +28,9 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import UInt
 
 from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
-from jaxzoo.checked import PositiveFloat, PositiveInt
+from jaxzoo.checked import PositiveInt
 from jaxzoo.data.base import Batch
 from jaxzoo.tasks import sampling
 from jaxzoo.tasks.slotted_recall import SlottedRecallConfig
@@ -50,8 +49,6 @@ class MQARConfig(SlottedRecallConfig):
     """Tokens in an example; even, at least 4 n_pairs, below vocab_size."""
     n_pairs: PositiveInt = 8
     """Key-value pairs in an example; each key is asked for once."""
-    power: PositiveFloat = 0.1
-    """Exponent a of the gap law a i^(a-1); 1 is uniform, smaller values ask sooner."""
     places: Places = "slots"
     """Where a key comes again. slots: at every second position after the context, by the number i of the slot
     (released code); anywhere: at any position there, by its distance i from the key's first occurrence (paper)."""
@@ -72,7 +69,6 @@ class MQARConfig(SlottedRecallConfig):
 
     @property
     def legend(self) -> str:
-        """Meaning of the tokens, for the reader of examples."""
         return f"keys 1..{self.n_keys}, values {self.first_value}..{self.vocab_size - 1}; 0: empty"
 
     @property
@@ -96,7 +92,11 @@ class MQARConfig(SlottedRecallConfig):
             values = self.first_value + sampling.distinct(value_rng, n, self.n_values)
         else:
             values = self.first_value + sampling.below(value_words, self.n_values)
-        slots = _slots(self, slot_words)
+        if self.places == "slots":
+            slots = self.draw_slots(slot_words, n)
+        else:  # each key chooses by the distance from its first occurrence, at position 2 j
+            distances = 2.0 * n + np.arange(self.n_slots)[None, :] - 2 * np.arange(n)[:, None]
+            slots = sampling.in_turn(slot_words.reshape(distances.shape), distances ** (self.power - 1))
         keys, values = _steer(self, keys, values, slots, odd)
         rest = self.fill(filler_words, self.fillers)
         if self.fillers == "random":
@@ -151,15 +151,6 @@ def preset(
     """
     chosen = {"paper": paper, "literal": literal, "release": release}[variant]
     return chosen(length, n_pairs, vocab_size=vocab_size, fillers=fillers)
-
-
-def _slots(config: MQARConfig, words: UInt[Array, "n"]) -> Int[Array, "m"]:
-    """The slot of each pair, by the law of the gap."""
-    if config.places == "slots":
-        return config.draw_slots(words, config.n_pairs)
-    first = 2 * np.arange(config.n_pairs)
-    distances = 2.0 * config.n_pairs + np.arange(config.n_slots)[None, :] - first[:, None]
-    return sampling.in_turn(words.reshape(distances.shape), distances ** (config.power - 1))
 
 
 def _steer(

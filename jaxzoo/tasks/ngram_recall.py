@@ -32,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxzoo.array_typing import Array, Bool, PRNGKeyArray
-from jaxzoo.checked import NonNegativeInt, PositiveFloat, PositiveInt
+from jaxzoo.checked import NonNegativeInt, PositiveInt
 from jaxzoo.data.base import Batch
 from jaxzoo.tasks import sampling
 from jaxzoo.tasks.slotted_recall import NEUTRAL, SlottedRecallConfig
@@ -60,8 +60,6 @@ class NGramRecallConfig(SlottedRecallConfig):
     """Queries whose gram is not in the context."""
     n_letters: NonNegativeInt = 0
     """Tokens of which the grams of one example are made; 0: as few as give twice as many grams as it has."""
-    power: PositiveFloat = 0.1
-    """Exponent a of the gap law a i^(a-1); 1 is uniform, smaller values ask sooner."""
     fillers: Literal["zero", "random"] = "zero"
     """Tokens of empty positions after the context: 0, or uniform over all values."""
 
@@ -82,7 +80,6 @@ class NGramRecallConfig(SlottedRecallConfig):
 
     @property
     def legend(self) -> str:
-        """Meaning of the tokens, for the reader of examples."""
         grams = "keys" if self.n_gram == 1 else f"{self.n_gram}-grams of"
         values = f"values {self.first_value}..{self.vocab_size - 1}"
         no_match = f", {NO_MATCH}: no match" if self.n_unmatched else ""

@@ -68,7 +68,6 @@ class PermutationsConfig(TaskConfig):
 
     @property
     def legend(self) -> str:
-        """Meaning of the tokens, for the reader of examples."""
         last = self.vocab_size - 1
         return f"permutations 0..{last} of {self.n_objects} objects in lexicographic order; each asks for the product"
 

@@ -6,6 +6,7 @@ and the order of the batches are pure functions of (seed, epoch).
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -14,11 +15,13 @@ import numpy as np
 
 from jaxzoo.array_typing import Int
 from jaxzoo.checked import Checked, Rule, Seed
-from jaxzoo.data.base import Batch, DataConfig, Score, ValidSet
+from jaxzoo.data.base import UNLABELLED, Batch, DataConfig, Score, ValidSet, make_valid_set
 from jaxzoo.tasks.base import TaskConfig
 
 MAX_EXAMPLES = 100_000_000
 """The order of an epoch is kept in memory, 8 bytes an example."""
+GUESSED_EXAMPLES = 1024
+"""Examples from which a guessing line is counted."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,6 +69,40 @@ class RecallDataConfig(DataConfig):
         example = longest.labelled(self.seed, np.arange(1), "train")
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), x.dtype), example)
 
+    def guessing_lines(self) -> Mapping[str, float]:
+        """Guessing lines by the name of the metric: `valid/accuracy` and its slices."""
+        weights: dict[str, list[tuple[int, float]]] = {}
+        for examples in self.valid:
+            names = [f"valid/accuracy/{key}={value}" for key, value in examples.task.slices.items()]
+            for name in ("valid/accuracy", *names):
+                weights.setdefault(name, []).append((examples.n_examples, guessing_line(examples.task)))
+        return {
+            name: round(sum(n * line for n, line in parts) / sum(n for n, _ in parts), 4)
+            for name, parts in weights.items()
+        }
+
+
+@functools.cache
+def guessing_line(task: TaskConfig) -> float:
+    """The accuracy of the best answer that knows the position of a question and nothing else, so looks at no key.
+
+    At each position the answer is either one fixed token (the most frequent target, such as "no match") or the token at
+    one fixed earlier position (one of the values, whichever is most often right). It is at least one over the number
+    of the candidate values. Counted over `GUESSED_EXAMPLES`, as accuracies are: the mean over the questions.
+    """
+    batch = task.labelled(0, np.arange(GUESSED_EXAMPLES), "test")
+    tokens, targets = task.copied(np.asarray(batch.tokens)), np.asarray(batch.targets)
+    positions = np.broadcast_to(np.arange(task.length) if batch.positions is None else batch.positions, targets.shape)
+    asked = targets != UNLABELLED
+    hits = 0.0
+    for position in np.unique(positions[asked]):
+        rows, columns = np.nonzero(asked & (positions == position))
+        target = targets[rows, columns]
+        fixed = np.bincount(target).max()
+        copied = (tokens[rows, : position + 1] == target[:, None]).sum(0).max()
+        hits += float(max(fixed, copied))
+    return hits / max(1, int(asked.sum()))
+
 
 class RecallData:
     """The data set of a `RecallDataConfig`, as the trainer asks for it (`jaxzoo.data.base.Dataset`).
@@ -103,7 +140,16 @@ class RecallData:
 
     def valid(self) -> list[ValidSet]:
         """One set for each entry of `config.valid`, with the slices of its task."""
-        return [self._valid_set(examples) for examples in self.config.valid]
+        size, seed = self.valid_batch_size, self.config.seed
+        return [
+            make_valid_set(
+                examples.task.slices,
+                examples.n_examples,
+                size,
+                functools.partial(examples.task.labelled, seed, split="test"),
+            )
+            for examples in self.config.valid
+        ]
 
     def manifest(self) -> None:
         """None: the examples follow from the config."""
@@ -112,28 +158,14 @@ class RecallData:
         """None of them: chance is all that counting gives."""
         return {}
 
-    def _valid_set(self, examples: Examples) -> ValidSet:
-        n_batches = -(-examples.n_examples // self.valid_batch_size)
-
-        def batch(i: int) -> Batch:
-            if not 0 <= i < n_batches:
-                raise IndexError(f"validation batch {i} must be in [0, {n_batches})")
-            first = i * self.valid_batch_size
-            numbers = np.arange(first, min(first + self.valid_batch_size, examples.n_examples))
-            return examples.task.labelled(self.config.seed, numbers, "test")
-
-        return ValidSet(examples.task.slices, n_batches, batch)
-
     def epoch(self, number: int) -> "Epoch":
         """Examples of training epoch `number` in their order: a pure function of (seed, number)."""
         sizes = [examples.n_examples for examples in self.config.train]
-        members = [self._rng(number, 1 + e).permutation(size) for e, size in enumerate(sizes)]
+        rngs = [np.random.default_rng((self.config.seed, number, use)) for use in range(1 + len(sizes))]
+        members = [rng.permutation(size) for rng, size in zip(rngs[1:], sizes, strict=True)]
         counts = [size // self.batch_size for size in sizes]
         places = np.stack([np.repeat(np.arange(len(sizes)), counts), np.concatenate([np.arange(n) for n in counts])], 1)
-        return Epoch(number, members, self._rng(number, 0).permutation(places))
-
-    def _rng(self, epoch: int, use: int) -> np.random.Generator:
-        return np.random.default_rng((self.config.seed, epoch, use))
+        return Epoch(number, members, rngs[0].permutation(places))
 
 
 class Epoch(NamedTuple):

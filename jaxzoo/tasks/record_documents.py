@@ -28,13 +28,13 @@ What makes the answers a matter of recall, and not of knowledge:
 
 import collections
 import dataclasses
-import hashlib
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from jaxzoo.checked import Checked, Fraction, PositiveInt, Rule, Seed
+from jaxzoo.data.corpus.files import hash_share
 from jaxzoo.tasks.record_sources import Record
 
 MAX_SHARE = 0.05
@@ -97,8 +97,8 @@ class RecordSet:
                 f"{len(usable)} records with values to ask for must be at least {MIN_RECORDS}; run it where more "
                 "Python or Debian packages are installed, such as in an environment with jaxzoo's extras"
             )
-        hashes = [hashlib.sha256(f"{config.seed}/{record.group}".encode()).digest() for record in usable]
-        is_valid = [int.from_bytes(each[:6]) / 2**48 < config.valid_fraction for each in hashes]
+        shares = [hash_share(f"{config.seed}/{record.group}".encode()) for record in usable]
+        is_valid = [share < config.valid_fraction for share in shares]
         self.train: list[Record] = [record for record, valid in zip(usable, is_valid, strict=True) if not valid]
         self.valid: list[Record] = [record for record, valid in zip(usable, is_valid, strict=True) if valid]
         config.require("valid_fraction", bool(self.train and self.valid), "must leave records on both sides")
@@ -114,7 +114,8 @@ class RecordSet:
             rng = random.Random(f"{config.seed}/{'valid' if held_out else 'train'}/{index}")
             record = side[index % len(side)]
             if config.mixed:
-                record = self._mixed(record, held_out, rng)
+                values = self._values[held_out]
+                record = record._replace(fields={key: rng.choice(values[record.source, key]) for key in record.fields})
             keys = self._keys(record, rng)
             asked = [key for key in keys if key in self._askable(record)]
             if rng.random() < config.shuffled:
@@ -163,11 +164,6 @@ class RecordSet:
             if counts[value] <= max(MAX_SHARE * counts.total(), 1) and low <= len(value.encode()) <= high:
                 found.append(key)
         return found
-
-    def _mixed(self, record: Record, held_out: bool, rng: random.Random) -> Record:
-        """A record with the same keys, each with a value from the same side and source."""
-        values = self._values[held_out]
-        return record._replace(fields={key: rng.choice(values[record.source, key]) for key in record.fields})
 
     def _keys(self, record: Record, rng: random.Random, asked: str | None = None) -> list[str]:
         """The keys that a document shows, in order; the asked one among them, where there is room."""

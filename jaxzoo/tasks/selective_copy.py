@@ -28,7 +28,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
+from jaxzoo.array_typing import Array, Bool, PRNGKeyArray
 from jaxzoo.checked import PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks import sampling
@@ -70,7 +70,6 @@ class SelectiveCopyConfig(TaskConfig):
 
     @property
     def legend(self) -> str:
-        """Meaning of the tokens, for the reader of examples."""
         signals = f"signals {self.first_signal}..{self.vocab_size - 1}"
         return f"noise 1..{self.n_noise}, {signals}; {SEPARATOR}: separator"
 
@@ -93,7 +92,12 @@ class SelectiveCopyConfig(TaskConfig):
         """Makes an example; m = n_signals, in the order of time. Where fewer are copied, the last have no label,
         and the tokens that stand there are separators."""
         signal_rng, place_rng, noise_rng = jax.random.split(key, 3)
-        signals = _signals(self, signal_rng, odd)
+        if self.repeats == "none":
+            drawn = sampling.distinct(signal_rng, self.n_signals, self.n_signal_tokens)
+            signals = self.first_signal + sampling.steered(drawn, drawn.sum(), odd)
+        else:
+            words = jax.random.bits(signal_rng, (self.n_signals,), jnp.uint32)
+            signals = self.first_signal + sampling.first_steered(sampling.below(words, self.n_signal_tokens), odd)
         noise = jax.random.bits(noise_rng, (self.prompt_length,), jnp.uint32)
         prompt = 1 + sampling.below(noise, self.n_noise)
         places = jnp.sort(sampling.distinct(place_rng, self.n_signals, self.prompt_length))
@@ -113,12 +117,3 @@ def paper(
 ) -> SelectiveCopyConfig:
     """Selective copying at sizes of ours (module docstring): `prompt_length + n_signals` tokens."""
     return SelectiveCopyConfig(length=prompt_length + n_signals, n_signals=n_signals, repeats=repeats)
-
-
-def _signals(config: SelectiveCopyConfig, key: PRNGKeyArray, odd: jax.Array) -> Int[Array, "m"]:
-    """The signals in order, of the kind that the split asks for."""
-    if config.repeats == "none":
-        drawn = sampling.distinct(key, config.n_signals, config.n_signal_tokens)
-        return config.first_signal + sampling.steered(drawn, drawn.sum(), odd)
-    words = jax.random.bits(key, (config.n_signals,), jnp.uint32)
-    return config.first_signal + sampling.first_steered(sampling.below(words, config.n_signal_tokens), odd)

@@ -31,8 +31,8 @@ class SlottedRecallConfig(TaskConfig, abc.ABC):
 
     n_pairs: PositiveInt
     """Keys with a value in the context."""
-    power: PositiveFloat
-    """Exponent a of the gap law a i^(a-1)."""
+    power: PositiveFloat = 0.1
+    """Exponent a of the gap law a i^(a-1); 1 is uniform, smaller values ask sooner."""
 
     @property
     def slices(self) -> Mapping[str, int]:

@@ -91,7 +91,6 @@ class TextTask(HostTask, abc.ABC):
 
     @property
     def legend(self) -> str:
-        """Tokens, for the reader of examples."""
         return f"tokens of {self.tokenizer.name}; the answer follows the question"
 
     def as_text(self, tokens: Int[np.ndarray, "t"], targets: Int[np.ndarray, "t"]) -> str:
@@ -208,15 +207,22 @@ class NeedleConfig(TextTask):
             keys += [] if key in keys else [key]
         pairs = [(key, _needle_part(rng, self.type_needle_v)) for key in keys for _ in range(self.num_needle_v)]
         pairs = [pairs[i] for i in rng.permutation(len(pairs))]
-        needles = [self._needle(*pair) for pair in pairs]
+        template = f"One of the special magic {self.type_needle_v} for {{}} is: {{}}."
+        needles = [template.format(*pair) for pair in pairs]
         places = rng.random(len(needles))
         match self.type_haystack:
             case "repeat":
                 context = "\n".join(_scattered(places, needles, [NOISE] * n_noise))
             case "essay":
-                context = " ".join(_scattered(places, needles, _sentences(_words_of(self.essay_path), n_noise)))
-            case "needle":
-                context = "\n".join(_scattered(places, needles, self._distractors(rng, n_noise, keys)))
+                words = " ".join(itertools.islice(itertools.cycle(_words_of(self.essay_path)), n_noise))
+                sentences = re.split(r"(?<=[.!?]) ", words) if words else []
+                context = " ".join(_scattered(places, needles, sentences))
+            case "needle":  # of keys that are not those of the question
+                others: list[str] = []
+                while len(others) < n_noise:
+                    key, value = _needle_part(rng, self.type_needle_k), _needle_part(rng, self.type_needle_v)
+                    others += [] if key in keys else [template.format(key, value)]
+                context = "\n".join(_scattered(places, needles, others))
         asked = keys[: self.num_needle_q]
         several = len(asked) * self.num_needle_v > 1
         what = self.type_needle_v if several else self.type_needle_v.removesuffix("s")
@@ -228,17 +234,6 @@ class NeedleConfig(TextTask):
         memorize = f"Make sure to memorize it. I will quiz you about the {what} afterwards."
         answer = ", ".join(value for word in asked for key, value in pairs if key == word)
         return Text("\n".join([f"{intro} {memorize}", context, question]), f" {answer}")
-
-    def _needle(self, key: str, value: str) -> str:
-        return f"One of the special magic {self.type_needle_v} for {key} is: {value}."
-
-    def _distractors(self, rng: np.random.Generator, n: int, keys: Sequence[str]) -> list[str]:
-        """Needles of keys that are not those of the question."""
-        found: list[str] = []
-        while len(found) < n:
-            key, value = _needle_part(rng, self.type_needle_k), _needle_part(rng, self.type_needle_v)
-            found += [] if key in keys else [self._needle(key, value)]
-        return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -289,12 +284,6 @@ def _scattered(places: np.ndarray, lines: Sequence[str], noise: Sequence[str]) -
 @functools.cache
 def _words_of(path: str) -> list[str]:
     return Path(path).read_text(encoding="utf-8").split()
-
-
-def _sentences(words: Sequence[str], n: int) -> list[str]:
-    """The first `n` words of a text as sentences."""
-    text = " ".join(itertools.islice(itertools.cycle(words), n))
-    return re.split(r"(?<=[.!?]) ", text) if text else []
 
 
 def _needle_part(rng: np.random.Generator, kind: NeedleType) -> str:

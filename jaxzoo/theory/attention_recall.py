@@ -17,8 +17,8 @@ keys, and V returns the value. `build` does this with two `Attention`s, which ar
   So a query without a match attends to rows of queries, which hold no value, and gets 0: what the proof gets from sums.
 - A softmax always attends somewhere: an empty triple, rows of zeros, stands in front, where layer 1 finds nothing.
 
-Sharpness. Layer 1 scores a distance m with `s_1 sum_f cos(theta_f (m - m_0))`, which falls by at least `gap` (`_gap`,
-computed for all m below N) from its peak. With `s_1 = log(N / error) / gap` the weight off the peak sums to at most
+Sharpness. Layer 1 scores a distance m with `s_1 sum_f cos(theta_f (m - m_0))`, which falls by at least `gap` (computed
+for all m below N) from its peak. With `s_1 = log(N / error) / gap` the weight off the peak sums to at most
 `error`; so does that of layer 2 with `s_2 = log(N / error) / (1 - 4 error)`, and each entry of the output is within
 `2 error` of the one-hot value, or of 0. N is `max_length`, in rows; the number of parameters, 36 c^2 + 6 c for even
 c >= 16, does not depend on it, their values do through log(N).
@@ -94,7 +94,8 @@ def _delays(n_tokens: int, max_length: int, sharpness: float) -> Attention:
     config = AttentionConfig(d_model=3 * c, n_heads=2, head_dim=width, positions="rotary", qkv_bias=True)
     layer = zeros(Attention, config)
     frequencies = config.rotary_base ** (-2 * np.arange(width // 2) / width)
-    amplitude = sharpness / _gap(frequencies, max_length) * width**0.5
+    falls = (1 - np.cos(np.outer(np.arange(1, max_length + 1), frequencies))).sum(1)  # of the score, at each m - m_0
+    amplitude = sharpness / float(falls.min()) * width**0.5
     queries = np.concatenate([np.ones(width // 2), np.zeros(width // 2)])
     turns = [frequencies * delay for delay in (KEY_DELAY, VALUE_DELAY)]
     keys = np.concatenate([part for turn in turns for part in (np.cos(turn), np.sin(turn))])
@@ -119,8 +120,3 @@ def _lookup(n_tokens: int, sharpness: float) -> Attention:
     write(layer.v_proj.kernel, second)
     write(layer.out_proj.kernel, first.T)
     return layer
-
-
-def _gap(frequencies: np.ndarray, max_length: int) -> float:
-    """How far `sum_f cos(theta_f m)` falls from its peak at m = 0, over all other m of at most `max_length`."""
-    return float((1 - np.cos(np.outer(np.arange(1, max_length + 1), frequencies))).sum(1).min())

@@ -133,10 +133,18 @@ class BaseConvProgram:
         self.n_rows: int = n_rows
         self.width: int = program[0].taps.shape[1]
         self.delay: int = sum(layer.delay for layer in program)
-        self.layers: list[BaseConv] = [_mixer(layer, i, len(program)) for i, layer in enumerate(program)]
+        self.layers: list[BaseConv] = []
         gates, first = np.zeros((len(program), n_rows + self.delay, self.width)), 0
-        for rows, layer in zip(gates, program, strict=True):
-            rows[first : first + len(layer.gate)] = layer.gate
+        d, width = self.width, (len(program) + 1) * self.width
+        data, passed = np.arange(d), np.arange(width) >= d
+        for i, layer in enumerate(program):  # data in the first d channels, layer i's gates in those from (i + 1) d on
+            kernel, taps = np.zeros((width, width)), impulses(len(layer.taps), width, 0)
+            kernel[(i + 1) * d + data, data] = 1
+            if layer.weight is not None:
+                kernel[:d, :d] = layer.weight
+            taps[:, :d] = layer.taps
+            self.layers.append(base_conv(kernel, passed.astype(float), taps, np.where(passed, 0, layer.bias)))
+            gates[i, first : first + len(layer.gate)] = layer.gate
             first += layer.delay
         self._gates = jnp.asarray(gates.transpose(1, 0, 2).reshape(1, len(gates[0]), -1), jnp.float32)
 
@@ -145,16 +153,3 @@ class BaseConvProgram:
         x = jnp.pad(u, ((0, 0), (0, self.delay), (0, 0)))
         x = jnp.concatenate([x, jnp.broadcast_to(self._gates, (len(u), *self._gates.shape[1:]))], axis=2)
         return apply(self.layers, x)[:, self.delay :, : self.width]
-
-
-def _mixer(layer: Layer, index: int, n_layers: int) -> BaseConv:
-    """Layer `index` of `n_layers`: the data in the first d channels, layer i's gates in those from (i + 1) d on."""
-    n_taps, d = layer.taps.shape
-    width = (n_layers + 1) * d
-    data, passed = np.arange(d), np.arange(width) >= d
-    kernel, taps = np.zeros((width, width)), impulses(n_taps, width, 0)
-    kernel[(index + 1) * d + data, data] = 1
-    if layer.weight is not None:
-        kernel[:d, :d] = layer.weight
-    taps[:, :d] = layer.taps
-    return base_conv(kernel, passed.astype(float), taps, np.where(passed, 0, layer.bias))

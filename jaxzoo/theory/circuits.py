@@ -205,7 +205,7 @@ def _sums(forms: list[Form], held: list[int | None], width: int) -> BaseConv:
     for i, form in enumerate(forms):
         for wire, factor in form.items():
             kernel[channel[wire], i] = factor
-    return _layer(kernel, bias=np.zeros(width), tap=0.0, conv_bias=1.0)
+    return base_conv(kernel, np.zeros(width), np.zeros((1, width)), np.ones(width))
 
 
 def _products(n_products: int, n_kept: int, width: int) -> BaseConv:
@@ -213,9 +213,4 @@ def _products(n_products: int, n_kept: int, width: int) -> BaseConv:
     kernel, bias, i = np.zeros((width, width)), np.zeros(width), np.arange(n_products)
     kernel[n_products + i, i] = 1
     bias[2 * n_products : 2 * n_products + n_kept] = 1
-    return _layer(kernel, bias=bias, tap=1.0, conv_bias=0.0)
-
-
-def _layer(kernel: np.ndarray, *, bias: np.ndarray, tap: float, conv_bias: float) -> BaseConv:
-    width = len(kernel)
-    return base_conv(kernel, bias, np.full((1, width), tap), np.full(width, conv_bias))
+    return base_conv(kernel, bias, np.ones((1, width)), np.zeros(width))

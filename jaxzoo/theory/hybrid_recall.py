@@ -60,8 +60,19 @@ def build(vocab_size: int, max_length: int, *, error: float = 1e-3) -> LanguageM
     delay, lookup = (stack.blocks[0].mixer for stack in model.stacks)
     assert isinstance(delay, BaseConv)
     assert isinstance(lookup, Attention)
-    _set_delay(delay, scale=(1 + config.norm_eps) ** 0.5)
-    _set_lookup(lookup, sharpness=2 * math.log(max_length / error) / code.shape[1] * (1 + config.norm_eps))
+    # 0 for the first half, the token before minus this one for the second; the factor undoes a norm's epsilon.
+    second = np.arange(width) >= width // 2
+    taps = np.zeros(delay.taps.shape)
+    taps[0], taps[1] = -((1 + config.norm_eps) ** 0.5) * second, (1 + config.norm_eps) ** 0.5 * second
+    set_base_conv(delay, np.zeros((width, width)), np.ones(width), taps, np.zeros(width))
+    # First halves ask second halves for first halves.
+    sharpness = 2 * math.log(max_length / error) / code.shape[1] * (1 + config.norm_eps)
+    identity, nothing = np.eye(width // 2), np.zeros((width // 2, width // 2))
+    ask, told = np.block([[identity, nothing], [nothing, nothing]]), np.block([[nothing, nothing], [identity, nothing]])
+    write(lookup.q_proj.kernel, ask)
+    write(lookup.k_proj.kernel, sharpness * width**0.5 * told)
+    write(lookup.v_proj.kernel, ask)
+    write(lookup.out_proj.kernel, VALUE_FACTOR * np.block([[identity, identity], [nothing, nothing]]))
     return model
 
 
@@ -84,23 +95,3 @@ def codes(count: int) -> np.ndarray:
             if len(rows) >= count:
                 return rows[:count]
     raise AssertionError("unreachable")
-
-
-def _set_delay(layer: BaseConv, *, scale: float) -> None:
-    """0 for the first half, the token before minus this one for the second; `scale` undoes a norm's epsilon."""
-    n_taps, d = layer.taps.shape
-    second = np.arange(d) >= d // 2
-    taps = np.zeros((n_taps, d))
-    taps[0], taps[1] = -scale * second, scale * second
-    set_base_conv(layer, np.zeros((d, d)), np.ones(d), taps, np.zeros(d))
-
-
-def _set_lookup(layer: Attention, *, sharpness: float) -> None:
-    """First halves ask second halves for first halves."""
-    d = layer.config.width
-    identity, nothing = np.eye(d // 2), np.zeros((d // 2, d // 2))
-    ask, told = np.block([[identity, nothing], [nothing, nothing]]), np.block([[nothing, nothing], [identity, nothing]])
-    write(layer.q_proj.kernel, ask)
-    write(layer.k_proj.kernel, sharpness * d**0.5 * told)
-    write(layer.v_proj.kernel, ask)
-    write(layer.out_proj.kernel, VALUE_FACTOR * np.block([[identity, identity], [nothing, nothing]]))

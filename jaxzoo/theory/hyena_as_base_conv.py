@@ -50,7 +50,9 @@ def to_base_conv(hyena: Hyena) -> list[BaseConv]:
         base_conv(in_kernel, np.asarray(hyena.in_proj.bias[...]), nothing, np.ones(wide)),
         base_conv(np.zeros((wide, wide)), np.ones(wide), *short),
     ]
-    filters = _filters(hyena)
+    long = np.array(hyena.filter(config.filter_length)).reshape(-1, d, config.n_filters)  # (n_taps, d, filters)
+    long[0] += hyena.filter_bias[...]
+    filters = list(long.transpose(2, 0, 1))
     if config.form == "release":
         filters = [delta[:, :d], *filters]
     for n, filter in enumerate(filters):
@@ -88,11 +90,3 @@ def to_hyena(base_conv: BaseConv) -> Hyena:
     write(hyena.filter.kernel_in, np.pi / 2 * np.eye(emb_dim, n_taps))
     write(hyena.filter.kernel_out, np.asarray(base_conv.taps[...]) / decay_window(network, n_taps, d))
     return hyena
-
-
-def _filters(hyena: Hyena) -> list[np.ndarray]:
-    """The long filters `(n_taps, d)` in their order, each with its bias in tap 0."""
-    config = hyena.config
-    taps = np.array(hyena.filter(config.filter_length)).reshape(-1, config.width, config.n_filters)
-    taps[0] += hyena.filter_bias[...]
-    return list(taps.transpose(2, 0, 1))

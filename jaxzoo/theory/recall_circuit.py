@@ -99,15 +99,12 @@ def _last_keys(circuit: Circuit, items: list[Item]) -> list[tuple[int, list[int]
             is_key = old[i][0]
             missing = circuit.sum(circuit.one, is_key, 1, -1)
             either = circuit.sum(is_key, circuit.product(missing, old[i - step][0]))
-            moved = [_choose(circuit, missing, a, b) for a, b in zip(old[i][1:], old[i - step][1:], strict=True)]
+            both = zip(old[i][1:], old[i - step][1:], strict=True)
+            # `a + missing (b - a)`: b where there is no key at i.
+            moved = [circuit.sum(a, circuit.product(missing, circuit.sum(b, a, 1, -1))) for a, b in both]
             states[i] = [either, *moved]
         step *= 2
     return [(state[0], state[1:-1], state[-1]) for state in states]
-
-
-def _choose(circuit: Circuit, bit: int, x: int, y: int) -> int:
-    """`y` where the bit is 1, else `x`."""
-    return circuit.sum(x, circuit.product(bit, circuit.sum(y, x, 1, -1)))
 
 
 def _equal(circuit: Circuit, x: list[int], y: list[int]) -> int:

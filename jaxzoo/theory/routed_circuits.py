@@ -73,8 +73,12 @@ def route(sources: Int[np.ndarray, "n"]) -> list[Factor]:
     unused = iter(sorted(set(range(n)) - set(gather.tolist())))
     gather = np.array([next(unused) if source < 0 else source for source in gather])
     scatter = np.argsort(order, kind="stable")  # second: from place to row
-    factors = [*permute(gather), *_copies(np.arange(n) - first), *permute(scatter)]
-    return [factor for factor in factors if factor.moves]
+    # Every row copies the row that is `distance` above it; all rows between the two read the same one.
+    distance, copies = np.arange(n) - first, []
+    for i in range(int(math.log2(n))):
+        copied = ((distance >= 2**i) & (distance < 2 ** (i + 1))).astype(float)
+        copies.append(Factor(2**i, 1 - copied, np.zeros(n), copied))
+    return [factor for factor in (*permute(gather), *copies, *permute(scatter)) if factor.moves]
 
 
 def permute(sources: Int[np.ndarray, "n"]) -> list[Factor]:
@@ -122,16 +126,6 @@ def _swaps(s: int, swapped: Bool[np.ndarray, "m"]) -> Factor:
     swap = swapped.astype(float)
     still, none = np.concatenate([1 - swap, 1 - swap]), np.zeros_like(swap)
     return Factor(s, still, np.concatenate([swap, none]), np.concatenate([none, swap]))
-
-
-def _copies(distance: Int[np.ndarray, "n"]) -> list[Factor]:
-    """Copies to every row the row that is `distance` above it; all rows between the two read the same one."""
-    n = len(distance)
-    factors = []
-    for i in range(int(math.log2(n))):
-        copied = ((distance >= 2**i) & (distance < 2 ** (i + 1))).astype(float)
-        factors.append(Factor(2**i, 1 - copied, np.zeros(n), copied))
-    return factors
 
 
 class _Layers:
@@ -216,7 +210,18 @@ class RoutedCircuit:
         self.width: int = layers.width
         self.delay: int = layers.delay
         self._n_outputs = len(circuit.outputs)
-        self._graph, self._parameters = _stack(layers)
+        # The definition of a layer, and the parameters of all, stacked.
+        n_taps = 1 + max(int(lags.max()) for lags in layers.lags)
+        config = BaseConvConfig(d_model=self.width, filter="long", n_taps=n_taps, form="paper")
+        taps = np.zeros((self.n_layers, n_taps, self.width), np.float32)
+        for i, lags in enumerate(layers.lags):
+            has_tap = np.flatnonzero(lags >= 0)
+            taps[i, lags[has_tap], has_tap] = 1
+        bias = np.tile(np.arange(self.width) >= DATA, (self.n_layers, 1))
+        projection = {"kernel": np.stack(layers.kernels), "bias": bias}
+        values = {"projection": projection, "taps": taps, "conv_bias": np.stack(layers.conv_biases)}
+        self._graph = nnx.graphdef(zeros(BaseConv, config))
+        self._parameters = nnx.State(jax.tree.map(lambda value: jnp.asarray(value, jnp.float32), values))
 
     def __call__(self, x: Float[Array, "b n"]) -> Float[Array, "b m"]:
         """Values of the outputs."""
@@ -250,17 +255,3 @@ def _add_level(layers: _Layers, circuit: Circuit, level: Level, held: dict[int, 
     same[2 * n : 2 * n + len(level.kept)] = 1
     layers.factor(Factor(1, same, up, np.zeros(layers.rows)))
     return after | {wire: 2 * j for j, wire in enumerate(level.gates)}
-
-
-def _stack(layers: _Layers) -> tuple[nnx.GraphDef, nnx.State]:
-    """The definition of a layer, and the parameters of all, stacked."""
-    n, width = len(layers.kernels), layers.width
-    n_taps = 1 + max(int(lags.max()) for lags in layers.lags)
-    mixer = zeros(BaseConv, BaseConvConfig(d_model=width, filter="long", n_taps=n_taps, form="paper"))
-    taps = np.zeros((n, n_taps, width), np.float32)
-    for i, lags in enumerate(layers.lags):
-        has_tap = np.flatnonzero(lags >= 0)
-        taps[i, lags[has_tap], has_tap] = 1
-    projection = {"kernel": np.stack(layers.kernels), "bias": np.tile(np.arange(width) >= DATA, (n, 1))}
-    values = {"projection": projection, "taps": taps, "conv_bias": np.stack(layers.conv_biases)}
-    return nnx.graphdef(mixer), nnx.State(jax.tree.map(lambda value: jnp.asarray(value, jnp.float32), values))

@@ -11,8 +11,7 @@ import pytest
 
 from jaxzoo.data.base import Batch
 from jaxzoo.data.text_data import TextDataConfig
-from jaxzoo.evals.recall_figure import draw_recall
-from jaxzoo.evals.recall_report import FILES, RecallReport, check_directory, write_report
+from jaxzoo.evals.recall_report import FILES, RecallReport, check_directory, draw_recall, write_report
 from jaxzoo.evals.recall_slices import MeasuredModel, RecallSums, SliceScore, bin_names, target_repeats
 from jaxzoo.evals.valid_tokens import valid_digest
 from jaxzoo.text_table import markdown_table
@@ -247,7 +246,7 @@ def test_written_over_an_earlier_report_and_nothing_else(by_hand, tmp_path):
 def test_picture_has_every_model(by_hand, tmp_path, monkeypatch, at_most):
     """Kills: a panel, a model or the line of the threshold that is left out; bars at other heights than the scores."""
     drawn = []
-    monkeypatch.setattr("jaxzoo.evals.recall_figure.save", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr("jaxzoo.evals.recall_report.save", lambda figure, path: drawn.append(figure))
     report = report_of(by_hand, at_most=at_most)
     draw_recall(report.models, tmp_path / "recall.png", at_most=at_most, hits=report.hits, title="t")
     (figure,) = drawn

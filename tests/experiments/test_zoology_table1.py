@@ -16,7 +16,6 @@ from jaxzoo.models.blueprint import make_blueprint
 from jaxzoo.sweep import Measurement, Missing, Results
 from jaxzoo.sweep.claims import made_up_row
 from jaxzoo.sweep.results import BITS
-from jaxzoo.tasks.guess import guessing_lines
 from jaxzoo.train.evaluate import evaluate
 from jaxzoo.train.step import Scores
 from tests.experiments.hand_made import distinct_runs, verdict
@@ -164,7 +163,7 @@ def test_ar_hits(config):
     all_hits = np.concatenate([document.hits for document in data.documents])
     assert 20 < all_hits.sum() < 0.5 * all_hits.size
     assert not all(document.hits.any() for document in data.documents)
-    assert guessing_lines(config) == {HIT_ACCURACY: pytest.approx(np.mean(shares), abs=1e-4)}
+    assert config.guessing_lines() == {HIT_ACCURACY: pytest.approx(np.mean(shares), abs=1e-4)}
 
 
 def test_metrics_become_sums_of_documents(config, monkeypatch):

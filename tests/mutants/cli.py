@@ -301,8 +301,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="gate of another layer",
         path="jaxzoo/theory/base_conv_primitives.py",
-        old="kernel[(index + 1) * d + data, data] = 1",
-        new="kernel[index * d + data, data] = 1",
+        old="kernel[(i + 1) * d + data, data] = 1",
+        new="kernel[i * d + data, data] = 1",
         tests=("tests/theory/test_base_conv_primitives.py::test_the_operations_of_a_layer",),
     ),
 ]

@@ -260,8 +260,8 @@ MUTANTS: list[Mutant] = [
         "tests/evals/test_text_model.py",
         (
             "likelihoods: the token before the continuation is scored, too",
-            "[row, n - part.n_scored : n]",
-            "[row, max(n - part.n_scored - 1, 0) : n]",
+            "[i, n - part.n_scored : n]",
+            "[i, max(n - part.n_scored - 1, 0) : n]",
         ),
         (
             "likelihoods: probability leaks to ids that the tokenizer lacks",

@@ -138,7 +138,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="guessing line without the share of no match",
-        path="jaxzoo/tasks/guess.py",
+        path="jaxzoo/tasks/recall_data.py",
         old="hits += float(max(fixed, copied))",
         new="hits += float(min(fixed, copied))",
         tests=("tests/tasks/test_guess.py",),

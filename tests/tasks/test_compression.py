@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.tasks.compression import CompressionConfig
-from jaxzoo.tasks.guess import guessing_line
+from jaxzoo.tasks.recall_data import guessing_line
 from tests.tasks.examples import N, assert_law, assert_refused, make
 
 NOISY = CompressionConfig(vocab_size=12, length=16, noise_vocab_size=5, frac_noise=0.3)

@@ -3,8 +3,7 @@
 import pytest
 
 from jaxzoo.tasks import mqar, ngram_recall
-from jaxzoo.tasks.guess import guessing_line, guessing_lines
-from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.tasks.recall_data import Examples, RecallDataConfig, guessing_line
 
 
 def test_guessing_lines():
@@ -15,6 +14,6 @@ def test_guessing_lines():
     assert 0.25 < guessing_line(four) < 0.4
     assert guessing_line(ngram_recall.mqnar(48, 4, vocab_size=64)) >= 0.2  # of five queries one has no match
     sets = tuple(Examples(task=task, n_examples=n) for task, n in ((two, 100), (four, 300)))
-    lines = guessing_lines(RecallDataConfig(train=sets, valid=sets))
+    lines = RecallDataConfig(train=sets, valid=sets).guessing_lines()
     assert lines["valid/accuracy/pairs=2"] == pytest.approx(guessing_line(two), abs=1e-4)
     assert lines["valid/accuracy"] == pytest.approx((guessing_line(two) + 3 * guessing_line(four)) / 4, abs=1e-4)

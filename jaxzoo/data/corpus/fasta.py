@@ -75,20 +75,18 @@ def read_layout(*, valid_regions: str = "", test_regions: str = "", intervals: P
         return FastaLayout(_without_overlaps(_bed_lines(intervals), f"--intervals {intervals}"), None)
     regions = []
     for option, text, split in (("--valid-regions", valid_regions, "valid"), ("--test-regions", test_regions, "test")):
-        regions += [_region(option, part, split) for part in text.split(",") if part] if text else []
+        for part in filter(None, text.split(",")):
+            found = _REGION.fullmatch(part.strip())
+            if found is None:
+                raise ValueError(f"{option}: {part!r} must read NAME or NAME:FIRST-LAST, such as chr8:1-5000000")
+            if found["first"] is None:
+                regions.append((found["name"], Interval(0, None, split)))
+                continue
+            first, last = int(found["first"]), int(found["last"])
+            if not 1 <= first <= last:
+                raise ValueError(f"{option}: {part!r} must have 1 <= FIRST <= LAST")
+            regions.append((found["name"], Interval(first - 1, last, split)))
     return FastaLayout(_without_overlaps(regions, "--valid-regions and --test-regions"))
-
-
-def _region(option: str, text: str, split: str) -> tuple[str, Interval]:
-    found = _REGION.fullmatch(text.strip())
-    if found is None:
-        raise ValueError(f"{option}: {text!r} must read NAME or NAME:FIRST-LAST, such as chr8:1-5000000")
-    if found["first"] is None:
-        return found["name"], Interval(0, None, split)
-    first, last = int(found["first"]), int(found["last"])
-    if not 1 <= first <= last:
-        raise ValueError(f"{option}: {text!r} must have 1 <= FIRST <= LAST")
-    return found["name"], Interval(first - 1, last, split)
 
 
 def _bed_lines(file: Path) -> Iterator[tuple[str, Interval]]:
@@ -129,14 +127,17 @@ def read_bases(file: Path, layout: FastaLayout) -> Iterator[TextDocument]:
 
     Raises `DamagedFileError`, with the line, if it is no FASTA, has a letter that is no base, or damaged compression.
     """
-    name: str | None = None
     pending: _Pending | None = None
     with _opened(file) as stream:
         for number, part in enumerate(_parts(stream), start=1):
             if part.startswith(b">"):
                 if pending is not None:
                     yield from pending.end()
-                name = _sequence_name(part, number)
+                words = part[1:].decode("utf-8", errors="replace").split()
+                if not words:
+                    raise DamagedFileError(f"line {number}: a sequence without a name")
+                # The first word; of NCBI's `gi|..|ref|NAME|` its last part.
+                name = next(filter(None, reversed([words[0], *words[0].split("|")])))
                 pending = _Pending(name, layout)
                 continue
             letters = part.translate(_TO_BASE)
@@ -200,14 +201,6 @@ class _Pending:
             for first in range(0, len(run), DOCUMENT_BASES):
                 yield TextDocument(run[first : first + DOCUMENT_BASES].decode(), self._name, split)
         self._held[:] = last[len(last) - kept :] + held[n : n + GAP_BASES]
-
-
-def _sequence_name(header: bytes, line: int) -> str:
-    """Returns the first word of a header; of NCBI's `gi|..|ref|NAME|` the last part."""
-    words = header[1:].decode("utf-8", errors="replace").split()
-    if not words:
-        raise DamagedFileError(f"line {line}: a sequence without a name")
-    return next(part for part in reversed([words[0], *words[0].split("|")]) if part)
 
 
 def _opened(file: Path) -> BinaryIO:

@@ -138,22 +138,19 @@ def find_source_files(source: str, path: str, *, option: str = "--paths") -> dic
     if endings and Path(path).expanduser().is_dir():
         files = {name: file for name, file in files.items() if name.endswith(endings)}
     if source == "parquet":
-        files = _without_caches(files, Path(path).expanduser(), option)
+        folder = Path(path).expanduser()
+        if (folder / "dataset_dict.json").is_file():
+            splits = sorted(place.name for place in folder.iterdir() if place.is_dir())
+            raise ValueError(
+                f"{option} {folder} holds the splits {', '.join(splits)}; name each by itself, such as --paths "
+                f"{folder / splits[0] if splits else folder} and --valid-paths"
+            )
+        # without the cache files of Hugging Face `datasets`
+        files = {name: file for name, file in files.items() if not file.name.startswith("cache-")}
     if not files:
         kind = f"files named {' or '.join('*' + ending for ending in endings)}" if endings else "files"
         raise ValueError(f"{option}={path!r} must name {kind}, but there is none; check the spelling")
     return files
-
-
-def _without_caches(files: dict[str, Path], folder: Path, option: str) -> dict[str, Path]:
-    """Leaves out cache files of Hugging Face `datasets`. Raises `ValueError` if the folder holds several splits."""
-    if (folder / "dataset_dict.json").is_file():
-        splits = sorted(place.name for place in folder.iterdir() if place.is_dir())
-        raise ValueError(
-            f"{option} {folder} holds the splits {', '.join(splits)}; name each by itself, such as --paths "
-            f"{folder / splits[0] if splits else folder} and --valid-paths"
-        )
-    return {name: file for name, file in files.items() if not file.name.startswith("cache-")}
 
 
 def read_documents(

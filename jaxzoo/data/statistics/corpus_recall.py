@@ -26,8 +26,15 @@ from jaxzoo.data.pieces.array_files import ArrayGroup, writing_arrays
 from jaxzoo.data.pieces.resumable import ResumableDirectory
 from jaxzoo.data.pieces.share_out import Report
 from jaxzoo.data.statistics.bigram_counts import AGAIN
-from jaxzoo.data.statistics.recall_figures import draw_distances, draw_distances_by_source, draw_repeats_by_source
-from jaxzoo.data.statistics.recall_summary import KINDS, Histograms, summarise, table
+from jaxzoo.data.statistics.recall_summary import (
+    KINDS,
+    Histograms,
+    draw_distances,
+    draw_distances_by_source,
+    draw_repeats_by_source,
+    summarise,
+    table,
+)
 from jaxzoo.data.statistics.repeats import repeat_distances
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.token_shards import Counts, TokenDirectory, TokenShard
