@@ -28,10 +28,10 @@ from jaxzoo.models.language_model import LanguageModelConfig as LanguageModelCon
 from jaxzoo.sharding import MeshConfig as MeshConfig
 from jaxzoo.tasks.bit_strings import MajorityConfig as MajorityConfig, ParityConfig as ParityConfig
 from jaxzoo.tasks.compositional_mqar import CompositionalMQARConfig as CompositionalMQARConfig
-from jaxzoo.tasks.compression import CompressionConfig as CompressionConfig
 from jaxzoo.tasks.continuous_mqar import ContinuousMQARConfig as ContinuousMQARConfig
 from jaxzoo.tasks.forgetting_mqar import ForgettingMQARConfig as ForgettingMQARConfig
 from jaxzoo.tasks.mad import (
+    CompressionConfig as CompressionConfig,
     FuzzyRecallConfig as FuzzyRecallConfig,
     MemorizationConfig as MemorizationConfig,
     NoisyRecallConfig as NoisyRecallConfig,

@@ -9,7 +9,7 @@ pairs of learning rate and weight decay.
 from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.mixers import AttentionConfig, MixerConfig
 from jaxzoo.models import LanguageModelConfig
-from jaxzoo.tasks.compression import CompressionConfig
+from jaxzoo.tasks.mad import CompressionConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 
 MIXER, TASK = AttentionConfig(n_heads=16, positions="rotary"), CompressionConfig(length=16)

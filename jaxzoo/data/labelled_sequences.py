@@ -104,7 +104,8 @@ class LabelledSequences(ExampleData):
     def training_examples(self, number: int, *stream: int) -> list["_Row"]:
         flips = np.random.default_rng((self.config.seed, 1, number)).random(self._batch_size) < 0.5
         flips &= self.config.reverse_complements
-        return [row.flipped(flip) for row, flip in zip(super().training_examples(number, 0), flips, strict=True)]
+        rows = super().training_examples(number, 0)
+        return [row.flipped() if flip else row for row, flip in zip(rows, flips, strict=True)]
 
     def batch(self, examples: Sequence["_Row"]) -> Batch:
         tokens = jnp.asarray(np.stack([row.tokens for row in examples]), jnp.int32)
@@ -132,10 +133,8 @@ class _Row(NamedTuple):
     length: int
     label: int
 
-    def flipped(self, is_flipped: bool) -> "_Row":
-        """Returns the row from the other strand of DNA, or as it is."""
-        if not is_flipped:
-            return self
+    def flipped(self) -> "_Row":
+        """Returns the row from the other strand of DNA."""
         tokens = np.concatenate([reverse_complement(self.tokens[: self.length]), self.tokens[self.length :]])
         return self._replace(tokens=tokens)
 

@@ -37,15 +37,10 @@ class GapShare(NamedTuple):
 def gap_share(
     model: tuple[SliceScore, SliceScore], baseline: tuple[SliceScore, SliceScore], *, hits: str = "AR hits"
 ) -> GapShare:
-    """The share of a model's gap to a baseline that is due to the hits.
+    """The share of a model's gap to a baseline that is due to the hits, whose name is `hits`.
 
-    Args:
-        model: scores of all tokens and of the hits.
-        baseline: the same on the same tokens.
-        hits: what they are called.
-
-    Raises:
-        ValueError: the two were not scored on the same tokens, or on none.
+    Both have the scores of all tokens and of the hits. Raises `ValueError` if they were not scored on the same tokens,
+    or on none.
     """
     (ours, our_hits), (theirs, their_hits) = model, baseline
     if (ours.tokens, our_hits.tokens) != (theirs.tokens, their_hits.tokens) or ours.nats is None or theirs.nats is None:
@@ -71,12 +66,7 @@ def share_interval(
     """Bootstrap interval (95 %, percentiles) of the formula: windows are drawn with replacement.
 
     Tokens of a window depend on each other, so windows are drawn whole; windows of one long document are taken as
-    independent.
-
-    Args:
-        model: nats of each window: of all tokens, and of the hits among them.
-        baseline: the same of the same windows.
-        draws: resampled sets of windows.
+    independent. Model and baseline have the nats of the same windows: of all tokens, and of the hits among them.
 
     Returns:
         The bounds; None where the sign of the gap itself is not known: 2.5 % or more of the draws have another one.

@@ -155,7 +155,7 @@ def write_report(path: Path, report: RecallReport, *, title: str) -> None:
     first = json.dumps(report.to_json(), indent=1) + "\n"  # it says whose directory this is
     write_whole(path / FILES[0], first, owned=True)
     write_whole(path / FILES[1], report.markdown(), owned=True)
-    draw_recall(report.models, path / FILES[2], at_most=report.at_most, hits=report.hits, title=title)
+    draw_recall(report, path / FILES[2], title=title)
 
 
 def _is_report(path: Path) -> bool:
@@ -176,21 +176,13 @@ def _cell(score: SliceScore) -> str:
     return f"{score.perplexity:.4g} ({score.nats:.3f}{error})"
 
 
-def draw_recall(models: Sequence[MeasuredModel], path: Path, *, at_most: int | None, hits: str, title: str) -> None:
+def draw_recall(report: RecallReport, path: Path, *, title: str) -> None:
     """Draws nats by how often the bigram was seen in training (repeated: full lines, others: dashed), and by distance.
 
-    Bars are standard errors. Where nothing is known of training, there is the panel of distances alone.
-
-    Args:
-        models: one or more.
-        path: PNG file, which appears whole or not at all.
-        at_most: occurrences in training up to which a bigram is rare; None: nothing is known of training.
-        hits: name of the hits.
-        title: above the picture.
-
-    Raises:
-        OSError: the file cannot be written.
+    Bars are standard errors. Where nothing is known of training, there is the panel of distances alone. The PNG file
+    appears whole or not at all. Raises `OSError` if it cannot be written.
     """
+    models, at_most = report.models, report.at_most
     columns = 1 if at_most is None else 2
     figure, ((*frequency, distance),) = panels(1, columns, size=(5 * columns, 4.4), title=title)
     for axes in frequency:
@@ -207,7 +199,7 @@ def draw_recall(models: Sequence[MeasuredModel], path: Path, *, at_most: int | N
     names = _shown(bin_names(DISTANCE_EDGES)[1:], models[0].sections.hits_by_distance)
     for i, model in enumerate(models):
         _line(distance, names, model.sections.hits_by_distance, series_style(i), f"{model.name}, repeated bigrams")
-    _label(distance, names, f"tokens since the bigram stood last ({hits})")
+    _label(distance, names, f"tokens since the bigram stood last ({report.hits})")
     add_legend(figure)
     save(figure, path)
 

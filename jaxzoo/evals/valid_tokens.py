@@ -11,13 +11,10 @@ from jaxzoo.train.session import Session
 
 
 def check_same_tokens(sessions: Mapping[str, Session]) -> str:
-    """Checks that the validation tokens of some runs, by name, are the same, and cut the same way.
-
-    Returns:
-        Their `valid_digest`.
+    """Returns the `valid_digest` of some runs, by name.
 
     Raises:
-        ValueError: those of a run differ from the first's, and in which fields of its data.
+        ValueError: the validation tokens of a run, or their cuts, differ from the first's; in which fields of its data.
     """
     (first, session), *others = sessions.items()
     digest, of_first = valid_digest(session.dataset), session.config.data

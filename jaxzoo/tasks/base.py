@@ -7,8 +7,9 @@ A new task is one file: a `TaskConfig` with its fields, `slices`, `example`, and
 import abc
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +18,12 @@ from jaxtyping import UInt
 
 from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
 from jaxzoo.checked import Checked, PositiveInt
-from jaxzoo.data.base import Batch
+from jaxzoo.data.base import UNLABELLED, Batch
 
 Split = Literal["train", "test"]
 """Which of two disjoint sets of examples."""
+TRIALS = 1000
+"""Draws of an example until it is of its split; half of all are."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,3 +117,48 @@ def _generate(config: TaskConfig, key: PRNGKeyArray, odd: jax.Array | bool, numb
     odd = jnp.asarray(odd)
     key = config.split_key(key, odd)
     return jax.vmap(lambda number: config.example(jax.random.fold_in(key, number), odd))(numbers)
+
+
+class Drawn(NamedTuple):
+    """An example as lists of the config's length, or shorter."""
+
+    tokens: list[int]
+    targets: list[int]
+    """The answer at each token, or `UNLABELLED`."""
+
+
+class HostTask(TaskConfig, abc.ABC):
+    """A task whose examples are made one by one on the host, of variable parts or of text; `labelled` takes no traced
+    numbers.
+
+    No example is in both splits: it is drawn again until the lowest bit of a hash of its tokens is 1 in test and 0 in
+    train, so that no part of an example tells its split.
+    """
+
+    @abc.abstractmethod
+    def draw(self, rng: np.random.Generator, split: Split) -> Drawn:
+        """Draws one example."""
+
+    @property
+    def padding(self) -> int:
+        """Token after the end of a short example."""
+        return 0
+
+    def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
+        """Makes examples; the answers stand at every position, most without a label."""
+        words = [int(word) for word in np.asarray(jax.random.key_data(key)).ravel()]
+        tokens = np.full((len(numbers), self.length), self.padding, np.int32)
+        targets = np.full(tokens.shape, UNLABELLED, np.int32)
+        for row, number in enumerate(np.asarray(numbers).tolist()):
+            rng = np.random.default_rng((*words, number, split == "test"))
+            for _ in range(TRIALS):
+                drawn = self.draw(rng, split)
+                digest = hashlib.blake2b(np.asarray(drawn.tokens, "<i4").tobytes(), digest_size=1).digest()
+                if digest[0] % 2 == (split == "test"):
+                    break
+            else:
+                rule = f"has too few examples: none of {TRIALS} is of the split {split}"
+                raise ValueError(f"{self} {rule}; take larger sizes")
+            tokens[row, : len(drawn.tokens)] = drawn.tokens
+            targets[row, : len(drawn.targets)] = drawn.targets
+        return Batch(tokens=jnp.asarray(tokens), targets=jnp.asarray(targets))

@@ -57,7 +57,6 @@ class BitStringConfig(TaskConfig):
 
     @property
     def slices(self) -> Mapping[str, int]:
-        """Length."""
         return {"length": self.length}
 
     def __post_init__(self) -> None:

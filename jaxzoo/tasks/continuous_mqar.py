@@ -62,7 +62,6 @@ class ContinuousMQARConfig(TaskConfig):
 
     @property
     def slices(self) -> Mapping[str, int]:
-        """Number of pairs and number of passes."""
         return {"pairs": self.n_pairs, "passes": self.n_passes}
 
     def __post_init__(self) -> None:

@@ -101,7 +101,7 @@ DEMOS = {
     ),
     "compression": Demo(
         "MAD's compression: every token, by a decoder that sees one vector and the position.",
-        "compression.CompressionConfig",
+        "mad.CompressionConfig",
         {"length": 12, "vocab_size": 8},
     ),
     "continuous_mqar": Demo(

@@ -61,7 +61,6 @@ class ForgettingMQARConfig(SlottedRecallConfig):
 
     @property
     def slices(self) -> Mapping[str, int]:
-        """Length, number of pairs, number of updates."""
         return {"length": self.length, "pairs": self.n_pairs, "updates": self.n_updates}
 
     def __post_init__(self) -> None:

@@ -1,29 +1,43 @@
-"""Noisy recall, fuzzy recall and memorization of MAD (Poli et al. 2024, arXiv 2403.17844).
+"""Noisy recall, fuzzy recall, memorization and compression of MAD (Poli et al. 2024, arXiv 2403.17844).
 
 Parameters and defaults are those of the released code (athms/mad-lab, `mad/data/instances.py` and the baselines of
-`configs/tasks`), with several queries per example (`multi_query`):
+`configs/tasks`; its seq_len is `length`), with several queries per example (`multi_query`):
 
 - noisy recall: pairs `k v`, each at random replaced by two noise tokens; at a key that came before, its value.
 - fuzzy recall: keys and values are motifs of several tokens; at the end of a key that came before, and at its value's
   tokens, the next token of the value. Training has keys of 1 to `k_motif_size` tokens, test those of the full size.
 - memorization: keys, each followed by a token that asks; the value of a key is the same in all examples of all splits.
+- compression: uniform tokens; the last one is a compression token, always the same. The model is an autoencoder
+  (`LanguageModelConfig.decode_last`): a decoder sees the residual stream at the compression token and the number of a
+  position, nothing else, and names the token there. With 4 tokens, of which 3 is the compression token:
+
+      inputs  0 2 2 1 0 3      targets  0 2 2 1 0 3
 
 The released code trains noisy and fuzzy recall on every next token and scores the queries; here the loss counts the
-queries too and nothing else. Splits: `jaxzoo.tasks.host_task`; there they are drawn from two seeds. MAD's compression
-is in `jaxzoo.tasks.compression`.
+queries too and nothing else. Of compression, every position is learned and scored, as there (on 12,800 training
+examples). That includes the last one, whose answer never changes, and tokens of noise: the released code masks their
+targets in an array that it then does not return. A guess is right in `1 / n_plain` of the other positions.
+
+Deviation: no example is in both splits, where the released code draws from two seeds. Of compression the sum of the
+tokens before the last is odd in test and even in train; examples are drawn again until it is. Without noise, a part of
+an example that lacks k of them has the law that it would have without the split, up to n_plain^-k, and exactly if
+n_plain is even. The other splits are those of `HostTask`.
 """
 
 import abc
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jaxzoo.array_typing import Int
-from jaxzoo.checked import FractionBelowOne, PositiveInt, Seed
-from jaxzoo.data.base import UNLABELLED
-from jaxzoo.tasks.base import Split
-from jaxzoo.tasks.host_task import Drawn, HostTask
+from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
+from jaxzoo.checked import FractionBelowOne, NonNegativeInt, PositiveInt, Seed
+from jaxzoo.data.base import UNLABELLED, Batch
+from jaxzoo.tasks import sampling
+from jaxzoo.tasks.base import Drawn, HostTask, Split, TaskConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,7 +46,6 @@ class MADConfig(HostTask, abc.ABC):
 
     @property
     def slices(self) -> Mapping[str, int]:
-        """Length and vocabulary."""
         return {"length": self.length, "vocabulary": self.vocab_size}
 
     @property
@@ -190,3 +203,64 @@ class MemorizationConfig(MADConfig):
         tokens = np.stack([keys, np.full(keys.shape, self.n_plain)], 1)
         targets = np.stack([np.full(keys.shape, UNLABELLED), self.facts[keys]], 1)
         return Drawn(tokens.ravel().tolist(), targets.ravel().tolist())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompressionConfig(TaskConfig):
+    """Sizes of an example of compression. Raises `ValueError` where no such example exists."""
+
+    vocab_size: PositiveInt = 16
+    """Tokens, those of noise included; the last one is the compression token."""
+    length: PositiveInt = 32
+    """Tokens in an example, the compression token included; at least 3."""
+    noise_vocab_size: NonNegativeInt = 0
+    """Tokens of noise, those before the compression token."""
+    frac_noise: FractionBelowOne = 0.0
+    """Probability of noise in the place of a token."""
+    folded = ("length", "vocab_size")
+
+    @property
+    def slices(self) -> Mapping[str, int]:
+        return {"length": self.length, "vocabulary": self.vocab_size}
+
+    def __post_init__(self) -> None:
+        rule = f"must exceed noise_vocab_size={self.noise_vocab_size} by at least 3"
+        self.require("vocab_size", self.n_plain >= 2, rule, "two tokens and the compression token")
+        self.require("length", self.length >= 3, "must be at least 3: two tokens and the compression token")
+        can = self.noise_vocab_size > 0 or self.frac_noise == 0
+        self.require("frac_noise", can, "must be 0 without tokens of noise", "raise noise_vocab_size")
+
+    @property
+    def n_plain(self) -> int:
+        """Tokens that are neither noise nor the compression token: 0 .. n_plain - 1."""
+        return self.vocab_size - 1 - self.noise_vocab_size
+
+    @property
+    def legend(self) -> str:
+        last = self.vocab_size - 1
+        noise = f", noise {self.n_plain}..{last - 1}" if self.noise_vocab_size else ""
+        return f"plain tokens 0..{self.n_plain - 1}{noise}, compression token {last}"
+
+    @property
+    def model_fields(self) -> Mapping[str, Any]:
+        """The model is an autoencoder."""
+        return {"decode_last": True}
+
+    def copied(self, tokens: Int[np.ndarray, "b t"]) -> Int[np.ndarray, "b t"]:
+        """No token can be copied: the decoder sees none of them."""
+        return np.full(tokens.shape, UNLABELLED)
+
+    def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
+        """Makes an example; m = t, in the order of time."""
+
+        def draw(key: PRNGKeyArray) -> Int[Array, "n"]:
+            words = jax.random.bits(key, (3, self.length - 1), jnp.uint32)
+            tokens = sampling.below(words[0], self.n_plain)
+            if not self.frac_noise:
+                return tokens
+            noise = self.n_plain + sampling.below(words[1], self.noise_vocab_size)
+            return jnp.where(words[2] < np.uint32(min(self.frac_noise * 2**32, 2**32 - 1)), noise, tokens)
+
+        drawn = sampling.until(lambda tokens: (tokens.sum() % 2 == 1) == odd, draw, key)
+        tokens = jnp.append(drawn, jnp.int32(self.vocab_size - 1))
+        return Batch(tokens=tokens, targets=tokens)

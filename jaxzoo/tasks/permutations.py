@@ -57,7 +57,6 @@ class PermutationsConfig(TaskConfig):
 
     @property
     def slices(self) -> Mapping[str, int]:
-        """Length and group."""
         return {"length": self.length, "objects": self.n_objects}
 
     def __post_init__(self) -> None:

@@ -105,12 +105,7 @@ def guessing_line(task: TaskConfig) -> float:
 
 
 class RecallData:
-    """The data set of a `RecallDataConfig`, as the trainer asks for it (`jaxzoo.data.base.Dataset`).
-
-    Args:
-      config: what to train and validate on.
-      batch_size: examples of a training batch, positive.
-      valid_batch_size: examples of a validation batch; the last of a set may be smaller.
+    """The `Dataset` of a `RecallDataConfig`; the last batch of a validation set may be smaller.
 
     Raises:
       ValueError: an entry of `train` does not fill one batch.

@@ -53,9 +53,7 @@ def python_records(distributions: Iterable[importlib.metadata.Distribution] | No
 
     Beside `PYTHON_KEYS`, the URLs of a project by their labels (`Documentation`), its trove classifiers by their first
     part (`Development Status`) and its dependencies (`Requires-Dist`, those of extras left out) are fields.
-
-    Args:
-      distributions: None: those of this Python.
+    `distributions`: None for those of this Python.
     """
     records = {}
     found = importlib.metadata.distributions() if distributions is None else distributions

@@ -84,12 +84,8 @@ def successive(words: UInt[Array, "size"], weights: Float[np.ndarray, "size"], n
 
     This is `numpy.random.choice(size, n, replace=False, p=weights)`, order included, without its loop: place
     i waits for an exponential time of rate `weights[i]`, and the `n` first to ring are taken in the order of
-    their rings (the exponential race, the same thing as Gumbel top-k). Times are float32.
-
-    Args:
-      words: random words, one a place.
-      weights: positive; they need not sum to 1.
-      n: how many places, at most `size`.
+    their rings (the exponential race, the same thing as Gumbel top-k). Times are float32. Weights are positive and
+    need not sum to 1; n is at most `size`.
     """
     u = words.astype(jnp.float32) * 2.0**-32
     rates = jnp.asarray(weights / weights.max(), jnp.float32)
@@ -100,11 +96,8 @@ def in_turn(words: UInt[Array, "n size"], weights: Float[np.ndarray, "n size"]) 
     """Draws a place for each of `n` in turn, in proportion to its own row of weights among the places that are left.
 
     Each place waits for an exponential time of rate `weights[j]`, and the first of them to ring is taken. Costs
-    `n size` random words. Times are float32.
-
-    Args:
-      words: random words, one for every row and place.
-      weights: positive; the rows need not sum to 1, and there are at least as many places as rows.
+    `n size` random words. Times are float32. Weights are positive, their rows need not sum to 1, and there are at least
+    as many places as rows.
     """
     u = (words >> 8).astype(jnp.float32) * 2.0**-24  # below 1, so that every time is finite
     times = -jnp.log1p(-u) / jnp.asarray(weights / weights.max(), jnp.float32)

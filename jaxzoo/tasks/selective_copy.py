@@ -55,7 +55,6 @@ class SelectiveCopyConfig(TaskConfig):
 
     @property
     def slices(self) -> Mapping[str, int]:
-        """Length and number of signals."""
         return {"length": self.length, "signals": self.n_signals}
 
     def __post_init__(self) -> None:

@@ -36,7 +36,6 @@ class SlottedRecallConfig(TaskConfig, abc.ABC):
 
     @property
     def slices(self) -> Mapping[str, int]:
-        """Length and number of pairs."""
         return {"length": self.length, "pairs": self.n_pairs}
 
     @property

@@ -38,8 +38,7 @@ from jaxzoo.checked import PositiveInt
 from jaxzoo.data.base import UNLABELLED
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
-from jaxzoo.tasks.base import Split
-from jaxzoo.tasks.host_task import TRIALS, Drawn, HostTask
+from jaxzoo.tasks.base import TRIALS, Drawn, HostTask, Split
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 FIRST = "Ada Ben Carl Dora Emil Fay Gus Hal Ines Jon Kay Leo Mia Ned Olga Pia Rex Sam Tess Uma Vic Walt Xena Yves Zoe"
@@ -140,7 +139,6 @@ class PhoneBookConfig(TextTask):
 
     @property
     def slices(self) -> Mapping[str, int]:
-        """Length."""
         return {"length": self.length}
 
     def text(self, rng: np.random.Generator, n_noise: int) -> Text:
@@ -191,7 +189,6 @@ class NeedleConfig(TextTask):
 
     @property
     def slices(self) -> Mapping[str, int]:
-        """Length and number of needles."""
         return {"length": self.length, "needles": self.num_needle_k * self.num_needle_v}
 
     @property
@@ -247,7 +244,6 @@ class VariableTrackingConfig(TextTask):
 
     @property
     def slices(self) -> Mapping[str, int]:
-        """Length, chains, hops."""
         return {"length": self.length, "chains": self.num_chains, "hops": self.num_hops}
 
     def text(self, rng: np.random.Generator, n_noise: int) -> Text:

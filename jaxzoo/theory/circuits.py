@@ -120,11 +120,8 @@ def _levels(
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Wires that are computed in each level, and those before them that are read later.
 
-    Args:
-      n_first: number of wires that are there at first.
-      reads: for each other wire, in order, the wires that it adds or multiplies.
-      outputs: wires that are read after all levels.
-      place: level of a wire, given the first one after all that it reads.
+    `n_first` wires are there at first; `reads` has for each other wire, in order, those that it adds or multiplies;
+    `place` gives the level of a wire from the first one after all that it reads.
     """
     needed = set(outputs)
     for wire in reversed(reads):

@@ -32,11 +32,8 @@ from jaxzoo.theory.parameters import write
 Smoothing = Literal["mean", "exponential"]
 
 
-def recall_layer(d: int, block_size: int, *, smoothing: Smoothing = "mean", sharpness: float = 1000.0) -> LandmarkCAT:
-    """`LandmarkCAT` with the parameters of the propositions: identities, and a delay of the keys by one token.
-
-    `sharpness` is c over sqrt(d): the score of a unit vector with itself.
-    """
+def recall_layer(d: int, block_size: int, *, smoothing: Smoothing = "mean") -> LandmarkCAT:
+    """`LandmarkCAT` with the parameters of the propositions: identities, and a delay of the keys by one token."""
     config = LandmarkCATConfig(
         d_model=d,
         block_size=block_size,
@@ -47,7 +44,7 @@ def recall_layer(d: int, block_size: int, *, smoothing: Smoothing = "mean", shar
         filter_init="delta",
     )
     layer = LandmarkCAT(config, rngs=nnx.Rngs(0))
-    root = math.sqrt(sharpness * math.sqrt(d))
+    root = math.sqrt(1000 * math.sqrt(d))  # of c = 1000 sqrt(d): the score of a unit vector with itself is 1000
     for projection, scale in ((layer.q_proj, root), (layer.k_proj, root), (layer.v_proj, 1.0), (layer.out_proj, 1.0)):
         write(projection.kernel, scale * np.eye(d))
     set_taps(layer, "keys", np.array([0.0, 1.0]))

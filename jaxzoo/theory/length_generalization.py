@@ -46,13 +46,7 @@ class Quantities(NamedTuple):
 
 
 def theorem_2_layer(d: int, *, reach: int, seed: int = 0) -> ConvolutionAugmentedAttention:
-    """A layer of the theorem's form, W_q, W_k and F_v random.
-
-    Args:
-      d: width of the embeddings.
-      reach: w, of the filter of 2 w + 1 taps.
-      seed: of what is random.
-    """
+    """A layer of the theorem's form on d channels, W_q, W_k and F_v random; `reach` is w, of 2 w + 1 taps."""
     n_taps, rng = 2 * reach + 1, np.random.default_rng(seed)
     config = ConvolutionAugmentedAttentionConfig(d_model=d, n_taps=n_taps)
     layer = ConvolutionAugmentedAttention(config, rngs=nnx.Rngs(seed))

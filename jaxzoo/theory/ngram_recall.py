@@ -184,11 +184,11 @@ def _set_projections(layer: ConvolutionAugmentedAttention, *, c: float, value_sc
     set_projections(layer, queries=np.sqrt(c) * unit, keys=np.sqrt(c) * unit, values=value_scale * unit)
 
 
-def _largest_product(x: np.ndarray, y: np.ndarray, *, same: bool = True, rows: int = 1024) -> float:
+def _largest_product(x: np.ndarray, y: np.ndarray, *, same: bool = True) -> float:
     """Largest product of a row of x and another row of y."""
     largest = -1.0
-    for start in range(0, len(x), rows):
-        part = x[start : start + rows]
+    for start in range(0, len(x), 1024):  # bounds the memory
+        part = x[start : start + 1024]
         products = part @ (y[start:] if same else y).T
         if same:
             products[np.arange(len(part)), np.arange(len(part))] = -1.0

@@ -69,8 +69,7 @@ def decay_copy_model(task: SelectiveCopyConfig, *, rho: float | None = None) -> 
 def position_copy_model(task: SelectiveCopyConfig) -> LanguageModel:
     """The second construction: a filter on queries of as many taps as the prompt has signals, and learned positions.
 
-    Args:
-      task: vocabulary, length and number of signals, all different; it may be smaller in a prompt.
+    The signals of the task are all different; a prompt may have fewer of them.
     """
     n, w = task.length + 1, task.n_signals
     embeddings = np.pad(copy_embeddings(task), ((0, 0), (0, 2)))

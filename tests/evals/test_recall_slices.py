@@ -248,7 +248,7 @@ def test_picture_has_every_model(by_hand, tmp_path, monkeypatch, at_most):
     drawn = []
     monkeypatch.setattr("jaxzoo.evals.recall_report.save", lambda figure, path: drawn.append(figure))
     report = report_of(by_hand, at_most=at_most)
-    draw_recall(report.models, tmp_path / "recall.png", at_most=at_most, hits=report.hits, title="t")
+    draw_recall(report, tmp_path / "recall.png", title="t")
     (figure,) = drawn
     lines = {line.get_label(): line for line in figure.axes[0].get_lines() if not line.get_label().startswith("_")}
     if at_most is None:

@@ -24,7 +24,7 @@ from jaxzoo.models.blueprint import make_blueprint
 from jaxzoo.models.describe import describe
 from jaxzoo.sharding import MeshConfig
 from jaxzoo.tasks import continuous_mqar
-from jaxzoo.tasks.compression import CompressionConfig
+from jaxzoo.tasks.mad import CompressionConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.loss import score_targets
 from jaxzoo.train.memory import check_model, frozen_entries

@@ -35,7 +35,7 @@ MUTANTS: list[Mutant] = [
         ("a row group is decoded as a whole", "iter_batches(ROWS_AT_ONCE,", "iter_batches(10**9,"),
     ),
     *planted(
-        "jaxzoo/tasks/host_task.py",
+        "jaxzoo/tasks/base.py",
         "tests/tasks/test_all_tasks.py",
         ("splits of tasks made on the host overlap", "% 2 == (split ==", "% 2 != 7 or (split =="),
     ),

@@ -9,11 +9,10 @@ from jaxzoo.tasks import mqar
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.tasks.bit_strings import MajorityConfig, ParityConfig
 from jaxzoo.tasks.compositional_mqar import CompositionalMQARConfig
-from jaxzoo.tasks.compression import CompressionConfig
 from jaxzoo.tasks.continuous_mqar import preset as continuous
 from jaxzoo.tasks.contract import N as N, make as make
 from jaxzoo.tasks.forgetting_mqar import ForgettingMQARConfig
-from jaxzoo.tasks.mad import FuzzyRecallConfig, MemorizationConfig, NoisyRecallConfig
+from jaxzoo.tasks.mad import CompressionConfig, FuzzyRecallConfig, MemorizationConfig, NoisyRecallConfig
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
 from jaxzoo.tasks.permutations import PermutationsConfig
 from jaxzoo.tasks.selective_copy import SelectiveCopyConfig

@@ -9,9 +9,8 @@ import numpy as np
 
 from jaxzoo.data.base import UNLABELLED
 from jaxzoo.tasks.bit_strings import END, BitStringConfig, ParityConfig
-from jaxzoo.tasks.compression import CompressionConfig
 from jaxzoo.tasks.continuous_mqar import ContinuousMQARConfig
-from jaxzoo.tasks.mad import MADConfig, MemorizationConfig
+from jaxzoo.tasks.mad import CompressionConfig, MADConfig, MemorizationConfig
 from jaxzoo.tasks.ngram_recall import FIRST_KEY, NO_MATCH, NGramRecallConfig
 from jaxzoo.tasks.permutations import PermutationsConfig
 from jaxzoo.tasks.selective_copy import SelectiveCopyConfig

@@ -13,7 +13,7 @@ import pytest
 import jaxzoo.tasks
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks.base import TaskConfig
-from jaxzoo.tasks.compression import CompressionConfig
+from jaxzoo.tasks.mad import CompressionConfig
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
 from jaxzoo.tasks.text_recall import NeedleConfig, PhoneBookConfig, TextTask, VariableTrackingConfig
 from jaxzoo.testing import check_task

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxzoo.tasks.compression import CompressionConfig
+from jaxzoo.tasks.mad import CompressionConfig
 from jaxzoo.tasks.recall_data import guessing_line
 from tests.tasks.examples import N, assert_law, assert_refused, make
 

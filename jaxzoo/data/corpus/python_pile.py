@@ -63,7 +63,15 @@ def write_python_pile(
 def _texts(packages: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """Yields subset, name and text of all documents, without those that are empty or not UTF-8."""
     files = [("Python source", name, file) for name, file in find_files("").items()]
-    files += [("Python packages", name, file) for name, file in sorted(_package_files(packages).items())]
+    packaged: dict[str, Path] = {}
+    for package in packages:
+        try:
+            found = importlib.metadata.files(package) or []
+        except importlib.metadata.PackageNotFoundError:
+            raise ValueError(f"--packages {package}: not installed; install it, or name another one") from None
+        python = [file for file in found if file.suffix == ".py" and not {"test", "tests"} & set(file.parts)]
+        packaged |= {file.as_posix(): Path(str(file.locate())) for file in python}
+    files += [("Python packages", name, file) for name, file in sorted(packaged.items()) if file.is_file()]
     for subset, name, file in files:
         try:
             text = file.read_text(encoding="utf-8")
@@ -73,17 +81,3 @@ def _texts(packages: Sequence[str]) -> Iterator[tuple[str, str, str]]:
             yield subset, name, text
     for name, text in sorted(importlib.import_module("pydoc_data.topics").topics.items()):
         yield "Python reference", name, text
-
-
-def _package_files(packages: Sequence[str]) -> dict[str, Path]:
-    """Finds the Python files of installed distributions, by their names in them."""
-    found: dict[str, Path] = {}
-    for package in packages:
-        try:
-            files = importlib.metadata.files(package) or []
-        except importlib.metadata.PackageNotFoundError:
-            raise ValueError(f"--packages {package}: not installed; install it, or name another one") from None
-        for file in files:
-            if file.suffix == ".py" and not {"test", "tests"} & set(file.parts):
-                found[file.as_posix()] = Path(str(file.locate()))
-    return {name: file for name, file in found.items() if file.is_file()}

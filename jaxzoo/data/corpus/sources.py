@@ -161,11 +161,10 @@ def read_documents(
     start: Position = BEGINNING,
     skip_bad: bool = False,
 ) -> Iterator[tuple[Position, TextDocument]]:
-    """Yields the documents of files, each with the position after it.
+    """Yields the documents of files, in their order, each with the position after it.
 
     Args:
-        files: in this order.
-        fields: layout of the files.
+        files: of one layout, `fields`.
         skipped: counts what is left out. Empty lines are not counted.
         start: a position that this function gave.
         skip_bad: whether damage is counted and left out; after damaged compression, the rest of its file is.

@@ -73,8 +73,7 @@ def make_recall_statistics(
         cut: the sequences.
         out: directory of the results; unfinished work in it continues.
         stop_words: a text file; None: this package's.
-        workers: processes, one per shard.
-        report: as in `share_out`, of shards.
+        workers: processes, one per shard; `report` as in `share_out`, of shards.
 
     Returns:
         False if the results existed already.

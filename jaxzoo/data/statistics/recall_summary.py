@@ -37,11 +37,7 @@ class Histograms(NamedTuple):
 
 
 def summarise(histograms: Mapping[str, Histograms], n: Sequence[int]) -> Json:
-    """Summarises each subset and all together.
-
-    Args:
-        histograms: of `count_repeats`.
-        n: lengths of n-grams.
+    """Summarises each subset, and all together, of `count_repeats` for n-grams of the lengths `n`.
 
     Returns:
         `{subset: {"sequences", "tokens", kind: {n: numbers}}}`. The numbers of a kind and n: `repeats`; `share`, of all

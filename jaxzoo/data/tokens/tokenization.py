@@ -117,19 +117,18 @@ def write_token_shard(data: Path, split: str, index: int, note: Path) -> None:
 
 
 def _tokenized(documents: Iterator[TextDocument], tokenizer: Tokenizer) -> Iterator[TokenizedDocument]:
-    """Encodes the documents, some at a time."""
-    while some := list(_some(documents)):
+    """Encodes the documents, those of about `BATCH_BYTES` together."""
+    while True:
+        some: list[TextDocument] = []
+        n_bytes = 0
+        while n_bytes < BATCH_BYTES and (document := next(documents, None)):
+            n_bytes += len(document.text)
+            some.append(document)
+        if not some:
+            return
         tokens = tokenizer.encode_batch([document.text for document in some])
         for document, ids in zip(some, tokens, strict=True):
             yield TokenizedDocument(ids, len(document.text.encode()), document.subset, document.is_repaired)
-
-
-def _some(documents: Iterator[TextDocument]) -> Iterator[TextDocument]:
-    """Yields the next documents, of about `BATCH_BYTES` together."""
-    n_bytes = 0
-    while n_bytes < BATCH_BYTES and (document := next(documents, None)):
-        n_bytes += len(document.text)
-        yield document
 
 
 def _version(name: str) -> str:

@@ -67,7 +67,10 @@ class Definition:
             )
         if chosen not in known:
             raise ValueError(f"{self.where} has no token {chosen!r} to end a document with; name another --end-of-text")
-        content["added_tokens"] = _with_special(content["added_tokens"], chosen, known[chosen])
+        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        added = [{**dict.fromkeys(flags, False), **t} for t in content["added_tokens"] if t["content"] != chosen]
+        added.append({"id": known[chosen], "content": chosen, **flags})
+        content["added_tokens"] = sorted(added, key=lambda token: token["id"])
         object.__setattr__(self, "content", content)
         object.__setattr__(self, "end_of_text", chosen)
         if self.scheme is None:
@@ -183,13 +186,6 @@ def _parts(content: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[dict[
         for inner in ("normalizers", "pretokenizers"):
             for each in part.get(inner, ()):
                 yield from _parts({"it": each}, ("it",))
-
-
-def _with_special(added: list[dict[str, Any]], content: str, i: int) -> list[dict[str, Any]]:
-    """Returns the added tokens, including this one as special."""
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    others = [{**dict.fromkeys(flags, False), **token} for token in added if token["content"] != content]
-    return sorted([*others, {"id": i, "content": content, **flags}], key=lambda token: token["id"])
 
 
 def _plain(value: Any) -> Any:
