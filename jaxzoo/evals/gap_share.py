@@ -57,7 +57,18 @@ def gap_share(
         return GapShare(gap, due, None, None, "there is no gap overall")
     formula = min(due / gap, 1.0)
     sentence = 1.0 if gap < 0 < behind else formula
-    return GapShare(gap, due, formula, sentence, _case(gap, behind, due, hits))
+    if gap < 0 < behind:
+        rule = "the paper's sentence says 100 %, its formula is negative"
+        case = f"the model is ahead overall and behind on {hits}: {rule}"
+    elif gap < 0:
+        case = f"the model is ahead overall and not behind on {hits}: this is the share of its lead"
+    elif behind <= 0:
+        case = f"the model is behind overall, but not on {hits}: none of the gap is due to them"
+    elif due > gap:
+        case = f"the model is behind overall and on {hits}, but ahead on other tokens: cut at 100 %"
+    else:
+        case = f"the model is behind overall and on {hits}"
+    return GapShare(gap, due, formula, sentence, case)
 
 
 def share_interval(
@@ -79,18 +90,3 @@ def share_interval(
         return None
     low, high = np.quantile(np.minimum(due[gap != 0] / gap[gap != 0], 1.0), [0.025, 0.975])
     return float(low), float(high)
-
-
-def _case(gap: float, behind: float, due: float, hits: str) -> str:
-    """Which model is better on which tokens, and what the formula makes of it."""
-    if gap < 0 < behind:
-        return (
-            f"the model is ahead overall and behind on {hits}: the paper's sentence says 100 %, its formula is negative"
-        )
-    if gap < 0:
-        return f"the model is ahead overall and not behind on {hits}: this is the share of its lead"
-    if behind <= 0:
-        return f"the model is behind overall, but not on {hits}: none of the gap is due to them"
-    if due > gap:
-        return f"the model is behind overall and on {hits}, but ahead on other tokens: cut at 100 %"
-    return f"the model is behind overall and on {hits}"

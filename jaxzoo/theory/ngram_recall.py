@@ -1,4 +1,4 @@
-"""One convolution-augmented attention recalls N-grams: CAT (Li et al. 2025), Corollary 1 and Theorem 1.
+"""One convolution-augmented attention recalls N-grams: CAT (Li et al. 2025), Corollary 1, Theorem 1, Definition 5.
 
 Definition 3: the last N tokens of a sequence, the query, stand in it exactly once before, and the answer is the token
 after them. With a filter F of N taps, `g_t = norm((X * F)_t)` is the direction of the N tokens that end at t. Queries
@@ -33,21 +33,40 @@ sequence starts with this token, or else the sums `F_0 + .. + F_n`, n < N - 1, h
 then the shorter gram is the opposite of the longer. `separating_taps` draws such filters; `margin` with
 `from_start=False` leaves this case out, as its caller must.
 
+**Many queries (Definition 5, ours).** The paper has no theorem on MQNAR. The key delay of Theorem 1 answers every query
+whose gram stands exactly once before it, wherever the query stands, for it reads nothing after it. The value delay does
+not: it adds to the answer the token after the query.
+
+"No match" needs more. Softmax attends to something even if all scores are low, so there must be a key of a fixed score
+between a match and all else. Here the sequence starts with a token of its own, followed by N times the token
+`NO_MATCH`: to whatever recalls that first token, the answer is "no match". Its direction z is at a right angle to all
+other embeddings, as is that of `NO_MATCH`, which no query contains. Queries get a bias:
+
+    q_t = sqrt(c) (g_t + theta z),        theta = 1 - m / 2.
+
+The scores are then c for a match, at most `theta c` for keys with the first token in their gram, whose values are all
+`NO_MATCH`, with equality at the first of them, and at most c (1 - m) for all others: a gap of m c / 2. By the bound of
+`one_layer.sharpness`, `c = 2 log(4 L / eps) / m` suffices.
+
 float32 rounds products to about 1e-7, so that m should be above 1e-5.
 
 In all functions `embeddings` have length 1, and no two are equal; `taps` are F, the newest token's first; `length` is
 that of the longest sequence, the row of zeros of the value delay not counted; `from_start=False` leaves out case (2).
 """
 
+import math
 from typing import Literal
 
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxzoo.array_typing import Float
+from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.mixers import ConvolutionAugmentedAttention, ConvolutionAugmentedAttentionConfig
 from jaxzoo.models import LanguageModel
+from jaxzoo.tasks.ngram_recall import NO_MATCH
 from jaxzoo.theory.one_layer import one_layer_model, set_projections, set_taps, sharpness
+from jaxzoo.theory.parameters import write
 
 Delay = Literal["key", "value"]
 """Which construction of Theorem 1."""
@@ -107,6 +126,35 @@ def ngram_recall_model(
     c = recall_sharpness(known, taps, length=length, from_start=from_start)
     set_ngram_recall(layer, taps, c=c, delay=delay)
     return model
+
+
+def multi_query_recall_model(
+    embeddings: Float[np.ndarray, "vocab d"], taps: Float[np.ndarray, "n"], *, length: int
+) -> LanguageModel:
+    """A model whose likeliest token at the end of a gram is what followed it before, or `NO_MATCH`.
+
+    It reads `with_opening` of the tokens, which `length` does not count; its vocabulary has one token more, the first
+    of a sequence. The row `NO_MATCH` of the embeddings is not read. Raises `ValueError`: two grams have one direction.
+    """
+    vocab_size, d = embeddings.shape
+    table = np.zeros((vocab_size + 1, d + 2))
+    table[:-1, :d] = embeddings
+    table[NO_MATCH] = np.eye(d + 2)[d]
+    table[-1] = np.eye(d + 2)[d + 1]
+    n_tokens = length + len(taps) + 1
+    model, layer = one_layer_model(ngram_recall_config(len(taps), d + 2, bias=True), table, max_length=n_tokens)
+    c = 2 * recall_sharpness(table[:-1], taps, length=n_tokens, from_start=False)
+    set_ngram_recall(layer, taps, c=c, delay="key")
+    theta = 1 - margin(table[:-1], taps, from_start=False) / 2
+    z = np.sign(taps[0]) * table[-1]
+    write(layer.q_proj.bias, math.sqrt((d + 2) * c) * theta * z)
+    return model
+
+
+def with_opening(tokens: Int[Array, "b t"], *, n_gram: int, vocab_size: int) -> Int[Array, "b t+n+1"]:
+    """The tokens after the first one, `vocab_size`, and `n_gram` times `NO_MATCH`."""
+    opening = np.array([vocab_size] + [NO_MATCH] * n_gram, np.int32)
+    return jnp.concatenate([jnp.tile(opening, (len(tokens), 1)), tokens], axis=1)
 
 
 def ngram_recall_config(

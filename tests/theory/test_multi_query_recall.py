@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.tasks.ngram_recall import NO_MATCH, NGramRecallConfig, mqnar
-from jaxzoo.theory.multi_query_recall import multi_query_recall_model, with_opening
+from jaxzoo.theory.ngram_recall import multi_query_recall_model, with_opening
 from tests.theory.recall import likeliest, orthonormal_rows, unit_rows
 
 
