@@ -69,7 +69,12 @@ class Board:
         reports = progress_of_all(directory).items()
         running = {task: told for task, told in reports if task not in self._results and is_held(directory, task)}
         state = State(self._results, directory.failed() - self._results.keys(), running)
-        summary = _summary(sweep, state, self._workers)
+        n_done, n = len(state.done.keys() & {task.id for task in sweep.tasks}), len(sweep.tasks)
+        parts = [f"{n_done} of {n} runs done", f"{len(running)} running", f"{len(state.failed)} failed"]
+        left = seconds_left(sweep.tasks, state, self._workers)
+        if left is not None and n_done + len(state.failed) < n:
+            parts.append(f"about {duration(left)} left")
+        summary = ", ".join(parts)
         if last:
             self._live.stop()
             self._console.print(table(sweep, state))
@@ -109,15 +114,6 @@ def _running(sweep: Sweep, state: State) -> list[Text]:
             lines.append(f"  {coordinates(point)}: step {told['step']}/{told['steps']}{score}")
     more = [f"  and {len(lines) - MOST_RUNNING} more"] if len(lines) > MOST_RUNNING else []
     return [Text(line, no_wrap=True, overflow="ellipsis") for line in lines[:MOST_RUNNING] + more]
-
-
-def _summary(sweep: Sweep, state: State, workers: int) -> str:
-    n_done, n = len(state.done.keys() & {task.id for task in sweep.tasks}), len(sweep.tasks)
-    parts = [f"{n_done} of {n} runs done", f"{len(state.running)} running", f"{len(state.failed)} failed"]
-    left = seconds_left(sweep.tasks, state, workers)
-    if left is not None and n_done + len(state.failed) < n:
-        parts.append(f"about {duration(left)} left")
-    return ", ".join(parts)
 
 
 def seconds_left(tasks: Sequence[Any], state: State, workers: int) -> float | None:

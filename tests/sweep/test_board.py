@@ -62,7 +62,8 @@ def test_time_left_by_runs_that_are_done(tmp_path):
         queue.take(tasks[6])
         told = {"attempt": 1, "worker": "worker", "step": 3, "steps": 6, "score": 0.125}
         sweep.directory.running(tasks[6], "json").write_text(json.dumps(told))
-        sweep.directory.running(tasks[0], "json").write_text(json.dumps(told))  # of a killed worker
+        for left in (tasks[0], tasks[7]):  # of killed workers
+            sweep.directory.running(left, "json").write_text(json.dumps(told))
         Board(Screen(stream), 3).show(sweep)
     assert "6 of 8 runs done, 1 running, 1 failed, about 2s left" in stream.getvalue()  # half of 12 s, three workers
     assert "  model convolution, learning_rate 0.01, seed 0: step 3/6  accuracy 0.125" in stream.getvalue()

@@ -54,11 +54,14 @@ def test_a_model_that_solves_nothing_confirms_nothing():
 
 
 def test_a_lesser_control_is_a_margin_above_guessing():
-    """Kills: a margin of nothing, the guessing line of another point."""
+    """Kills: a margin of nothing, the guessing line of another point, the highest score in place of the one that is
+    farthest above its line."""
     claim = dataclasses.replace(CLAIM, controls=(learned(model="H3"),))
     assert judge(claim, Results([row("H3", 0.34)])).verdict == "not tested"
     assert judge(claim, Results([row("H3", 0.36)])).verdict == "held"
-    assert judge(claim, Results([row("H3", 0.5, guess=0.45), row("H3", 0.3, width=64)])).verdict == "not tested"
+    high = row("H3", 0.5, guess=0.45)
+    assert judge(claim, Results([high, row("H3", 0.3, width=64)])).verdict == "not tested"
+    assert judge(claim, Results([high, row("H3", 0.36, width=64)])).control == "seen 0.1 above guessing: H3 0.36"
 
 
 def test_without_a_control_a_claim_sees_no_accuracy():

@@ -77,6 +77,19 @@ def hidden_and_shown():
     return render(figure, "svg")
 
 
+def test_a_bar_goes_from_the_least_seed_to_the_greatest():
+    """Kills: a bar from the mean, or over other runs; a bar of a mark with one seed."""
+    made = [row({"model": "a", "d_model": 1, "seed": i}, score) for i, score in enumerate((0.5, 0.25, 0.75))]
+    made.append(row({"model": "a", "d_model": 2, "seed": 0}, 1.0))
+    _, ((panel,),) = panels(1, 1, size=(4, 3), title="")
+    points = [{"model": "a", "d_model": d} for d in (1, 2)]
+    curve(panel, Results(made), x="d_model", points=points, label="a", series=0)
+    bars = [
+        bar.tolist() for found in panel.collections if hasattr(found, "get_segments") for bar in found.get_segments()
+    ]
+    assert bars == [[[1.0, 0.25], [1.0, 0.75]]]
+
+
 def test_marks_that_are_not_drawn_shift_no_other():
     """Kills: the n-th dot of the picture taken for the n-th mark, which NaN, limits and logarithms break."""
     found = {mark.runs: place for mark, place in marks(hidden_and_shown())}

@@ -39,6 +39,14 @@ def test_the_table_has_the_best_run_of_each_group(tmp_path):
     ]
 
 
+def test_the_table_counts_the_seeds_and_names_an_only_one(tmp_path):
+    """Kills: "1 seeds", a seed that stands for several, the mean of another rate."""
+    about = ABOUT._replace(axes=(*ABOUT.axes, "seed"), n_runs=3)
+    points = grid(model=("attention", "hyena"), d_model=(16,), learning_rate=(0.01,), seed=(3, 4))[:3]
+    report(tmp_path, about=about, made=[row(point, 0.25 * point["seed"] - 0.5) for point in points])
+    assert [line[3:5] for line in lines(tmp_path)[2:]] == [["0.01", "2 seeds"], ["0.01", "3"]]
+
+
 def test_claims_have_verdict_numbers_and_remark(tmp_path):
     """Kills: a claim whose runs are missing taken for one that does not hold, a remark at another claim."""
     told = report(tmp_path)

@@ -48,7 +48,9 @@ def test_runs_of_one_program_differ_in_rate_and_seed_alone():
     assert task(rate=2e-3, seed=3).program == task().program
     assert task(width=16).program != task().program
     assert task(steps=6).program != task().program
-    assert task(also=lambda point: {"longer": config()}).program != task().program
+    asked = task(also=lambda point: {"longer": config()})
+    assert asked.program != task().program
+    assert asked.program == task(also=lambda point: {"longer": config(rate=2e-3, seed=3)}).program
 
 
 def area(width: float, height: float = 2.0) -> dict[str, float]:

@@ -207,6 +207,22 @@ def test_a_group_that_fails_is_made_run_by_run(tmp_path, monkeypatch):
     assert len(sweep.directory.done()) == len(sweep.directory.failed()) == 3
 
 
+def test_a_worker_takes_its_share_of_one_program(tmp_path, monkeypatch):
+    """Kills: a worker that takes all runs while others wait, runs of two programs in one group."""
+    sweep, groups = open_small(tmp_path), []
+
+    def made_at_once(tasks, directory, *_):
+        groups.append([task.program for task in tasks])
+        for task in tasks:
+            directory.write_result(task.id, FACTS)
+
+    monkeypatch.setattr("jaxzoo.sweep.work._make", made_at_once)
+    with StopSignals() as stop, Queue(sweep.directory, "worker") as queue:
+        work(sweep, queue, workers=3, vectorized=False, stop=stop)
+    assert [len(group) for group in groups] == [3, 1, 2, 1, 1]  # shares of 8, 5, 4, 2 and 1 runs
+    assert all(len(set(group)) == 1 for group in groups)
+
+
 def test_a_point_without_a_valid_config_is_refused_by_name(tmp_path):
     """Kills: a refusal that leaves the reader to guess which of a hundred points it means."""
     with pytest.raises(ValueError, match=r"small.py: point model attention, learning_rate -1, seed 0: .*positive"):
