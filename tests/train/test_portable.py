@@ -74,10 +74,14 @@ def test_every_bit_and_all_that_is_said_of_it(odd):
 
 
 def test_damage_is_noticed(odd):
-    """Kills: a flipped bit in an array, an array of another dtype, another program's file, half a file."""
+    """Kills: a flipped bit in an array, another buffer, an array of another dtype, another program's file, half a
+    file."""
     with safetensors.safe_open(odd.file, framework="np") as content:
         metadata = content.metadata()
-    data = odd.file.read_bytes()
+    data, arrays = odd.file.read_bytes(), load_file(odd.file)
+    save_file({**arrays, "stacks.0.signs": arrays["stacks.0.signs"] + 1}, odd.file, metadata=metadata)
+    with pytest.raises(OSError, match="holds other numbers than were written"):
+        read_portable(odd.file, read_header(odd.file)[1], odd.abstract)
     odd.file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(OSError, match="holds other numbers than were written"):
         read_portable(odd.file, read_header(odd.file)[1], odd.abstract)
@@ -95,6 +99,13 @@ def test_damage_is_noticed(odd):
     odd.file.write_bytes(data[:100])
     with pytest.raises(OSError, match="is damaged, or no safetensors file"):
         read_portable(odd.file, read_header(odd.file)[1], odd.abstract)
+
+
+def test_a_merged_model_names_no_adapters(odd):
+    """Kills: a file by which a reader merges adapters a second time."""
+    config = {"train": {"steps": 3, "lora_rank": 2, "lora_targets": ["q_proj"], "lora_alpha": 1.0}}
+    write_portable(odd.file, odd.variables, odd.seal._replace(config=config))
+    assert read_header(odd.file)[0].config == {"train": {"steps": 3}}
 
 
 @pytest.mark.slow
