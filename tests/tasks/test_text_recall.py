@@ -65,6 +65,10 @@ def test_forms_of_needle_in_a_haystack(tmp_path):
                 asked = re.findall(r"The special magic \w+ for (\S+) ", text)[-1]
                 assert keys.count(asked) == 1
                 assert n_needles == len(keys) > 5
+    many = NeedleConfig(type_haystack="needle").text(np.random.default_rng(0), 5000)  # of 440 keys
+    keys = re.findall(r"magic \w+ for (\S+) is: ", many.prompt)
+    assert len(keys) == 5001
+    assert keys.count(re.findall(r"The special magic \w+ for (\S+) ", many.prompt)[-1]) == 1
     config = NeedleConfig(length=700, num_needle_k=3)
     texts = [config.tokenizer.decode(row) for row in np.asarray(config.labelled(0, np.arange(24)).tokens)]
     keys = [re.findall(r"numbers for (\S+) is: ", text) for text in texts]

@@ -226,22 +226,24 @@ def _inputs(config: BuildConfig) -> tuple[dict[str, Any], dict[str, list[Path]]]
 
     Raises `ValueError` if a split that is asked for has no file, or a file is of two splits.
     """
-    options = {"train": "--paths", "valid": "--valid-paths", "test": "--test-paths"}
-    given = {"train": config.paths, "valid": config.valid_paths, "test": config.test_paths}
+    given = (
+        ("train", "--paths", config.paths),
+        ("valid", "--valid-paths", config.valid_paths),
+        ("test", "--test-paths", config.test_paths),
+    )
     files: dict[str, list[Path]] = {}
     inputs: dict[str, Any] = {}
     seen: dict[Path, str] = {}
-    for split, path in given.items():
+    for split, option, path in given:
         if path is None:
             continue
-        found = find_source_files(config.source, path, option=options[split])
+        found = find_source_files(config.source, path, option=option)
         files[split] = list(found.values())
         sizes = [[name, file.stat().st_size] for name, file in found.items()]
         inputs[split] = {"files": len(sizes), "bytes": sum(n for _, n in sizes), "names_and_sizes": _digest(sizes)}
         for file in found.values():
-            other = seen.setdefault(file.resolve(), split)
-            if other != split:
-                raise ValueError(f"{file} is in {options[other]} and in {options[split]}; a file is of one split")
+            if (other := seen.setdefault(file.resolve(), option)) != option:
+                raise ValueError(f"{file} is in {other} and in {option}; a file is of one split")
     fields: Any = config.fields
     if isinstance(fields, FastaLayout):
         fields = {"splits": _digest(fields)}

@@ -114,8 +114,16 @@ def test_layouts(tmp_path):
         bed.write_text(text)
         with pytest.raises(ValueError, match=message):
             read_layout(intervals=bed)
-    with pytest.raises(ValueError, match="must have 1 <= FIRST <= LAST"):
-        read_layout(valid_regions="chr1:9-3")
+    for region in ("chr1:9-3", "chr1:0-3"):
+        with pytest.raises(ValueError, match="must have 1 <= FIRST <= LAST"):
+            read_layout(valid_regions=region)
+
+
+def test_names(tmp_path):
+    """Kills: a name with its description, the number of a record of NCBI in place of its name."""
+    file = tmp_path / "x.fa"
+    file.write_text(">chr1 first\nACGT\n>gi|568815597|ref|NC_000001.11| Homo sapiens\nACGT\n")
+    assert [document.subset for document in read_bases(file, FastaLayout({}))] == ["chr1", "NC_000001.11"]
 
 
 @pytest.mark.parametrize(
