@@ -32,7 +32,12 @@ class Screen:
             self._stream.write(text)
             self._stream.flush()
         except OSError:
-            silence(self._stream)
+            with contextlib.suppress(OSError):  # into nowhere: the interpreter flushes the stream once more at its end
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                try:
+                    os.dup2(nowhere, self._stream.fileno())
+                finally:
+                    os.close(nowhere)
             self._stream = None
 
     def flush(self) -> None:
@@ -65,13 +70,3 @@ def mute() -> None:
 def is_muted() -> bool:
     """Whether another process prints for this one."""
     return _muted
-
-
-def silence(stream: TextIO) -> None:
-    """Discards what is written to a stream from now on: the interpreter flushes it once more at its end."""
-    with contextlib.suppress(OSError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(nowhere, stream.fileno())
-        finally:
-            os.close(nowhere)

@@ -49,11 +49,17 @@ def main() -> NoReturn:
             sys.argv = [f"jaxzoo {name}", *rest]
             enter(module(name))
         case [] | ["-h"] | ["--help"]:
-            print(help_text())
+            print(
+                "usage: jaxzoo COMMAND ...; jaxzoo COMMAND --help; jaxzoo --version; jaxzoo --print-completion SHELL\n"
+            )
+            for name, line in COMMANDS.items():
+                print(f"  {name:{max(map(len, COMMANDS))}}  {line}")
+            print("\npython -m jaxzoo.COMMAND is the same, such as python -m jaxzoo.train.")
         case ["--version"]:
             print(f"jaxzoo {__version__}")
-        case ["--print-completion", shell] if shell in SHELLS:
-            print_completion(shell)
+        case ["--print-completion", shell] if shell in SHELLS:  # tyro's script for the flags of the help texts
+            tree: dict[str, Any] = {name: _flags(name) for name in COMMANDS}
+            tyro.extras.subcommand_cli_from_dict(tree, prog="jaxzoo", args=["--tyro-print-completion", shell])
         case ["--print-completion", *_]:
             _refuse(f"--print-completion takes one of {', '.join(SHELLS)}")
         case [name, *_]:
@@ -64,20 +70,6 @@ def main() -> NoReturn:
 def module(name: str) -> str:
     """Module of `jaxzoo.cli` with the `main` of a command."""
     return name.replace("-", "_")
-
-
-def help_text() -> str:
-    """All commands, one line each."""
-    width = max(map(len, COMMANDS))
-    rows = [f"  {name:{width}}  {line}" for name, line in COMMANDS.items()]
-    head = "usage: jaxzoo COMMAND ...; jaxzoo COMMAND --help; jaxzoo --version; jaxzoo --print-completion SHELL"
-    return "\n".join([head, "", *rows, "", "python -m jaxzoo.COMMAND is the same, such as python -m jaxzoo.train."])
-
-
-def print_completion(shell: str) -> None:
-    """Prints tyro's script that completes commands and flags in a shell; flags are those of the help texts."""
-    tree: dict[str, Any] = {name: _flags(name) for name in COMMANDS}
-    tyro.extras.subcommand_cli_from_dict(tree, prog="jaxzoo", args=["--tyro-print-completion", shell])
 
 
 def _flags(name: str) -> type:

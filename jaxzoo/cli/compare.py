@@ -1,6 +1,5 @@
 """`python -m jaxzoo.compare RUN RUN ...`: trained models on the same data."""
 
-import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,11 @@ or --train.valid-batch-size 16, for all models. Nothing is written to the runs."
 def _compare(argv: Sequence[str]) -> None:
     first = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
     places = [Path(word).expanduser() for word in argv[:first]]
-    options, flags = _options().parse_known_args(argv[first:])
+    parser = ArgumentParser(prog=f"{PROGRAM} RUN RUN ...", description=DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("--config", metavar="FILE", action="append", help="config file that defines classes of a run")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="write the numbers to this file, as JSON")
+    parser.add_argument("--picture", metavar="FILE", type=Path, help="draw the numbers to this file (.png, .svg)")
+    options, flags = parser.parse_known_args(argv[first:])
     if len(places) < 2 or len(set(places)) < len(places):
         raise UsageError("give two different runs or more, such as runs/mqar-based runs/mqar-attention; see --help")
     out = options.out and output_file("--out", options.out)
@@ -42,14 +45,6 @@ def _compare(argv: Sequence[str]) -> None:
         draw(scored, picture)
         say(f"written to {picture}")
     write_results(table(scored), out, [{**s._asdict(), "step": models[s.name].step} for s in scored])
-
-
-def _options() -> argparse.ArgumentParser:
-    parser = ArgumentParser(prog=f"{PROGRAM} RUN RUN ...", description=DESCRIPTION, allow_abbrev=False)
-    parser.add_argument("--config", metavar="FILE", action="append", help="config file that defines classes of a run")
-    parser.add_argument("--out", metavar="FILE", type=Path, help="write the numbers to this file, as JSON")
-    parser.add_argument("--picture", metavar="FILE", type=Path, help="draw the numbers to this file (.png, .svg)")
-    return parser
 
 
 main: Main = partial(run, _compare, out_of_memory="out of memory; try a smaller --train.valid-batch-size")

@@ -29,14 +29,15 @@ MIXER_FLAG, TASK_FLAG = "--model.mixer", "--task"
 def add_config_options(parser: argparse.ArgumentParser, mixers: Sequence[str] = ()) -> None:
     """Adds the options that choose a configuration, and --help, to those of a command."""
     parser.add_argument("-h", "--help", action="store_true", help="show this help; with --config, all fields too")
+    add = parser.add_argument
     config = "Python file that defines `config`, a value or a function; or a packaged one by name, such as mqar/based"
-    parser.add_argument("--config", metavar="FILE", type=partial(packaged.find, kind="configs"), help=config)
-    parser.add_argument("--name", type=normal_name, metavar="NAME", help="one configuration of a FILE with several")
+    add("--config", metavar="FILE", type=partial(packaged.find, kind="configs"), help=config)
+    add("--name", type=normal_name, metavar="NAME", help="one configuration of a FILE with several")
     names = ", ".join(mixers) or "with --config FILE, --help lists them"
     mixer = f"mixer of a FILE that leaves it open, such as configs/mqar/zoo.py: your_file.py:YourMixer, or {names}"
-    parser.add_argument(MIXER_FLAG, dest="mixer", metavar="NAME", help=mixer)
+    add(MIXER_FLAG, dest="mixer", metavar="NAME", help=mixer)
     task = "task of a FILE that leaves it open, such as configs/any_task.py: your_file.py:YourTask, or a name that "
-    parser.add_argument(TASK_FLAG, metavar="NAME", help=task + "python -m jaxzoo.tasks --help lists")
+    add(TASK_FLAG, metavar="NAME", help=task + "python -m jaxzoo.tasks --help lists")
 
 
 def read_config(
@@ -141,12 +142,36 @@ def _choose(file: Path, config: Any, configs: Mapping[str, Any], name: str | Non
 
 
 def import_file(file: Path, kind: packaged.Kind = "configs", *, what: str = "") -> ModuleType:
-    """Imports a Python file of the user's, so that the classes that it defines are known. Raises `UsageError`."""
+    """Imports a Python file of the user's, so that the classes that it defines are known. Raises `UsageError`.
+
+    The module's name contains a hash of path and contents, so that an unchanged file gives the same classes again. Its
+    folder is appended to `sys.path` and stays there, for imports inside its functions; if the folder is a package, the
+    folder that contains the package too.
+    """
     what = what or f"{kind.removesuffix('s')} file"
     if not file.is_file():
         raise UsageError(f"{what} {file} {packaged.missing(file, kind)}")
     with _failures_of(file, what):
-        return _import(file.resolve())
+        path = file.resolve()
+        source = path.read_bytes()
+        name = f"{path.stem}_{hashlib.sha256(bytes(path) + source).hexdigest()[:16]}"
+        if name in sys.modules:
+            return sys.modules[name]
+        outside = path.parent
+        while (outside / "__init__.py").is_file():
+            outside = outside.parent
+        for folder in (path.parent, outside):
+            if str(folder) not in sys.path:
+                sys.path.append(str(folder))
+        module = sys.modules[name] = ModuleType(name)  # where dataclasses and type hints find it
+        module.__file__ = str(path)
+        setattr(module, STORED_MODULE, path.stem)
+        try:
+            exec(compile(source, path, "exec"), vars(module))
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
 
 
 def class_in_file(text: str, base: type, option: str) -> type:
@@ -201,41 +226,10 @@ def _failures_of(file: Path, what: str = "config file") -> Iterator[None]:
     except UsageError:
         raise
     except BaseException as error:
-        last_line = traceback.format_exception_only(error)[-1].strip()
-        raise UsageError(f"{what} {file}{_line_of(error, file)}: {last_line}") from error
-
-
-def _import(file: Path) -> ModuleType:
-    """The file as a module: dataclasses and type hints find it in `sys.modules`.
-
-    The module's name contains a hash of path and contents, so that an unchanged file gives the same classes again. Its
-    folder is appended to `sys.path` and stays there, for imports inside its functions; if the folder is a package, the
-    folder that contains the package too.
-    """
-    source = file.read_bytes()
-    name = f"{file.stem}_{hashlib.sha256(bytes(file) + source).hexdigest()[:16]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    outside = file.parent
-    while (outside / "__init__.py").is_file():
-        outside = outside.parent
-    for folder in (file.parent, outside):
-        if str(folder) not in sys.path:
-            sys.path.append(str(folder))
-    module = sys.modules[name] = ModuleType(name)
-    module.__file__ = str(file)
-    setattr(module, STORED_MODULE, file.stem)
-    try:
-        exec(compile(source, file, "exec"), vars(module))
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-def _line_of(error: BaseException, file: Path) -> str:
-    path = str(file.resolve())
-    if isinstance(error, SyntaxError) and error.filename == path:
-        return f", line {error.lineno}" if error.lineno else ""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    return f", line {frames[-1].lineno}" if frames else ""
+        path, last_line = str(file.resolve()), traceback.format_exception_only(error)[-1].strip()
+        if isinstance(error, SyntaxError) and error.filename == path:
+            number = error.lineno
+        else:
+            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+            number = lines[-1] if lines else None
+        raise UsageError(f"{what} {file}{f', line {number}' if number else ''}: {last_line}") from error

@@ -46,9 +46,8 @@ def _to_run(options: argparse.Namespace) -> None:
     from jaxzoo.train.run_dir import RunDirectory
 
     folder, out = Path(options.folder).expanduser(), Path(options.out).expanduser()
-    opened = import_folder(
-        folder, RunDirectory(out.absolute()), dtype=options.dtype, ignore_fields=options.ignore_field
-    )
+    run = RunDirectory(out.absolute())
+    opened = import_folder(folder, run, dtype=options.dtype, ignore_fields=options.ignore_field)
     if options.report:
         print("\n".join(opened.account.lines()))
     left_out = f", {len(opened.account.left_out)} tensors left out" if opened.account.left_out else ""
@@ -72,24 +71,21 @@ def _to_folder(options: argparse.Namespace) -> None:
 
 def _options() -> argparse.ArgumentParser:
     parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
-    parser.add_argument(
-        "--from", dest="folder", metavar="DIR", help="folder of another library; nothing is written there"
-    )
-    parser.add_argument("--out", metavar="RUN", help="with --from: directory of the new run")
+    add = parser.add_argument
+    add("--from", dest="folder", metavar="DIR", help="folder of another library; nothing is written there")
+    add("--out", metavar="RUN", help="with --from: directory of the new run")
     ignored = "with --from: a field of config.json that says nothing about the function; may be given again"
-    parser.add_argument("--ignore-field", action="append", default=[], metavar="NAME", help=ignored)
-    parser.add_argument("--run", metavar="RUN", help="directory of a run; nothing is written there")
-    parser.add_argument("--to", metavar="DIR", help="with --run: the folder to write, new or empty")
+    add("--ignore-field", action="append", default=[], metavar="NAME", help=ignored)
+    add("--run", metavar="RUN", help="directory of a run; nothing is written there")
+    add("--to", metavar="DIR", help="with --run: the folder to write, new or empty")
     family = "with --run: family of the folder, such as llama; default: the first that has such a model"
-    parser.add_argument("--family", metavar="NAME", help=family)
+    add("--family", metavar="NAME", help=family)
     checkpoint = "with --run: step of the checkpoint, or best; default: the newest"
-    parser.add_argument("--checkpoint", metavar="STEP", type=which_checkpoint, help=checkpoint)
-    parser.add_argument(
-        "--config", metavar="FILE", help="with --run: its config file, where it defines classes of its own"
-    )
+    add("--checkpoint", metavar="STEP", type=which_checkpoint, help=checkpoint)
+    add("--config", metavar="FILE", help="with --run: its config file, where it defines classes of its own")
     dtype = "with --from: dtype of activations (parameters stay float32); with --run: dtype of the tensors"
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help=dtype)
-    parser.add_argument("--report", action="store_true", help="print the mapping, one line per tensor")
+    add("--dtype", choices=("float32", "bfloat16"), help=dtype)
+    add("--report", action="store_true", help="print the mapping, one line per tensor")
     return parser
 
 

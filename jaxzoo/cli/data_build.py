@@ -11,7 +11,7 @@ from jaxzoo.data.corpus.building import BuildConfig
 from jaxzoo.data.corpus.fasta import FastaLayout
 
 if TYPE_CHECKING:
-    from jaxzoo.data.corpus.building import Build, Built
+    from jaxzoo.data.corpus.building import Built
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,21 +39,21 @@ def _build(command: BuildCommand) -> None:
     if not (command.allow_low_disk or build.is_finished):
         build.check_disk()
     before = build.progress().bytes
-    with show_progress(lambda seconds: _progress(build, before, seconds)):
+
+    def progress(seconds: float) -> str:
+        done = build.progress()
+        return (
+            f"{done.files:,} of {build.n_files:,} files, {done.documents:,} documents, "
+            f"{done.bytes / 1e9:,.3f} GB of text, {(done.bytes - before) / 1e6 / seconds:,.1f} MB/s"
+        )
+
+    with show_progress(progress):
         built = build.run(workers=command.workers, skip_bad=command.skip_bad)
-    _tell(built)
-    _tell_missing(command, built)
+    _report(command, built)
 
 
-def _progress(build: "Build", before: int, seconds: float) -> str:
-    done = build.progress()
-    return (
-        f"{done.files:,} of {build.n_files:,} files, {done.documents:,} documents, "
-        f"{done.bytes / 1e9:,.3f} GB of text, {(done.bytes - before) / 1e6 / seconds:,.1f} MB/s"
-    )
-
-
-def _tell(built: "Built") -> None:
+def _report(config: BuildConfig, built: "Built") -> None:
+    """Prints what was built, and warns of a split valid, regions and intervals that are missing."""
     print(f"{built.directory}: {'built' if built.is_new else 'is finished already'}")
     for split, subsets in built.subsets.items():
         counts = f"{built.total(split, 'documents'):,} documents, {built.total(split, 'bytes'):,} bytes of text"
@@ -68,10 +68,6 @@ def _tell(built: "Built") -> None:
         print(f"  skipped: {left_out.lines:,} damaged lines, the rest of {left_out.files:,} damaged files, such as")
         for place in left_out.places:
             print(f"    {place}")
-
-
-def _tell_missing(config: BuildConfig, built: "Built") -> None:
-    """Warns of a missing split valid, and of regions and intervals whose sequences no file has."""
     if "valid" not in built.subsets and config.source != "labelled":  # classify takes a tenth of train then
         say("warning: no document is in the split valid; --valid-fraction or --valid-paths give some")
     if isinstance(fields := config.fields, FastaLayout):

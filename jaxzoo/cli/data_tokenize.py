@@ -12,7 +12,6 @@ from jaxzoo.cli.runner import GOES_ON, Main, make_main
 
 if TYPE_CHECKING:
     from jaxzoo.data.tokens.token_shards import TokenDirectory
-    from jaxzoo.data.tokens.tokenization import Tokenization
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,19 +49,19 @@ def _tokenize(command: TokenizeCommand) -> None:
         print(f"{command.out}: is finished already")
         return
     began, before = time.monotonic(), work.progress().tokens
-    with show_progress(lambda seconds: _progress(work, before, seconds)):
+
+    def progress(seconds: float) -> str:
+        now = work.progress()
+        rate = (now.tokens - before) / seconds
+        text = f"{now.shards:,} of {work.n_shards:,} shards, {now.tokens:,} tokens, {rate:,.0f} tokens/s"
+        if now.finished_tokens:
+            text += f", {rate * now.bytes / now.finished_tokens / 1e6:,.1f} MB/s"
+        return text
+
+    with show_progress(progress):
         directory = work.run(workers=command.workers)
     print(f"{command.out}: {directory.fingerprint}, in {time.monotonic() - began:,.1f} s")
     _tell(directory)
-
-
-def _progress(work: "Tokenization", before: int, seconds: float) -> str:
-    now = work.progress()
-    rate = (now.tokens - before) / seconds
-    text = f"{now.shards:,} of {work.n_shards:,} shards, {now.tokens:,} tokens, {rate:,.0f} tokens/s"
-    if now.finished_tokens:
-        text += f", {rate * now.bytes / now.finished_tokens / 1e6:,.1f} MB/s"
-    return text
 
 
 def _tell(directory: "TokenDirectory") -> None:

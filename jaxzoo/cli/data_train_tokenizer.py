@@ -31,7 +31,14 @@ class TrainTokenizerCommand(Checked):
 
 
 def _learn(command: TrainTokenizerCommand) -> None:
-    directory = _place(command)
+    out = command.out.parent if command.out.name == "tokenizer.json" else command.out
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"--out {command.out} must be a directory, or end in tokenizer.json")
+    if any((out / name).exists() for name in ("request.json", "manifest.json")):
+        raise UsageError(f"--out {out} holds token shards, whose tokenizer must not change; choose another place")
+    found = [name for name in ("tokenizer.json", "tokenizer_config.json") if (out / name).exists()]
+    if found and not command.overwrite:
+        raise UsageError(f"--out {out} holds {found[0]}; replace it with --overwrite, or choose another place")
 
     from jaxzoo.data.corpus.built import BuiltData
     from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
@@ -46,11 +53,11 @@ def _learn(command: TrainTokenizerCommand) -> None:
             say(f"read {n_bytes:,} bytes; merging to {command.vocab_size:,} ids")
 
     learnt = learn_tokenizer(data, vocab_size=command.vocab_size, max_bytes=command.max_bytes, report=report)
-    directory.mkdir(parents=True, exist_ok=True)
-    save_tokenizer(learnt.tokenizer, directory)
+    out.mkdir(parents=True, exist_ok=True)
+    save_tokenizer(learnt.tokenizer, out)
     seconds = time.monotonic() - began
     print(
-        f"{directory / 'tokenizer.json'}: {learnt.tokenizer.fingerprint}, {learnt.tokenizer.vocab_size:,} ids learnt "
+        f"{out / 'tokenizer.json'}: {learnt.tokenizer.fingerprint}, {learnt.tokenizer.vocab_size:,} ids learnt "
         f"from {learnt.documents:,} documents, {learnt.bytes:,} bytes, in {seconds:,.1f} s"
     )
     if learnt.tokenizer.vocab_size < command.vocab_size:
@@ -58,19 +65,6 @@ def _learn(command: TrainTokenizerCommand) -> None:
             f"warning: --vocab-size {command.vocab_size} was not reached: no pair of tokens is left that is seen "
             "twice; give more text"
         )
-
-
-def _place(command: TrainTokenizerCommand) -> Path:
-    """The directory to write to; refused where a tokenizer, or a file, is in the way."""
-    out = command.out.parent if command.out.name == "tokenizer.json" else command.out
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"--out {command.out} must be a directory, or end in tokenizer.json")
-    if any((out / name).exists() for name in ("request.json", "manifest.json")):
-        raise UsageError(f"--out {out} holds token shards, whose tokenizer must not change; choose another place")
-    found = [name for name in ("tokenizer.json", "tokenizer_config.json") if (out / name).exists()]
-    if found and not command.overwrite:
-        raise UsageError(f"--out {out} holds {found[0]}; replace it with --overwrite, or choose another place")
-    return out
 
 
 main: Main = make_main(

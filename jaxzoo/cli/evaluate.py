@@ -44,21 +44,6 @@ def _evaluate(argv: Sequence[str]) -> None:
         if forms or not options.run:
             return
         flags = [*flags, "--help"]
-    _check(options, forms)
-    if forms == ["slices"]:
-        from jaxzoo.cli.evaluate_slices import evaluate_slices
-
-        evaluate_slices(options, flags)
-    elif forms == ["tasks"]:
-        from jaxzoo.cli.evaluate_tasks import evaluate_tasks
-
-        evaluate_tasks(options, flags)
-    else:
-        _validate(options, flags)
-
-
-def _check(options: argparse.Namespace, forms: Sequence[str]) -> None:
-    """Checks and prepares what all forms of the command share. Raises `UsageError`."""
     if len(forms) > 1:
         raise UsageError("--slices and --tasks are two commands; give one of them")
     for form, names in OPTIONS_OF.items():
@@ -72,6 +57,16 @@ def _check(options: argparse.Namespace, forms: Sequence[str]) -> None:
         options.out = output_file("--out", options.out)
     for file in options.config:
         import_file(file)
+    if forms == ["slices"]:
+        from jaxzoo.cli.evaluate_slices import evaluate_slices
+
+        evaluate_slices(options, flags)
+    elif forms == ["tasks"]:
+        from jaxzoo.cli.evaluate_tasks import evaluate_tasks
+
+        evaluate_tasks(options, flags)
+    else:
+        _validate(options, flags)
 
 
 def _validate(options: argparse.Namespace, flags: Sequence[str]) -> None:

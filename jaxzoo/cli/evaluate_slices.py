@@ -29,11 +29,15 @@ def evaluate_slices(options: argparse.Namespace, flags: Sequence[str]) -> None:
         raise UsageError(f"--slices {options.slices}: there is recall alone")
     if at_most < 0:
         raise UsageError(f"--at-most {at_most} must not be negative")
-    paths = _paths_by_name([*options.run, *([] if options.baseline is None else [options.baseline])])
+    paths = [*options.run, *([] if options.baseline is None else [options.baseline])]
+    if len(set(paths)) < len(paths):
+        raise UsageError(f"{next(p for p in paths if paths.count(p) > 1)} is named twice; each run is measured once")
+    names = [Path(path).absolute().name for path in paths]  # in the tables; whole paths where they are not distinct
+    names = names if len(set(names)) == len(names) else paths
     if options.out is not None:
         check_directory(options.out)
     use_compilation_cache()
-    runs = {name: open_run(path, flags, options.checkpoint) for name, path in paths.items()}
+    runs = {name: open_run(path, flags, options.checkpoint) for name, path in zip(names, paths, strict=True)}
     digest = check_same_tokens({name: found.session for name, found in runs.items()})
     bigrams = None
     if options.bigrams is None:
@@ -50,14 +54,6 @@ def evaluate_slices(options: argparse.Namespace, flags: Sequence[str]) -> None:
         write_report(options.out, report, title="Associative recall on validation text")
         say(f"written to {options.out}")
     print(report.markdown(), end="", flush=True)
-
-
-def _paths_by_name(paths: Sequence[str]) -> dict[str, str]:
-    """The runs by their names in the tables: the last parts of their paths where these differ."""
-    if len(set(paths)) < len(paths):
-        raise UsageError(f"{next(p for p in paths if paths.count(p) > 1)} is named twice; each run is measured once")
-    names = [Path(path).absolute().name for path in paths]
-    return dict(zip(names if len(set(names)) == len(names) else paths, paths, strict=True))
 
 
 def read_bigrams(directory: str, data: Sequence[DataConfig]) -> BigramCounts:

@@ -91,20 +91,17 @@ def _write(directory: Path, step: "Which", out: Path, *, half: bool) -> None:
 
 def _options() -> argparse.ArgumentParser:
     parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
-    parser.add_argument("--run", metavar="DIR", help="directory of the run; nothing is written there")
+    add = parser.add_argument
+    add("--run", metavar="DIR", help="directory of the run; nothing is written there")
     checkpoint = "step of the checkpoint, or best: that with the best validation; default: the newest"
-    parser.add_argument("--checkpoint", metavar="STEP", type=which_checkpoint, help=checkpoint)
-    parser.add_argument(
-        "--adapters", action="store_true", help="write only the LoRA adapters; default: the merged model"
-    )
-    parser.add_argument("--import", dest="file", metavar="FILE", help="make a run from this file")
+    add("--checkpoint", metavar="STEP", type=which_checkpoint, help=checkpoint)
+    add("--adapters", action="store_true", help="write only the LoRA adapters; default: the merged model")
+    add("--import", dest="file", metavar="FILE", help="make a run from this file")
     out = f"the {EXTENSION} file, or a folder; with --import the directory of the run"
-    parser.add_argument("--out", metavar="PLACE", help=out)
+    add("--out", metavar="PLACE", help=out)
     dtype = "of matrices (norms, biases and decays are always exact); default: float32, exact"
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help=dtype)
-    parser.add_argument(
-        "--config", metavar="FILE", help="the run's config file; needed where it defines classes of its own"
-    )
+    add("--dtype", choices=("float32", "bfloat16"), default="float32", help=dtype)
+    add("--config", metavar="FILE", help="the run's config file; needed where it defines classes of its own")
     return parser
 
 

@@ -18,8 +18,8 @@ Parsed = TypeVar("Parsed")
 Config = TypeVar("Config")
 
 
-class UsageError(ValueError):
-    """A mistake on the command line or in a config file; the message is one line."""
+class UsageError(ValueError, argparse.ArgumentTypeError):
+    """A mistake on the command line or in a config file; the message is one line, which argparse shows as it is."""
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -42,21 +42,21 @@ def which_checkpoint(text: str) -> int | Literal["best"]:
     if text == "best":
         return "best"
     if not re.fullmatch("[0-9]+", text):
-        raise argparse.ArgumentTypeError(f"{text!r} must be the step of a checkpoint, or best")
+        raise UsageError(f"{text!r} must be the step of a checkpoint, or best")
     return int(text)
 
 
 def positive(text: str) -> int:
     """Value of an option that is a positive number."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a positive number")
+        raise UsageError(f"{text!r} must be a positive number")
     return int(text)
 
 
 def seed(text: str) -> int:
     """Value of an option that is a seed."""
     if not text.isdecimal() or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError(f"{text!r} must be in [0, 2^32)")
+        raise UsageError(f"{text!r} must be in [0, 2^32)")
     return int(text)
 
 
@@ -70,11 +70,8 @@ def parse_flags(
 ) -> Parsed:
     """Reads a dataclass, or the arguments of a function, off the command line; prints help and exits with 0 on --help.
 
-    Args:
-      declared: the dataclass or function.
-      flags, prog: words of the command line, and name of the program.
-      known: all flags, for the hint at a misspelt one; None: the fields of the dataclass.
-      **options: of `tyro.cli`.
+    `known` are all flags, for the hint at a misspelt one (None: the fields of the dataclass); `options` are those of
+    `tyro.cli`.
 
     Raises:
       UsageError: an unknown flag (with the nearest name), a wrong type, or a value that the dataclass refuses.
@@ -88,10 +85,14 @@ def parse_flags(
         if not stopped.code:
             raise
         raise UsageError(_error_message(stopped, said.getvalue())) from stopped
-    if unknown:
-        names = [f"--{name.replace('_', '-')}" for name in inspect.signature(declared).parameters]
-        raise UsageError(_unknown(unknown[0], names if known is None else known))
-    return result
+    if not unknown:
+        return result
+    name = unknown[0].split("=")[0]
+    if not name.startswith("-"):
+        raise UsageError(f"unexpected argument {unknown[0]!r}; options are written --name value")
+    if known is None:
+        known = [f"--{field.replace('_', '-')}" for field in inspect.signature(declared).parameters]
+    raise UsageError(f"unknown option {name}" + nearest(name.replace("_", "-"), known).replace("'", ""))
 
 
 def override(config: Config, flags: Sequence[str], *, prog: str, others: Iterable[str] = ()) -> Config:
@@ -119,14 +120,6 @@ def flags_of(value: Any, prefix: str = "--") -> Iterator[str]:
             yield name
         for i, part in parts:
             yield from flags_of(part, f"{name}." if i is None else f"{name}.{i}.")
-
-
-def _unknown(word: str, known: Iterable[str]) -> str:
-    if not word.startswith("-"):
-        return f"unexpected argument {word!r}; options are written --name value"
-    name = word.split("=")[0]
-    hint = nearest(name.replace("_", "-"), known).replace("'", "")
-    return f"unknown option {name}{hint}"
 
 
 def _error_message(stopped: SystemExit, said: str) -> str:

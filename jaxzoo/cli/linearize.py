@@ -24,6 +24,8 @@ PROGRAM = "python -m jaxzoo.linearize"
 MIXERS = ("based", "hedgehog", "gated-delta-net")
 TARGETS = ("q_proj", "k_proj", "v_proj", "out_proj")
 """Projections that have adapters, with --finetune.lora-rank."""
+FIELDS = ("--data", "--optimizer", "--train")
+"""Parts of the run's config whose fields are flags."""
 DESCRIPTION = """Replaces the softmax attention of a trained model by a mixer with a state of fixed size, in the stages
 of LoLCATs (arXiv 2410.10254). Transfer: the new mixers take over the projections and learn the outputs of attention,
 from its inputs, layer by layer; the run OUT-transfer holds the result. Finetuning: python -m jaxzoo.train from there,
@@ -34,7 +36,7 @@ Fields of the data, the optimizer and the training of the run can be overridden 
 
 def _linearize(argv: Sequence[str]) -> None:
     options, flags = _options().parse_known_args(argv)
-    if wrong := next((f for f in flags if f.startswith("--") and f.split(".")[0] not in _FIELDS), None):
+    if wrong := next((f for f in flags if f.startswith("--") and f.split(".")[0] not in FIELDS), None):
         raise UsageError(f"unknown option {wrong}; fields of data, optimizer and train can be changed; see --help")
     if options.mixer == "gated-delta-net" and (options.window is not None or options.feature_dim is not None):
         raise UsageError("--window and --feature-dim belong to the mixers based and hedgehog")
@@ -61,24 +63,18 @@ def _linearize(argv: Sequence[str]) -> None:
     teacher = load(source, options.checkpoint)
     config = override(teacher.config, flags, prog=PROGRAM)
     layers = attention_layers(config.model, options.keep)
-    model = converted_config(
-        config.model, layers, options.mixer, window=options.window, feature_dim=options.feature_dim
-    )
+    sizes = {"window": options.window, "feature_dim": options.feature_dim}
+    model = converted_config(config.model, layers, options.mixer, **sizes)
     config = dataclasses.replace(config, model=model)
     if options.finetune_tokens:
         check_batch_size(config, make_mesh(config.mesh))  # not after the hours of a transfer
-    note: dict[str, Json] = {
-        "run": str(source),
-        "step": teacher.step,
-        "layers": list(layers),
-        "seed": config.train.seed,
-    }
+    note: dict[str, Json] = {"run": str(source), "step": teacher.step, "layers": layers, "seed": config.train.seed}
     note |= {"transfer": to_json(settings), "data": to_json(config.data), "batch_size": config.train.batch_size}
     if not _is_done(first, config, note):
         _transfer(teacher, config, layers, settings, first, note)
     stages: dict[str, Path] = {"before": source, "transfer": first.path}
     if options.finetune_tokens:
-        _finetune(_finetuning(config, options), last, first)
+        _finetune(config, options, last, first)
         stages["finetuning"] = last.path
     data = config.data.build(batch_size=config.train.batch_size, valid_batch_size=config.train.valid_batch_size)
     models = {name: teacher if name == "before" else load(path) for name, path in stages.items()}
@@ -156,22 +152,18 @@ def _transfer(
         shutil.copytree(tokenizer, run.tokenizer, dirs_exist_ok=True)
 
 
-def _finetuning(config: "ExperimentConfig", options: argparse.Namespace) -> "ExperimentConfig":
-    """The config of stage 2: that of the run, for so many tokens."""
-    shape = config.data.abstract_batch(config.train.batch_size).tokens
-    steps = max(1, round(options.finetune_tokens / shape.size))
-    optimizer = dataclasses.replace(config.optimizer, learning_rate=options.finetune_learning_rate)
-    rank = options.finetune_lora_rank
-    train = dataclasses.replace(config.train, steps=steps, lora_rank=rank, lora_targets=TARGETS if rank else ())
-    return dataclasses.replace(config, optimizer=optimizer, train=train)
-
-
-def _finetune(config: "ExperimentConfig", run: RunDirectory, first: RunDirectory) -> None:
+def _finetune(config: "ExperimentConfig", options: argparse.Namespace, run: RunDirectory, first: RunDirectory) -> None:
     """Stage 2, by the trainer. Raises `Failure` where it fails, or is stopped before its end."""
     from jaxzoo.loading import load
     from jaxzoo.train.experiment import run_experiment
     from jaxzoo.train.origin import CheckpointPlace
 
+    shape = config.data.abstract_batch(config.train.batch_size).tokens
+    steps = max(1, round(options.finetune_tokens / shape.size))
+    optimizer = dataclasses.replace(config.optimizer, learning_rate=options.finetune_learning_rate)
+    rank = options.finetune_lora_rank
+    train = dataclasses.replace(config.train, steps=steps, lora_rank=rank, lora_targets=TARGETS if rank else ())
+    config = dataclasses.replace(config, optimizer=optimizer, train=train)
     resume = run.newest_checkpoint.exists()
     if resume:
         run.check_same(to_json(config))
@@ -186,22 +178,19 @@ def _beside(out: Path, end: str) -> Path:
     return out.with_name(f"{out.name}-{end}")
 
 
-_FIELDS = ("--data", "--optimizer", "--train")
-
-
 def _options() -> argparse.ArgumentParser:
     parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
     run_help = "directory of the run, or a local folder in the format of the Hugging Face hub; nothing is written there"
-    parser.add_argument("--run", metavar="RUN", required=True, help=run_help)
-    parser.add_argument("--out", metavar="RUN", required=True, help="directory of the new run")
+    add = parser.add_argument
+    add("--run", metavar="RUN", required=True, help=run_help)
+    add("--out", metavar="RUN", required=True, help="directory of the new run")
     mixer = "Taylor attention after a window, Hedgehog's learned softmax features, or Gated DeltaNet"
-    parser.add_argument("--mixer", choices=MIXERS, default="based", help=mixer)
-    keep = "layers that keep their attention"
-    parser.add_argument("--keep", metavar="LAYER", type=int, nargs="*", default=[], help=keep)
+    add("--mixer", choices=MIXERS, default="based", help=mixer)
+    add("--keep", metavar="LAYER", type=int, nargs="*", default=[], help="layers that keep their attention")
     window = "recent tokens that keep softmax attention; default: 64 for based, 0 for hedgehog"
-    parser.add_argument("--window", metavar="N", type=int, help=window)
+    add("--window", metavar="N", type=int, help=window)
     feature_dim = "columns of the learned map of queries and keys; default: 16 for based, a head's width for hedgehog"
-    parser.add_argument("--feature-dim", metavar="N", type=int, help=feature_dim)
+    add("--feature-dim", metavar="N", type=int, help=feature_dim)
     for flag, kind, default, text in (
         ("transfer.tokens", int, 20_000_000, "tokens of the transfer; 0: none"),
         ("transfer.learning-rate", float, 1e-3, "its learning rate"),
@@ -210,14 +199,12 @@ def _options() -> argparse.ArgumentParser:
         ("finetune.lora-rank", int, 0, f"rank of adapters of {', '.join(TARGETS)}; 0: all parameters learn"),
     ):
         name = flag.replace(".", "_").replace("-", "_")
-        parser.add_argument(
-            f"--{flag}", dest=name, metavar="N", type=kind, default=default, help=f"{text}; default: {default}"
-        )
+        add(f"--{flag}", dest=name, metavar="N", type=kind, default=default, help=f"{text}; default: {default}")
     checkpoint = "step of the run's checkpoint, or best; default: the newest"
-    parser.add_argument("--checkpoint", metavar="STEP", type=which_checkpoint, help=checkpoint)
-    parser.add_argument("--config", metavar="FILE", action="append", help="config file that defines classes of the run")
+    add("--checkpoint", metavar="STEP", type=which_checkpoint, help=checkpoint)
+    add("--config", metavar="FILE", action="append", help="config file that defines classes of the run")
     resume = "continue: a complete transfer is kept, an incomplete one begins again, finetuning continues"
-    parser.add_argument("--resume", action="store_true", help=resume)
+    add("--resume", action="store_true", help=resume)
     return parser
 
 

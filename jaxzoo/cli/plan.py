@@ -111,13 +111,14 @@ def _options(mixers: Sequence[str] = ()) -> argparse.ArgumentParser:
     )  # fmt: skip
     add_config_options(parser, mixers)
     topologies = "what to compile for: v5e:16x16, v6e:2x4, v5p:2x2x2 (chips of a slice), h100:8 (GPUs of a host)"
-    parser.add_argument("--topology", metavar="NAME", help=topologies)
+    add = parser.add_argument
+    add("--topology", metavar="NAME", help=topologies)
     searched = "try meshes and remat policies, the most promising first, and plan with the fastest that fits"
-    parser.add_argument("--search", action="store_true", help=searched)
+    add("--search", action="store_true", help=searched)
     most = "largest number of programs that --search compiles; default: 4"
-    parser.add_argument("--most-compiled", type=positive, default=4, metavar="N", help=most)
+    add("--most-compiled", type=positive, default=4, metavar="N", help=most)
     moved = "also print which source files move most of the memory traffic, by pass; default of N: 20"
-    parser.add_argument("--traffic", type=positive, nargs="?", const=20, metavar="N", help=moved)
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write the plan there as JSON")
-    parser.add_argument("--table", nargs="+", metavar="FILE", help="print saved plans side by side, and nothing else")
+    add("--traffic", type=positive, nargs="?", const=20, metavar="N", help=moved)
+    add("--save", type=Path, metavar="FILE", help="write the plan there as JSON")
+    add("--table", nargs="+", metavar="FILE", help="print saved plans side by side, and nothing else")
     return parser

@@ -41,7 +41,9 @@ def run(
     Returns:
       The exit status.
     """
-    _open_missing_streams()
+    for name in ("stdout", "stderr"):  # a closed one: the next opened file would get its descriptor, and all output
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 open to the end
     quieten()
     try:
         try:
@@ -115,28 +117,16 @@ def _outcome(error: BaseException, interrupted: str, out_of_memory: str) -> tupl
             return 2, f"error: {_one_line(error)}"
         case KeyboardInterrupt():
             return 130, interrupted
-    if _is_out_of_memory(error):
-        return 1, f"error: {out_of_memory}"
-    return None
+        case MemoryError():
+            return 1, f"error: {out_of_memory}"
+    of_device = getattr(sys.modules.get("jax.errors"), "JaxRuntimeError", ())  # (): JAX was never imported
+    told = any(words in str(error) for words in ("RESOURCE_EXHAUSTED", "Out of memory"))
+    return (1, f"error: {out_of_memory}") if isinstance(error, of_device) and told else None
 
 
 def _one_line(error: BaseException) -> str:
     line = " ".join(str(error).split())
     return line if len(line) <= 2 * HALF_LINE else f"{line[:HALF_LINE]} ... {line[-HALF_LINE:]}"
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Whether host or device has no memory left (no device has, if JAX was never imported)."""
-    kind = getattr(sys.modules.get("jax.errors"), "JaxRuntimeError", ())
-    told = any(words in str(error) for words in ("RESOURCE_EXHAUSTED", "Out of memory"))
-    return isinstance(error, MemoryError) or (isinstance(error, kind) and told)
-
-
-def _open_missing_streams() -> None:
-    """Opens closed standard streams on os.devnull: the next opened file would get their descriptor, and all output."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 open to the end
 
 
 def quieten() -> None:

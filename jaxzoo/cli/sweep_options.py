@@ -24,49 +24,30 @@ too. Several such commands, on one machine or on many that share a file system, 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Reads a command line. Raises `UsageError`."""
-    flags = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
+    parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
+    add = parser.add_argument
     experiment = "Python file with `experiment`; or a packaged one by name, such as zoology_figure2"
-    flags.add_argument("--experiment", metavar="FILE", type=partial(packaged.find, kind="experiments"), help=experiment)
-    flags.add_argument(
-        "--scale", metavar="NAME", default="laptop", help="its size: smoke, laptop, ...; default: laptop"
+    add("--experiment", metavar="FILE", type=partial(packaged.find, kind="experiments"), help=experiment)
+    add("--scale", metavar="NAME", default="laptop", help="its size: smoke, laptop, ...; default: laptop")
+    add("--out", metavar="DIR", help="directory of the sweep; default: sweeps/<file>-<scale>")
+    reuse = "copy the results of runs that this sweep has in common with these sweeps or kept reports"
+    add("--reuse", nargs="+", metavar="DIR", default=(), help=reuse)
+    add("--dry-run", action="store_true", help="print runs, programs, time and disk, and stop")
+    parallel = "how to train runs that share a program: vmapped, or one after the other; auto: vmap on GPU and TPU"
+    add("--parallel", choices=("auto", "vmap", "processes"), default="auto", help=parallel)
+    add("--workers", type=positive, metavar="N", help="processes; default: one per core, or per GPU")
+    cluster = "run workers as jobs of submitit: slurm, or local (processes of this machine)"
+    add("--cluster", metavar="NAME", help=cluster)
+    given = "options of submitit, such as partition=gpu gpus_per_node=1 timeout_min=600; Python values or words"
+    many = {"nargs": "+", "action": "extend", "default": []}
+    add("--cluster-options", metavar="NAME=VALUE", type=_option, help=given, **many)
+    add("--keep-checkpoints", action="store_true", help="keep the last checkpoint of every run")
+    report = (
+        "write one page about these sweeps as they were last reported, to --out; with --experiment FILE, first "
+        "write their figure, table and claims, finished or not"
     )
-    flags.add_argument("--out", metavar="DIR", help="directory of the sweep; default: sweeps/<file>-<scale>")
-    flags.add_argument(
-        "--reuse",
-        nargs="+",
-        metavar="DIR",
-        default=(),
-        help="copy the results of runs that this sweep has in common with these sweeps or kept reports",
-    )
-    flags.add_argument("--dry-run", action="store_true", help="print runs, programs, time and disk, and stop")
-    flags.add_argument(
-        "--parallel",
-        choices=("auto", "vmap", "processes"),
-        default="auto",
-        help="how to train runs that share a program: vmapped, or one after the other; auto: vmap on GPU and TPU",
-    )
-    flags.add_argument("--workers", type=positive, metavar="N", help="processes; default: one per core, or per GPU")
-    flags.add_argument(
-        "--cluster", metavar="NAME", help="run workers as jobs of submitit: slurm, or local (processes of this machine)"
-    )
-    flags.add_argument(
-        "--cluster-options",
-        metavar="NAME=VALUE",
-        nargs="+",
-        type=_option,
-        action="extend",
-        default=[],
-        help="options of submitit, such as partition=gpu gpus_per_node=1 timeout_min=600; Python values or words",
-    )
-    flags.add_argument("--keep-checkpoints", action="store_true", help="keep the last checkpoint of every run")
-    flags.add_argument(
-        "--report",
-        nargs="+",
-        metavar="DIR",
-        help="write one page about these sweeps as they were last reported, to --out; with --experiment FILE, first "
-        "write their figure, table and claims, finished or not",
-    )
-    options = flags.parse_args(argv)
+    add("--report", nargs="+", metavar="DIR", help=report)
+    options = parser.parse_args(argv)
     if options.cluster is None and options.cluster_options:
         raise UsageError("--cluster-options needs --cluster NAME, such as --cluster slurm")
     if options.cluster is not None and options.workers is None:
@@ -78,7 +59,7 @@ def _option(text: str) -> tuple[str, Any]:
     """`gpus_per_node=1` is a number, `partition=gpu` a word, `setup=["module load cuda"]` a list."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise argparse.ArgumentTypeError(f"{text!r} must be NAME=VALUE, such as timeout_min=600")
+        raise UsageError(f"{text!r} must be NAME=VALUE, such as timeout_min=600")
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):

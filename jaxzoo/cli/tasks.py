@@ -19,8 +19,6 @@ DESCRIPTION = """Prints examples of a task: positions, tokens and targets, where
 asked. Each task has flags of its own: add --task NAME to this --help to see them."""
 
 _COLUMNS = 16
-
-
 OWN = ("--task", "--show", "--seed", "--split")
 """Options that all tasks share."""
 
@@ -53,7 +51,10 @@ def parse_command(argv: Sequence[str]) -> "tuple[argparse.Namespace, TaskConfig]
     options.task = options.task or "mqar"
     demo = _demo(options.task)
     if options.task in DEMOS:
-        _refuse_others(options.task, flags)
+        others = {flag for each in DEMOS.values() for flag in each.flags}.difference(demo.flags)
+        for word in flags:
+            if (name := word.split("=")[0].replace("_", "-")) in others:
+                raise UsageError(f"task {options.task} has no option {name}; it has {', '.join(demo.flags)}")
     if options.help:
         print(_options().format_help())
         flags = [*flags, "--help"]
@@ -71,15 +72,6 @@ def _demo(task: str) -> Demo:
     return Demo((found.__doc__ or found.__name__).strip().splitlines()[0], found, {})
 
 
-def _refuse_others(task: str, flags: Sequence[str]) -> None:
-    """Raises `UsageError` for a flag that is another task's."""
-    own = DEMOS[task].flags
-    others = {flag for demo in DEMOS.values() for flag in demo.flags}.difference(own)
-    for word in flags:
-        if (name := word.split("=")[0].replace("_", "-")) in others:
-            raise UsageError(f"task {task} has no option {name}; it has {', '.join(own)}")
-
-
 def _options(*, tasks: bool = False) -> argparse.ArgumentParser:
     """Parser of the options that all tasks share; with a list of the tasks where asked to."""
     width = max(map(len, DEMOS))
@@ -92,12 +84,13 @@ def _options(*, tasks: bool = False) -> argparse.ArgumentParser:
         add_help=False,
         allow_abbrev=False,
     )
-    parser.add_argument("-h", "--help", action="store_true", help="show this help")
-    parser.add_argument("--task", type=normal_name, metavar="NAME", help="which task, or FILE.py:NAME; default: mqar")
-    parser.add_argument("--show", type=positive, default=3, metavar="N", help="how many examples to print; default: 3")
-    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of the examples; default: 0")
+    add = parser.add_argument
+    add("-h", "--help", action="store_true", help="show this help")
+    add("--task", type=normal_name, metavar="NAME", help="which task, or FILE.py:NAME; default: mqar")
+    add("--show", type=positive, default=3, metavar="N", help="how many examples to print; default: 3")
+    add("--seed", type=seed, default=0, metavar="N", help="seed of the examples; default: 0")
     split = "train or test, two disjoint sets of examples; default: train"
-    parser.add_argument("--split", choices=("train", "test"), default="train", metavar="NAME", help=split)
+    add("--split", choices=("train", "test"), default="train", metavar="NAME", help=split)
     return parser
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -62,7 +62,17 @@ def _make(command: RecordsCommand) -> None:
         write_rows(out, examples)
     else:
         _write_directory(out, records, examples, manifest)
-    print(_summary(manifest, examples))
+    for source, count in manifest["records"].items():
+        print(
+            f"{source}: {count['train']:,} records for training, {count['valid']:,} for evaluation, which ask "
+            f"{count['examples']:,} questions"
+        )
+    length = statistics.median(len(example["text"].encode()) for example in examples)
+    rare = f"values of more than {MAX_SHARE:.0%} of the records are not asked for"
+    print(f"a question has {length:.0f} bytes (median); {rare}")
+    most_frequent, random_field = (f"{manifest['baselines'][name]:.2%}" for name in ("most_frequent", "random_field"))
+    guessed = f"{most_frequent} by the most frequent value of the key, {random_field} by any field of the document"
+    print(f"right without reading: {guessed}")
     say(f"written to {command.out}")
 
 
@@ -86,26 +96,21 @@ def _write_directory(
     shutil.rmtree(unfinished, ignore_errors=True)
     for split in ("train", "valid"):
         (unfinished / split).mkdir(parents=True)
-        rows = records.training_documents(held_out=split == "valid")
-        _write_by_source(unfinished / split, rows, ProgressLines(f"{split} documents"))
+        rows, progress = records.training_documents(held_out=split == "valid"), ProgressLines(f"{split} documents")
+        with contextlib.ExitStack() as stack:
+            files: dict[str, TextIO] = {}  # by source, as soon as it has a row
+            for n, row in enumerate(rows, 1):
+                source = row["meta"]["pile_set_name"]
+                if source not in files:
+                    place = unfinished / split / FILES[source]
+                    files[source] = stack.enter_context(place.open("w", encoding="utf-8", newline="\n"))
+                files[source].write(json.dumps(row, ensure_ascii=False) + "\n")
+                progress("written", n)
     write_rows(unfinished / "records.jsonl", examples)
     (unfinished / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     if out.exists():
         shutil.rmtree(out)
     os.replace(unfinished, out)
-
-
-def _write_by_source(folder: Path, rows: Iterable[Mapping[str, Any]], progress: ProgressLines) -> None:
-    """Writes a file for each source that has a row."""
-    with contextlib.ExitStack() as stack:
-        files: dict[str, TextIO] = {}
-        for n, row in enumerate(rows, 1):
-            source = row["meta"]["pile_set_name"]
-            if source not in files:
-                place = folder / FILES[source]
-                files[source] = stack.enter_context(place.open("w", encoding="utf-8", newline="\n"))
-            files[source].write(json.dumps(row, ensure_ascii=False) + "\n")
-            progress("written", n)
 
 
 def _manifest(records: RecordSet, examples: Sequence[Mapping[str, str]], config: RecordsConfig) -> dict[str, Any]:
@@ -124,25 +129,6 @@ def _manifest(records: RecordSet, examples: Sequence[Mapping[str, str]], config:
         "keys": dict(collections.Counter(example["key"] for example in examples).most_common()),
         "baselines": records.baselines(examples),
     }
-
-
-def _summary(manifest: Mapping[str, Any], examples: Sequence[Mapping[str, str]]) -> str:
-    lines = [
-        f"{source}: {count['train']:,} records for training, {count['valid']:,} for evaluation, which ask "
-        f"{count['examples']:,} questions"
-        for source, count in manifest["records"].items()
-    ]
-    length = statistics.median(len(example["text"].encode()) for example in examples)
-    baselines = manifest["baselines"]
-    return "\n".join(
-        [
-            *lines,
-            f"a question has {length:.0f} bytes (median); values of more than {MAX_SHARE:.0%} of the records are not "
-            "asked for",
-            f"right without reading: {baselines['most_frequent']:.2%} by the most frequent value of the key, "
-            f"{baselines['random_field']:.2%} by any field of the document",
-        ]
-    )
 
 
 main: Main = make_main(RecordsCommand, _make)

@@ -35,41 +35,39 @@ def _train(argv: Sequence[str]) -> None:
 
         print(describe(options.config.model, options.config.model.max_length))
         return
+    directory = RunDirectory(options.run_dir.absolute())
     with _part_of_run(options):
-        _train_in(RunDirectory(options.run_dir.absolute()), options)
+        from jaxzoo.distributed.agreement import together
 
+        with together(OSError, ValueError):
+            directory.check(resume=options.resume, overwrite=options.overwrite)
+            if options.resume:
+                directory.check_same(to_json(options.config))
+        use_compilation_cache()
 
-def _train_in(directory: RunDirectory, options: argparse.Namespace) -> None:
-    from jaxzoo.distributed.agreement import together
+        import jax
 
-    with together(OSError, ValueError):
-        directory.check(resume=options.resume, overwrite=options.overwrite)
-        if options.resume:
-            directory.check_same(to_json(options.config))
-    use_compilation_cache()
+        from jaxzoo.train.experiment import run_experiment
+        from jaxzoo.train.host_memory import keep_freed_memory, share_one_arena
+        from jaxzoo.train.origin import CheckpointPlace
 
-    import jax
-
-    from jaxzoo.train.experiment import run_experiment
-    from jaxzoo.train.host_memory import keep_freed_memory, share_one_arena
-    from jaxzoo.train.origin import CheckpointPlace
-
-    init_from = CheckpointPlace.parse(options.init_from) if options.init_from else None
-    if init_from and init_from.path.absolute() == directory.path:
-        raise UsageError(f"--init-from {options.init_from} is the run that would be replaced; choose another --run-dir")
-    share_one_arena()  # before JAX starts its devices, and their threads
-    if jax.devices()[0].platform == "cpu":
-        keep_freed_memory()
-    run_experiment(
-        options.config,
-        directory,
-        name=str(options.config_file),
-        resume=options.resume,
-        overwrite=options.overwrite,
-        init_from=init_from,
-        allow_oversize=options.allow_oversize,
-        profile=options.profile,
-    )
+        origin = CheckpointPlace.parse(options.init_from) if options.init_from else None
+        if origin and origin.path.absolute() == directory.path:
+            rule = "is the run that would be replaced; choose another --run-dir"
+            raise UsageError(f"--init-from {options.init_from} {rule}")
+        share_one_arena()  # before JAX starts its devices, and their threads
+        if jax.devices()[0].platform == "cpu":
+            keep_freed_memory()
+        run_experiment(
+            options.config,
+            directory,
+            name=str(options.config_file),
+            resume=options.resume,
+            overwrite=options.overwrite,
+            init_from=origin,
+            allow_oversize=options.allow_oversize,
+            profile=options.profile,
+        )
 
 
 def parse_command(argv: Sequence[str]) -> argparse.Namespace:
@@ -100,29 +98,24 @@ def _options(mixers: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The options besides the config's fields; the help tells the names of the mixers."""
     parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, add_help=False, allow_abbrev=False)
     add_config_options(parser, mixers)
-    parser.add_argument(
-        "--run-dir", metavar="DIR", help="directory of the run; default: runs/<config or its name>[-<mixer>]"
-    )
-    parser.add_argument("--resume", action="store_true", help="continue the run in the directory, bit for bit")
-    parser.add_argument("--overwrite", action="store_true", help="replace the run in the directory")
-    init_from = (
-        "begin a new run with only the parameters of that checkpoint (STEP may be best), or of a .safetensors file"
-    )
-    parser.add_argument("--init-from", metavar="RUN[:STEP]", help=init_from)
-    oversize = "try a model that exceeds the memory of the devices"
-    parser.add_argument("--allow-oversize", action="store_true", help=oversize)
+    add = parser.add_argument
+    add("--run-dir", metavar="DIR", help="directory of the run; default: runs/<config or its name>[-<mixer>]")
+    add("--resume", action="store_true", help="continue the run in the directory, bit for bit")
+    add("--overwrite", action="store_true", help="replace the run in the directory")
+    begin = "begin a new run with only the parameters of that checkpoint (STEP may be best), or of a .safetensors file"
+    add("--init-from", metavar="RUN[:STEP]", help=begin)
+    add("--allow-oversize", action="store_true", help="try a model that exceeds the memory of the devices")
     profile = "trace the steps from START to STOP (exclusive), such as 10:13, for https://ui.perfetto.dev"
-    parser.add_argument("--profile", metavar="START:STOP", help=profile)
-    parser.add_argument("--print-model", action="store_true", help="describe the model and stop")
-    group = parser.add_argument_group("several processes, each started with the same command")
-    group.add_argument(
-        "--distributed", action="store_true", help="take all of this from Slurm, Open MPI, Kubernetes or a Cloud TPU"
-    )
-    group.add_argument("--coordinator", metavar="HOST:PORT", help="host of process 0, and a free port there")
-    group.add_argument("--processes", metavar="N", type=positive, help="number of processes")
-    group.add_argument("--process", metavar="I", type=int, help="number of this process, from 0")
+    add("--profile", metavar="START:STOP", help=profile)
+    add("--print-model", action="store_true", help="describe the model and stop")
+
+    add = parser.add_argument_group("several processes, each started with the same command").add_argument
+    add("--distributed", action="store_true", help="take all of this from Slurm, Open MPI, Kubernetes or a Cloud TPU")
+    add("--coordinator", metavar="HOST:PORT", help="host of process 0, and a free port there")
+    add("--processes", metavar="N", type=positive, help="number of processes")
+    add("--process", metavar="I", type=int, help="number of this process, from 0")
     wait = "how long to wait until all processes have come; default: %(default)s"
-    group.add_argument("--wait", metavar="SECONDS", type=positive, default=300, help=wait)
+    add("--wait", metavar="SECONDS", type=positive, default=300, help=wait)
     return parser
 
 

@@ -259,8 +259,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="another task's flag accepted",
         path="jaxzoo/cli/tasks.py",
-        old='        if (name := word.split("=")[0].replace("_", "-")) in others:',
-        new='        if (name := word.split("=")[0].replace("_", "-")) not in others:',
+        old='            if (name := word.split("=")[0].replace("_", "-")) in others:',
+        new='            if (name := word.split("=")[0].replace("_", "-")) not in others:',
         tests=("tests/cli/test_tasks.py",),
     ),
     Mutant(
