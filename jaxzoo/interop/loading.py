@@ -16,14 +16,21 @@ from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.tokenizer_files import PAIRS, load_tokenizer
 from jaxzoo.interop.families import FAMILIES
 from jaxzoo.interop.fields import read_config
-from jaxzoo.interop.folder import read_tensors
 from jaxzoo.interop.mapping import Account, Family, Slot, account, slots
+from jaxzoo.interop.safetensors_file import read_safetensors
+from jaxzoo.interop.torch_pickle import read_torch_file
 from jaxzoo.json_files import read_json
 from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint, names_of
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.screen import warn
 from jaxzoo.sharding import named_sharding
+
+READERS: Mapping[str, Callable[[Path], dict[str, np.ndarray]]] = {
+    "model.safetensors": read_safetensors,
+    "pytorch_model.bin": read_torch_file,
+}
+"""Files in the order in which they are looked for, each also as several with an index (`<name>.index.json`)."""
 
 
 class Imported(NamedTuple):
@@ -117,13 +124,57 @@ def open_folder(directory: Path, *, ignore_fields: Collection[str] = (), dtype: 
     return Opened(family, config, blueprint, places, tensors, found)
 
 
+def read_tensors(directory: Path) -> dict[str, np.ndarray]:
+    """All tensors of a folder by name, as read-only views of its mapped files.
+
+    Raises:
+      ValueError: there are none, a file is missing or damaged, or an index disagrees with its files.
+      OSError: a file cannot be read.
+    """
+    for name, read in READERS.items():
+        if (directory / name).is_file():
+            return read(directory / name)
+        index = directory / f"{name}.index.json"
+        if index.is_file():
+            return _read_several(index, read)
+    released = sorted(directory.glob("*.pth"))
+    if len(released) > 1:
+        raise ValueError(f"{directory} holds {len(released)} models, such as {released[0].name}; keep one .pth file")
+    if released:
+        return read_torch_file(released[0])
+    raise ValueError(
+        f"{directory} holds no tensors: {', '.join(READERS)}, an index of several, or one .pth file must be there"
+    )
+
+
+def _read_several(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    places = read_json(index, dict).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
+        raise ValueError(f"{index} has no weight_map, an object of files by the names of tensors")
+    tensors: dict[str, np.ndarray] = {}
+    for name in sorted(set(places.values())):
+        file = index.parent / name
+        if Path(name).name != name:
+            raise ValueError(f"{index}: {name!r} must be the name of a file next to it")
+        if not file.is_file():
+            raise ValueError(f"{index} names {name}, which is missing; fetch it")
+        found = read(file)
+        both = found.keys() & tensors.keys()
+        if both:
+            raise ValueError(f"{file}: {min(both)} is in another file, too")
+        tensors |= found
+    lacking = places.keys() - tensors.keys()
+    if lacking:
+        raise ValueError(f"{index} names {min(lacking)}, which none of its files holds")
+    return tensors
+
+
 def read_variables(opened: Opened, *, mesh: Mesh | None = None, dtype: Any = None, device: Any = None) -> Variables:
     """The numbers of a folder, tensor by tensor.
 
     Args:
       opened: the folder.
-      mesh: see `load`.
-      dtype: that of matrices.
+      mesh, dtype: see `load`.
       device: where all lies without a mesh; None: the first.
     """
     shapes, traits = names_of(opened.blueprint.shapes.params), names_of(opened.blueprint.traits.params)

@@ -158,14 +158,9 @@ def slots(config: LanguageModelConfig, blueprint: Blueprint) -> dict[str, Slot]:
 def account(
     family: Family, moves: tuple[Move, ...], tensors: Mapping[str, np.ndarray], slots: Mapping[str, Slot], where: str
 ) -> Account:
-    """Accounts for every tensor and every variable.
+    """Accounts for every tensor of a folder, by the moves of its model, and for every variable of the model.
 
-    Args:
-      family: the folder's.
-      moves: those of its model.
-      tensors: those of the folder, their common prefix left out.
-      slots: the variables of the model.
-      where: what errors call the folder.
+    Names of tensors lack their common prefix; `where` is what errors call the folder.
 
     Raises:
       ValueError: a tensor is unknown, missing or of another shape; the message names the first, and how many more.
@@ -177,9 +172,8 @@ def account(
             if name not in tensors:
                 problems.append(f"tensor {name} of shape {list(shape)} is missing")
             elif tensors[name].shape != shape:
-                problems.append(
-                    f"tensor {name} has shape {list(tensors[name].shape)}, and {list(shape)} by config.json"
-                )
+                found = list(tensors[name].shape)
+                problems.append(f"tensor {name} has shape {found}, and {list(shape)} by config.json")
     left_out = []
     for name in tensors.keys() - known:
         if any(re.fullmatch(pattern, name) for pattern in family.left_out) or _is_tied_copy(family, name, tensors):

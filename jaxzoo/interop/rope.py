@@ -25,10 +25,8 @@ def read_rope(
     Args:
       fields: those of config.json.
       max_length: its `max_position_embeddings`.
-      theta: base where no field has it.
-      fraction: rotated share of a head where no field has it.
-      older_theta: name of the base in older folders.
-      older_fraction: name of the share in older folders.
+      theta, fraction: base, and rotated share of a head, where no field has them.
+      older_theta, older_fraction: names of the two in older folders.
 
     Raises:
       ValueError: a kind of scaling that is not computed, or a field of another type.

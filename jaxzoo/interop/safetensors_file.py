@@ -56,12 +56,7 @@ def read_safetensors(file: Path) -> dict[str, np.ndarray]:
 def write_safetensors(
     file: Path, tensors: Iterable[tuple[str, tuple[int, ...], Callable[[], np.ndarray]]], dtype: Any
 ) -> None:
-    """Writes a file, whole or not at all, one tensor after the other.
-
-    Args:
-      file: its place.
-      tensors: name, shape, and what makes the array.
-      dtype: of all tensors.
+    """Writes tensors of one dtype (name, shape, and what makes the array) one by one; the file is whole, or not there.
 
     Raises:
       OSError: it cannot be written.
@@ -93,9 +88,8 @@ def _view(file: Path, name: str, entry: Any, content: np.ndarray) -> np.ndarray:
     if dtype is None:
         raise ValueError(f"{file}: {name} has dtype {kind!r}; {', '.join(DTYPES)} are read")
     if not sizes or begin > end or end - begin != math.prod(shape) * dtype.itemsize:
-        raise ValueError(
-            f"{file}: {name} of shape {list(shape)} cannot fill bytes {begin} to {end}: the file is damaged"
-        )
+        place = f"of shape {list(shape)} cannot fill bytes {begin} to {end}"
+        raise ValueError(f"{file}: {name} {place}: the file is damaged")
     if end > content.size:
         raise ValueError(f"{file} is cut off: {name} ends at byte {end:,} of its numbers, and it has {content.size:,}")
     return content[begin:end].view(dtype).reshape(shape)

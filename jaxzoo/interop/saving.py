@@ -1,7 +1,8 @@
 """`save`: a model of ours as a folder that other libraries load."""
 
+import functools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
 from jaxzoo.interop.families import FAMILIES
-from jaxzoo.interop.mapping import Account, Family, Move, Slot, slots, their_shapes
+from jaxzoo.interop.mapping import Account, Family, Move, slots, their_shapes
 from jaxzoo.interop.safetensors_file import write_safetensors
 from jaxzoo.models.blueprint import Variables, make_blueprint, names_of, split_variables
 from jaxzoo.models.config import LanguageModelConfig
@@ -65,7 +66,14 @@ def save(
         array = arrays[slot.path]
         return np.asarray(jax.device_get(array if slot.repeat is None else array[slot.repeat]))
 
-    tensors = [entry for move in moves for entry in _entries(move, places, ours)]
+    def theirs(move: Move, index: int) -> np.ndarray:
+        return move.transform.write(*map(ours, move.ours))[index]
+
+    tensors = [
+        (name, shape, functools.partial(theirs, move, index))
+        for move in moves
+        for index, (name, shape) in enumerate(their_shapes(move, places).items())
+    ]
     place.mkdir(parents=True, exist_ok=True)
     _write_files(place, tensors, dtype, largest_file)
     if tokenizer is not None:
@@ -96,15 +104,6 @@ def describe(config: LanguageModelConfig, family: str | None = None) -> tuple[Fa
 
 Entry = tuple[str, tuple[int, ...], Callable[[], np.ndarray]]
 """Name, shape and maker of a tensor."""
-
-
-def _entries(move: Move, places: Mapping[str, Slot], ours: Callable[[str], np.ndarray]) -> Iterator[Entry]:
-    for index, (name, shape) in enumerate(their_shapes(move, places).items()):
-
-        def make(index: int = index) -> np.ndarray:
-            return move.transform.write(*map(ours, move.ours))[index]
-
-        yield name, shape, make
 
 
 def _write_files(place: Path, tensors: list[Entry], dtype: Any, largest: int) -> None:

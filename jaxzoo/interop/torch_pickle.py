@@ -108,8 +108,10 @@ def _view(
     dtype = np.dtype(storage.dtype)
     if info is None:
         raise ValueError(f"{file}: {name} needs the record data/{storage.key}, which is missing")
-    begin = _begin(info, content)
-    if begin is None or info.file_size < storage.size * dtype.itemsize or begin + info.file_size > content.size:
+    header = bytes(content[info.header_offset : info.header_offset + 30])  # a name and an extra field follow it
+    begin = info.header_offset + 30 + sum(int.from_bytes(header[i : i + 2], "little") for i in (26, 28))
+    is_header = len(header) == 30 and header[:4] == b"PK\x03\x04"
+    if not is_header or info.file_size < storage.size * dtype.itemsize or begin + info.file_size > content.size:
         raise ValueError(f"{file}: {name} needs {storage.size:,} numbers; its record is shorter: the file is damaged")
     last = tensor.offset + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.strides, strict=True))
     if 0 not in tensor.shape and last >= storage.size:
@@ -119,15 +121,6 @@ def _view(
     if 0 in tensor.shape:
         return np.zeros(tensor.shape, dtype)
     return np.lib.stride_tricks.as_strided(flat, tensor.shape, strides, writeable=False)
-
-
-def _begin(info: zipfile.ZipInfo, content: np.ndarray) -> int | None:
-    """Where the bytes of a record begin: after its local header, name and extra field."""
-    header = bytes(content[info.header_offset : info.header_offset + 30])
-    if len(header) < 30 or header[:4] != b"PK\x03\x04":
-        return None
-    lengths = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-    return info.header_offset + 30 + lengths
 
 
 class _RefusedError(ValueError):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from jaxzoo.array_typing import Int
-from jaxzoo.plan.hlo import Computation, Hlo, Instruction
+from jaxzoo.plan.hlo import Hlo, Instruction
 
 _WIRE = {
     "all-gather": lambda n: n - 1,
@@ -51,15 +51,19 @@ class Traffic:
 def read_traffic(hlo: Hlo, mesh: Mapping[str, int]) -> list[Traffic]:
     """The collectives of a program, those that send most first.
 
-    Args:
-      hlo: the program of one device.
-      mesh: sizes of the axes by name, in the order in which the program numbers its devices: the last axis fastest.
+    `hlo` is the program of one device. `mesh` has the sizes of the axes by name, in the order in which the program
+    numbers its devices: the last axis fastest.
     """
     totals: dict[tuple[str, tuple[str, ...]], list[float]] = {}
-    started = _started(hlo)
+    begun: dict[str | None, set[int]] = {}  # where a channel begins, of collectives that a TPU spreads over fusions
+    for computation in hlo.computations.values():
+        if any('"AsyncCollectiveStart"' in each.attributes for each in computation.values()):
+            for instruction in computation.values():
+                if instruction.opcode in _WIRE:
+                    begun.setdefault(_channel(instruction), set()).add(id(computation))
     for computation, instruction, times in hlo:
-        kind = instruction.opcode.removesuffix("-start")
-        if kind not in _WIRE or _goes_on(computation, instruction, started):
+        kind, places = instruction.opcode.removesuffix("-start"), begun.get(_channel(instruction))
+        if kind not in _WIRE or (places is not None and id(computation) not in places):
             continue
         groups = device_groups(instruction.attributes, math.prod(mesh.values()))
         axes = axes_of(groups, mesh)
@@ -125,22 +129,6 @@ def _iota(shape: str, reshape: str, transpose: str | None) -> Int[np.ndarray, "g
 
 def _numbers(text: str) -> Sequence[int]:
     return [int(n) for n in text.split(",")]
-
-
-def _started(hlo: Hlo) -> dict[str | None, set[int]]:
-    """Computation in which each channel begins, of collectives that a TPU spreads over several fusions."""
-    begun: dict[str | None, set[int]] = {}
-    for computation in hlo.computations.values():
-        if any('"AsyncCollectiveStart"' in each.attributes for each in computation.values()):
-            for instruction in computation.values():
-                if instruction.opcode in _WIRE:
-                    begun.setdefault(_channel(instruction), set()).add(id(computation))
-    return begun
-
-
-def _goes_on(computation: Computation, instruction: Instruction, started: Mapping[str | None, set[int]]) -> bool:
-    places = started.get(_channel(instruction))
-    return places is not None and id(computation) not in places
 
 
 def _channel(instruction: Instruction) -> str | None:

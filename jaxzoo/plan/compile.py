@@ -49,11 +49,7 @@ def make_plan(
 ) -> Plan:
     """Compiles the train step of an experiment for a topology and reads off what it takes.
 
-    Args:
-      config: the experiment; its data need not be there.
-      topology: what to compile for.
-      name: of the experiment.
-      say: gets a line before each part of the work.
+    The data of the experiment need not be there. `say` gets a line before each part of the work.
 
     Raises:
       ValueError: sizes that do not fit together.
@@ -76,9 +72,8 @@ def make_plan(
         try:
             lowered = program.train_step.lower(program.abstract_state, batch, topology.platform)
             expected = expected_seconds(topology.platform, program.blueprint.n_params, config.model.remat)
-            say(
-                f"compiling it for {mesh.size} x {topology.devices[0].device_kind}, about {expected:.0f} s on two cores"
-            )
+            devices = f"{mesh.size} x {topology.devices[0].device_kind}"
+            say(f"compiling it for {devices}, about {expected:.0f} s on two cores")
             compiled = lowered.compile()
         except Exception as error:
             refused = _refused(plan, error, time.perf_counter() - start)
@@ -150,6 +145,7 @@ def _read(plan: Plan, compiled: Any, seconds: float) -> Plan:
     # The peak is that of live bytes, on a CPU without temporaries; jax 0.10 does not tell the total.
     held = said.argument_size_in_bytes + said.output_size_in_bytes - said.alias_size_in_bytes + said.temp_size_in_bytes
     total = getattr(said, "total_allocation_bytes", held)
+    kernels = ((cudnn.NAME if x.name == cudnn.NAME else x.implementation, x.calls) for x in read_program(text, {}))
     return dataclasses.replace(
         plan,
         memory=dataclasses.replace(plan.memory, peak=max(said.peak_memory_in_bytes, total)),
@@ -157,15 +153,9 @@ def _read(plan: Plan, compiled: Any, seconds: float) -> Plan:
         sources=tuple(read_sources(text, hlo)),
         traffic=tuple(read_traffic(hlo, plan.mesh)),
         open_loops=hlo.open_loops,
-        kernels=_kernels(text),
+        kernels=dict(collections.Counter(name for name, calls in kernels for _ in calls)),
         compile_seconds=seconds,
     )
-
-
-def _kernels(text: str) -> dict[str, int]:
-    """Calls of kernels by implementation."""
-    names = ((cudnn.NAME if x.name == cudnn.NAME else x.implementation, x.calls) for x in read_program(text, {}))
-    return dict(collections.Counter(name for name, calls in names for _ in calls))
 
 
 def _refused(plan: Plan, error: Exception, seconds: float) -> Plan | None:

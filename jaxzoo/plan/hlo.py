@@ -108,10 +108,15 @@ class Hlo:
             name, times = waiting.pop()
             self.times[name] += times
             for instruction in self.computations[name].values():
-                for called, n in self._calls(instruction):
-                    waiting.append((called, n * times))
-                    if name in self.inner or instruction.opcode not in _CONTROL:
-                        self.inner.add(called)
+                if instruction.opcode.endswith(("-done", "-update")):
+                    continue  # the end of an asynchronous operation names the computation that its start has run
+                trips = self._trips(instruction) if instruction.opcode == "while" else 1
+                self.open_loops += trips is None
+                for called in instruction.called:
+                    if called in self.computations:
+                        waiting.append((called, (trips or 1) * times))
+                        if name in self.inner or instruction.opcode not in _CONTROL:
+                            self.inner.add(called)
 
     def __iter__(self) -> Iterator[tuple[Computation, Instruction, int]]:
         """Every instruction that runs, the computation that it stands in, and how often it runs."""
@@ -125,21 +130,6 @@ class Hlo:
         for name in names:
             for instruction in self.computations[name].values():
                 yield self.computations[name], instruction, self.times[name]
-
-    def _calls(self, instruction: Instruction) -> Iterator[tuple[str, int]]:
-        """Computations that an instruction runs, and how often each time.
-
-        The end of an asynchronous operation names the computation that its start has run.
-        """
-        if instruction.opcode.endswith(("-done", "-update")):
-            return
-        trips: int | None = 1
-        if instruction.opcode == "while":
-            trips = self._trips(instruction)
-            self.open_loops += trips is None
-        for name in instruction.called:
-            if name in self.computations:
-                yield name, trips or 1
 
     def _trips(self, loop: Instruction) -> int | None:
         """Trip count of a loop: what the compiler says, or the bound that its condition compares the counter with.

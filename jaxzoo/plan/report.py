@@ -31,7 +31,11 @@ PREALLOCATED = 0.75
 
 def describe(plan: Plan) -> str:
     """All that a plan says, and what to change."""
-    return "\n".join(["", *_head(plan), "", *_memory(plan), "", *_work(plan), "", *_verdict(plan)])
+    lines = ["", *_head(plan), "", *_memory(plan), "", *_work(plan), "", verdict(plan)]
+    found = advice(plan)
+    if found:
+        lines.append("to make it fit:" if not plan.fits else "to make it faster:")
+    return "\n".join([*lines, *(f"  {line}" for line in found)])
 
 
 def verdict(plan: Plan) -> str:
@@ -44,7 +48,16 @@ def verdict(plan: Plan) -> str:
 
 def table(plans: Sequence[Plan]) -> str:
     """Plans side by side, as Markdown."""
-    rows = [COLUMNS, tuple("-" * 3 for _ in COLUMNS), *map(_row, plans)]
+    rows: list[tuple[str, ...]] = [COLUMNS, ("---",) * len(COLUMNS)]
+    for plan in plans:
+        name, device = f"{plan.name}, {plan.batch_size} x {plan.length}", f"{plan.n_devices} x {plan.device}"
+        row = (name, device, mesh_words(plan), saving_words(plan))
+        memory, times = f"{size(plan.memory.peak)} / {size(plan.memory.capacity)}", plan.times
+        if not plan.fits:
+            rows.append((*row, f"**{memory}**", "does not fit", *("",) * 5))
+            continue
+        speed = (duration(times.bound), times.bottleneck, f"{plan.tokens / times.bound:,.0f}", f"{plan.mfu:.0%}")
+        rows.append((*row, memory, *speed, f"{plan.hours:,.3g}", f"{plan.hours * plan.n_devices:,.4g}"))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -60,26 +73,6 @@ def saving_words(plan: Plan) -> str:
     parts += [f"{plan.accumulate} parts"] if plan.accumulate > 1 else []
     parts += ["layers not scanned"] if not plan.scan_layers else []
     return ", ".join(parts) or "nothing"
-
-
-def _row(plan: Plan) -> tuple[str, ...]:
-    name = f"{plan.name}, {plan.batch_size} x {plan.length}"
-    device = f"{plan.n_devices} x {plan.device}"
-    memory = f"{size(plan.memory.peak)} / {size(plan.memory.capacity)}"
-    row = (name, device, mesh_words(plan), saving_words(plan))
-    if not plan.fits:
-        return (*row, f"**{memory}**", "does not fit", *("",) * 5)
-    times = plan.times
-    return (
-        *row,
-        memory,
-        duration(times.bound),
-        times.bottleneck,
-        f"{plan.tokens / times.bound:,.0f}",
-        f"{plan.mfu:.0%}",
-        f"{plan.hours:,.3g}",
-        f"{plan.hours * plan.n_devices:,.4g}",
-    )
 
 
 def _head(plan: Plan) -> Iterator[str]:
@@ -142,15 +135,6 @@ def _work(plan: Plan) -> Iterator[str]:
         f"{plan.tokens / times.bound:,.0f} tokens/s, MFU {plan.mfu:.0%} at most"
     )
     yield f"the run at best: {plan.hours:,.3g} hours, {plan.hours * n:,.4g} device-hours"
-
-
-def _verdict(plan: Plan) -> Iterator[str]:
-    yield verdict(plan)
-    found = advice(plan)
-    if found:
-        yield "to make it fit:" if not plan.fits else "to make it faster:"
-    for line in found:
-        yield f"  {line}"
 
 
 def advice(plan: Plan) -> list[str]:

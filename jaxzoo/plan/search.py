@@ -37,14 +37,9 @@ class Proposal(NamedTuple):
 def search(config: ExperimentConfig, topology: Topology, *, name: str, most: int, say: Callable[[str], None]) -> Plan:
     """The plan with the shortest bound of a step among those that fit; without one that fits, the smallest.
 
-    How much more than certain a compiled program needs is taken as what others of its policy need more.
-
-    Args:
-      config: the experiment; its mesh, but for the sequence axis, and its remat policy are left aside.
-      topology: what to compile for.
-      name: of the experiment.
-      most: programs to compile.
-      say: gets a line for each part of the work, and the ranking.
+    The config's mesh, but for the sequence axis, and its remat policy are left aside. Of all candidates, `most` are
+    compiled; how much more than certain such a program needs is taken as what others of its policy need more. `say`
+    gets a line for each part of the work, and the ranking.
 
     Raises:
       ValueError: no mesh shares out the batch.
@@ -77,11 +72,6 @@ def search(config: ExperimentConfig, topology: Topology, *, name: str, most: int
         say(verdict(plan) + (f"; {duration(plan.times.bound)} per step at best" if plan.fits else ""))
     if not plans:
         raise refused or RejectedError("nothing was compiled")
-    return _best(plans, say)
-
-
-def _best(plans: list[Plan], say: Callable[[str], None]) -> Plan:
-    """The first of the ranking, which is told."""
     ranked = sorted(plans, key=lambda plan: (not plan.fits, plan.times.bound if plan.fits else plan.memory.peak))
     for place, plan in enumerate(ranked, 1):
         bound = duration(plan.times.bound) if plan.fits else "does not fit"

@@ -53,7 +53,10 @@ def find_topology(name: str) -> Topology:
     platform = "tpu" if kind in TPU_CHIPS else "cuda"
     if (reason := missing(platform)) is not None:
         raise ValueError(f"topology {name!r}: {reason}; pip install '.[aot]' brings all that it needs")
-    _prepare()
+    jax.config.update("jax_platforms", "cpu")  # plugins look for no devices
+    told = {variable: value for variable, value in ENVIRONMENT.items() if "TPU" in variable}
+    for variable, value in (told | _QUIET).items():
+        os.environ.setdefault(variable, value)
     device = find(kind)
     if platform == "cuda":
         if int(size) > MOST_GPUS:
@@ -64,11 +67,3 @@ def find_topology(name: str) -> Topology:
     except jax.errors.JaxRuntimeError as error:
         raise ValueError(f"topology {name!r} does not exist: {str(error).splitlines()[0]}") from error
     return Topology(name, device, platform, tuple(found))
-
-
-def _prepare() -> None:
-    """Keeps plugins from looking for devices, questions and complaints."""
-    jax.config.update("jax_platforms", "cpu")
-    told = {variable: value for variable, value in ENVIRONMENT.items() if "TPU" in variable}
-    for variable, value in (told | _QUIET).items():
-        os.environ.setdefault(variable, value)

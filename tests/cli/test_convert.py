@@ -13,7 +13,7 @@ from jaxzoo.cli.train import main as train
 from jaxzoo.data.tokenizer import END_OF_TEXT
 from jaxzoo.data.tokens.tokenizer_definition import byte_alphabet
 from jaxzoo.data.tokens.tokenizer_files import gpt2_content
-from jaxzoo.interop.folder import read_tensors
+from jaxzoo.interop.loading import read_tensors
 from tests.interop import published
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.interop import load, save
-from jaxzoo.interop.folder import read_tensors
+from jaxzoo.interop.loading import read_tensors
 from tests.interop import published
 from tests.pallas_kernels.shared import full, slow
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.interop import load, save
-from jaxzoo.interop.folder import read_tensors
-from jaxzoo.interop.loading import open_folder, read_variables
+from jaxzoo.interop.loading import open_folder, read_tensors, read_variables
 from jaxzoo.mixers import AttentionConfig, HyenaConfig, Mamba2Config
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.models.blueprint import Variables

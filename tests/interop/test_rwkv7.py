@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.interop import load, save
-from jaxzoo.interop.folder import read_tensors
-from jaxzoo.interop.loading import open_folder
+from jaxzoo.interop.loading import open_folder, read_tensors
 from tests.interop import published, torch_files
 
 D, HEADS, LAYERS, HIDDEN, ROWS = 12, 3, 3, 20, 61

@@ -229,7 +229,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="a loop's collectives counted once",
         path="jaxzoo/plan/hlo.py",
-        old="waiting.append((called, n * times))",
+        old="waiting.append((called, (trips or 1) * times))",
         new="waiting.append((called, times))",
         tests=("tests/plan/test_collectives.py",),
     ),

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from jaxzoo.interop.folder import read_tensors
+from jaxzoo.interop.loading import read_tensors
 from tests.interop.published import DIRECTORY, TOKENS, numbers
 from tests.parity import based_model
 from tests.parity.folders import FOLDERS, make_model

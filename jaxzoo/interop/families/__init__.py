@@ -13,23 +13,10 @@ from jaxzoo.interop.families.rwkv4 import RWKV4
 from jaxzoo.interop.families.rwkv7 import RWKV7, RWKV7_FLA
 from jaxzoo.interop.mapping import Family
 
-FAMILIES: Mapping[str, Family] = {
-    family.name: family
-    for family in (
-        LLAMA,
-        MISTRAL,
-        QWEN2,
-        QWEN3,
-        GPT_NEOX,
-        MAMBA,
-        MAMBA2,
-        RWKV4,
-        RWKV7,
-        RWKV7_FLA,
-        RECURRENT_GEMMA,
-        QWEN3_NEXT,
-        BASED,
-        MAMBA_SSM,
-    )
-}
+_IN_ORDER = (
+    LLAMA, MISTRAL, QWEN2, QWEN3, GPT_NEOX, MAMBA, MAMBA2, RWKV4, RWKV7, RWKV7_FLA, RECURRENT_GEMMA, QWEN3_NEXT, BASED,
+    MAMBA_SSM,
+)  # fmt: skip
+
+FAMILIES: Mapping[str, Family] = {family.name: family for family in _IN_ORDER}
 """Every family; the first one that matches reads a folder, the first one that has a model writes it."""

@@ -29,44 +29,31 @@ LAYER, OURS, MLP = "transformer.layers.{i}", "layers.{i}", "transformer.layers.0
 MIXER = f"{OURS}.mixer"
 GATES: Mapping[str, MLPKind] = {"swiglu": "swiglu", "geglu": "geglu", "glu": "glu"}
 PLAIN: Mapping[str, MLPKind] = {**ACTIVATIONS, "gelu_approx": "gelu_tanh"}
-WITHOUT_EFFECT = [
-    "_target_",
-    "decay_const",
-    "decay_denom",
-    "expand_proj",
-    "ff_mult",
-    "fixed_decay",
-    "max_position_embeddings",
-    "n_ctx",
-    "n_inner",
-    "n_positions",
-    "special_initializer",
-    "use_weight_init",
-    "vocab_size",
-]
+WITHOUT_EFFECT = (
+    "_target_", "decay_const", "decay_denom", "expand_proj", "ff_mult", "fixed_decay", "max_position_embeddings",
+    "n_ctx", "n_inner", "n_positions", "special_initializer", "use_weight_init", "vocab_size",
+)  # fmt: skip
 """Fields of initial values, and those that the tensors tell as well."""
+FROM_THE_MODEL = (
+    "num_heads", "num_heads_kv", "qkv_proj_bias", "out_proj_bias", "dropout", "softmax_scale", "layer_idx",
+    "rotary_emb_dim", "rotary_emb_base", "rotary_emb_scale_base", "rotary_emb_interleaved",
+)  # fmt: skip
+"""Fields of a sliding attention that the model overrides with its own."""
 
 
 def rows(config: LanguageModelConfig, i: int) -> list[Row]:
     """The rows of a layer."""
     positions = [Row("transformer.embeddings.position_embeddings.weight", "position_embedding")]
-    has_shift = config.norm == "layer"
+    has_shift, bias = config.norm == "layer", config.mlp_bias
+    names = ("up_proj", "gate_proj") if config.mlp in GATES else ("up_proj",)  # `fc1` holds the values, then the gate
+    split = split_rows(*(config.hidden_width,) * len(names))
     return [
         *positions * (i == 0 and config.max_positions is not None),
         *norm(f"{LAYER}.norm1", f"{OURS}.mixer_norm", bias=has_shift),
         *norm(f"{LAYER}.norm2", f"{OURS}.mlp_norm", bias=has_shift),
-        *_mlp_rows(config),
+        *packed(f"{LAYER}.mlp.fc1", f"{OURS}.mlp", names, split, bias=bias),
+        *linears(f"{LAYER}.mlp", f"{OURS}.mlp", {"fc2": "down_proj"}, bias=bias),
         *_mixer_rows(config.layers[i]),
-    ]
-
-
-def _mlp_rows(config: LanguageModelConfig) -> list[Row]:
-    """`fc1` holds the values, then the gate."""
-    width, names = config.hidden_width, ("up_proj", "gate_proj") if config.mlp in GATES else ("up_proj",)
-    split = split_rows(*(width,) * len(names))
-    return [
-        *packed(f"{LAYER}.mlp.fc1", f"{OURS}.mlp", names, split, bias=config.mlp_bias),
-        *linears(f"{LAYER}.mlp", f"{OURS}.mlp", {"fc2": "down_proj"}, bias=config.mlp_bias),
     ]
 
 
@@ -106,7 +93,10 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
     mixers = {name: _mixer(fields, name, attention, shapes) for name in ("mixer", "alt_mixer", "alt_mixer_2")}
     chosen = [mixers["mixer"]] * n_layers
     for name in ("alt_mixer", "alt_mixer_2"):
-        for i in _places(fields, f"{name}_layers", n_layers):
+        places = fields.optional(f"{name}_layers") or []
+        if not isinstance(places, list) or not all(type(i) is int and 0 <= i < n_layers for i in places):
+            fields.refuse(f"{name}_layers", f"must be a list of layers below {n_layers}")
+        for i in places:
             chosen[i] = mixers[name]
     table = matrix_shape(fields, shapes, "transformer.embeddings.word_embeddings.weight")
     positions = shapes.get("transformer.embeddings.position_embeddings.weight")
@@ -174,17 +164,14 @@ def _mixer(fields: Fields, name: str, attention: dict[str, Any], shapes: Mapping
         section.require("parallel_implementation", "quadratic", "linear", "fla_parallel", "fla_chunk")
         width = section.integer("feature_dim", default=16)
         features = section.section("feature_map") or Fields({"_target_": "TaylorExp"}, section.where)
-        if (
-            not str(features.optional("_target_")).endswith("TaylorExp")
-            or features.integer("input_dim", default=width) != width
-        ):
+        is_taylor = str(features.optional("_target_")).endswith("TaylorExp")
+        if not is_taylor or features.integer("input_dim", default=width) != width:
             features.refuse("_target_", f"must be TaylorExp of {width} channels, the map of the released models")
         head = section.optional_integer("head_dim")
-        mixer = TaylorLinearAttentionConfig(
-            n_heads=section.integer("num_heads", default=16), feature_dim=width, head_dim=head
-        )
+        heads = section.integer("num_heads", default=16)
+        mixer = TaylorLinearAttentionConfig(n_heads=heads, feature_dim=width, head_dim=head)
     elif kind == "SlidingAttention":
-        section.ignore(*_FROM_THE_MODEL)
+        section.ignore(*FROM_THE_MODEL)
         section.require("causal", True)
         window = section.integer("window_size", default=128) // 2 + 1
         mixer = SlidingWindowAttentionConfig(**{"positions": "none", **attention}, window=window)
@@ -194,29 +181,6 @@ def _mixer(fields: Fields, name: str, attention: dict[str, Any], shapes: Mapping
         section.refuse("_target_", "must be BaseConv, LinearAttention, SlidingAttention or MHA")
     section.check_all_read()
     return mixer
-
-
-_FROM_THE_MODEL = [
-    "num_heads",
-    "num_heads_kv",
-    "qkv_proj_bias",
-    "out_proj_bias",
-    "dropout",
-    "softmax_scale",
-    "layer_idx",
-    "rotary_emb_dim",
-    "rotary_emb_base",
-    "rotary_emb_scale_base",
-    "rotary_emb_interleaved",
-]
-"""Fields of a sliding attention that the model overrides with its own."""
-
-
-def _places(fields: Fields, name: str, n_layers: int) -> list[int]:
-    found = fields.optional(name) or []
-    if not isinstance(found, list) or not all(type(i) is int and 0 <= i < n_layers for i in found):
-        fields.refuse(name, f"must be a list of layers below {n_layers}")
-    return found
 
 
 def _length(fields: Fields) -> int:

@@ -21,16 +21,11 @@ QKV = ("q_proj", "k_proj", "v_proj")
 ALIKE = ("n_heads", "kv_heads", "head_width", "qkv_bias", "out_bias", "qk_norm", "rotary_base", "positions")
 """What all attention layers of a model share."""
 
-WINDOWS = {"full_attention": False, "sliding_attention": True}
-"""Whether a layer has a window, by theirs `layer_types`."""
-
 
 def attentions(common: dict[str, Any], windows: Iterable[int | None]) -> tuple[MixerConfig, ...]:
     """The attention of every layer: with a window, or with all of the past (None). Equal ones are one pattern.
 
-    Args:
-      common: fields of all of them.
-      windows: keys that a token of a layer sees, itself included.
+    `common` are fields of all of them; a window is the keys that a token sees, itself included.
     """
     layers: list[MixerConfig] = [
         AttentionConfig(**common) if window is None else SlidingWindowAttentionConfig(**common, window=window)
@@ -39,27 +34,11 @@ def attentions(common: dict[str, Any], windows: Iterable[int | None]) -> tuple[M
     return (layers[0],) if len(set(layers)) == 1 else tuple(layers)
 
 
-def windows_of(fields: Fields, n_layers: int) -> list[int | None]:
-    """The window of every layer by the fields of Qwen: `use_sliding_window`, `max_window_layers`, `layer_types`."""
-    window = fields.optional_integer("sliding_window", 4096)
-    first = fields.integer("max_window_layers", default=28, low=0)
-    used = fields.flag("use_sliding_window", False)
-    kinds = fields.words("layer_types", n_layers, WINDOWS)
-    if kinds is None:
-        kinds = tuple(used and i >= first for i in range(n_layers))
-    if any(kinds) and window is None:
-        fields.refuse("sliding_window", "must be given where layers have a window")
-    return [window if kind else None for kind in kinds]
-
-
 def read_model(fields: Fields, pattern: Iterable[MixerConfig], *, tied: bool, **others: Any) -> LanguageModelConfig:
     """The model whose sizes have the names that folders of transformers share.
 
-    Args:
-      fields: those of config.json.
-      pattern: the mixers of the layers.
-      tied: whether the embedding is the head where no field says so.
-      others: fields of the model, also instead of those that are read here.
+    `pattern` are the mixers of its layers; `tied`: the embedding is the head where no field says so; `others` are
+    fields of the model, also instead of those that are read here.
     """
     sizes = {
         "d_model": fields.integer("hidden_size"),
@@ -98,19 +77,12 @@ def only(config: LanguageModelConfig, family: str, *kinds: Any, **expected: Any)
     Raises:
       ValueError: field, value and what the family has; or the layer.
     """
-    plain = {
-        "parallel_residual": False,
-        "max_positions": None,
-        "embed_norm": False,
-        "embed_scale": 1.0,
-        "logit_soft_cap": 0.0,
-    }
+    plain = {"parallel_residual": False, "max_positions": None, "embed_norm": False}
+    plain |= {"embed_scale": 1.0, "logit_soft_cap": 0.0}
     for name, value in (plain | expected).items():
-        found = getattr(config, name)
+        found, known = getattr(config, name), f"a model of family {family} has {value!r}"
         if found not in (value if isinstance(value, tuple) else (value,)):
-            raise ValueError(
-                f"{name}={found!r}: a model of family {family} has {value!r}; no such folder can be written"
-            )
+            raise ValueError(f"{name}={found!r}: {known}; no such folder can be written")
     for index, layer in enumerate(config.layers if kinds else ()):
         if not isinstance(layer, kinds[index % len(kinds)]) or config.n_layers % len(kinds):
             raise ValueError(f"layer {index}: {type(layer).__name__} has no place there in a model of family {family}")

@@ -60,12 +60,8 @@ def _write(config: LanguageModelConfig) -> dict[str, Any]:
     of: dict[str, Any] = {"norm": "layer", "mlp": ("gelu", "gelu_tanh"), "mlp_bias": True}
     attention = attention_layers(config, "gpt_neox", parallel_residual=(False, True), **of)[0]
     plain = attention.kv_heads == attention.n_heads and attention.head_width * attention.n_heads == config.d_model
-    if (
-        not plain
-        or attention.qkv_bias != attention.out_bias
-        or attention.qk_norm != "none"
-        or hasattr(attention, "window")
-    ):
+    plain = plain and attention.qk_norm == "none" and not hasattr(attention, "window")
+    if not plain or attention.qkv_bias != attention.out_bias:
         raise ValueError("attention of family gpt_neox has heads of d_model / n_heads, all biases or none, no window")
     own = {
         "intermediate_size": config.hidden_width,

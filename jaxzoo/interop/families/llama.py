@@ -3,16 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jaxzoo.interop.families.common import (
-    GATED,
-    MLP,
-    QKV,
-    attention_layers,
-    attentions,
-    read_model,
-    windows_of,
-    written,
-)
+from jaxzoo.interop.families.common import GATED, MLP, QKV, attention_layers, attentions, read_model, written
 from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm
 from jaxzoo.interop.rope import read_rope, write_rope
@@ -26,6 +17,7 @@ def rows(config: LanguageModelConfig, i: int) -> list[Row]:
     """The rows of a layer."""
     attention, mlp, mixer = f"{LAYER}.self_attn", f"{LAYER}.mlp", f"{OURS}.mixer"
     layer: Any = config.layers[i]
+    qk_norms = ("q_norm", "k_norm") if layer.qk_norm == "rms" else ()
     return [
         *norm(f"{LAYER}.input_layernorm", f"{OURS}.mixer_norm"),
         *linears(attention, mixer, PROJECTIONS),
@@ -33,12 +25,7 @@ def rows(config: LanguageModelConfig, i: int) -> list[Row]:
         *linears(mlp, f"{OURS}.mlp", MLP, bias=config.mlp_bias),
         *linears(attention, mixer, QKV, kernel=False, bias=layer.qkv_bias),
         *linears(attention, mixer, {"o_proj": "out_proj"}, kernel=False, bias=layer.out_bias),
-        *(
-            row
-            for n in ("q_norm", "k_norm")
-            if layer.qk_norm == "rms"
-            for row in norm(f"{attention}.{n}", f"{mixer}.{n}")
-        ),
+        *(row for n in qk_norms for row in norm(f"{attention}.{n}", f"{mixer}.{n}")),
     ]
 
 
@@ -60,7 +47,7 @@ def _read(kind: str, fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> L
     if kind == "mistral":
         windows = [fields.optional_integer("sliding_window", 4096)] * n_layers
     elif kind != "llama":
-        windows = windows_of(fields, n_layers)
+        windows = _windows(fields, n_layers)
     return read_model(
         fields,
         attentions(common, windows),
@@ -72,6 +59,19 @@ def _read(kind: str, fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> L
         norm="rms",
         norm_eps=eps,
     )
+
+
+def _windows(fields: Fields, n_layers: int) -> list[int | None]:
+    """The window of every layer by the fields of Qwen: `use_sliding_window`, `max_window_layers`, `layer_types`."""
+    window = fields.optional_integer("sliding_window", 4096)
+    first = fields.integer("max_window_layers", default=28, low=0)
+    used = fields.flag("use_sliding_window", False)
+    kinds = fields.words("layer_types", n_layers, {"full_attention": False, "sliding_attention": True})
+    if kinds is None:
+        kinds = tuple(used and i >= first for i in range(n_layers))
+    if any(kinds) and window is None:
+        fields.refuse("sliding_window", "must be given where layers have a window")
+    return [window if kind else None for kind in kinds]
 
 
 def _write(kind: str, architecture: str, config: LanguageModelConfig) -> dict[str, Any]:

@@ -14,14 +14,8 @@ LAYER, OURS = "backbone.layers.{i}.mixer", "layers.{i}.mixer"
 VECTORS = {"conv1d.bias": "conv_bias", "dt_proj.bias": "dt_bias", "A_log": "a_log", "D": "skip"}
 PROJECTIONS = ("in_proj", "x_proj", "dt_proj", "out_proj")
 INITIAL = ("time_step_scale", "time_step_min", "time_step_max", "time_step_init_scheme", "time_step_floor")
-WITHOUT_EFFECT = (
-    *INITIAL,
-    "rescale_prenorm_residual",
-    "use_mambapy",
-    "use_associative_scan",
-    "d_inner",
-    "intermediate_size",
-)
+OTHERS = ("rescale_prenorm_residual", "use_mambapy", "use_associative_scan", "d_inner", "intermediate_size")
+WITHOUT_EFFECT = (*INITIAL, *OTHERS)
 """Fields of initial values, of speed, and those that follow from others."""
 OF_A_TRANSFORMER = ("use_fast_path", "n_embd", "n_head", "n_positions", "vocab_size", "scale_attn_by_inverse_layer_idx")
 """Fields that Based's Mamba has besides, and does not read; rows of the vocabulary are those of the tensor."""
@@ -62,13 +56,8 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
 
 def _write(config: LanguageModelConfig) -> dict[str, Any]:
     mixer = _mixer(config, "mamba", norm="rms")
-    own = {
-        "state_size": mixer.d_state,
-        "expand": mixer.expand,
-        "conv_kernel": mixer.n_taps,
-        "time_step_rank": mixer.rank,
-    }
-    return written(config, "MambaForCausalLM", "mamba", "layer_norm_epsilon", **own)
+    own = {"state_size": mixer.d_state, "expand": mixer.expand, "conv_kernel": mixer.n_taps}
+    return written(config, "MambaForCausalLM", "mamba", "layer_norm_epsilon", time_step_rank=mixer.rank, **own)
 
 
 def _mixer(config: LanguageModelConfig, family: str, **expected: Any) -> MambaConfig:

@@ -32,7 +32,8 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
         fields.require(name, value)
     fields.ignore(*WITHOUT_EFFECT, "time_step_rank", "chunk_size", "num_heads")
     limit = fields.optional("time_step_limit")
-    if limit is not None and not (isinstance(limit, list) and limit[:1] == [0.0] and _is_infinite(limit[1:])):
+    infinity = (float("inf"), "Infinity", "inf", {"__float__": "Infinity"})  # as JSON writers spell it
+    if limit is not None and not (isinstance(limit, list) and any(limit == [0.0, each] for each in infinity)):
         fields.refuse("time_step_limit", "must be [0.0, Infinity]: time steps are not cut off here")
     eps = fields.number("layer_norm_epsilon", default=1e-5)
     mixer = Mamba2Config(
@@ -44,11 +45,6 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
         norm_eps=eps,
     )
     return read_model(fields, [mixer], tied=False, norm="rms", norm_eps=eps, **PLAIN)
-
-
-def _is_infinite(values: list[Any]) -> bool:
-    """Whether the upper limit is infinity, which JSON writers spell in several ways."""
-    return len(values) == 1 and values[0] in (float("inf"), "Infinity", "inf", {"__float__": "Infinity"})
 
 
 def _write(config: LanguageModelConfig) -> dict[str, Any]:

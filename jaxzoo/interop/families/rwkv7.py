@@ -64,21 +64,13 @@ FLA = _Names(
 def _rows(names: _Names, config: LanguageModelConfig, i: int) -> Iterator[Row]:
     if i == 0:
         yield from norm(names.first_norm, "embedding_norm", bias=True)
-    yield from _time_rows(names, with_values=i > 0)
-    theirs, ours = f"{names.layer}.ffn", "layers.{channel}.mixer"
-    yield from norm(f"{names.layer}.{names.norms[1]}", "layers.{channel}.mixer_norm", bias=True)
-    yield Row(f"{theirs}.x_k", f"{ours}.shift", names.vector)
-    yield from linears(theirs, ours, ("key", "value"))
-
-
-def _time_rows(names: _Names, *, with_values: bool) -> Iterator[Row]:
     theirs, ours = f"{names.layer}.{names.time}", "layers.{time}.mixer"
     yield from norm(f"{names.layer}.{names.norms[0]}", "layers.{time}.mixer_norm", bias=True)
     yield Row(tuple(f"{theirs}.x_{n}" for n in "rwkvag"), f"{ours}.shifts", ROWS)
     yield from linears(theirs, ours, dict(zip(names.projections, RELEASE.projections, strict=True)))
     down, up, bias = names.low_rank
     for n, low_rank in MAPS.items():
-        if n != "v" or with_values:
+        if n != "v" or i > 0:
             yield Row(f"{theirs}.{down.format(n=n)}", f"{ours}.{low_rank}.down.kernel", names.matrix)
             yield Row(f"{theirs}.{up.format(n=n)}", f"{ours}.{low_rank}.up.kernel", names.matrix)
             if n != "g":
@@ -88,6 +80,10 @@ def _time_rows(names: _Names, *, with_values: bool) -> Iterator[Row]:
     yield Row(f"{theirs}.r_k", f"{ours}.bonus")
     for end, vector in (("weight", "norm_scale"), ("bias", "norm_bias")):
         yield Row(f"{theirs}.{names.head_norm}.{end}", f"{ours}.{vector}")
+    theirs, ours = f"{names.layer}.ffn", "layers.{channel}.mixer"
+    yield from norm(f"{names.layer}.{names.norms[1]}", "layers.{channel}.mixer_norm", bias=True)
+    yield Row(f"{theirs}.x_k", f"{ours}.shift", names.vector)
+    yield from linears(theirs, ours, ("key", "value"))
 
 
 def _model(pattern: list[MixerConfig], **others: Any) -> LanguageModelConfig:
