@@ -125,7 +125,13 @@ def _taken(value: Any, declared: Any) -> Any:
         rules = tuple(note for note in notes if isinstance(note, Rule))
     origin = typing.get_origin(declared)
     if declared in (int, float):
-        return _number(value, declared, rules)
+        kind: Any = numbers.Integral if declared is int else numbers.Real
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise _Refused(value, f"must be {noun(declared)}", is_of_type=False)
+        for rule in (*_ALWAYS[declared], *rules):
+            if not rule.holds(value):
+                raise _Refused(value, rule.text, is_of_type=True)
+        return value if isinstance(value, declared) else declared(value)
     if len(members(declared)) > 1:
         return _one_of(value, members(declared))
     if origin is tuple:
@@ -138,16 +144,6 @@ def _taken(value: Any, declared: Any) -> Any:
     if not fits:
         raise _Refused(value, f"must be {noun(declared)}", is_of_type=False)
     return value
-
-
-def _number(value: Any, declared: type, rules: tuple[Rule, ...]) -> Any:
-    kind: Any = numbers.Integral if declared is int else numbers.Real
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise _Refused(value, f"must be {noun(declared)}", is_of_type=False)
-    for rule in (*_ALWAYS[declared], *rules):
-        if not rule.holds(value):
-            raise _Refused(value, rule.text, is_of_type=True)
-    return value if isinstance(value, declared) else declared(value)
 
 
 def _one_of(value: Any, members: tuple[Any, ...]) -> Any:

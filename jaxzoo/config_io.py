@@ -62,11 +62,7 @@ def first_difference(
 ) -> tuple[str, Json, Json] | None:
     """The first place where two JSON values differ, as (dotted path, old, new); None where they are equal.
 
-    Args:
-      old: one value.
-      new: the other.
-      ignore: dotted paths that may differ, with all below them.
-      path: where the two values stand.
+    `path` is where the two stand; dotted paths of `ignore` may differ, with all below them.
     """
     if path in ignore or old == new:
         return None
@@ -145,18 +141,14 @@ def _chosen_class(value: dict[str, Json], declared: list[type], path: str) -> ty
         name = _type_name(first)
     elif TYPE not in value:
         raise ValueError(f"{path}: needs the key {TYPE!r}, the name of a {first.__name__ if first else 'class'}")
-    _import_installed(name)
+    if isinstance(name, str) and ":" in name:  # imported if an installed package declares it; nothing else is
+        for group in ENTRY_POINTS:
+            for point in importlib.metadata.entry_points(group=group, value=name):
+                point.load()
     known = {_type_name(c): c for cls in declared for c in _with_subclasses(cls) if not inspect.isabstract(c)}
     if not isinstance(name, str) or not dataclasses.is_dataclass(known.get(name)):
         raise UnknownTypeError(f"{path}: unknown type {shorten(name)}{nearest(str(name), known)}")
     return known[name]
-
-
-def _import_installed(name: Any) -> None:
-    """Imports the class `module:Name` if an installed package declares it as an entry point of jaxzoo; nothing else."""
-    for group in ENTRY_POINTS if isinstance(name, str) and ":" in name else ():
-        for point in importlib.metadata.entry_points(group=group, value=name):
-            point.load()
 
 
 def _type_name(cls: type) -> str:

@@ -128,7 +128,7 @@ def scan_in_parts(
             kept = jnp.where(_wide(continues & (ids[:, 0] == ids[:, -1]), kept.ndim), kept, composition.forgets)
         start = _prefix((kept, own), initial, empty, composition)
         if continues is not None:
-            start = _where(continues, start, empty)
+            start = jax.tree.map(lambda x, y: jnp.where(_wide(continues, x.ndim), x, y), start, empty)
         y, after = run(tokens, ids, start)
         last = jax.tree.map(lambda x: lax.psum(jnp.where(index == n - 1, x, jnp.zeros_like(x)), AXIS), after)
         return y, last
@@ -193,10 +193,6 @@ def _from_before(x: Array, fill: Array, distance: int) -> Array:
     """`x` of the part `distance` before this one, `fill` where there is none."""
     pairs = [(i, i + distance) for i in range(lax.axis_size(AXIS) - distance)]
     return jnp.where(lax.axis_index(AXIS) >= distance, lax.ppermute(x, AXIS, pairs), fill)
-
-
-def _where(rows: Array, x: State, y: State) -> State:
-    return jax.tree.map(lambda x, y: jnp.where(_wide(rows, x.ndim), x, y), x, y)
 
 
 def _wide(x: Array, ndim: int) -> Array:

@@ -89,14 +89,12 @@ def partition_spec(shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: M
     A dimension that the product of its mesh axes does not divide is left whole.
     """
     padded = ("layers",) * (len(shape) - len(axes)) + axes
-    return PartitionSpec(*(_mesh_axes(size, axis, mesh) for size, axis in zip(shape, padded, strict=True)))
-
-
-def _mesh_axes(size: int, axis: str | None, mesh: Mesh | AbstractMesh) -> tuple[str, ...] | None:
-    names = RULES[axis] if axis is not None else ()
-    if not names or size % math.prod(mesh.shape[name] for name in names):
-        return None
-    return names
+    entries: list[tuple[str, ...] | None] = []
+    for size, axis in zip(shape, padded, strict=True):
+        names = RULES[axis] if axis is not None else ()
+        divides = size % math.prod(mesh.shape[name] for name in names) == 0
+        entries.append(names if names and divides else None)
+    return PartitionSpec(*entries)
 
 
 def mesh_axes(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:

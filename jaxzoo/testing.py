@@ -282,9 +282,9 @@ def training(config: MixerConfig) -> dict[str, Any]:
     return found
 
 
-def two_prefills(config: MixerConfig) -> tuple[Any, Any]:
-    """Outputs of two calls of `prefill`, the second from the state of the first, and the gradients of both; they fill a
-    state of their capacity."""
+def check_gradients(config: MixerConfig) -> None:
+    """The call and its gradients equal those of two calls of `prefill`, the second from the state of the first; they
+    fill a state of their capacity."""
     graph, params, others = nnx.split(build(config), nnx.Param, ...)
 
     @jax.jit
@@ -307,7 +307,11 @@ def two_prefills(config: MixerConfig) -> tuple[Any, Any]:
     second, _, (dparams, dmiddle, dx) = prefill(params, middle, halves[1], cotangents[1], nothing)
     first, _, (dparams_of_first, _, dx_of_first) = prefill(params, start, halves[0], cotangents[0], dmiddle)
     dparams = jax.tree.map(lambda *each: sum(map(np.asarray, each)), dparams, dparams_of_first)
-    return np.concatenate([first, second], axis=1), (dparams, np.concatenate([dx_of_first, dx], axis=1))
+    found, tolerance, both = training(config), config.capabilities.prefill_tolerance, np.concatenate([first, second], 1)
+    assert_close(found["y"][BatchRows.whole, : 2 * HALF], both, tolerance, "outputs")
+    of_params, of_x = found["gradients"]["whole"]
+    gradients = dparams, np.concatenate([dx_of_first, dx], axis=1)
+    assert_close(gradients, (of_params, of_x[BatchRows.whole, : 2 * HALF]), 1e-4)
 
 
 def check_parameters(config: MixerConfig) -> None:
@@ -382,12 +386,3 @@ def check_call(config: MixerConfig, lengths: tuple[int, ...] = LENGTHS) -> None:
     """The call gives the outputs of `step`."""
     stepped = streams(config, lengths)["steps"][:, :LENGTH]
     assert_close(training(config)["y"][BatchRows.whole], stepped, config.capabilities.prefill_tolerance, "outputs")
-
-
-def check_gradients(config: MixerConfig) -> None:
-    """The call and its gradients equal those of two calls of `prefill`."""
-    found, tolerance = training(config), config.capabilities.prefill_tolerance
-    y, gradients = two_prefills(config)
-    assert_close(found["y"][BatchRows.whole, : 2 * HALF], y, tolerance, "outputs")
-    dparams, dx = found["gradients"]["whole"]
-    assert_close(gradients, (dparams, dx[BatchRows.whole, : 2 * HALF]), 1e-4)

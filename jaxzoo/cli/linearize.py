@@ -14,6 +14,7 @@ from jaxzoo.cli.progress import ProgressLines
 from jaxzoo.cli.runner import Main, run, say, use_compilation_cache
 from jaxzoo.config_io import Json, to_json
 from jaxzoo.json_files import read_json
+from jaxzoo.linearization import MIXERS
 from jaxzoo.screen import Failure
 from jaxzoo.train.run_dir import RunDirectory
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from jaxzoo.config import ExperimentConfig
 
 PROGRAM = "python -m jaxzoo.linearize"
-MIXERS = ("based", "hedgehog", "gated-delta-net")
 TARGETS = ("q_proj", "k_proj", "v_proj", "out_proj")
 """Projections that have adapters, with --finetune.lora-rank."""
 FIELDS = ("--data", "--optimizer", "--train")

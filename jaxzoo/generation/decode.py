@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
+from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
 from jaxzoo.generation.sampling import Knobs, sample
 from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
 from jaxzoo.models.language_model import LanguageModelConfig, ModelState
@@ -111,15 +111,8 @@ def decode_block(
 ) -> tuple[DecodeState, Int[Array, "b block"]]:
     """Up to `block_size` decode steps; fewer where every row is complete.
 
-    A step reads one token of each row: what is left of its prompt, then what was drawn last.
-
-    Args:
-      config: the model.
-      variables: those of the model.
-      rows: donated.
-      stopped: rows that are complete for a reason that only the caller knows.
-      rules: how to go on.
-      block_size: steps.
+    A step reads one token of each row: what is left of its prompt, then what was drawn last. `rows` are donated;
+    `stopped` are complete for a reason that only the caller knows.
 
     Returns:
       The rows, and the new tokens of each step, `NO_TOKEN` or `NOT_FINITE`.
@@ -131,7 +124,8 @@ def decode_block(
         at = jnp.broadcast_to(rows.n_read, rules.tail_length.shape)
         prompt = jnp.take_along_axis(rules.tail, at[:, None], axis=1, mode="clip")[:, 0]
         logits, state = model.step(jnp.where(at < rules.tail_length, prompt, rows.newest), rows.state)
-        drawn = _draw(logits[:, : config.vocab_size], state.position, rules)
+        logits, keys = logits[:, : config.vocab_size], jax.vmap(jax.random.fold_in)(rules.keys, state.position)
+        drawn = jnp.where(jnp.isfinite(logits.max(axis=-1)), sample(logits, keys, rules.knobs), NOT_FINITE)
         is_new = ~rows.done & (at >= rules.tail_length - 1)
         n_new = rows.n_new + is_new.astype(jnp.int32)
         ends = (n_new == rules.max_tokens) | (drawn < 0) | jnp.any(drawn[:, None] == rules.stop_tokens[None], axis=1)
@@ -151,12 +145,6 @@ def decode_block(
 @functools.cache
 def _blueprint(config: LanguageModelConfig) -> Blueprint:
     return make_blueprint(config, scanned=False)
-
-
-def _draw(logits: Float[Array, "b vocab"], position: Int[Array, "b"], rules: Rules) -> Int[Array, "b"]:
-    keys = jax.vmap(jax.random.fold_in)(rules.keys, position)
-    finite = jnp.isfinite(logits.max(axis=-1))
-    return jnp.where(finite, sample(logits, keys, rules.knobs), NOT_FINITE)
 
 
 def _placed(tree: Tree) -> Tree:

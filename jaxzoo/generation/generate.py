@@ -8,19 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int32
 
-from jaxzoo.generation.decode import (
-    NO_TOKEN,
-    NOT_FINITE,
-    Rules,
-    decode_block,
-    first_rows,
-    read_chunk,
-    row_keys,
-)
+from jaxzoo.generation.decode import NO_TOKEN, NOT_FINITE, Rules, decode_block, first_rows, read_chunk, row_keys
 from jaxzoo.generation.prompts import TokenIds, check_prompts
 from jaxzoo.generation.sampling import Sampling, knobs
 from jaxzoo.models.blueprint import split_variables
-from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
+from jaxzoo.models.language_model import LanguageModel
 
 BLOCK_SIZE = 16
 """Decode steps between two looks of the host."""
@@ -76,7 +68,11 @@ class Generation:
         row_numbers: Sequence[int] | None = None,
         block_size: int = BLOCK_SIZE,
     ):
-        check_next_tokens(model.config)
+        for field, answers in (("decode_last", "the tokens that it has read"), ("pair_values", "values, not tokens")):
+            if value := getattr(model.config, field):  # an autoencoder, or a model that reads pairs
+                raise ValueError(
+                    f"LanguageModelConfig.{field}={value}: the model answers {answers}; it cannot generate"
+                )
         checked = check_prompts(prompts, n_ids=model.config.vocab_size)
         numbers = range(len(prompts)) if row_numbers is None else row_numbers
         _check("max_tokens", max_tokens, 1 <= max_tokens < 2**30, "must be in [1, 2^30)")
@@ -85,14 +81,19 @@ class Generation:
         _check("row_numbers", numbers, len(numbers) == len(prompts), f"must be one per prompt, {len(prompts)}")
         self.lengths: np.ndarray = checked.lengths
         n_tokens = int(self.lengths.max()) + max_tokens
-        check_capacity(model.config, n_tokens)
+        learned = model.config.max_positions
+        if learned is not None and n_tokens > learned:
+            raise ValueError(
+                f"prompt and max_tokens are {n_tokens} tokens together and must be at most the {learned} learned "
+                "positions of the model; shorten the prompt, or ask for fewer tokens"
+            )
         self._config, self._variables = model.config, split_variables(model.unstacked())
         capacity = cache_capacity(n_tokens) if self._config.state_grows else None
         self._rows = first_rows(self._config, self._variables, len(prompts), capacity)
-        tail = checked.tail()
+        tail, tail_length = checked.tail()
         self._rules = Rules(
-            tail=jnp.asarray(tail.tokens),
-            tail_length=jnp.asarray(tail.length),
+            tail=jnp.asarray(tail),
+            tail_length=jnp.asarray(tail_length),
             keys=row_keys(seed, jnp.asarray(numbers, jnp.uint32)),
             knobs=knobs(sampling),
             max_tokens=jnp.int32(max_tokens),
@@ -105,15 +106,12 @@ class Generation:
     def read(self, report: Callable[[int], None] | None = None) -> None:
         """Reads the prompts but for their last tokens; the first block does it where nobody else did.
 
-        Args:
-          report: gets the number of tokens, over all rows, that were read so far, after every chunk.
+        After every chunk `report` gets the number of tokens, over all rows, that were read so far.
         """
         n_read, state = 0, self._rows.state
-        for chunk in self._chunks:
-            state = read_chunk(
-                self._config, self._variables, state, jnp.asarray(chunk.tokens), jnp.asarray(chunk.takes_part)
-            )
-            n_read += chunk.tokens.shape[1] * int(chunk.takes_part.sum())
+        for tokens, takes_part in self._chunks:
+            state = read_chunk(self._config, self._variables, state, jnp.asarray(tokens), jnp.asarray(takes_part))
+            n_read += tokens.shape[1] * int(takes_part.sum())
             if report:
                 jax.block_until_ready(state.position)
                 report(n_read)
@@ -135,13 +133,9 @@ class Generation:
         if self.done.all():
             raise StopIteration
         self.read()
+        stopped = jnp.asarray(self.done)
         self._rows, block = decode_block(
-            self._config,
-            self._variables,
-            self._rows,
-            jnp.asarray(self.done),
-            self._rules,
-            block_size=self._block_size,
+            self._config, self._variables, self._rows, stopped, self._rules, block_size=self._block_size
         )
         tokens, self.done = np.asarray(block), np.array(self._rows.done)
         broken = np.flatnonzero((tokens == NOT_FINITE).any(axis=1))
@@ -179,30 +173,6 @@ def cache_capacity(n_tokens: int) -> int:
     """The capacity that serves `n_tokens`: 64, 96, 128, 192, 256, ..., so that few programs are compiled."""
     power = 2 ** max(math.ceil(math.log2(n_tokens)), MIN_CAPACITY.bit_length() - 1)
     return 3 * power // 4 if MIN_CAPACITY <= n_tokens <= 3 * power // 4 else power
-
-
-def check_next_tokens(config: LanguageModelConfig) -> None:
-    """Refuses models whose answers are no next tokens.
-
-    Raises:
-      ValueError: an autoencoder, or a model that reads pairs and answers values.
-    """
-    for field, answers in (("decode_last", "the tokens that it has read"), ("pair_values", "values, not tokens")):
-        if value := getattr(config, field):
-            raise ValueError(f"LanguageModelConfig.{field}={value}: the model answers {answers}; it cannot generate")
-
-
-def check_capacity(config: LanguageModelConfig, n_tokens: int) -> None:
-    """Refuses what learned positions cannot hold.
-
-    Raises:
-      ValueError: prompt and new tokens are more than these.
-    """
-    if config.max_positions is not None and n_tokens > config.max_positions:
-        raise ValueError(
-            f"prompt and max_tokens are {n_tokens} tokens together and must be at most the {config.max_positions} "
-            "learned positions of the model; shorten the prompt, or ask for fewer tokens"
-        )
 
 
 def _check(name: str, value: object, holds: bool, rule: str) -> None:

@@ -28,15 +28,6 @@ class Chunk(NamedTuple):
     """Which rows read it."""
 
 
-class Tail(NamedTuple):
-    """Last tokens of the prompts, after the chunks."""
-
-    tokens: Int32[np.ndarray, "b t"]
-    """The last tokens of each row from the left; zeros, which nothing reads, after them."""
-    length: Int32[np.ndarray, "b"]
-    """Number of tokens of each, at least 1."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Prompts:
     """Some prompts, none of them empty; make them by `check_prompts`."""
@@ -52,10 +43,10 @@ class Prompts:
         """Tokens of each."""
         return np.array([len(row) for row in self.rows], np.int32)
 
-    def chunks(self, sizes: Sequence[int] = CHUNKS) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[Chunk]:
         """All but the tails, in the order in which they are read."""
         start, left = np.zeros(len(self), np.int32), self.lengths - 1
-        for size in sizes:
+        for size in CHUNKS:
             while np.any(takes_part := left >= size):
                 tokens = np.zeros((len(self), size), np.int32)
                 for r in np.flatnonzero(takes_part):
@@ -63,21 +54,17 @@ class Prompts:
                 yield Chunk(tokens, takes_part)
                 start, left = start + size * takes_part, left - size * takes_part
 
-    def tail(self, sizes: Sequence[int] = CHUNKS) -> Tail:
-        """The `1 .. sizes[-1]` tokens of each that no chunk has."""
-        length = (self.lengths - 1) % sizes[-1] + 1
-        tokens = np.zeros((len(self), sizes[-1]), np.int32)
+    def tail(self) -> tuple[Int32[np.ndarray, "b t"], Int32[np.ndarray, "b"]]:
+        """The tokens of each that no chunk has, then zeros, which nothing reads; and how many, `1 .. CHUNKS[-1]`."""
+        length = (self.lengths - 1) % CHUNKS[-1] + 1
+        tokens = np.zeros((len(self), CHUNKS[-1]), np.int32)
         for row, n, prompt in zip(tokens, length, self.rows, strict=True):
             row[:n] = prompt[len(prompt) - n :]
-        return Tail(tokens, length)
+        return tokens, length
 
 
 def check_prompts(prompts: Sequence[TokenIds], *, n_ids: int) -> Prompts:
-    """Takes prompts as they come.
-
-    Args:
-      prompts: token ids of each, of any lengths.
-      n_ids: ids are in `[0, n_ids)`.
+    """Takes prompts as they come: token ids in `[0, n_ids)` of each, of any lengths.
 
     Raises:
       ValueError: there is none, or one is empty, no row of integers, or has an id outside the vocabulary.

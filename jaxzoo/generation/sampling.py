@@ -49,20 +49,11 @@ def knobs(sampling: Sampling) -> Knobs:
 
 
 def sample(logits: Float[Array, "b vocab"], keys: PRNGKeyArray, knobs: Knobs) -> Int[Array, "b"]:
-    """Draws one token a row.
+    """Draws one token a row, int32, from finite float32 logits and one key a row `(b,)`.
 
     A pure function of its arguments, row by row. Greedy and unfiltered draws cost O(vocab) per row, filtered
     ones a sort.
-
-    Args:
-      logits: float32, finite.
-      keys: one key a row `(b,)`.
-      knobs: those of a `Sampling`.
-
-    Returns:
-      Token ids, int32.
     """
-
     ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
     logits = jnp.where(ids < knobs.n_ids, logits, -jnp.inf)
 

@@ -54,13 +54,21 @@ def capture(
       ValueError: from that function: a name or pattern that matches nothing, or a replacement of another shape.
     """
     function = laid_open(target) if isinstance(target, LanguageModel) else target
-    changes = {name: new if callable(new) else _constant(new) for name, new in (replace or {}).items()}
+    changes: dict[str, Replacement] = {
+        name: new if callable(new) else lambda _, new=new: new for name, new in (replace or {}).items()
+    }
 
     def captured(*args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         into = Recording(names, changes)
         with recording(into):
             result = function(*args, **kwargs)
-        _check_matches(into)
+        missing = [p for p in into.patterns if not any(fnmatchcase(name, p) for name in into.seen)]
+        missing += [p for p in into.replace if p not in into.replaced]
+        if missing:
+            raise ValueError(
+                f"capture: nothing is shown as {missing[0]!r}; jaxzoo.inspection.shown(model) lists the names, and "
+                "what is computed for a capture alone (scores, influence, state) cannot be replaced"
+            )
         return result, into.seen
 
     return captured
@@ -82,17 +90,3 @@ def laid_open(model: LanguageModel) -> LanguageModel:
     for stack in flat.stacks:
         stack.remat = "nothing"
     return flat
-
-
-def _constant(value: jax.Array) -> Replacement:
-    return lambda _: value
-
-
-def _check_matches(into: Recording) -> None:
-    missing = [p for p in into.patterns if not any(fnmatchcase(name, p) for name in into.seen)]
-    missing += [p for p in into.replace if p not in into.replaced]
-    if missing:
-        raise ValueError(
-            f"capture: nothing is shown as {missing[0]!r}; jaxzoo.inspection.shown(model) lists the names, and what is "
-            "computed for a capture alone (scores, influence, state) cannot be replaced"
-        )

@@ -1,6 +1,6 @@
 """One example seen by a model: which tokens each output depends on, layer by layer, and how the states grow."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,22 +53,23 @@ class Seen(NamedTuple):
 
 
 def look(model: LanguageModel, batch: Batch) -> Seen:
-    """Captures the maps and states of the first row of a batch.
-
-    Args:
-      model: a language model.
-      batch: one row, with targets at its positions, such as `Loaded.example` gives.
-    """
+    """Captures the maps and states of the first row of a batch, with targets at its positions (`Loaded.example`)."""
     tokens = jnp.asarray(batch.tokens)[:1]
-    names = set(shown(model.config, 1, tokens.shape[1]))
-    kinds = {i: _map_kind(names, i) for i in range(model.config.n_layers)}
-    wanted = [f"layers.{i}.mixer.{kind}" for i, kind in kinds.items()]
-    wanted += [name for name in names if name.endswith(".mixer.state")]
+    known = set(shown(model.config, 1, tokens.shape[1]))
+    mixers = [f"layers.{i}.mixer" for i in range(model.config.n_layers)]
+    kinds = ["scores" if f"{mixer}.scores" in known else "influence" for mixer in mixers]
+    wanted = [f"{mixer}.{kind}" for mixer, kind in zip(mixers, kinds, strict=True)]
+    wanted += [name for name in known if name.endswith(".mixer.state")]
     logits, seen = jax.jit(capture(model, *wanted))(tokens)
     seen = jax.tree.map(lambda x: np.asarray(x[0], np.float64), seen)
-    maps = {i: (kind, _with_heads(seen[f"layers.{i}.mixer.{kind}"])) for i, kind in kinds.items()}
-    states = {i: seen[f"layers.{i}.mixer.state"] for i in kinds if f"layers.{i}.mixer.state" in seen}
-    norms = {i: _norms(state) for i, state in states.items()}
+    maps, norms = {}, {}
+    for i, (mixer, kind) in enumerate(zip(mixers, kinds, strict=True)):
+        heads = seen[f"{mixer}.{kind}"]
+        heads = heads[None] if heads.ndim == 2 else heads
+        maps[i] = kind, heads if len(heads) <= MOST_HEADS else np.abs(heads).mean(0, keepdims=True)
+        if f"{mixer}.state" in seen:
+            leaves = [leaf for leaf in jax.tree.leaves(seen[f"{mixer}.state"]) if leaf.ndim > 1]
+            norms[i] = np.sqrt(sum(np.square(leaf.reshape(len(leaf), -1)).sum(1) for leaf in leaves))
     n_values = model.config.pair_values
     names = [pair_text(token, n_values) if n_values else str(token) for token in tokens[0].tolist()]
     queries = _queries(batch, np.asarray(logits[0]), model.config)
@@ -76,15 +77,10 @@ def look(model: LanguageModel, batch: Batch) -> Seen:
 
 
 def draw(seen: Seen, path: Path, *, title: str, labels: Sequence[str] | None = None) -> None:
-    """Draws a map per layer and head, and the norms of the states; written whole or not at all.
+    """Draws a map per layer and head, and the norms of the states, to a PNG, SVG or PDF; written whole or not at all.
 
-    Circles mark the tokens that hold the answer of a query: where a model that recalls looks.
-
-    Args:
-      seen: what `look` gives.
-      path: PNG, SVG or PDF.
-      title: above the picture.
-      labels: of the tokens; None: their ids.
+    Circles mark the tokens that hold the answer of a query: where a model that recalls looks. `labels` are those of
+    the tokens; None: their ids.
     """
     texts = seen.names if labels is None else list(labels)
     maps = [
@@ -99,7 +95,11 @@ def draw(seen: Seen, path: Path, *, title: str, labels: Sequence[str] | None = N
     for (name, weights), axes in zip(maps, grid.flat, strict=False):
         _draw_map(axes, weights, seen.queries, texts, name)
     if seen.norms:
-        _draw_norms(grid.flat[len(maps)], seen.norms)
+        axes = grid.flat[len(maps)]
+        for i, (layer, norm) in enumerate(seen.norms.items()):
+            axes.plot(np.arange(1, len(norm) + 1), norm, **(series_style(i) | {"marker": ""}), label=f"layer {layer}")
+        axes.set(xlabel="tokens read", ylabel="L2 norm")
+        axes.set_title("state of the mixer", fontsize=TITLE_POINTS)
         add_legend(figure)
     for axes in grid.flat[count:]:
         axes.set_axis_off()
@@ -123,22 +123,6 @@ def table(seen: Seen, labels: Sequence[str] | None = None) -> str:
             f"position {place} ({found})"
         )
     return "\n".join(lines)
-
-
-def _map_kind(names: set[str], layer: int) -> str:
-    return "scores" if f"layers.{layer}.mixer.scores" in names else "influence"
-
-
-def _with_heads(array: np.ndarray) -> np.ndarray:
-    """(h, t, t) with at most `MOST_HEADS` heads."""
-    if array.ndim == 2:
-        return array[None]
-    return array if len(array) <= MOST_HEADS else np.abs(array).mean(0, keepdims=True)
-
-
-def _norms(state: Any) -> np.ndarray:
-    leaves = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(state) if leaf.ndim > 1]
-    return np.sqrt(sum(np.square(leaf).sum(1) for leaf in leaves))
 
 
 def _queries(batch: Batch, logits: np.ndarray, config: LanguageModelConfig) -> list[Query]:
@@ -171,10 +155,3 @@ def _draw_map(axes: Any, weights: np.ndarray, queries: Sequence[Query], texts: S
     if len(texts) <= MOST_LABELS:
         axes.set_xticks(range(len(texts)), texts, rotation=90, fontsize=5)
         axes.set_yticks(range(len(texts)), texts, fontsize=5)
-
-
-def _draw_norms(axes: Any, norms: Mapping[int, np.ndarray]) -> None:
-    for i, (layer, norm) in enumerate(norms.items()):
-        axes.plot(np.arange(1, len(norm) + 1), norm, **(series_style(i) | {"marker": ""}), label=f"layer {layer}")
-    axes.set(xlabel="tokens read", ylabel="L2 norm")
-    axes.set_title("state of the mixer", fontsize=TITLE_POINTS)

@@ -4,3 +4,6 @@ Zhang et al. 2024, arXiv 2410.10254: (1) transfer, layer by layer: the new mixer
 whose projections it has taken over; (2) finetuning of the model, by the ordinary trainer. `python -m jaxzoo.linearize`
 does both.
 """
+
+MIXERS = ("based", "hedgehog", "gated-delta-net")
+"""New mixers: Taylor features after a window; softmax features, by default without a window; Gated DeltaNet."""

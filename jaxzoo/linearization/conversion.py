@@ -17,8 +17,6 @@ from jaxzoo.models.blueprint import Variables, make_blueprint, names_of, split_v
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
 
-MIXERS = ("based", "hedgehog", "gated-delta-net")
-"""New mixers: Taylor features after a window; softmax features, by default without a window; Gated DeltaNet."""
 WINDOWS = {"based": 64, "hedgehog": 0}
 """Tokens that keep softmax attention, where the user gives no number."""
 
@@ -49,9 +47,8 @@ def attention_layers(config: LanguageModelConfig, keep: Collection[int] = ()) ->
         raise ValueError(f"the model has no layer of softmax attention, only {', '.join(kinds)}; nothing is to convert")
     chosen = [i for i in found if i not in keep]
     if not chosen:
-        raise ValueError(
-            f"--keep leaves no layer to convert; softmax attention are layers {', '.join(map(str, found))}"
-        )
+        numbers = ", ".join(map(str, found))
+        raise ValueError(f"--keep leaves no layer to convert; softmax attention are layers {numbers}")
     return chosen
 
 
@@ -67,8 +64,8 @@ def converted_config(
 
     Args:
       config: that of the model.
-      layers: numbers of the layers, of `attention_layers`.
-      mixer: one of `MIXERS`.
+      layers: their numbers, of `attention_layers`.
+      mixer: one of `jaxzoo.linearization.MIXERS`.
       window: tokens that keep softmax attention; None: `WINDOWS`.
       feature_dim: columns of the learned map of queries and keys; None: at most 16 (based), the head's (hedgehog).
 
@@ -87,13 +84,7 @@ def convert(config: LanguageModelConfig, old: Variables, new: LanguageModelConfi
     """The variables of the new model: those of the old one wherever name and shape agree, else initial values.
 
     Keys and values of grouped heads are repeated for a mixer without groups, and its short convolutions begin as the
-    identity.
-
-    Args:
-      config: the old model.
-      old: its variables.
-      new: the new model, of `converted_config`.
-      seed: of the initial values.
+    identity. `config` and `old` are the old model, `new` is that of `converted_config`.
 
     Raises:
       ValueError: a mixer holds buffers.

@@ -35,11 +35,7 @@ class Measured(NamedTuple):
 
 
 def measure(models: Mapping[str, Loaded], data: Dataset) -> list[Measured]:
-    """Measures the stages of a conversion, the model before it first.
-
-    Args:
-      models: by stage.
-      data: whose validation sets are scored.
+    """Measures the models of a conversion by stage, the one before it first, on the validation sets of data.
 
     Raises:
       ValueError: as `compare`.

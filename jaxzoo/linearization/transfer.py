@@ -67,11 +67,10 @@ def transfer(
     """Trains the new mixers; all other variables of the student stay bit for bit.
 
     Args:
-      teacher: the old model.
-      student: the new one, of `convert`.
+      teacher, student: the old model, and the new one, of `convert`.
       layers: numbers of the layers with new mixers.
       batches: training batches of one shape, endless.
-      config: how.
+      config: how they learn.
       report: gets the step, the number of steps and the errors by layer, after each step.
 
     Raises:

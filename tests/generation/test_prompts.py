@@ -16,8 +16,8 @@ def some_prompts(lengths):
 def read(prompts, row):
     """The tokens that a row reads, in order, and the sizes of its chunks."""
     chunks = [chunk for chunk in prompts.chunks() if chunk.takes_part[row]]
-    tail = prompts.tail()
-    parts = [*(chunk.tokens[row] for chunk in chunks), tail.tokens[row, : tail.length[row]]]
+    tail, length = prompts.tail()
+    parts = [*(chunk.tokens[row] for chunk in chunks), tail[row, : length[row]]]
     return np.concatenate(parts), [chunk.tokens.shape[1] for chunk in chunks]
 
 
@@ -28,9 +28,9 @@ def test_every_row_reads_its_prompt_once_and_nothing_else():
     for row, prompt in enumerate(prompts.rows):
         tokens, _ = read(prompts, row)
         np.testing.assert_array_equal(tokens, prompt)
-    tail = prompts.tail()
-    assert tail.length.min() == 1
-    assert tail.length.max() == CHUNKS[-1] == tail.tokens.shape[1]
+    tail, length = prompts.tail()
+    assert length.min() == 1
+    assert length.max() == CHUNKS[-1] == tail.shape[1]
     assert all(chunk.takes_part.any() for chunk in prompts.chunks())
 
 

@@ -10,7 +10,8 @@ import pytest
 from flax import nnx
 
 from jaxzoo.data.base import Batch
-from jaxzoo.linearization.conversion import MIXERS, attention_layers, convert, converted_config
+from jaxzoo.linearization import MIXERS
+from jaxzoo.linearization.conversion import attention_layers, convert, converted_config
 from jaxzoo.linearization.transfer import TransferConfig, transfer
 from jaxzoo.mixers import AttentionConfig, HGRN2Config
 from jaxzoo.models.blueprint import Variables, make_blueprint, split_variables

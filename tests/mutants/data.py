@@ -112,8 +112,8 @@ MUTANTS: list[Mutant] = [
         ("stop token ignored", " | jnp.any(drawn[:, None] == rules.stop_tokens[None], axis=1)", ""),
         (
             "draws keyed by the step instead of the position",
-            "config.vocab_size], state.position,",
-            "config.vocab_size], at,",
+            "jax.vmap(jax.random.fold_in)(rules.keys, state.position)",
+            "jax.vmap(jax.random.fold_in)(rules.keys, at)",
         ),
     ),
     *planted(
