@@ -110,28 +110,24 @@ def _encode(value: Any, declared: Any, path: str) -> Json:
 def _decode(value: Json, declared: Any, path: str) -> Any:
     choices = members(declared)
     if isinstance(value, dict):
-        return _decode_dataclass(value, choices, path)
+        chosen = _chosen_class(value, [member for member in choices if isinstance(member, type)], path)
+        hints = typing.get_type_hints(chosen)
+        fields = {field.name: field for field in dataclasses.fields(chosen)}
+        given = {key: item for key, item in value.items() if key != TYPE}
+        for key in given:
+            if key not in fields:
+                raise ValueError(f"{path}: {chosen.__name__} has no field {shorten(key)}{nearest(key, fields)}")
+        missing = (dataclasses.MISSING, dataclasses.MISSING)
+        for key, field in fields.items():
+            if key not in given and (field.default, field.default_factory) == missing:
+                raise ValueError(f"{path}: {chosen.__name__} needs the field {key!r}")
+        return chosen(**{key: _decode(item, hints[key], f"{path}.{key}") for key, item in given.items()})
     for member in choices if isinstance(value, list) else ():
-        hints = item_types(member, len(value))
-        if typing.get_origin(member) is tuple and len(hints) == len(value):
-            items = enumerate(zip(value, hints, strict=True))
+        kinds = item_types(member, len(value))
+        if typing.get_origin(member) is tuple and len(kinds) == len(value):
+            items = enumerate(zip(value, kinds, strict=True))
             return tuple(_decode(item, hint, f"{path}.{i}") for i, (item, hint) in items)
     return decode_json(value, declared, path)
-
-
-def _decode_dataclass(value: dict[str, Json], members: tuple[Any, ...], path: str) -> Any:
-    chosen = _chosen_class(value, [member for member in members if isinstance(member, type)], path)
-    hints = typing.get_type_hints(chosen)
-    fields = {field.name: field for field in dataclasses.fields(chosen)}
-    given = {key: item for key, item in value.items() if key != TYPE}
-    for key in given:
-        if key not in fields:
-            raise ValueError(f"{path}: {chosen.__name__} has no field {shorten(key)}{nearest(key, fields)}")
-    missing = (dataclasses.MISSING, dataclasses.MISSING)
-    for key, field in fields.items():
-        if key not in given and (field.default, field.default_factory) == missing:
-            raise ValueError(f"{path}: {chosen.__name__} needs the field {key!r}")
-    return chosen(**{key: _decode(item, hints[key], f"{path}.{key}") for key, item in given.items()})
 
 
 def _chosen_class(value: dict[str, Json], declared: list[type], path: str) -> type:

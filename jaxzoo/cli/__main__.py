@@ -47,7 +47,7 @@ def main() -> NoReturn:
     match sys.argv[1:]:
         case [name, *rest] if name in COMMANDS:
             sys.argv = [f"jaxzoo {name}", *rest]
-            enter(module(name))
+            enter(name.replace("-", "_"))
         case [] | ["-h"] | ["--help"]:
             print(
                 "usage: jaxzoo COMMAND ...; jaxzoo COMMAND --help; jaxzoo --version; jaxzoo --print-completion SHELL\n"
@@ -67,19 +67,14 @@ def main() -> NoReturn:
     raise SystemExit(0)
 
 
-def module(name: str) -> str:
-    """Module of `jaxzoo.cli` with the `main` of a command."""
-    return name.replace("-", "_")
-
-
 def _flags(name: str) -> type:
     """A dataclass with the flags of a command's help text."""
-    shown = io.StringIO()
+    shown, module = io.StringIO(), name.replace("-", "_")
     with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-        importlib.import_module(f"jaxzoo.cli.{module(name)}").main([*SELECTORS.get(name, []), "--help"])
+        importlib.import_module(f"jaxzoo.cli.{module}").main([*SELECTORS.get(name, []), "--help"])
     flags = sorted(set(re.findall(r"--([a-z][\w.-]*)", shown.getvalue())) - {"help"})
     types = [Annotated[str, tyro.conf.arg(name=flag)] for flag in flags]
-    return dataclasses.make_dataclass(module(name), [(f"f{i}", kind, "") for i, kind in enumerate(types)])
+    return dataclasses.make_dataclass(module, [(f"f{i}", kind, "") for i, kind in enumerate(types)])
 
 
 def _refuse(line: str) -> NoReturn:

@@ -56,13 +56,21 @@ def _to_run(options: argparse.Namespace) -> None:
 
 
 def _to_folder(options: argparse.Namespace) -> None:
+    import jax
     import jax.numpy as jnp
 
-    from jaxzoo.interop.runs import export_folder
+    from jaxzoo.interop.saving import save
+    from jaxzoo.train.trained import load_variables, read_run, stored_tokenizer
 
-    directory, out = Path(options.run).expanduser(), Path(options.to).expanduser()
-    dtype = options.dtype or "float32"
-    account = export_folder(directory, out, step=options.checkpoint, family=options.family, dtype=jnp.dtype(dtype))
+    directory, out, dtype = Path(options.run).expanduser(), Path(options.to).expanduser(), options.dtype or "float32"
+    run, config = read_run(directory)
+    _, variables, _ = load_variables(run, config, options.checkpoint, device=jax.devices("cpu")[0])
+    try:
+        tokenizer = stored_tokenizer(run, config)
+    except ValueError:
+        tokenizer = None  # its place is gone: the model is written all the same
+    model = config.model, variables
+    account = save(model, out, family=options.family, tokenizer=tokenizer, dtype=jnp.dtype(dtype))
     if options.report:
         print("\n".join(account.lines()))
     n = sum(len(move.theirs) for move in account.moves)

@@ -66,20 +66,15 @@ def _evaluate(argv: Sequence[str]) -> None:
 
         evaluate_tasks(options, flags)
     else:
-        _validate(options, flags)
+        from jaxzoo.cli.evaluate_common import open_run, write_results
+        from jaxzoo.config_io import to_json
+        from jaxzoo.train.progress import table
 
-
-def _validate(options: argparse.Namespace, flags: Sequence[str]) -> None:
-    """Scores the run on its validation sets."""
-    from jaxzoo.cli.evaluate_common import open_run, write_results
-    from jaxzoo.config_io import to_json
-    from jaxzoo.train.progress import table
-
-    use_compilation_cache()
-    found = open_run(options.run[0], flags, options.checkpoint)
-    metrics = found.evaluate()
-    report = {"run": str(found.directory), "step": found.step, "config": to_json(found.session.config)}
-    write_results(table(metrics), options.out, {**report, "metrics": metrics})
+        use_compilation_cache()
+        found = open_run(options.run[0], flags, options.checkpoint)
+        metrics = found.evaluate()
+        report = {"run": str(found.directory), "step": found.step, "config": to_json(found.session.config)}
+        write_results(table(metrics), options.out, {**report, "metrics": metrics})
 
 
 def _options() -> argparse.ArgumentParser:

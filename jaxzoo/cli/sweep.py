@@ -21,7 +21,6 @@ from jaxzoo.screen import Failure, Screen
 
 if TYPE_CHECKING:
     from jaxzoo.sweep.cluster import ClusterWorkers
-    from jaxzoo.sweep.directory import SweepDirectory
     from jaxzoo.sweep.sweep import Sweep
     from jaxzoo.sweep.workers import LocalWorkers
 
@@ -68,12 +67,21 @@ def _tell_plan(sweep: "Sweep", options: argparse.Namespace, screen: Screen) -> N
 
 
 def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, screen: Screen) -> None:
-    """Makes the missing runs and the report."""
+    """Makes the runs that neither --reuse nor the experiment's kept results have, and the report."""
     from jaxzoo.sweep.board import Board, oversee
+    from jaxzoo.sweep.directory import SweepDirectory
     from jaxzoo.sweep.plan import expected
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: the workers save first
-    directory, others = sweep.directory, _other_sweeps(options)
+    given = [SweepDirectory(Path(place).expanduser()) for place in options.reuse]
+    for other in given:
+        try:
+            other.read_about()
+        except ValueError as error:
+            raise UsageError(f"--reuse: {error}") from error
+    file = Path(options.experiment).expanduser()
+    kept = sorted((file.parent / "results" / file.stem).glob("**/sweep.json"))
+    directory = sweep.directory
     is_new = not directory.path.exists()
     directory.create(sweep.about(options.experiment, options.scale))
     try:
@@ -82,7 +90,7 @@ def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, scre
         if is_new:  # a refused command leaves nothing
             shutil.rmtree(directory.path, ignore_errors=True)
         raise
-    for other in others:
+    for other in [*given, *(SweepDirectory(about.parent) for about in kept)]:
         if n := sweep.reuse(other):
             screen.say(f"{n} runs taken over from {other.path}")
     directory.forget_failures()
@@ -94,21 +102,6 @@ def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, scre
     n_failed = len(directory.failed() & {task.id for task in sweep.tasks})
     if n_failed:
         raise Failure(f"{n_failed} of {len(sweep.tasks)} runs failed, listed above; the same command tries them again")
-
-
-def _other_sweeps(options: argparse.Namespace) -> list["SweepDirectory"]:
-    """Sweeps whose results are copied: those of --reuse, and those in `results/NAME` next to the experiment NAME."""
-    from jaxzoo.sweep.directory import SweepDirectory
-
-    found = [SweepDirectory(Path(place).expanduser()) for place in options.reuse]
-    for directory in found:
-        try:
-            directory.read_about()
-        except ValueError as error:
-            raise UsageError(f"--reuse: {error}") from error
-    file = Path(options.experiment).expanduser()
-    kept = sorted((file.parent / "results" / file.stem).glob("**/sweep.json"))
-    return [*found, *(SweepDirectory(about.parent) for about in kept)]
 
 
 def _workers(

@@ -100,10 +100,8 @@ def format_example(tokens: Sequence[int], labels: Sequence[str]) -> str:
     width = max(len(str(cell)) for row in rows.values() for cell in row) + 1
     blocks = []
     for start in range(0, len(tokens), _COLUMNS):
-        cells = {name: row[start : start + _COLUMNS] for name, row in rows.items()}
-        blocks.append(
-            "\n".join(f"{name:8}" + "".join(f"{cell:>{width}}" for cell in row) for name, row in cells.items())
-        )
+        parts = ((name, row[start : start + _COLUMNS]) for name, row in rows.items())
+        blocks.append("\n".join(f"{name:8}" + "".join(f"{cell:>{width}}" for cell in part) for name, part in parts))
     return "\n\n".join(blocks)
 
 

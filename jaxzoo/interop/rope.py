@@ -15,7 +15,6 @@ def read_rope(
     fields: Fields,
     *,
     max_length: int,
-    theta: float = 10000.0,
     fraction: float = 1.0,
     older_theta: str = "rope_theta",
     older_fraction: str = "partial_rotary_factor",
@@ -25,13 +24,13 @@ def read_rope(
     Args:
       fields: those of config.json.
       max_length: its `max_position_embeddings`.
-      theta, fraction: base, and rotated share of a head, where no field has them.
-      older_theta, older_fraction: names of the two in older folders.
+      fraction: rotated share of a head where no field has it.
+      older_theta, older_fraction: names of base and share in older folders.
 
     Raises:
       ValueError: a kind of scaling that is not computed, or a field of another type.
     """
-    base = fields.number(older_theta, default=theta, low=1)
+    base = fields.number(older_theta, default=10000.0, low=1)
     share = fields.number(older_fraction, default=fraction)
     newer, older = fields.section("rope_parameters"), fields.section("rope_scaling")
     section = newer or older

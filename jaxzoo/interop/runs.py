@@ -1,4 +1,4 @@
-"""Runs made of folders, and folders made of runs."""
+"""Runs made of folders."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -11,11 +11,8 @@ from jaxzoo.config_io import to_json
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
 from jaxzoo.interop.loading import Opened, find_tokenizer, open_folder, read_variables
-from jaxzoo.interop.mapping import Account
-from jaxzoo.interop.saving import save
 from jaxzoo.train.importing import create_imported
 from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.train.trained import Which, load_variables, read_run, stored_tokenizer
 
 LENGTH = 256
 """Tokens of a window of the data of an imported run, which is to be overridden; fewer where the model reads fewer."""
@@ -45,19 +42,3 @@ def import_folder(
     if tokenizer is not None:
         save_tokenizer(tokenizer, run.tokenizer)
     return opened
-
-
-def export_folder(
-    directory: Path, out: Path, *, step: Which = None, family: str | None = None, dtype: Any = "float32"
-) -> Account:
-    """Writes the model of a run's checkpoint, and its tokenizer, as a folder that other libraries load.
-
-    Arguments and errors as those of `jaxzoo.interop.save`; `ValueError` also where there is no such run or step.
-    """
-    run, config = read_run(directory)
-    _, variables, _ = load_variables(run, config, step, device=jax.devices("cpu")[0])
-    try:
-        tokenizer = stored_tokenizer(run, config)
-    except ValueError:
-        tokenizer = None  # its place is gone: the model is written all the same
-    return save((config.model, variables), out, family=family, tokenizer=tokenizer, dtype=dtype)

@@ -22,9 +22,8 @@ WINDOWS = {"based": 64, "hedgehog": 0}
 
 
 class Converted(NamedTuple):
-    """A converted model before it has learnt anything."""
+    """Variables of a converted model before it has learnt anything."""
 
-    config: LanguageModelConfig
     variables: Variables
     copied: tuple[str, ...]
     """Names, such as `layers.0.mixer.q_proj.kernel`, of the variables that are those of the old model."""
@@ -111,7 +110,7 @@ def convert(config: LanguageModelConfig, old: Variables, new: LanguageModelConfi
         if value is not None:
             _at(ours, place)[...] = value
     params = jax.tree.unflatten(jax.tree.structure(fresh), [jnp.asarray(x) for x in ours.values()])
-    return Converted(new, Variables(params, {}), tuple(copied), tuple(initial))
+    return Converted(Variables(params, {}), tuple(copied), tuple(initial))
 
 
 def layer_of_mixer(name: str) -> int | None:

@@ -98,8 +98,17 @@ class Hlo:
     """
 
     def __init__(self, text: str):
-        computations, entry = _read(text)
-        self.computations: dict[str, Computation] = computations
+        self.computations: dict[str, Computation] = {}
+        entry, current = "", None
+        for line in text.splitlines():
+            head = None if line.startswith(" ") else _HEAD.match(line)
+            if head is not None:
+                current = self.computations[head[2]] = Computation()
+                entry = head[2] if head[1] else entry
+            elif current is not None and (instruction := _instruction(line)) is not None:
+                current[instruction.name] = instruction
+        if not entry:
+            raise ValueError("the compiled program has no entry computation")
         self.times: dict[str, int] = collections.defaultdict(int)
         self.inner: set[str] = set()
         self.open_loops: int = 0
@@ -150,22 +159,6 @@ class Hlo:
         )
         bounds = [int(bound.literal) for bound in compared if bound is not None and bound.opcode == "constant"]
         return bounds[0] if len(bounds) == 1 else None
-
-
-def _read(text: str) -> tuple[dict[str, Computation], str]:
-    """All computations, and the name of the one that the program begins with."""
-    computations: dict[str, Computation] = {}
-    entry, current = "", None
-    for line in text.splitlines():
-        head = None if line.startswith(" ") else _HEAD.match(line)
-        if head is not None:
-            current = computations[head[2]] = Computation()
-            entry = head[2] if head[1] else entry
-        elif current is not None and (instruction := _instruction(line)) is not None:
-            current[instruction.name] = instruction
-    if not entry:
-        raise ValueError("the compiled program has no entry computation")
-    return computations, entry
 
 
 def _instruction(line: str) -> Instruction | None:

@@ -224,8 +224,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="unknown config field ignored",
         path="jaxzoo/config_io.py",
-        old="        if key not in fields:\n            raise",
-        new="        if False:\n            raise",
+        old="            if key not in fields:\n                raise",
+        new="            if False:\n                raise",
         tests=("tests/test_config_io.py",),
     ),
     Mutant(

@@ -100,6 +100,8 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
             chosen[i] = mixers[name]
     table = matrix_shape(fields, shapes, "transformer.embeddings.word_embeddings.weight")
     positions = shapes.get("transformer.embeddings.position_embeddings.weight")
+    made_for = (fields.content[name].get("l_max") for name in ("mixer", "alt_mixer") if fields.content.get(name))
+    length = next((n for n in made_for if type(n) is int and n > 0), 2048)
     biases = [fields.flag(f"mlp_fc{n}_bias", f"{MLP}.fc{n}.bias" in shapes) for n in (1, 2)]
     if biases[0] != biases[1]:
         fields.refuse("mlp_fc2_bias", "must be mlp_fc1_bias: an MLP here has all biases or none")
@@ -109,7 +111,7 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
         n_layers=n_layers,
         vocab_size=table[0],
         pad_vocab_multiple=1,
-        max_length=positions[0] if positions else _length(fields),
+        max_length=positions[0] if positions else length,
         max_positions=positions[0] if positions else None,
         mlp=fields.choice("activation_function", of={**GATES, **PLAIN}, default="gelu_new"),
         mlp_width=matrix_shape(fields, shapes, f"{MLP}.fc2.weight")[1],
@@ -181,13 +183,6 @@ def _mixer(fields: Fields, name: str, attention: dict[str, Any], shapes: Mapping
         section.refuse("_target_", "must be BaseConv, LinearAttention, SlidingAttention or MHA")
     section.check_all_read()
     return mixer
-
-
-def _length(fields: Fields) -> int:
-    """The longest text that a mixer is made for; 2048 where none says so."""
-    sections = [fields.content.get(name) for name in ("mixer", "alt_mixer")]
-    lengths = [s.get("l_max") for s in sections if isinstance(s, dict)]
-    return next((n for n in lengths if type(n) is int and n > 0), 2048)
 
 
 def _write(config: LanguageModelConfig) -> dict[str, Any]:

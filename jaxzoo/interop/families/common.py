@@ -22,18 +22,6 @@ ALIKE = ("n_heads", "kv_heads", "head_width", "qkv_bias", "out_bias", "qk_norm",
 """What all attention layers of a model share."""
 
 
-def attentions(common: dict[str, Any], windows: Iterable[int | None]) -> tuple[MixerConfig, ...]:
-    """The attention of every layer: with a window, or with all of the past (None). Equal ones are one pattern.
-
-    `common` are fields of all of them; a window is the keys that a token sees, itself included.
-    """
-    layers: list[MixerConfig] = [
-        AttentionConfig(**common) if window is None else SlidingWindowAttentionConfig(**common, window=window)
-        for window in windows
-    ]
-    return (layers[0],) if len(set(layers)) == 1 else tuple(layers)
-
-
 def read_model(fields: Fields, pattern: Iterable[MixerConfig], *, tied: bool, **others: Any) -> LanguageModelConfig:
     """The model whose sizes have the names that folders of transformers share.
 

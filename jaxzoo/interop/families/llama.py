@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jaxzoo.interop.families.common import GATED, MLP, QKV, attention_layers, attentions, read_model, written
+from jaxzoo.interop.families.common import GATED, MLP, QKV, attention_layers, read_model, written
 from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm
 from jaxzoo.interop.rope import read_rope, write_rope
+from jaxzoo.mixers import AttentionConfig, MixerConfig, SlidingWindowAttentionConfig
 from jaxzoo.models.config import LanguageModelConfig
 
 LAYER, OURS = "model.layers.{i}", "layers.{i}"
@@ -48,9 +49,13 @@ def _read(kind: str, fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> L
         windows = [fields.optional_integer("sliding_window", 4096)] * n_layers
     elif kind != "llama":
         windows = _windows(fields, n_layers)
+    layers: list[MixerConfig] = [
+        AttentionConfig(**common) if window is None else SlidingWindowAttentionConfig(**common, window=window)
+        for window in windows
+    ]
     return read_model(
         fields,
-        attentions(common, windows),
+        layers[:1] if len(set(layers)) == 1 else layers,
         tied=False,
         max_length=max_length,
         mlp=fields.choice("hidden_act", of=GATED, default="silu"),

@@ -56,8 +56,9 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
 
 def _write(config: LanguageModelConfig) -> dict[str, Any]:
     mixer = _mixer(config, "mamba", norm="rms")
-    own = {"state_size": mixer.d_state, "expand": mixer.expand, "conv_kernel": mixer.n_taps}
-    return written(config, "MambaForCausalLM", "mamba", "layer_norm_epsilon", time_step_rank=mixer.rank, **own)
+    sizes = {"state_size": mixer.d_state, "expand": mixer.expand, "conv_kernel": mixer.n_taps}
+    own = {**sizes, "time_step_rank": mixer.rank}
+    return written(config, "MambaForCausalLM", "mamba", "layer_norm_epsilon", **own)
 
 
 def _mixer(config: LanguageModelConfig, family: str, **expected: Any) -> MambaConfig:
