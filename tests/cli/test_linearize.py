@@ -8,11 +8,10 @@ import pytest
 from flax import nnx
 
 from jaxzoo.cli.generate import main as generate
-from jaxzoo.cli.linearize import MIXERS, main as linearize
+from jaxzoo.cli.linearize import main as linearize
 from jaxzoo.config import ExperimentConfig, TrainConfig
 from jaxzoo.config_io import to_json
 from jaxzoo.data.text_data import TextDataConfig
-from jaxzoo.linearization import conversion
 from jaxzoo.loading import load
 from jaxzoo.mixers import AttentionConfig, HGRN2Config, WindowedLinearAttentionConfig
 from jaxzoo.models.blueprint import split_variables
@@ -122,4 +121,3 @@ def test_bad_input(source, tmp_path, capsys):
     ):
         assert message in refused(capsys, *words)
     assert not out.exists()
-    assert conversion.MIXERS == MIXERS

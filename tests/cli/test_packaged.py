@@ -41,7 +41,7 @@ def test_the_console_command(monkeypatch, capsys):
         for file in (ROOT / "jaxzoo/cli").glob("*.py")
         if re.search(r"^(def main\(|main\b.* = )", file.read_text(), re.MULTILINE)
     }
-    assert {console.module(name) for name in console.COMMANDS} == with_main - {"__main__", "sweep_worker"}
+    assert {name.replace("-", "_") for name in console.COMMANDS} == with_main - {"__main__", "sweep_worker"}
     assert typed(monkeypatch, "data-build", "--out", "x") == (0, [("data_build", ["--out", "x"])])
     assert typed(monkeypatch, "trian") == (2, [])
     assert "did you mean 'train'?" in capsys.readouterr().err
