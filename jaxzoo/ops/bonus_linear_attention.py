@@ -99,16 +99,11 @@ def bonus_linear_attention_step(
     log_decay = log_decay.astype(jnp.float32).reshape((-1, *log_decay.shape)[-3:])
     # A sum of products, not a matrix product, which could round float32 to tf32 or bfloat16.
     y = (q.astype(jnp.float32)[..., None] * state).sum(2) + _own(q, k, v, bonus[None])
-    return y.astype(v.dtype), _write(state, k, v, log_decay)
+    y, k, v = y.astype(v.dtype), k.astype(jnp.float32), v.astype(jnp.float32)
+    return y, jnp.exp(log_decay)[..., None] * state + k[..., :, None] * v[..., None, :]
 
 
 def _own(q: Array, k: Array, v: Array, bonus: Array) -> Array:
     """`q_i^T Diag(u) k_i v_i^T`, float32."""
     q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
     return (q * bonus * k).sum(-1, keepdims=True) * v
-
-
-def _write(state: Array, k: Array, v: Array, log_decay: Array) -> Array:
-    """`Diag(a) S + k v^T` of one token."""
-    k, v = k.astype(jnp.float32), v.astype(jnp.float32)
-    return jnp.exp(log_decay)[..., None] * state + k[..., :, None] * v[..., None, :]

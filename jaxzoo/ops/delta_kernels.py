@@ -1,4 +1,6 @@
-"""The delta rule by Pallas kernels: what tokens write, by `delta_chunks`, then decayed linear attention over it.
+"""Both forms of the delta rule by Pallas kernels.
+
+With `beta`: what tokens write, by `delta_chunks`, then decayed linear attention over it.
 
 With G the sums of log decays from the start of a chunk of 64 tokens and S the state before the chunk, token i writes
 
@@ -13,6 +15,9 @@ outputs are the decayed products of keys.
 Documents are decays of 0. What lies between kernels has the dtype of v, A of wider keys too: rounded to bfloat16 it
 changes the inverse by 0.001 (relative L2) with independent keys of length 1, by 0.01 where they nearly repeat, and by
 0.07 with beta up to 2 besides.
+
+In general: the Hopper kernels of `pallas_kernels.delta_chunks.general_delta_rule`. Vectors u are 0 at the first tokens
+of documents, which read the state before the decay; u and z are rounded to the dtype of v.
 """
 
 import functools
@@ -24,9 +29,11 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxzoo.array_typing import Array
+from jaxzoo.ops.segments import document_starts
 from jaxzoo.sharding import on_mesh
 from pallas_kernels import delta_chunks as delta, gated_linear_attention as gated, ut_transform as ut
-from pallas_kernels.delta_chunks import backends as delta_backends
+from pallas_kernels.delta_chunks import backends as delta_backends, general_backends, general_delta_rule
+from pallas_kernels.delta_chunks.problem import GeneralProblem
 from pallas_kernels.dispatch import may_run_by_default, mesh_objection
 from pallas_kernels.gated_linear_attention import backends as gated_backends
 from pallas_kernels.gated_linear_attention.decayed_scores import sums_to_borders
@@ -39,22 +46,25 @@ KERNELS = {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"}
 """By platform, in all packages."""
 CHANNEL_KEYS = 64
 """Width of the keys with which `delta_values` serves decays per channel."""
+GENERAL_PACKAGES = ("delta_chunks", "gated_linear_attention", "ut_transform")
+"""Those of whose code the kernels of the general form are made: all must be verified."""
 Form = Callable[..., tuple[Array, Array]]
 
 
-def kernel_form(q: Array, k: Array, v: Array, *, channel: bool) -> Form | None:
+def kernel_form(q: Array, k: Array, v: Array, *, channel: bool = False, general: bool = False) -> Form | None:
     """`by_kernels`, or its form for the current mesh, for queries, keys and values (b, t, h, .).
 
-    channel: whether there is a decay per channel of the keys. None: a kernel does not serve the call, is not verified
-    on the devices that this is traced for, or cannot run on this mesh.
+    channel: whether there is a decay per channel of the keys. general: the same of `general_by_kernels`. None: a kernel
+    does not serve the call, is not verified on the devices that this is traced for, or cannot run on this mesh.
     """
     if v.shape[1] == 0 or not q.dtype == k.dtype == v.dtype:
         return None
-    if not any(_serve(platform, k, v, channel) for platform in KERNELS):
+    rule = general_by_kernels if general else by_kernels
+    if not (_serve_general(k, v) if general else any(_serve(platform, k, v, channel) for platform in KERNELS)):
         return None
-    form: Any = on_mesh(by_kernels, _sharded, v, k)
-    if form is by_kernels:
-        return by_kernels if mesh_objection("") is None else None
+    form: Any = on_mesh(rule, functools.partial(_sharded, rule), v, k)
+    if form is rule:
+        return rule if mesh_objection("") is None else None
     return None if "sequence_axis" in form.keywords else form
 
 
@@ -81,14 +91,18 @@ def _serve(platform: str, k: Array, v: Array, channel: bool) -> bool:
     )
 
 
+def _serve_general(k: Array, v: Array) -> bool:
+    """Whether the kernels of the general form serve all calls."""
+    if not all(may_run_by_default("cuda", op) for op in GENERAL_PACKAGES):
+        return False
+    (b, t, h, v_dim), k_dim = v.shape, k.shape[3]
+    problem = GeneralProblem(b=b, t=_whole(t), h=h, k=k_dim, v=v_dim, dtype=v.dtype)
+    objection = general_backends.BACKENDS["mosaic_gpu"].objection(problem)
+    return objection in (None, mesh_objection(general_backends.ENTRY_POINT))
+
+
 def by_kernels(
-    q: Array,
-    k: Array,
-    v: Array,
-    beta: Array,
-    log_decay: Array | None,
-    segment_ids: Array | None,
-    state: Array | None,
+    q: Array, k: Array, v: Array, beta: Array, log_decay: Array | None, segment_ids: Array | None, state: Array | None
 ) -> tuple[Array, Array]:
     """y (b, t, h, v) in the dtype of v, and the last state, of `delta_rule` with t >= 1; differentiable.
 
@@ -102,33 +116,53 @@ def by_kernels(
     def padded(x: Array) -> Array:
         return jnp.pad(x, [(0, 0), (0, _whole(t) - t)] + [(0, 0)] * (x.ndim - 2))
 
-    decays, arrays = _decays(k, decay), (padded(k), padded(v), padded(beta))
-    if decays.ndim == 4 and k.shape[3] != CHANNEL_KEYS:
-        written, keys = _values_by_scores(*arrays, padded(decays), state)
+    if decay is not None and decay.shape[3] == 1:
+        decays = decay[..., 0]
     else:
-        written, keys = ut.delta_values(*arrays, None if decay is None else padded(decays), initial_state=state)
+        decays = jnp.zeros(k.shape[:3], jnp.float32) if decay is None else decay
+    keys, values, betas = padded(k), padded(v), padded(beta)
+    whole = None if decay is None else padded(decays)
+    if whole is not None and whole.ndim == 4 and k.shape[3] != CHANNEL_KEYS:
+        # `delta_values` with scores of the gated kernel
+        read, write, keep = _borders(keys, whole)
+        mix = ut.ut_inverse(_scores(keys, whole), betas)
+        written = delta.delta_chunks(values, read, write, mix, keep, initial_state=state)
+    else:
+        written, keys = ut.delta_values(keys, values, betas, whole, initial_state=state)
     return gated.gated_linear_attention(q, keys[:, :t], written[:, :t], decays, initial_state=state, return_state=True)
 
 
+def general_by_kernels(
+    q: Array,
+    k: Array,
+    v: Array,
+    u: Array,
+    z: Array,
+    log_decay: Array | None,
+    segment_ids: Array | None,
+    state: Array | None,
+) -> tuple[Array, Array]:
+    """As `by_kernels`, of the general form."""
+    decay = with_resets(log_decay, segment_ids)
+    decay = jnp.broadcast_to(jnp.zeros((), jnp.float32) if decay is None else decay, k.shape)
+    u, z = u.astype(v.dtype), z.astype(v.dtype)
+    starts = document_starts(segment_ids)
+    if starts is not None:
+        u = jnp.where(starts[..., None, None], jnp.zeros_like(u), u)
+    return general_delta_rule(q, k, v, u, z, decay, initial_state=state, return_state=True)
+
+
 def _sharded(
-    q: Array, k: Array, v: Array, beta: Array, log_decay: Array | None, segment_ids: Array | None, state: Array | None,
-    *, batch_axes: tuple[str, ...], head_axes: tuple[str, ...],
-) -> tuple[Array, Array]:  # fmt: skip
-    """`by_kernels` with each device on its share of batch and heads."""
+    rule: Form, *arrays: Array | None, batch_axes: tuple[str, ...], head_axes: tuple[str, ...]
+) -> tuple[Array, Array]:
+    """`rule` with each device on its share of batch and heads."""
+    *of_tokens, log_decay, _, _ = arrays
     decays = P()
     if log_decay is not None:
         decays = P(batch_axes if len(log_decay) > 1 else None, None, head_axes if log_decay.shape[2] > 1 else None)
     tokens, states = P(batch_axes, None, head_axes), P(batch_axes, head_axes)
-    specs = (tokens, tokens, tokens, tokens, decays, P(batch_axes), states)
-    form = jax.shard_map(by_kernels, in_specs=specs, out_specs=(tokens, states), check_vma=False)
-    return form(q, k, v, beta, log_decay, segment_ids, state)
-
-
-def _values_by_scores(k: Array, v: Array, beta: Array, decay: Array, state: Array | None) -> tuple[Array, Array]:
-    """`delta_values` of decays (b, t, h, k), with scores of the gated kernel."""
-    read, write, keep = _borders(k, decay)
-    mix = ut.ut_inverse(_scores(k, decay), beta)
-    return delta.delta_chunks(v, read, write, mix, keep, initial_state=state), k
+    specs = (*[tokens] * len(of_tokens), decays, P(batch_axes), states)
+    return jax.shard_map(rule, in_specs=specs, out_specs=(tokens, states), check_vma=False)(*arrays)
 
 
 @functools.partial(jax.checkpoint, prevent_cse=False)
@@ -154,13 +188,6 @@ def _borders(k: Array, decay: Array) -> tuple[Array, Array, Array]:
     read, write = ((keys * x).astype(k.dtype).reshape(k.shape) for x in (-from_start, to_end))
     keep = jnp.broadcast_to(from_start[:, :, -1], (b, t // CHUNK, h, k_dim))
     return read, write, keep
-
-
-def _decays(k: Array, decay: Array | None) -> Array:
-    """Log decays as `gated_linear_attention` takes them."""
-    if decay is None:
-        return jnp.zeros(k.shape[:3], jnp.float32)
-    return decay[..., 0] if decay.shape[3] == 1 else decay
 
 
 def _by_chunk(x: Array) -> Array:

@@ -24,9 +24,8 @@ it, and what chunks make of a state, affine maps, is put together in groups (`st
 an H100 (b4 t8192 h16 k64 v64, bfloat16, decay per token) 52 launches forward and 113 with backward, where the scan
 over chunks takes 2,184 and 8,337, at 1.7 and 1.3 times its bytes. TPUs take the scan: their compiler needs minutes for
 so many systems. Where the Pallas kernels of `delta_chunks`, `gated_linear_attention` and `ut_transform` are verified,
-they serve both forms in bfloat16, with `beta` (`delta_kernels.py`) and in general (`removal_kernels.py`): 7 and 22
-launches of the program above, 0.1 times the bytes; in general, heads of 64, 4 and 10 in place of 61 and 152, 0.09 and
-0.08 times the bytes.
+they serve both forms in bfloat16 (`delta_kernels.py`): 7 and 22 launches of the program above, 0.1 times the bytes; in
+general, heads of 64, 4 and 10 in place of 61 and 152, 0.09 and 0.08 times the bytes.
 
 Memory: the scan over chunks keeps its inputs and one state per chunk; everything within a chunk is computed again in
 the backward pass, where the solve costs one more solve. On a GPU all of it exists at once for chunks whose states have
@@ -44,14 +43,11 @@ from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.probe import show, show_scores
-from jaxzoo.ops import delta_kernels, removal_kernels
+from jaxzoo.ops.delta_kernels import kernel_form
+from jaxzoo.ops.segments import document_starts
 from jaxzoo.sequence_parallel import Composition, scan_in_parts
 from pallas_kernels.dispatch import may_run_on
-from pallas_kernels.gated_linear_attention.decayed_scores import (
-    PIECE,
-    decayed_scores,
-    sums_to_borders,
-)
+from pallas_kernels.gated_linear_attention.decayed_scores import PIECE, decayed_scores, sums_to_borders
 from pallas_kernels.gated_linear_attention.xla import cut
 from pallas_kernels.xla_chunks import chunks_at_once, product, states_before_affine
 
@@ -134,12 +130,10 @@ def delta_rule(
         beta = None if beta is None else show("beta", beta)
         again = functools.partial(delta_rule, q, k, beta=beta, removal=removal, log_decay=log_decay)
         show_scores(lambda unit: again(unit, segment_ids=segment_ids)[0], v)
-    if removal is not None:
-        kernels, rule = removal_kernels.kernel_form(q, k, v), (removal.u, removal.z)
-    else:
-        channel = log_decay is not None and log_decay.shape[3] > 1
-        kernels, rule = delta_kernels.kernel_form(q, k, v, channel=channel), (beta,)
+    channel = log_decay is not None and log_decay.shape[3] > 1
+    kernels = kernel_form(q, k, v, channel=channel, general=removal is not None)
     if kernels is not None:
+        rule = (beta,) if removal is None else removal
         return kernels(q, k, v, *rule, log_decay, segment_ids, initial_state)
     state = empty if initial_state is None else initial_state
     run = Partial(functools.partial(_scan, chunk_size=chunk_size))
@@ -199,9 +193,7 @@ def _scan(tokens: _Tokens, segment_ids: Array | None, state: Array, *, chunk_siz
     v = tokens.v
     b, t, h, v_dim = v.shape
     precision = lax.Precision.HIGHEST if v.dtype == jnp.float32 else lax.Precision.DEFAULT
-    starts = None
-    if segment_ids is not None:
-        starts = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0
+    starts = document_starts(segment_ids)
     size = min(chunk_size, max(-(-t // PIECE), 1) * PIECE)
     at_once = 1
     if may_run_on("cuda"):

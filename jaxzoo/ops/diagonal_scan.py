@@ -26,6 +26,7 @@ from jax import lax
 from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Int
+from jaxzoo.ops.segments import document_starts
 from jaxzoo.sequence_parallel import scan_in_parts
 from pallas_kernels.xla_chunks import tokens_at_once
 
@@ -103,9 +104,7 @@ def _scan(
         chunk_size = tokens_at_once(t, initial_state.size // (2 if larger else 1), least=CHUNK)
     n = -(-t // chunk_size)
     size = -(-t // n) if n else 1
-    starts = None
-    if segment_ids is not None:
-        starts = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0
+    starts = document_starts(segment_ids)
     given = None if n * size == t else (np.arange(n * size) < t).reshape(n, size)
 
     def token(state: Array, now: tuple) -> tuple[Array, Array]:

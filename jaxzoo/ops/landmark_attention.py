@@ -180,7 +180,7 @@ def _retrieved(
         c = q.shape[1]
         number = jnp.arange(n, dtype=jnp.int32)[None, None]
         allowed = (start[..., None] <= number) & (number < stop[..., None])
-        chosen, found, log_p = _choose(_scores(content_q, landmarks), allowed[:, :, None, None], m)
+        chosen, found, log_p = _choose(content_q, landmarks, allowed, m)
         if retrieval.gate == "straight_through":
             log_p = log_p - lax.stop_gradient(log_p)
         some = found[..., :1]
@@ -205,16 +205,15 @@ def _retrieved(
     return whole(y), whole(lse)
 
 
-def _scores(content_q: Float[Array, "b c h k"], landmarks: Float[Array, "b n g k"]) -> Float[Array, "b c g r n"]:
+def _choose(
+    content_q: Float[Array, "b c h k"], landmarks: Float[Array, "b n g k"], allowed: Bool[Array, "b c n"], m: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The `m` allowed blocks of the best scores, whether there are as many, and the logarithm of their share in the
+    softmax over all that are allowed (0 where there is none), each `(b, c, g, r, m)`."""
     b, c, _, width = content_q.shape
     q = content_q.astype(jnp.float32).reshape(b, c, landmarks.shape[2], -1, width)
     scores = jnp.einsum("bcgrk,bngk->bcgrn", q, landmarks, precision=lax.Precision.HIGHEST)
-    return np.float32(width**-0.5) * scores
-
-
-def _choose(scores: jax.Array, allowed: Bool[Array, "b c 1 1 n"], m: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The `m` allowed blocks of the best scores, whether there are as many, and the logarithm of their share in the
-    softmax over all that are allowed (0 where there is none), each `(b, c, g, r, m)`."""
+    scores, allowed = np.float32(width**-0.5) * scores, allowed[:, :, None, None]
     best, chosen = lax.top_k(lax.stop_gradient(jnp.where(allowed, scores, -jnp.inf)), m)
     found = best > -jnp.inf
     some = allowed.any(axis=-1, keepdims=True)

@@ -97,7 +97,7 @@ def linear_attention(
         again = functools.partial(linear_attention, q, k, log_decay=log_decay, normalize=normalize, eps=eps)
         show_scores(lambda unit: again(unit, segment_ids=segment_ids, squares=squares)[0], v)
     served = log_decay is not None or k_dim % TILE == v_dim % TILE == 0  # in XLA, decays of 0 would cost bytes
-    if not normalize and squares is None and served and _kernels_may_run():
+    if not normalize and squares is None and served and any(map(may_run_by_default, ("cuda", "tpu"))):
         attend = on_mesh(gated_linear_attention, sharded_gated_linear_attention, v, k)
         decays = jnp.zeros((1, 1, 1, 1)) if log_decay is None else log_decay
         decays = decays[..., 0] if decays.shape[-1] == 1 else decays
@@ -107,10 +107,6 @@ def linear_attention(
     q, k = (_for_values(x, h) for x in (q, k))
     run = Partial(functools.partial(_scan, eps=eps, chunk_size=chunk_size))
     return scan_in_parts(run, Partial(_kept), (q, k, v, log_decay, squares), segment_ids, state, empty)
-
-
-def _kernels_may_run() -> bool:
-    return any(may_run_by_default(platform) for platform in ("cuda", "tpu"))
 
 
 def _kept(tokens: tuple) -> Array:

@@ -7,6 +7,8 @@ key channel after the other, so that memory holds one product of the size of the
 forward nor backward. The second one takes a step: the history is that of keys and values, `k + v` channels a token.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -41,30 +43,19 @@ def outer_product_conv(
     """
     if v.shape[1] == 0:
         return v
-
-    def run(q: Array, k: Array, v: Array, *rest: Array) -> Array:
-        *past, taps = rest
-        return _outer_product_conv(q, k, v, taps, (past[0], past[1]) if past else None, segment_ids)
-
-    past = () if history is None else history
+    run, past = functools.partial(_whole_conv, segment_ids=segment_ids), () if history is None else history
     if sequence_devices(v.shape[1]) > 1:
         return whole_sequences(run, q, k, v, *past, taps=taps)
     return run(q, k, v, *past, taps)
 
 
-def _outer_product_conv(
-    q: Array,
-    k: Array,
-    v: Array,
-    taps: Array,
-    history: tuple[Array, Array] | None,
-    segment_ids: Array | None,
-) -> Array:
+def _whole_conv(q: Array, k: Array, v: Array, *past_and_taps: Array, segment_ids: Array | None) -> Array:
     """`outer_product_conv` of `t > 0` tokens, where no device has a part of a sequence alone."""
+    *past, taps = past_and_taps
     b, t, h, width = v.shape
     wide = jnp.repeat(taps.astype(jnp.float32), width, axis=1)
     values = v.astype(jnp.float32)
-    past_keys, past_values = (None, None) if history is None else (each.astype(jnp.float32) for each in history)
+    past_keys, past_values = (each.astype(jnp.float32) for each in past) if past else (None, None)
 
     @jax.checkpoint
     def read(q_c: jax.Array, k_c: jax.Array, past_k_c: jax.Array | None) -> jax.Array:

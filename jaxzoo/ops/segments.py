@@ -14,6 +14,11 @@ def position_in_segment(segment_ids: Int[Array, "b t"]) -> Int[Array, "b t"]:
     return index - jax.lax.cummax(jnp.where(begins, index, 0), axis=1)
 
 
+def document_starts(segment_ids: Int[Array, "b t"] | None) -> Bool[Array, "b t"] | None:
+    """Whether each token is the first of a document after another one; None: one document a row."""
+    return None if segment_ids is None else jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0
+
+
 def seen_before(tokens: Int[Array, "b t"], segment_ids: Int[Array, "b t"] | None = None) -> Bool[Array, "b t"]:
     """Whether the token's id occurs earlier in its document; O(t log t).
 

@@ -107,12 +107,7 @@ LOG_DECAYED = Composition(_after, jnp.add, 0.0, EMPTY)
 
 
 def wkv4_step(
-    state: Wkv4State,
-    k: Float[Array, "b d"],
-    v: Float[Array, "b d"],
-    *,
-    w: Float[Array, "d"],
-    u: Float[Array, "d"],
+    state: Wkv4State, k: Float[Array, "b d"], v: Float[Array, "b d"], *, w: Float[Array, "d"], u: Float[Array, "d"]
 ) -> tuple[Float[Array, "b d"], Wkv4State]:
     """One token: `wkv4` with t = 1, at O(1) per channel."""
     dtype, (k, v, w, u) = v.dtype, (x.astype(jnp.float32) for x in (k, v, w, u))

@@ -16,27 +16,22 @@ MUTANTS: list[Mutant] = [
         ),
         (
             "delta rule by kernels: writes that read no state",
-            "padded(decays), initial_state=state)",
-            "padded(decays), initial_state=None)",
+            "whole, initial_state=state)",
+            "whole, initial_state=None)",
         ),
         (
             "delta rule by kernels: kernels on a mesh that cuts them",
-            'return by_kernels if mesh_objection("") is None else None',
-            "return by_kernels",
+            'return rule if mesh_objection("") is None else None',
+            "return rule",
         ),
     ),
     *planted(
-        f"{OPS}/removal_kernels.py",
+        f"{OPS}/delta_kernels.py",
         f"{TESTS}/test_removal_kernels.py",
         (
             "general delta rule by kernels: a removal that reads the document before",
             "u = jnp.where(starts[..., None, None], jnp.zeros_like(u), u)",
             "u = jnp.where(starts[..., None, None], u, u)",
-        ),
-        (
-            "general delta rule by kernels: kernels on a mesh that cuts them",
-            'return by_kernels if mesh_objection("") is None else None',
-            "return by_kernels",
         ),
     ),
     *planted(

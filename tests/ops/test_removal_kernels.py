@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxzoo.ops.delta_kernels import general_by_kernels, kernel_form
 from jaxzoo.ops.delta_rule import CHUNK, Removal, delta_rule
-from jaxzoo.ops.removal_kernels import by_kernels, kernel_form
 from jaxzoo.sharding import MeshConfig, make_mesh
 from pallas_kernels import certificates
 from pallas_kernels.dispatch import lowering_for
@@ -49,7 +49,9 @@ def test_values_and_gradients(t, decay, packed):
     def call(inputs, state):
         decays = inputs.get("log_decay")
         decays = decays if decays is None or decays.ndim == 4 else decays[..., None]
-        return by_kernels(*(inputs[x] for x in NAMES[:5]), decays, None if ids is None else jnp.asarray(ids), state)
+        return general_by_kernels(
+            *(inputs[x] for x in NAMES[:5]), decays, None if ids is None else jnp.asarray(ids), state
+        )
 
     with lowering_for("cuda"):
         found = jax.jit(lambda *args: with_gradients(call, *args))(*single((inputs, state, cotangents)))
@@ -114,11 +116,11 @@ def test_batch_and_heads_on_four_devices():
     with lowering_for("cuda"), certificates.using("all"):
         expected = jax.tree.map(np.asarray, jax.jit(both)(state, *inputs))
         with jax.set_mesh(make_mesh(MeshConfig(data=2, tensor=2), jax.devices()[:4])):
-            assert kernel_form(*inputs[:3]) not in (None, by_kernels)
+            assert kernel_form(*inputs[:3], general=True) not in (None, general_by_kernels)
             found = jax.jit(both)(state, *inputs)
         with jax.set_mesh(make_mesh(MeshConfig(data=8))):
-            assert kernel_form(*inputs[:3]) is None
+            assert kernel_form(*inputs[:3], general=True) is None
         with jax.set_mesh(make_mesh(MeshConfig(data=2, sequence=4))):
-            assert kernel_form(*inputs[:3]) is None
+            assert kernel_form(*inputs[:3], general=True) is None
     for x, y in zip(found, expected, strict=True):
         assert relative_l2(x, y) < 1e-6
