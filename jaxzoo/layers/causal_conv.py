@@ -60,14 +60,11 @@ def causal_conv(
       ValueError: taps of another width than `x`, a history of another length than `w - 1`, segment_ids of
         another shape or dtype, or segment_ids with a history.
     """
-    n_taps, t = taps.shape[0], x.shape[1]
-    _check(x.shape[-1], taps, history)
-    if segment_ids is not None:
-        _check_segments(x, segment_ids, history)
-    devices, before = sequence_devices(t), n_taps - 1
+    _check(x, taps, history, segment_ids)
+    devices, before = sequence_devices(x.shape[1]), taps.shape[0] - 1
     if devices == 1:
         return whole_conv(x, taps, history, segment_ids)
-    if before > t // devices:
+    if before > x.shape[1] // devices:
         pasts = () if history is None else (history,)
         return whole_sequences(
             lambda x, *rest: whole_conv(x, rest[-1], *rest[:-1], segment_ids=segment_ids), x, *pasts, taps=taps
@@ -111,7 +108,7 @@ def causal_conv_step(
     x_t: Float[Array, "b d"], taps: Float[Array, "w d"], history: Float[Array, "b w-1 d"]
 ) -> tuple[Float[Array, "b d"], Float[Array, "b w-1 d"]]:
     """One token: `(y_t, history)`. `w` multiply-adds per channel, whatever the position."""
-    _check(x_t.shape[-1], taps, history)
+    _check(x_t, taps, history, None)
     seen = jnp.concatenate([history.astype(jnp.float32), x_t[:, None].astype(jnp.float32)], axis=1)
     y_t = jnp.einsum("bwd,wd->bd", seen, taps[::-1].astype(jnp.float32))
     return y_t.astype(x_t.dtype), push_history(history, x_t[:, None])
@@ -198,35 +195,30 @@ def _fourier_conv(x: jax.Array, taps: jax.Array, history: jax.Array | None = Non
 
 def fast_size(n: int) -> int:
     """The smallest transform length of at least `n` with no prime factor above 5."""
-    while not _is_smooth(n):
+    while True:
+        rest = n
+        for prime in (2, 3, 5):
+            while rest % prime == 0:
+                rest //= prime
+        if rest == 1:
+            return n
         n += 1
-    return n
 
 
-def _is_smooth(n: int) -> bool:
-    for prime in (2, 3, 5):
-        while n % prime == 0:
-            n //= prime
-    return n == 1
-
-
-def _check(width: int, taps: jax.Array, history: jax.Array | None) -> None:
-    if taps.shape[1] != width:
-        raise ValueError(f"causal_conv: taps of shape {taps.shape} must be (w, {width}), one column a channel")
+def _check(x: jax.Array, taps: jax.Array, history: jax.Array | None, segment_ids: jax.Array | None) -> None:
+    if taps.shape[1] != x.shape[-1]:
+        raise ValueError(f"causal_conv: taps of shape {taps.shape} must be (w, {x.shape[-1]}), one column a channel")
     if history is not None and history.shape[1] != taps.shape[0] - 1:
         raise ValueError(
             f"causal_conv: history of {history.shape[1]} inputs must hold {taps.shape[0] - 1}, "
             "one less than the taps; make it with empty_history"
         )
-
-
-def _check_segments(x: jax.Array, segment_ids: jax.Array, history: jax.Array | None) -> None:
-    if history is not None:
+    if segment_ids is not None and history is not None:
         raise ValueError(
             "causal_conv: segment_ids with a history, which does not say whose its inputs are; convolve one "
             "document at a time, each from an empty history"
         )
-    if segment_ids.shape != x.shape[:2] or segment_ids.dtype != jnp.int32:
+    if segment_ids is not None and (segment_ids.shape != x.shape[:2] or segment_ids.dtype != jnp.int32):
         raise ValueError(
             f"causal_conv: segment_ids {segment_ids.dtype.name}{list(segment_ids.shape)} must be "
             f"int32{list(x.shape[:2])}, one for each token"

@@ -22,10 +22,14 @@ def time_step(logits: Float[Array, "... h"], dt_bias: Float[Array, "h"]) -> Floa
     return jax.nn.softplus(logits + dt_bias.reshape((1,) * (logits.ndim - 1) + (-1,)))
 
 
-def dt_bias_parameter(width: int, *, rngs: nnx.Rngs) -> nnx.Param[jax.Array]:
-    """b with softplus(b) log-uniform in [0.001, 0.1]: b = log(exp(delta) - 1); not decayed."""
-    delta = jnp.exp(jax.random.uniform(rngs.params(), (width,), jnp.float32, math.log(0.001), math.log(0.1)))
-    return parameter(delta + jnp.log(-jnp.expm1(-delta)), ("heads",), decay=False)
+def dt_bias_parameter(
+    width: int, *, low: float = 0.001, high: float = 0.1, floor: float = 0.0, axis: str = "heads", rngs: nnx.Rngs
+) -> nnx.Param[jax.Array]:
+    """b with softplus(b) = delta log-uniform in [low, high] and at least `floor`: b = log(exp(delta) - 1); not
+    decayed."""
+    delta = jnp.exp(jax.random.uniform(rngs.params(), (width,), jnp.float32, math.log(low), math.log(high)))
+    delta = jnp.maximum(delta, floor) if floor else delta
+    return parameter(delta + jnp.log(-jnp.expm1(-delta)), (axis,), decay=False)
 
 
 def a_log_parameter(width: int, *, low: float, high: float, rngs: nnx.Rngs) -> nnx.Param[jax.Array]:

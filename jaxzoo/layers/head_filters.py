@@ -58,15 +58,7 @@ class HeadFilters(nnx.Module):
     """
 
     def __init__(self, heads: Mapping[str, int], *, n_taps: int, mixing: bool, start: FilterInit, rngs: nnx.Rngs):
-        """Makes the taps.
-
-        Args:
-          heads: number of heads of each part that is filtered, by its name.
-          n_taps: taps of a filter.
-          mixing: one matrix a tap, not one number per head.
-          start: the initial taps, as `HeadFiltersConfig.filter_init` says.
-          rngs: its `params` stream.
-        """
+        """`heads`: how many each part has that is filtered; `mixing`: one matrix a tap, not one number per head."""
         self.n_taps: int = n_taps
         self.names: tuple[str, ...] = tuple(heads)
         for name, n in heads.items():
@@ -85,11 +77,13 @@ class HeadFilters(nnx.Module):
             return x
         return head_conv(x, getattr(self, name)[...], history, segment_ids=segment_ids)
 
-    def empty_history(self, name: str, shape: tuple[int, int, int], dtype: DTypeLike) -> Float[Array, "b w-1 h k"]:
-        """History that the filter of a part reaches before the first token, for `shape` (b, h, k): zeros; none,
-        (b, 0, h, k), where it has no filter."""
-        b, h, k = shape
-        return jnp.zeros((b, self.n_taps - 1 if name in self.names else 0, h, k), dtype)
+    def empty_histories(
+        self, batch_size: int, heads: Mapping[str, tuple[int, int]], dtype: DTypeLike
+    ) -> dict[str, Float[Array, "b w-1 h k"]]:
+        """Histories before the first token by part, for `heads` (h, k) of each: zeros; none, (b, 0, h, k), of a part
+        without a filter."""
+        taps = {name: self.n_taps - 1 if name in self.names else 0 for name in heads}
+        return {name: jnp.zeros((batch_size, taps[name], *shape), dtype) for name, shape in heads.items()}
 
 
 def initial_taps(n: int, n_taps: int, *, mixing: bool, start: FilterInit, rngs: nnx.Rngs) -> nnx.Param[jax.Array]:

@@ -85,16 +85,8 @@ class HyenaFilter(nnx.Module):
         axes: tuple[str | None] = ("channels",),
         rngs: nnx.Rngs,
     ) -> None:
-        """Makes the network.
-
-        Args:
-          config: its sizes and constants.
-          channels: filters.
-          n_taps: taps of each.
-          std: standard deviation of the matrices where `config.init` is normal.
-          axes: logical axis of the channels.
-          rngs: its `params` stream.
-        """
+        """`std`: standard deviation of the matrices where `config.init` is normal; `axes`: logical axis of the
+        channels."""
         n, m, emb_dim = config.n_inner, config.width, config.emb_dim
         traits = {"decay": False, "learning_rate_scale": config.learning_rate_scale}
 

@@ -1,4 +1,4 @@
-"""Linear maps whose parameters stay float32 and whose compute follows the dtype of their input."""
+"""Linear maps whose parameters stay float32 and whose compute follows the dtype of their input; their heads."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.variables import metadata
 
 
@@ -24,13 +25,7 @@ def _over_flat_rows(x: jax.Array, kernel: jax.Array, dimension_numbers: Any, **o
 
 
 def linear(
-    d_in: int,
-    d_out: int,
-    *,
-    axes: tuple[str | None, str | None],
-    std: float = 0.02,
-    bias: bool = False,
-    rngs: nnx.Rngs,
+    d_in: int, d_out: int, *, axes: tuple[str | None, str | None], std: float = 0.02, bias: bool = False, rngs: nnx.Rngs
 ) -> nnx.Linear:
     """`x @ kernel (+ bias)` over the last axis, `(..., d_in) -> (..., d_out)`, in the dtype of `x`.
 
@@ -53,3 +48,8 @@ def linear(
         dot_general=_over_flat_rows,
         rngs=rngs,
     )
+
+
+def split_heads(x: Float[Array, "... hk"], n_heads: int) -> Float[Array, "... h k"]:
+    """The channels by head; those of a head are neighbours."""
+    return x.reshape(*x.shape[:-1], n_heads, x.shape[-1] // n_heads)

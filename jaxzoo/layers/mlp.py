@@ -69,15 +69,7 @@ class MLP(nnx.Module):
     """
 
     def __init__(
-        self,
-        kind: MLPKind,
-        d_model: int,
-        width: int,
-        *,
-        bias: bool,
-        std: float,
-        out_std: float,
-        rngs: nnx.Rngs,
+        self, kind: MLPKind, d_model: int, width: int, *, bias: bool, std: float, out_std: float, rngs: nnx.Rngs
     ):
         self.kind = kind
         if kind in GATES:

@@ -43,7 +43,14 @@ class Recording:
         """Replaces a value if it is to be replaced, records it if it is asked for, and returns it."""
         for pattern, change in self.replace.items():
             if fnmatch.fnmatchcase(self.prefix + name, pattern):
-                value = _checked(change(value), value, self.prefix + name)
+                new = change(value)
+                for a, b in zip(jax.tree.leaves(new), jax.tree.leaves(value), strict=True):
+                    if (jnp.shape(a), jnp.result_type(a)) != (b.shape, b.dtype):
+                        raise ValueError(
+                            f"capture: the replacement of {self.prefix + name!r} has shape {jnp.shape(a)} and dtype "
+                            f"{jnp.result_type(a)}, and must have {b.shape} and {b.dtype}"
+                        )
+                value = new
                 self.replaced.add(pattern)
         if self.asks_for(name):
             self.seen[self.prefix + name] = value
@@ -55,8 +62,8 @@ _current: contextvars.ContextVar[Recording | None] = contextvars.ContextVar("rec
 
 def show(name: str, value: Array) -> Array:
     """Shows a value that the model computes anyway, and returns the value to continue with."""
-    recording = _current.get()
-    return value if recording is None else recording.show(name, value)
+    current = _current.get()
+    return value if current is None else current.show(name, value)
 
 
 def show_lazily(name: str, make: Callable[[], Any]) -> None:
@@ -64,10 +71,10 @@ def show_lazily(name: str, make: Callable[[], Any]) -> None:
 
     Of several by one name the first counts: an op that is built on another shows its own scores.
     """
-    recording = _current.get()
-    if recording is not None and recording.asks_for(name) and recording.prefix + name not in recording.seen:
-        with without_recording():
-            recording.seen[recording.prefix + name] = make()
+    current = _current.get()
+    if current is not None and current.asks_for(name) and current.prefix + name not in current.seen:
+        with recording(None):
+            current.seen[current.prefix + name] = make()
 
 
 def show_scores(mix: Callable[[Float[Array, "b t g v"]], Float[Array, "b t h v"]], v: Float[Array, "b t g v"]) -> None:
@@ -88,15 +95,15 @@ def show_scores(mix: Callable[[Float[Array, "b t g v"]], Float[Array, "b t h v"]
 @contextlib.contextmanager
 def scope(name: str) -> Iterator[None]:
     """Prefixes `name` and a dot to the names that are shown inside."""
-    recording = _current.get()
-    if recording is None:
+    current = _current.get()
+    if current is None:
         yield
         return
-    outer, recording.prefix = recording.prefix, f"{recording.prefix}{name}."
+    outer, current.prefix = current.prefix, f"{current.prefix}{name}."
     try:
         yield
     finally:
-        recording.prefix = outer
+        current.prefix = outer
 
 
 @contextlib.contextmanager
@@ -112,19 +119,3 @@ def recording(into: Recording | None) -> Iterator[None]:
 def is_recording() -> bool:
     """Whether values that are shown now are recorded or replaced."""
     return _current.get() is not None
-
-
-def without_recording() -> contextlib.AbstractContextManager[None]:
-    """Shows nothing from inside."""
-    return recording(None)
-
-
-def _checked(new: Any, old: Any, name: str) -> Any:
-    """Refuses a replacement of another shape or dtype."""
-    for a, b in zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True):
-        if (jnp.shape(a), jnp.result_type(a)) != (b.shape, b.dtype):
-            raise ValueError(
-                f"capture: the replacement of {name!r} has shape {jnp.shape(a)} and dtype {jnp.result_type(a)}, "
-                f"and must have {b.shape} and {b.dtype}"
-            )
-    return new

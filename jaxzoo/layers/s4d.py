@@ -66,7 +66,9 @@ class S4D(nnx.Module):
     ) -> None:
         shape = (channels, d_state // 2)
         log_dt = jax.random.uniform(rngs.params(), shape[:1], jnp.float32, math.log(dt_min), math.log(dt_max))
-        imag = jnp.tile(jnp.asarray(_frequencies(d_state, spectrum))[None], (channels, 1))
+        n = np.arange(d_state // 2)
+        frequencies = np.pi * n if spectrum == "lin" else d_state / np.pi * (d_state / (2 * n + 1) - 1)
+        imag = jnp.tile(jnp.asarray(frequencies.astype(np.float32))[None], (channels, 1))
         matrix = (*axes, None)
         self.log_dt: nnx.Param[jax.Array] = parameter(log_dt, axes, decay=False)
         self.log_neg_real: nnx.Param[jax.Array] = parameter(jnp.full(shape, math.log(0.5)), matrix, decay=False)
@@ -172,13 +174,6 @@ def s4d_step(
     x = system.a[None] * as_complex(state) + system.b[None] * u[..., None].astype(system.b.dtype)
     y = 2 * (system.c[None] * x).sum(-1).real
     return y.astype(u.dtype), as_pair(x)
-
-
-def _frequencies(d_state: int, spectrum: Spectrum) -> np.ndarray:
-    """Im A at the start, `(d_state / 2,)` float32."""
-    n = np.arange(d_state // 2)
-    imag = np.pi * n if spectrum == "lin" else d_state / np.pi * (d_state / (2 * n + 1) - 1)
-    return imag.astype(np.float32)
 
 
 def _tables(a: jax.Array, length: int) -> tuple[jax.Array, jax.Array]:

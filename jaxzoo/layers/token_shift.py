@@ -9,10 +9,7 @@ from jaxzoo.sequence_parallel import apply_with_halo
 
 
 def token_shift(
-    x: Float[Array, "b t d"],
-    last: Float[Array, "b d"] | None = None,
-    *,
-    segment_ids: Int[Array, "b t"] | None = None,
+    x: Float[Array, "b t d"], last: Float[Array, "b d"] | None = None, *, segment_ids: Int[Array, "b t"] | None = None
 ) -> Float[Array, "b t d"]:
     """The input of the previous token, in the dtype of `x`; zeros before the first token of a document.
 

@@ -126,7 +126,9 @@ class MixerConfig(Checked, abc.ABC):
     """The same for the output projection; None: the model's, or `init_std` outside a model."""
 
     def require_divisible(self, field: str, by: str) -> None:
-        """Raises `ValueError` unless the value of `field` is a multiple of the value of `by`."""
+        """Raises `ValueError` unless the value of `field` is a multiple of the value of `by`, or not known yet."""
+        if getattr(self, field) is None:
+            return
         divisor = getattr(self, by)
         self.require(by, divisor > 0, "must be positive")
         self.require(field, getattr(self, field) % divisor == 0, f"must be divisible by {by}={divisor}")

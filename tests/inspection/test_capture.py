@@ -60,7 +60,7 @@ def test_scores_are_the_weights_of_the_equations(model, captured):
             scores = np.einsum("bthk,bshk->bhts", heads(q, n), heads(k, n)) / np.sqrt(4)
             weights = np.exp(scores) * visible
         else:
-            q, k, _ = mixer._project(jnp.asarray(x))
+            q, k = (project(jnp.asarray(x)) for project in (mixer.q_proj, mixer.k_proj))
             scores = np.einsum("bthk,bshk->bhts", heads(q, n), heads(k, n)) / np.sqrt(3)
             weights = (1 + scores + scores**2 / 2) * visible
         expected = weights / weights.sum(-1, keepdims=True)

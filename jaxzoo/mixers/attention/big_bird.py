@@ -131,10 +131,8 @@ class BigBird(MultiHeadMixer):
         Raises:
           ValueError: `capacity` is None or not positive.
         """
-        config, slots = self.config, capacity
-        if capacity is not None and capacity > 0:
-            slots = capacity + -capacity % config.block_size
-        return empty_cache(batch_size, slots, config.kv_heads, config.head_width, dtype)
+        config, size = self.config, self.config.block_size
+        return empty_cache(batch_size, capacity, config.kv_heads, config.head_width, dtype, block_size=size)
 
     def mix(
         self, x: Float[Array, "*b d"], state: BigBirdState | None, context: Context

@@ -38,6 +38,7 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.layers.causal_conv import push_history
 from jaxzoo.layers.head_filters import PARTS, HeadFilters, HeadFiltersConfig, head_conv, initial_taps
+from jaxzoo.layers.linear import split_heads
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, SteppedByPrefill
 from jaxzoo.mixers.attention.softmax_attention import (
     AttentionState,
@@ -49,6 +50,7 @@ from jaxzoo.mixers.attention.softmax_attention import (
     nan_beyond,
     next_positions,
     visible_slots,
+    visible_tokens,
 )
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
 
@@ -76,10 +78,6 @@ class ConvolutionAugmentedAttentionConfig(MultiHeadConfig, HeadFiltersConfig):
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(growing_state=True, segments=True, sequence_parallel=self.filters != "maps")
-
-    def heads_of(self, name: str) -> int:
-        """Heads of `queries`, `keys` or `values`."""
-        return self.n_heads if name == "queries" else self.kv_heads
 
     @property
     def filtered(self) -> tuple[str, ...]:
@@ -138,10 +136,7 @@ class ConvolutionAugmentedAttention(SteppedByPrefill):
         (q, k, v), _ = self._filtered(x, positions, {}, context.segment_ids)
         if self.config.filters != "maps":
             return self._merge(causal_attention(q, k, v, context.segment_ids))
-        visible = positions[:, None, :] <= positions[:, :, None]
-        if context.segment_ids is not None:
-            visible = visible & (context.segment_ids[:, None, :] == context.segment_ids[:, :, None])
-        return self._merge(self._attend_maps(q, k, v, visible))
+        return self._merge(self._attend_maps(q, k, v, visible_tokens(positions, context.segment_ids)))
 
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
@@ -153,11 +148,8 @@ class ConvolutionAugmentedAttention(SteppedByPrefill):
         """
         config = self.config
         cache = empty_cache(batch_size, capacity, config.kv_heads, config.head_width, dtype)
-        history = {
-            name: self.head_filters.empty_history(name, (batch_size, config.heads_of(name), config.head_width), dtype)
-            for name in PARTS
-        }
-        n_inputs = 0
+        heads = {name: (config.heads_of(name), config.head_width) for name in PARTS}
+        history, n_inputs = self.head_filters.empty_histories(batch_size, heads, dtype), 0
         if config.normalize:
             history, n_inputs = {name: part[:, :0] for name, part in history.items()}, config.n_taps - 1
         inputs = jnp.zeros((batch_size, n_inputs, 1, config.width), dtype)
@@ -191,11 +183,10 @@ class ConvolutionAugmentedAttention(SteppedByPrefill):
         """Filtered queries, keys (rotated) and values, by head, and the histories after them; none given: none kept."""
         y, after = {}, {}
         for name, project in (("queries", self.q_proj), ("keys", self.k_proj), ("values", self.v_proj)):
-            n = self.config.heads_of(name)
             if self.config.normalize:
                 y[name] = self._of_unit_rows(name, project, x, history.get("inputs"), segment_ids)
                 continue
-            inputs = self._heads(project(x), n)
+            inputs = split_heads(project(x), self.config.heads_of(name))
             y[name] = self.head_filters(name, inputs, history.get(name), segment_ids=segment_ids)
             after.update({name: push_history(history[name], inputs)} if history else {})
         if history:
@@ -210,7 +201,7 @@ class ConvolutionAugmentedAttention(SteppedByPrefill):
         """`norm(X * F) W`: each head's own filter, then its own columns of the projection."""
         n = self.config.heads_of(name)
         if name not in self.config.filtered:
-            return self._heads(project(_unit_rows(x)), n)
+            return split_heads(project(_unit_rows(x)), n)
         by_head = lambda x: jnp.broadcast_to(x, (*x.shape[:2], n, x.shape[3]))  # noqa: E731
         before = None if before is None else by_head(before)
         rows = _unit_rows(self.head_filters(name, by_head(x[:, :, None]), before, segment_ids=segment_ids))

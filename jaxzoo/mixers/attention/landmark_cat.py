@@ -49,6 +49,7 @@ from jaxzoo.checked import PositiveInt, Rule
 from jaxzoo.layers.causal_conv import push_history
 from jaxzoo.layers.head_filters import PARTS, HeadFilters, HeadFiltersConfig
 from jaxzoo.layers.implicit_filter import ImplicitFilter
+from jaxzoo.layers.linear import split_heads
 from jaxzoo.layers.variables import parameter
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, SteppedByPrefill
 from jaxzoo.mixers.attention.softmax_attention import (
@@ -96,10 +97,6 @@ class LandmarkCATConfig(MultiHeadConfig, HeadFiltersConfig):
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=9, n_heads=4, n_kv_heads=2, head_dim=4, positions="rotary", qkv_bias=True, block_size=2)
-
-    def heads_of(self, name: str) -> int:
-        """Heads of `queries`, `keys` or `values`."""
-        return self.n_heads if name == "queries" else self.kv_heads
 
     @property
     def retrieval(self) -> Retrieval:
@@ -177,16 +174,11 @@ class LandmarkCAT(SteppedByPrefill):
         Raises:
           ValueError: `capacity` is None or not positive.
         """
-        config, slots = self.config, capacity
-        if capacity is not None and capacity > 0:
-            slots = capacity + -capacity % config.block_size
-        cache = empty_cache(batch_size, slots, config.kv_heads, config.head_width, dtype)
-        n = cache.k.shape[1] // config.block_size
-        landmarks = jnp.zeros((batch_size, n, *cache.k.shape[2:]), jnp.float32)
-        history = {
-            name: self.head_filters.empty_history(name, (batch_size, config.heads_of(name), config.head_width), dtype)
-            for name in PARTS
-        }
+        config, size = self.config, self.config.block_size
+        cache = empty_cache(batch_size, capacity, config.kv_heads, config.head_width, dtype, block_size=size)
+        landmarks = jnp.zeros((batch_size, cache.k.shape[1] // size, *cache.k.shape[2:]), jnp.float32)
+        heads = {name: (config.heads_of(name), config.head_width) for name in PARTS}
+        history = self.head_filters.empty_histories(batch_size, heads, dtype)
         return LandmarkCATState(*cache, landmarks=landmarks, **history)
 
     def prefill(
@@ -219,7 +211,7 @@ class LandmarkCAT(SteppedByPrefill):
     def _parts(self, x: Float[Array, "b t d"]) -> dict[str, jax.Array]:
         """Queries, keys and values by head, before their filters."""
         projections = zip(PARTS, (self.q_proj, self.k_proj, self.v_proj), strict=True)
-        return {name: self._heads(project(x), self.config.heads_of(name)) for name, project in projections}
+        return {name: split_heads(project(x), self.config.heads_of(name)) for name, project in projections}
 
     @property
     def _initial_log_rate(self) -> float:

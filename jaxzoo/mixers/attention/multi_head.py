@@ -9,7 +9,7 @@ from flax import nnx
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import FractionAboveZero, NonNegativeFloat, PositiveInt, Rule
 from jaxzoo.layers.head_norm import GatedNorm
-from jaxzoo.layers.linear import linear
+from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.layers.rotary import rotary
 from jaxzoo.layers.rotary_scaling import NO_SCALING, RotaryScaling
 from jaxzoo.layers.xpos import xpos_factors
@@ -53,7 +53,7 @@ class MultiHeadConfig(MixerConfig):
         self.require(
             "n_kv_heads", self.n_heads % self.kv_heads == 0, f"must divide n_heads={self.n_heads}", "or be None"
         )
-        if not self.head_dim and self.d_model is not None:
+        if not self.head_dim:
             self.require_divisible("d_model", by="n_heads")
         if self.rotates:
             share, width = self.rotary_fraction, self.head_width
@@ -75,6 +75,10 @@ class MultiHeadConfig(MixerConfig):
     def head_width(self) -> int:
         """Width of a head, with the default filled in; 0 while neither head_dim nor d_model is known."""
         return self.head_dim or (self.d_model or 0) // self.n_heads
+
+    def heads_of(self, part: str) -> int:
+        """Heads of `queries`, `keys` or `values`."""
+        return self.n_heads if part == "queries" else self.kv_heads
 
     @property
     def rotates(self) -> bool:
@@ -119,15 +123,12 @@ class MultiHeadMixer(Mixer):
         return self._queries(x, positions), *self._keys_and_values(x, positions)
 
     def _queries(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"]) -> Float[Array, "b t h k"]:
-        q = self._heads(self.q_proj(x), self.config.n_heads)
+        q = split_heads(self.q_proj(x), self.config.n_heads)
         return self._rotated(self.q_norm(q) if self.config.qk_norm == "rms" else q, positions)
 
     def _keys_and_values(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"]) -> tuple[jax.Array, jax.Array]:
-        k, v = (self._heads(project(x), self.config.kv_heads) for project in (self.k_proj, self.v_proj))
+        k, v = (split_heads(project(x), self.config.kv_heads) for project in (self.k_proj, self.v_proj))
         return self._rotated(self.k_norm(k) if self.config.qk_norm == "rms" else k, positions, keys=True), v
-
-    def _heads(self, y: Float[Array, "b t _"], n: int) -> Float[Array, "b t n k"]:
-        return y.reshape(*y.shape[:2], n, self.config.head_width)
 
     def _rotated(
         self, y: Float[Array, "b t h k"], positions: Int[Array, "b t"], *, keys: bool = False

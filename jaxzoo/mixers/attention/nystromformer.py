@@ -105,14 +105,13 @@ class NystromFormer(MultiHeadMixer):
             y = nystrom_attention(
                 q, k, v, n_landmarks=config.n_landmarks, n_iterations=config.n_iterations, masked=masked
             )
-        return self._merge(y + self._convolved(v) if config.n_taps else y)
-
-    def _convolved(self, v: Float[Array, "b t h k"]) -> Float[Array, "b t h k"]:
-        """The convolution, centred: `sum_a taps[a] v_{i + n_taps // 2 - a}`, zeros beyond the ends."""
-        (b, t, h, width), half = v.shape, self.config.n_taps // 2
-        ahead = jnp.pad(v.reshape(b, t, h * width), ((0, 0), (0, half), (0, 0)))
-        taps = jnp.repeat(self.taps[...], width, axis=1)
-        return causal_conv(ahead, taps)[:, half:].reshape(v.shape)
+        if config.n_taps:
+            # Centred: sum_a taps[a] v_{i + n_taps // 2 - a}, zeros beyond the ends.
+            half = config.n_taps // 2
+            ahead = jnp.pad(v.reshape(*v.shape[:2], v.shape[2] * v.shape[3]), ((0, 0), (0, half), (0, 0)))
+            taps = jnp.repeat(self.taps[...], config.head_width, axis=1)
+            y = y + causal_conv(ahead, taps)[:, half:].reshape(v.shape)
+        return self._merge(y)
 
 
 def nystrom_attention(
@@ -124,19 +123,8 @@ def nystrom_attention(
     n_iterations: int,
     masked: bool = False,
 ) -> Float[Array, "b t h v"]:
-    """`S(q, k') Z S(q', k) v` of the module docstring, float32 inside; `masked`: zeros above the diagonals of all S.
-
-    Args:
-      q: queries; more of them than landmarks.
-      k: keys.
-      v: values.
-      n_landmarks: segments.
-      n_iterations: of the pseudo-inverse.
-      masked: hides the columns of every S whose number is larger than the row's.
-
-    Returns:
-      y in the dtype of `v`.
-    """
+    """`S(q, k') Z S(q', k) v` of the module docstring for more queries than landmarks, float32 inside, in the dtype of
+    `v`; `masked`: zeros above the diagonals of all S."""
     q, k, values = (x.astype(jnp.float32).swapaxes(1, 2) for x in (q, k, v))
     q = q * np.float32(q.shape[-1] ** -0.5)
     q_marks, k_marks = (_segment_means(x, n_landmarks) for x in (q, k))
@@ -149,10 +137,8 @@ def nystrom_attention(
 def pseudo_inverse(a: Float[Array, "... m m"], n_iterations: int) -> Float[Array, "... m m"]:
     """Razavi et al. 2014: approaches the Moore-Penrose inverse by matrix products (eq. 15)."""
     norms = jnp.abs(a).sum(-2).max(-1) * jnp.abs(a).sum(-1).max(-1)
-    z, one = (
-        a.swapaxes(-1, -2) / norms[..., None, None],
-        jnp.eye(a.shape[-1]).reshape((1,) * (a.ndim - 2) + a.shape[-2:]),
-    )
+    z = a.swapaxes(-1, -2) / norms[..., None, None]
+    one = jnp.eye(a.shape[-1]).reshape((1,) * (a.ndim - 2) + a.shape[-2:])
     for _ in range(n_iterations):
         az = _matmul(a, z)
         z = 0.25 * _matmul(z, 13 * one - _matmul(az, 15 * one - _matmul(az, 7 * one - az)))

@@ -25,7 +25,6 @@ Paper: Chen et al. 2021, https://arxiv.org/abs/2110.15343
 """
 
 import dataclasses
-import functools
 from typing import Literal, NamedTuple, Self
 
 import jax
@@ -38,7 +37,7 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.checked import PositiveInt
 from jaxzoo.layers.feature_maps import orthogonal_gaussian, performer_exponent
-from jaxzoo.layers.probe import without_recording
+from jaxzoo.layers.probe import recording
 from jaxzoo.layers.variables import Buffer, buffer
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
@@ -131,10 +130,10 @@ class ScatterBrain(MultiHeadMixer):
         if t <= w:
             return self._merge(near[0])
         left = jnp.pad(ids[:, : t - w] == ids[:, w:], ((0, 0), (w, 0)))
-        k, v = (apply_with_halo(Partial(functools.partial(_all_but_last, w)), w, y) for y in (k, v))
+        k, v = (apply_with_halo(Partial(lambda extended, _: extended[:, :-w]), w, y) for y in (k, v))
         phi_q, shift = self._query_features(q)
         phi_k, values = self._left(k, v, left)
-        with without_recording():  # these are no scores of the whole
+        with recording(None):  # these are no scores of the whole
             far, _ = linear_attention(phi_q, phi_k, values, segment_ids=context.segment_ids)
         return self._merge(_join(*near, far, shift))
 
@@ -211,10 +210,6 @@ class ScatterBrain(MultiHeadMixer):
         phi = jnp.where(exists[..., None, None], jnp.exp(self._exponent(k)), 0.0)
         ones = jnp.ones((*v.shape[:3], 1), jnp.float32)
         return phi, jnp.concatenate([v.astype(jnp.float32), ones], axis=-1)
-
-
-def _all_but_last(count: int, x: jax.Array, segment_ids: None) -> jax.Array:
-    return x[:, :-count]
 
 
 def _join(

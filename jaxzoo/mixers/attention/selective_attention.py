@@ -239,7 +239,12 @@ class SelectiveAttention(SteppedByPrefill):
         """Learned selection, and its loss."""
         config, (b, t, _) = self.config, x.shape
         scores = jax.nn.sigmoid(self.select_proj(x).astype(jnp.float32))[..., 0]
-        losses = {"excess_selection": self._excess(scores)}
+        excess = jnp.zeros(())
+        if scores.size:  # the loss l_f of the module docstring
+            allowed = np.float32(config.expected_count(t) / t)
+            excess = jax.nn.relu(scores.mean(None if config.form == "release" else 1) - allowed)
+            excess = excess if config.form == "release" else excess.mean()
+        losses = {"excess_selection": excess}
         k, v = self._keys_and_values(x, here)
         if config.form == "release" and key is not None:
             y = self._merge(causal_attention(self._queries(x, here), k, v))
@@ -253,15 +258,6 @@ class SelectiveAttention(SteppedByPrefill):
         y = y * jnp.take_along_axis(scores, chosen, axis=1)[..., None].astype(x.dtype)
         others = x if config.form == "release" else jnp.zeros_like(x)
         return others.at[jnp.arange(b, dtype=jnp.int32)[:, None], chosen].add(y), losses
-
-    def _excess(self, scores: Float[Array, "b t"]) -> Float[Array, ""]:
-        """The loss l_f of the module docstring; 0 for no tokens."""
-        if scores.size == 0:
-            return jnp.zeros(())
-        allowed = np.float32(self.config.expected_count(scores.shape[1]) / scores.shape[1])
-        if self.config.form == "release":
-            return jax.nn.relu(scores.mean() - allowed)
-        return jax.nn.relu(scores.mean(1) - allowed).mean()
 
 
 def _where(selected: Bool[Array, "b t"], y: Float[Array, "b t d"]) -> Float[Array, "b t d"]:

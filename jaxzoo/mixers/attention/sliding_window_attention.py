@@ -54,14 +54,7 @@ class SlidingWindowAttentionConfig(MultiHeadConfig):
     @classmethod
     def tiny(cls) -> Self:
         return cls(
-            d_model=13,
-            n_heads=4,
-            n_kv_heads=2,
-            head_dim=4,
-            rotary_fraction=0.5,
-            qkv_bias=True,
-            out_bias=True,
-            window=5,
+            d_model=13, n_heads=4, n_kv_heads=2, head_dim=4, rotary_fraction=0.5, qkv_bias=True, out_bias=True, window=5
         )
 
     def flops_per_token(self, length: int) -> float:

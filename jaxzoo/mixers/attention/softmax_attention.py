@@ -116,10 +116,7 @@ class Attention(SteppedByPrefill):
         if bias is not None:
             # If time is sharded over devices, each looks up all keys for its queries.
             k, v = (constrain(y, "batch", None, "heads", None) for y in (k, v))
-            visible = positions[:, None, :] <= positions[:, :, None]
-            if segment_ids is not None:
-                visible = visible & (segment_ids[:, None, :] == segment_ids[:, :, None])
-            return self._join(x, dense_attention(q, k, v, visible, bias))
+            return self._join(x, dense_attention(q, k, v, visible_tokens(positions, segment_ids), bias))
         return self._join(x, causal_attention(q, k, v, segment_ids))
 
     def init_state(
@@ -158,9 +155,9 @@ class Attention(SteppedByPrefill):
 
 
 def empty_cache(
-    batch_size: int, capacity: int | None, n_heads: int, head_dim: int, dtype: DTypeLike = jnp.float32
+    batch_size: int, capacity: int | None, n_heads: int, head_dim: int, dtype: DTypeLike, *, block_size: int = 1
 ) -> AttentionState:
-    """The cache before the first token, of `capacity` slots.
+    """The cache before the first token, of `capacity` slots, rounded up to whole blocks.
 
     Raises:
       ValueError: `capacity` is None or not positive.
@@ -170,7 +167,7 @@ def empty_cache(
             f"init_state of attention: capacity={capacity} must be positive; it is the number of tokens, prompt and "
             "new ones, that the cache will hold"
         )
-    shape = (batch_size, capacity, n_heads, head_dim)
+    shape = (batch_size, capacity + -capacity % block_size, n_heads, head_dim)
     return AttentionState(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), jnp.zeros((batch_size,), jnp.int32))
 
 
@@ -208,6 +205,14 @@ def slots_of(state: AttentionState) -> Int[Array, "1 s"]:
 def visible_slots(state: AttentionState, positions: Int[Array, "b t"]) -> Bool[Array, "b t s"]:
     """Mask of the slots that the token at each position attends to: its own and all before."""
     return slots_of(state)[:, None, :] <= positions[:, :, None]
+
+
+def visible_tokens(positions: Int[Array, "b t"], segment_ids: Int[Array, "b t"] | None) -> Bool[Array, "b t t"]:
+    """Mask of the tokens that each one attends to: itself and those before it in its document."""
+    visible = positions[:, None, :] <= positions[:, :, None]
+    if segment_ids is not None:
+        visible = visible & (segment_ids[:, None, :] == segment_ids[:, :, None])
+    return visible
 
 
 def nan_beyond(state: AttentionState, y: Float[Array, "b t d"]) -> Float[Array, "b t d"]:

@@ -167,9 +167,13 @@ class BaseConv(Mixer):
     def mix(
         self, x: Float[Array, "*b d"], state: BaseConvState | None, context: Context
     ) -> tuple[Array, BaseConvState]:
-        history, taps = (None, self._taps(x.shape[1])) if state is None else (state.history, self._taps())
+        config, history = self.config, None if state is None else state.history
+        if config.filter == "implicit":
+            count = config.filter_length  # without history, no more taps than the tokens can reach
+            taps = self.implicit_filter(min(max(x.shape[1], 1), count) if state is None else count)
+        else:
+            taps = self.taps[...]
         convolved, history = causal_conv_from(history, x, taps, segment_ids=context.segment_ids)
-        config = self.config
         if config.filter == "short" or config.form == "paper":
             convolved = convolved + along_last(self.conv_bias[...], x)
         elif config.form == "release":
@@ -179,10 +183,3 @@ class BaseConv(Mixer):
             gate, convolved = jax.nn.silu(gate), jax.nn.silu(convolved)
         y = gate * convolved
         return (y if config.form == "paper" else y + x), BaseConvState(history)
-
-    def _taps(self, length: int | None = None) -> Float[Array, "w d"]:
-        """The filter, or as much of an implicit one as `length` tokens without history can reach."""
-        if self.config.filter != "implicit":
-            return self.taps[...]
-        n_taps = self.config.filter_length
-        return self.implicit_filter(n_taps if length is None else min(max(length, 1), n_taps))

@@ -131,10 +131,14 @@ class Hyena(Mixer):
         return HyenaState(short, jnp.zeros(long_shape, dtype))
 
     def mix(self, x: Float[Array, "*b d"], state: HyenaState | None, context: Context) -> tuple[Array, HyenaState]:
-        taps, histories, ids = self._taps(x.shape[1] if state is None else None), [], context.segment_ids
+        config, histories, ids = self.config, [], context.segment_ids
+        count = config.filter_length  # without history, no more taps than the tokens can reach
+        count = min(max(x.shape[1], 1), count) if state is None else count
+        taps = self.filter(count).reshape(count, config.width, config.n_filters)
+        taps = taps.at[0].add(self.filter_bias[...]).transpose(2, 0, 1)  # a bias is part of tap 0
         u, short = self.short_conv(self.in_proj(x), None if state is None else state.short_history, segment_ids=ids)
-        *gates, z = jnp.split(u, self.config.order + 1, axis=-1)
-        if self.config.form == "release":
+        *gates, z = jnp.split(u, config.order + 1, axis=-1)
+        if config.form == "release":
             z = gates.pop(0) * z
         for n, gate in enumerate(gates):
             before = None if state is None else state.long_history[:, n]
@@ -142,10 +146,3 @@ class Hyena(Mixer):
             histories.append(history)
             z = gate * convolved
         return self.out_proj(z), HyenaState(short, jnp.stack(histories, axis=1))
-
-    def _taps(self, length: int | None = None) -> Float[Array, "n w d"]:
-        """The filters, or as much of them as `length` tokens without history can reach; a bias is part of tap 0."""
-        config = self.config
-        count = config.filter_length if length is None else min(max(length, 1), config.filter_length)
-        taps = self.filter(count).reshape(count, config.width, config.n_filters)
-        return taps.at[0].add(self.filter_bias[...]).transpose(2, 0, 1)

@@ -28,7 +28,7 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float, PRNGKeyArray
+from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import FractionBelowOne, NonNegativeFloat, PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import causal_conv_from, conv_flops, empty_history
 from jaxzoo.layers.linear import linear
@@ -109,20 +109,16 @@ class LongConv(Mixer):
     def mix(
         self, x: Float[Array, "*b d"], state: LongConvState | None, context: Context
     ) -> tuple[Array, LongConvState]:
-        history = None if state is None else state.history
-        filters, ids = self._filters(context.key if state is None else None), context.segment_ids
+        history, ids = None if state is None else state.history, context.segment_ids
+        kernel, dropped = self.kernel[...], self.config.kernel_dropout
+        taps = jnp.sign(kernel) * jnp.maximum(jnp.abs(kernel) - self.config.squash, 0.0)
+        if context.key is not None and state is None and dropped:
+            taps = jnp.where(jax.random.bernoulli(context.key, 1 - dropped, taps.shape), taps / (1 - dropped), 0.0)
+        filters = taps.at[0].add(self.skip[...]).swapaxes(0, 1)  # D is part of tap 0
         convolved = [causal_conv_from(history, x, taps, segment_ids=ids) for taps in filters]
         y = jnp.concatenate([part for part, _ in convolved], axis=-1)
         y = self.out_proj(jax.nn.gelu(y, approximate=False))
         return (jax.nn.glu(y) if self.config.output == "glu" else y), LongConvState(convolved[0][1])
-
-    def _filters(self, key: PRNGKeyArray | None = None) -> list[Float[Array, "w d"]]:
-        """Each channel's squashed filter, with dropout where there is a key; D is part of tap 0."""
-        kernel, share = self.kernel[...], self.config.kernel_dropout
-        taps = jnp.sign(kernel) * jnp.maximum(jnp.abs(kernel) - self.config.squash, 0.0)
-        if key is not None and share:
-            taps = jnp.where(jax.random.bernoulli(key, 1 - share, taps.shape), taps / (1 - share), 0.0)
-        return list(taps.at[0].add(self.skip[...]).swapaxes(0, 1))
 
 
 def initial_window(n_taps: int, width: int) -> np.ndarray:

@@ -49,8 +49,7 @@ class MultiHeadHyenaConfig(LongFilterConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.d_model is not None:
-            self.require_divisible("d_model", by="n_heads")
+        self.require_divisible("d_model", by="n_heads")
 
     @property
     def head_width(self) -> int:

@@ -27,7 +27,7 @@ from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops, empty_history
 from jaxzoo.layers.head_norm import GatedNorm
-from jaxzoo.layers.linear import linear
+from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.layers.short_conv import ShortConv
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.delta_rule import CHUNK, delta_rule, delta_rule_step
@@ -151,27 +151,22 @@ class DeltaMixer(Mixer):
         return DeltaState(empty_history(batch_size, config.n_taps, 2 * config.keys + config.values, dtype), s)
 
     def mix(self, x: Float[Array, "*b d"], state: DeltaState | None, context: Context) -> tuple[Array, DeltaState]:
-        ids = context.segment_ids
+        config, ids = self.config, context.segment_ids
         projected = jnp.concatenate([self.q_proj(x), self.k_proj(x), self.v_proj(x)], axis=-1)
         convolved, history = self.conv(projected, None if state is None else state.history, segment_ids=ids)
-        q, k, v = self._heads(convolved)
+        q, k, v = jnp.split(convolved, (config.keys, 2 * config.keys), axis=-1)
+        q, k = (self._normalized(split_heads(y, config.n_heads)) for y in (q, k))
+        q, k = (jnp.repeat(y, config.heads // config.n_heads, axis=-2) for y in (q, k))
+        q, v = q * config.head_key**-0.5, split_heads(v, config.heads)
         beta = jax.nn.sigmoid(self.beta_proj(x).astype(jnp.float32))
-        options = {"beta": 2 * beta if self.config.negative else beta, "log_decay": self._decay(x)}
+        options = {"beta": 2 * beta if config.negative else beta, "log_decay": self._decay(x)}
         if state is not None and x.ndim == 2:
             o, s = delta_rule_step(state.s, q, k, v, **options)
         else:
             o, s = delta_rule(q, k, v, **options, segment_ids=ids, initial_state=None if state is None else state.s)
         gate = self._gate(x)
         y = self.norm(o, None if gate is None else gate.reshape(o.shape))
-        return self.out_proj(y.reshape(*x.shape[:-1], self.config.values)), DeltaState(history, s)
-
-    def _heads(self, convolved: Array) -> tuple[Array, Array, Array]:
-        """Queries and keys `(..., h, k)` of length 1, the queries scaled, and values `(..., h, v)`."""
-        config = self.config
-        q, k, v = jnp.split(convolved, (config.keys, 2 * config.keys), axis=-1)
-        q, k = (self._normalized(x.reshape(*x.shape[:-1], config.n_heads, config.head_key)) for x in (q, k))
-        q, k = (jnp.repeat(x, config.heads // config.n_heads, axis=-2) for x in (q, k))
-        return q * config.head_key**-0.5, k, v.reshape(*v.shape[:-1], config.heads, config.head_value)
+        return self.out_proj(y.reshape(*x.shape[:-1], config.values)), DeltaState(history, s)
 
     def _normalized(self, x: Float[Array, "... k"]) -> Float[Array, "... k"]:
         """Queries or keys divided by their length, in their dtype; the length in float32."""

@@ -117,12 +117,7 @@ class FeatureMapConfig(MixerConfig):
             return self.n_features or k
         products = k * (k + 1) // 2
         doubled = 2 * k if self.mirrored else k
-        expanded = {
-            "cosformer": 2 * k,
-            "taylor": 1 + k + products,
-            "taylor_full": 1 + k + k**2,
-            "rebased": products,
-        }
+        expanded = {"cosformer": 2 * k, "taylor": 1 + k + products, "taylor_full": 1 + k + k**2, "rebased": products}
         return expanded.get(self.feature_map, doubled)
 
     @property

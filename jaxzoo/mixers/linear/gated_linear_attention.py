@@ -24,7 +24,7 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, PositiveFloat, PositiveInt
 from jaxzoo.layers.head_norm import head_norm
-from jaxzoo.layers.linear import linear
+from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention_from
@@ -126,13 +126,11 @@ class GatedLinearAttention(Mixer):
     def mix(
         self, x: Float[Array, "*b d"], state: GatedLinearAttentionState | None, context: Context
     ) -> tuple[Array, GatedLinearAttentionState]:
-        config, h = self.config, self.config.n_heads
+        config = self.config
         logits = self.decay_up(self.decay_down(x)).astype(jnp.float32)
         log_decay = jax.nn.log_sigmoid(logits) / config.decay_temperature
-        q, k, v, log_decay = (
-            y.reshape(*x.shape[:-1], h, y.shape[-1] // h)
-            for y in (self.q_proj(x), self.k_proj(x), self.v_proj(x), log_decay)
-        )
+        projected = self.q_proj(x), self.k_proj(x), self.v_proj(x), log_decay
+        q, k, v, log_decay = (split_heads(y, config.n_heads) for y in projected)
         q, before = q * q.shape[-1] ** -0.5, None if state is None else LinearState(state.s, None)
         o, after = linear_attention_from(before, q, k, v, log_decay=log_decay, segment_ids=context.segment_ids)
         o = head_norm(o, config.head_norm, eps=config.norm_eps)

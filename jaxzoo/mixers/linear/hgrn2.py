@@ -29,7 +29,7 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveInt
 from jaxzoo.layers.head_norm import GatedNorm
-from jaxzoo.layers.linear import linear
+from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.layers.variables import Buffer, buffer
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention_from
@@ -121,8 +121,8 @@ class HGRN2(Mixer):
         # log f without a logarithm of 0, and 1 - f without a difference.
         log_decay = jnp.logaddexp(jnp.log(bound), jnp.log1p(-bound) + jax.nn.log_sigmoid(logits))
         k = ((1 - bound) * jax.nn.sigmoid(-logits)).astype(x.dtype)
-        q, h = jax.nn.silu(self.q_proj(x)), self.config.n_heads
-        q, k, v, log_decay = (y.reshape(*x.shape[:-1], h, y.shape[-1] // h) for y in (q, k, self.i_proj(x), log_decay))
+        q, v = jax.nn.silu(self.q_proj(x)), self.i_proj(x)
+        q, k, v, log_decay = (split_heads(y, self.config.n_heads) for y in (q, k, v, log_decay))
         q = q * q.shape[-1] ** -0.5 if self.config.scaled else q
         before = None if state is None else LinearState(state.s, None)
         o, after = linear_attention_from(before, q, k, v, log_decay=log_decay, segment_ids=context.segment_ids)

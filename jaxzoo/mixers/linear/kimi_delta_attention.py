@@ -31,6 +31,7 @@ from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import PositiveInt
 from jaxzoo.layers.decay import a_log_parameter, dt_bias_parameter, time_step
 from jaxzoo.layers.head_norm import GatedNorm
+from jaxzoo.layers.linear import split_heads
 from jaxzoo.layers.low_rank import LowRank
 from jaxzoo.mixers.linear.delta import DeltaConfig, DeltaMixer
 
@@ -90,12 +91,11 @@ class KimiDeltaAttention(DeltaMixer):
 
     def _decay(self, x: Float[Array, "... d"]) -> Float[Array, "... h k"]:
         config, logits = self.config, self.decay(x).astype(jnp.float32)
-        heads = lambda y: y.reshape(*y.shape[:-1], config.heads, config.head_key)  # noqa: E731
         rate = jnp.exp(self.a_log[...]).reshape((1,) * (x.ndim - 1) + (-1, 1))
         if config.lower_bound is None:
-            return -rate * heads(time_step(logits, self.dt_bias[...]))
+            return -rate * split_heads(time_step(logits, self.dt_bias[...]), config.heads)
         logits = logits + self.dt_bias[...].reshape((1,) * (x.ndim - 1) + (-1,))
-        return config.lower_bound * jax.nn.sigmoid(rate * heads(logits))
+        return config.lower_bound * jax.nn.sigmoid(rate * split_heads(logits, config.heads))
 
     def _gate(self, x: Float[Array, "... d"]) -> Float[Array, "... d"]:
         return self.gate(x)

@@ -18,7 +18,6 @@ Paper: Li et al. 2025 (CAT), https://arxiv.org/abs/2407.05591
 import dataclasses
 from typing import Literal, NamedTuple, Self
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
@@ -27,7 +26,7 @@ from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import NonNegativeFloat, PositiveInt
 from jaxzoo.layers.causal_conv import push_history
 from jaxzoo.layers.head_filters import PARTS, HeadFilters, HeadFiltersConfig
-from jaxzoo.layers.linear import linear
+from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.mixers.base import Capabilities, Context, Mixer
 from jaxzoo.mixers.linear.feature_map import FeatureMapConfig, QueryKeyFeatures
 from jaxzoo.ops.linear_attention import CHUNK, PIECE, LinearState, linear_attention_from
@@ -50,7 +49,7 @@ class LinCATConfig(FeatureMapConfig, HeadFiltersConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.head_dim and self.d_model is not None:
+        if not self.head_dim:
             self.require_divisible("d_model", by="n_heads")
 
     @property
@@ -131,16 +130,16 @@ class LinCAT(Mixer):
         config = self.config
         s = jnp.zeros((batch_size, config.n_heads, config.width_of_features, config.value_width), jnp.float32)
         z = jnp.zeros((*s.shape[:2], s.shape[2] if config.normalize else 0), jnp.float32)
-        history = {
-            name: self.head_filters.empty_history(name, (batch_size, config.n_heads, width), dtype)
-            for name, width in config.part_widths.items()
-        }
+        heads = {name: (config.n_heads, width) for name, width in config.part_widths.items()}
+        history = self.head_filters.empty_histories(batch_size, heads, dtype)
         return LinCATState(s, z, jnp.zeros((batch_size,), jnp.int32), **history)
 
     def mix(self, x: Float[Array, "*b d"], state: LinCATState | None, context: Context) -> tuple[Array, LinCATState]:
         config, tokens = self.config, x[:, None] if x.ndim == 2 else x
         before = self.init_state(x.shape[0], dtype=x.dtype) if state is None else state
-        parts, histories = self._parts(tokens), before._asdict()
+        projections = zip(PARTS, (self.q_proj, self.k_proj, self.v_proj), strict=True)
+        parts = {name: split_heads(project(tokens), config.n_heads) for name, project in projections}
+        histories = before._asdict()
         past, ids = {} if state is None else histories, context.segment_ids
         filtered = {name: self.head_filters(name, parts[name], past.get(name), segment_ids=ids) for name in PARTS}
         position = jnp.zeros((1,), jnp.int32) if state is None else state.position
@@ -155,11 +154,3 @@ class LinCAT(Mixer):
         after = {name: push_history(histories[name], parts[name]) for name in PARTS}
         after.update(s=sums.s, z=before.z if sums.z is None else sums.z, position=position + tokens.shape[1])
         return self.out_proj(y.reshape(*x.shape[:-1], config.n_heads * config.value_width)), before._replace(**after)
-
-    def _parts(self, x: Float[Array, "b t d"]) -> dict[str, jax.Array]:
-        """Queries, keys and values by head, before their filters."""
-        projections = (self.q_proj, self.k_proj, self.v_proj)
-        return {
-            name: project(x).reshape(*x.shape[:2], self.config.n_heads, width)
-            for project, (name, width) in zip(projections, self.config.part_widths.items(), strict=True)
-        }

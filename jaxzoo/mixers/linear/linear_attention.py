@@ -30,9 +30,9 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import NonNegativeFloat, PositiveInt, Rule
 from jaxzoo.layers.decay import head_decay
-from jaxzoo.layers.linear import linear
+from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.mixers.base import Capabilities, Context, Mixer
-from jaxzoo.mixers.linear.feature_map import FeatureMapConfig, Features, QueryKeyFeatures
+from jaxzoo.mixers.linear.feature_map import FeatureMapConfig, QueryKeyFeatures
 from jaxzoo.ops.linear_attention import (
     CHUNK,
     PIECE,
@@ -65,7 +65,7 @@ class LinearAttentionConfig(FeatureMapConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("decay", self.causal or not self.decay, "needs causal=True", "a decay looks back")
-        if not self.head_dim and self.d_model is not None:
+        if not self.head_dim:
             self.require_divisible("d_model", by="n_heads")
 
     @classmethod
@@ -169,7 +169,10 @@ class LinearAttention(Mixer):
         # Documents need no positions of their own: only distances count, and a document is one run of tokens.
         position = state.position if isinstance(state, PositionedLinearAttentionState) else jnp.zeros((1,), jnp.int32)
         ahead = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-        (q, k, squares), v = self._project(tokens, position[:, None] + ahead)
+        places = position[:, None] + ahead
+        q, k, v = (split_heads(project(tokens), config.n_heads) for project in (self.q_proj, self.k_proj, self.v_proj))
+        # A factor of a query cancels only if the weights are normalised.
+        q, k, squares = self.features(q, k, places, shifted=config.normalize)
         if not config.causal:
             y = bidirectional_linear_attention(q, k, v, normalize=config.normalize, eps=config.eps)
             return self._merge(x, y), None
@@ -188,17 +191,6 @@ class LinearAttention(Mixer):
         if self.config.feature_map == "cosformer":
             return PositionedLinearAttentionState(sums.s, z, position)
         return LinearAttentionState(sums.s, z)
-
-    def _project(self, x: Float[Array, "b t d"], position: Int[Array, "#b t"]) -> tuple[Features, Array]:
-        """Features of queries and keys, and values `(b, t, h, v)`."""
-        projections = (self.q_proj, self.k_proj, self.v_proj)
-        widths = (self.config.feature_dim, self.config.feature_dim, self.config.value_width)
-        q, k, v = (
-            project(x).reshape(*x.shape[:2], self.config.n_heads, width)
-            for project, width in zip(projections, widths, strict=True)
-        )
-        # A factor of a query cancels only if the weights are normalised.
-        return self.features(q, k, position, shifted=self.config.normalize), v
 
     def _merge(self, x: Float[Array, "... d"], y: Float[Array, "... h v"]) -> Float[Array, "... d"]:
         """Scales the heads, joins them and projects back to the model width."""

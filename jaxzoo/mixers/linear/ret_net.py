@@ -36,7 +36,7 @@ from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import FractionAboveZero, NonNegativeFloat, PositiveInt, Rule
 from jaxzoo.layers.decay import head_decay
 from jaxzoo.layers.head_norm import HeadNorm, head_norm
-from jaxzoo.layers.linear import linear
+from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.layers.rotary import rotary
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention_from
@@ -76,8 +76,7 @@ class RetNetConfig(MixerConfig):
         if self.d_model is None:
             return
         self.require_divisible("d_model", by="n_heads")
-        if self.value_width:
-            self.require_divisible("value_width", by="n_heads")
+        self.require_divisible("value_width", by="n_heads")
         same = self.output_projection or self.values == self.d_model
         self.require("output_projection", same, f"needs value_width={self.values} to be d_model={self.d_model}")
         even = self.positions == "none" or self.head_width % 2 == 0
@@ -157,10 +156,7 @@ class RetNet(Mixer):
     def mix(self, x: Float[Array, "*b d"], state: RetNetState | None, context: Context) -> tuple[Array, RetNetState]:
         config, h, tokens = self.config, self.config.n_heads, x[:, None] if x.ndim == 2 else x
         position = jnp.zeros((1,), jnp.int32) if state is None else state.position
-        q, k, v = (
-            y.reshape(*tokens.shape[:2], h, y.shape[-1] // h)
-            for y in (self.q_proj(tokens), self.k_proj(tokens), self.v_proj(tokens))
-        )
+        q, k, v = (split_heads(y, h) for y in (self.q_proj(tokens), self.k_proj(tokens), self.v_proj(tokens)))
         if config.positions == "rotary":
             places = position[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, :]
             q, k = (rotary(y, places, base=config.rotary_base) for y in (q, k))

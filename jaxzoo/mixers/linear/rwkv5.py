@@ -36,6 +36,7 @@ from flax import nnx
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, PositiveInt
+from jaxzoo.layers.linear import split_heads
 from jaxzoo.layers.token_shift import mix
 from jaxzoo.mixers.linear.rwkv import RWKVBonusHeads, RWKVConfig, projection, share
 from jaxzoo.ops.linear_attention import CHUNK
@@ -54,10 +55,7 @@ class RWKV5TimeMixConfig(RWKVConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.value_width:
-            self.require_divisible("value_width", by="n_heads")
-        elif self.d_model is not None:
-            self.require_divisible("d_model", by="n_heads")
+        self.require_divisible("value_width" if self.value_width else "d_model", by="n_heads")
 
     @property
     def values(self) -> int:
@@ -113,5 +111,5 @@ class RWKV5TimeMix(RWKVBonusHeads):
         k = self.key(mix(x, shifted, self.time_mix_key[...]))
         v = self.value(mix(x, shifted, self.time_mix_value[...]))
         gate = jax.nn.silu(self.gate(mix(x, shifted, self.time_mix_gate[...])))
-        r, k, v = (y.reshape(*x.shape[:-1], self.config.n_heads, self.config.head_width) for y in (r, k, v))
+        r, k, v = (split_heads(y, self.config.n_heads) for y in (r, k, v))
         return r, k, v, gate, -jnp.exp(self.time_decay[...])

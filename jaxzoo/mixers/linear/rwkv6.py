@@ -43,6 +43,7 @@ from flax import nnx
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, PositiveInt
+from jaxzoo.layers.linear import split_heads
 from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.linear.rwkv import RWKVBonusHeads, RWKVConfig, projection
 from jaxzoo.ops.linear_attention import CHUNK
@@ -141,22 +142,18 @@ class RWKV6TimeMix(RWKVBonusHeads):
 
     def _project(self, x: Float[Array, "... d"], shifted: Float[Array, "... d"]) -> tuple[Array, ...]:
         """Receptance, keys, values and float32 log decays `(..., h, k)`, the gate `(..., value_width)` before these."""
-        w, k, v, r, g = self._shift(x, shifted - x)
-        low = jnp.tanh(w @ self.decay_down[...].astype(x.dtype)) @ self.decay_up[...].astype(x.dtype)
-        r, k, v, low = (
-            y.reshape(*x.shape[:-1], self.config.n_heads, y.shape[-1] // self.config.n_heads)
-            for y in (self.receptance(r), self.key(k), self.value(v), low)
-        )
-        low = low.astype(jnp.float32)
-        log_decay = -jnp.exp(along_last(self.time_decay[...], low) + low)
-        return r, k, v, jax.nn.silu(self.gate(g)), log_decay
-
-    def _shift(self, x: Float[Array, "... d"], to_last: Float[Array, "... d"]) -> list[Array]:
-        """The five mixtures of the token and the one before it, for w, k, v, r and g."""
+        # The five mixtures of the token and the one before it.
+        to_last = shifted - x
         z = x + to_last * along_last(self.shift_mean[...], x)
         hidden = jnp.split(jnp.tanh(z @ self.shift_down[...].astype(x.dtype)), 5, axis=-1)
         ups, means = self.shift_up[...].astype(x.dtype), self.shifts[...]
-        return [x + to_last * (along_last(means[j], x) + hidden[j] @ ups[j]) for j in range(5)]
+        w, k, v, r, g = (x + to_last * (along_last(means[j], x) + hidden[j] @ ups[j]) for j in range(5))
+        low = jnp.tanh(w @ self.decay_down[...].astype(x.dtype)) @ self.decay_up[...].astype(x.dtype)
+        projected = self.receptance(r), self.key(k), self.value(v), low
+        r, k, v, low = (split_heads(y, self.config.n_heads) for y in projected)
+        low = low.astype(jnp.float32)
+        log_decay = -jnp.exp(along_last(self.time_decay[...], low) + low)
+        return r, k, v, jax.nn.silu(self.gate(g)), log_decay
 
 
 def _nearly_zero(shape: tuple[int, ...], rngs: nnx.Rngs) -> Array:

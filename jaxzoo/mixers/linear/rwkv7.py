@@ -39,6 +39,7 @@ Paper: Peng et al. 2025 (Goose), https://arxiv.org/abs/2503.14456
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any, Self
 
@@ -49,6 +50,7 @@ from flax import nnx
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, PositiveInt
+from jaxzoo.layers.linear import split_heads
 from jaxzoo.layers.low_rank import Activation, LowRank
 from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, MixerConfig
@@ -77,8 +79,7 @@ class RWKV7TimeMixConfig(RWKVConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.d_model is not None:
-            self.require_divisible("d_model", by="n_heads")
+        self.require_divisible("d_model", by="n_heads")
 
     @property
     def head_width(self) -> int:
@@ -151,25 +152,7 @@ class RWKV7TimeMix(RWKVHeads):
         return self.value(self._shift(x, self._shifted(x, state, context))[3])
 
     def _mix(self, x: Float[Array, "*b d"], shifted: Array, sums: Sums, context: Context) -> tuple[Array, Sums]:
-        q, k, v, gate, options = self._project(x, shifted, context)
-        if x.ndim == 2:
-            o, s = delta_rule_step(sums[0], q, k, v, **options)
-        else:
-            past: dict[str, Any] = {"segment_ids": context.segment_ids, "initial_state": sums[0] if sums else None}
-            o, s = delta_rule(q, k, v, **options, **past)
-        own = (q * k * along_last(self.bonus[...], q)).sum(-1, keepdims=True) * v
-        return self.output((self._normed(o) + own.reshape(gate.shape)) * gate), (s,)
-
-    def _shift(self, x: Float[Array, "... d"], shifted: Float[Array, "... d"]) -> list[Array]:
-        """The mixtures of the token and the one before it, for r, w, k, v, a and g."""
-        return [x + (shifted - x) * along_last(mu, x) for mu in self.shifts[...]]
-
-    def _project(
-        self, x: Float[Array, "... d"], shifted: Float[Array, "... d"], context: Context
-    ) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
-        """Queries, keys and values `(..., h, k)`, the gate `(..., d)`, and removals and decays as `delta_rule` takes
-        them."""
-        split = lambda y: y.reshape(*x.shape[:-1], self.config.n_heads, self.config.head_width)  # noqa: E731
+        split = functools.partial(split_heads, n_heads=self.config.n_heads)
         r, w, k, v, a, g = self._shift(x, shifted)
         values = self.value(v)
         if self.config.mixes_values:
@@ -182,8 +165,19 @@ class RWKV7TimeMix(RWKVHeads):
         kappa = kappa * jax.lax.rsqrt(jnp.square(kappa).sum(-1, keepdims=True) + np.float32(1e-12))
         k = k * (1 + (a - 1) * along_last(self.rate_share[...], k))
         removal = Removal(kappa, -split(a).astype(jnp.float32) * kappa)
-        options = {"removal": removal, "log_decay": split(log_decay)}
-        return split(self.receptance(r)), split(k), split(values), self.gate(g), options
+        options: dict[str, Any] = {"removal": removal, "log_decay": split(log_decay)}
+        q, k, v, gate = split(self.receptance(r)), split(k), split(values), self.gate(g)
+        if x.ndim == 2:
+            o, s = delta_rule_step(sums[0], q, k, v, **options)
+        else:
+            past: dict[str, Any] = {"segment_ids": context.segment_ids, "initial_state": sums[0] if sums else None}
+            o, s = delta_rule(q, k, v, **options, **past)
+        own = (q * k * along_last(self.bonus[...], q)).sum(-1, keepdims=True) * v
+        return self.output((self._normed(o) + own.reshape(gate.shape)) * gate), (s,)
+
+    def _shift(self, x: Float[Array, "... d"], shifted: Float[Array, "... d"]) -> list[Array]:
+        """The mixtures of the token and the one before it, for r, w, k, v, a and g."""
+        return [x + (shifted - x) * along_last(mu, x) for mu in self.shifts[...]]
 
 
 def _low_rank(

@@ -28,7 +28,6 @@ import dataclasses
 import functools
 from typing import Annotated, Any, Self
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
@@ -36,7 +35,7 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, PositiveInt, Rule
 from jaxzoo.layers.decay import head_decay
-from jaxzoo.layers.linear import linear
+from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.layers.probe import show_scores
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.sharding import on_mesh
@@ -84,7 +83,7 @@ class TaylorLinearAttentionConfig(MixerConfig):
         super().__post_init__()
         rule = f"must divide n_heads={self.n_heads}"
         self.require("n_kv_heads", self.n_heads % self.kv_heads == 0, rule, "or be None")
-        if not self.head_dim and self.d_model is not None:
+        if not self.head_dim:
             self.require_divisible("d_model", by="n_heads")
 
     @property
@@ -159,7 +158,8 @@ class TaylorLinearAttention(Mixer):
     def mix(
         self, x: Float[Array, "*b d"], state: TaylorLinearAttentionState | None, context: Context
     ) -> tuple[Array, TaylorLinearAttentionState | None]:
-        config, (q, k, v) = self.config, self._project(x)
+        config, q = self.config, split_heads(self.q_proj(x), self.config.n_heads)
+        k, v = (split_heads(project(x), config.kv_heads) for project in (self.k_proj, self.v_proj))
         options: dict[str, Any] = {"eps": config.eps, "normalize": config.normalize, "decay": None}
         if config.decay:
             options["decay"] = jnp.asarray(head_decay(config.decay_const, config.n_heads), jnp.float32)
@@ -176,13 +176,3 @@ class TaylorLinearAttention(Mixer):
         if config.output_scaling:
             y = y * self.scale_proj(x)[..., None]
         return self.out_proj(y.reshape(*x.shape[:-1], config.n_heads * config.value_width)), state
-
-    def _project(self, x: Float[Array, "... d"]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Queries `(..., h, k)`, keys `(..., g, k)` and values `(..., g, v)`."""
-        heads = (self.config.n_heads, self.config.kv_heads, self.config.kv_heads)
-        projections = (self.q_proj, self.k_proj, self.v_proj)
-        widths = (self.config.feature_dim, self.config.feature_dim, self.config.value_width)
-        q, k, v = (
-            p(x).reshape(*x.shape[:-1], n, width) for p, n, width in zip(projections, heads, widths, strict=True)
-        )
-        return q, k, v

@@ -34,7 +34,7 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
+from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.checked import NonNegativeInt, PositiveInt
 from jaxzoo.layers.feature_maps import hedgehog_features, taylor_features
 from jaxzoo.layers.probe import show_scores
@@ -122,7 +122,11 @@ class WindowedLinearAttention(SteppedByPrefill):
         super().__init__(config, rngs=rngs)
         if config.has_features:
             h, k, f = config.n_heads, config.head_width, config.map_width
-            start, axes = _isometry(rngs.params(), h, k, f), ("heads", None, None)
+            key, axes = rngs.params(), ("heads", None, None)
+            if f == k:
+                start = jnp.broadcast_to(jnp.eye(k), (h, k, k))
+            else:
+                start = jax.random.orthogonal(key, k, (h,))[..., :f] * np.float32((k / f) ** 0.25)
             self.q_map: nnx.Param[jax.Array] = parameter(start, axes, decay=False)
             self.k_map: nnx.Param[jax.Array] = parameter(jnp.array(start), axes, decay=False)
         if config.has_features and config.window:
@@ -260,10 +264,3 @@ def window_attention(
     )
     y = y.transpose(0, 1, 4, 2, 3, 5).reshape(b, n * c, h, v.shape[-1])[:, :t]
     return y, lse.transpose(0, 1, 4, 2, 3).reshape(b, n * c, h)[:, :t]
-
-
-def _isometry(key: PRNGKeyArray, h: int, k: int, f: int) -> Float[Array, "h k f"]:
-    """W at the start, of each head."""
-    if f == k:
-        return jnp.broadcast_to(jnp.eye(k), (h, k, k))
-    return jax.random.orthogonal(key, k, (h,))[..., :f] * np.float32((k / f) ** 0.25)

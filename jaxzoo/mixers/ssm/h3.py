@@ -40,7 +40,7 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops, uniform_parameter
-from jaxzoo.layers.linear import linear
+from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.layers.s4d import S4D, Discretization, Spectrum, s4d_conv, s4d_prefill, s4d_step
 from jaxzoo.layers.shift_ssm import shift_conv, shift_prefill, shift_step
 from jaxzoo.layers.variables import along_last, parameter
@@ -72,8 +72,7 @@ class H3Config(MixerConfig):
         super().__post_init__()
         self.require("d_state", self.d_state % 2 == 0, "must be even", "numbers of state come in conjugate pairs")
         self.require("dt_max", self.dt_max >= self.dt_min, f"must be at least dt_min={self.dt_min}")
-        if self.d_model is not None:
-            self.require_divisible("d_model", by="head_dim")
+        self.require_divisible("d_model", by="head_dim")
 
     @property
     def heads(self) -> int:
@@ -172,7 +171,7 @@ class H3(Mixer):
 
     def _by_head(self, y: Float[Array, "b ... d"]) -> Float[Array, "b k ... h"]:
         """The channels of a head after the batch, the heads last."""
-        return jnp.moveaxis(y.reshape(*y.shape[:-1], self.config.heads, self.config.head_dim), -1, 1)
+        return jnp.moveaxis(split_heads(y, self.config.heads), -1, 1)
 
 
 def _first_basis_vector(w: int, d: int) -> jax.Array:

@@ -177,16 +177,10 @@ class LiquidS4(Mixer):
     def step(
         self, x_t: Float[Array, "b d"], state: LiquidS4State, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b d"], LiquidS4State]:
-        if self.config.liquid == "recurrence":
-            functions = _recurrence(self.s4d(self.config.discretization))
-            y, after = diagonal_step(x_t, *functions, as_complex(state.x))
-            return self._merge(x_t, y), LiquidS4State(as_pair(after), state.history)
-        y, after = self._kernel_step(x_t, state)
-        return self._merge(x_t, y), LiquidS4State(after, push_history(state.history, x_t[:, None]))
-
-    def _kernel_step(self, x_t: Float[Array, "b d"], state: LiquidS4State) -> tuple[jax.Array, jax.Array]:
-        """Output without skip, and the state of every channel, of one token by kb or pb."""
         system = self.s4d(self.config.discretization)
+        if self.config.liquid == "recurrence":
+            y, after = diagonal_step(x_t, *_recurrence(system), as_complex(state.x))
+            return self._merge(x_t, y), LiquidS4State(as_pair(after), state.history)
         first, *others = (product[:, 0] for product in _products(x_t[:, None], state.history))
         if self.config.liquid == "kb":
             # All orders share a and c: their inputs b^p r^p are summed up.
@@ -195,9 +189,11 @@ class LiquidS4(Mixer):
                 system.b[None] * first[..., None].astype(system.b.dtype),
             )
             after = system.a[None] * as_complex(state.x) + written
-            return 2 * (system.c[None] * after).sum(-1).real.astype(x_t.dtype), as_pair(after)
-        y, after = s4d_step(first, system, state.x)
-        return sum((r * _tap(system, p, r) for p, r in enumerate(others, 2)), y), after
+            y, after = 2 * (system.c[None] * after).sum(-1).real.astype(x_t.dtype), as_pair(after)
+        else:
+            y, after = s4d_step(first, system, state.x)
+            y = sum((r * _tap(system, p, r) for p, r in enumerate(others, 2)), y)
+        return self._merge(x_t, y), LiquidS4State(after, push_history(state.history, x_t[:, None]))
 
     def _merge(self, x: Float[Array, "... d"], y: Float[Array, "... d"]) -> Float[Array, "... d"]:
         """Adds the skip; then the nonlinearity and the gated projection."""

@@ -44,12 +44,8 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import PositiveFloat, PositiveInt
-from jaxzoo.layers.causal_conv import (
-    causal_conv_from,
-    conv_flops,
-    empty_history,
-    uniform_parameter,
-)
+from jaxzoo.layers.causal_conv import causal_conv_from, conv_flops, empty_history, uniform_parameter
+from jaxzoo.layers.decay import dt_bias_parameter
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.probe import show
 from jaxzoo.layers.variables import along_last, parameter
@@ -144,7 +140,9 @@ class Mamba(Mixer):
         self.x_proj: nnx.Linear = linear(inner, rank + 2 * n, axes=(*channels, None), std=std, rngs=rngs)
         self.dt_proj: nnx.Linear = linear(rank, inner, axes=(None, *channels), rngs=rngs)
         _make_uniform(self.dt_proj, rngs)
-        self.dt_bias: nnx.Param[jax.Array] = parameter(_initial_dt_bias(config, rngs), channels, decay=False)
+        self.dt_bias: nnx.Param[jax.Array] = dt_bias_parameter(
+            inner, low=config.dt_min, high=config.dt_max, floor=config.dt_floor, axis="channels", rngs=rngs
+        )
         a_log = jnp.tile(jnp.log(jnp.arange(1, n + 1, dtype=jnp.float32))[None], (inner, 1))
         self.a_log: nnx.Param[jax.Array] = parameter(a_log, (*channels, None), decay=False)
         self.skip: nnx.Param[jax.Array] = parameter(jnp.ones((inner,)), channels, decay=False)
@@ -162,38 +160,26 @@ class Mamba(Mixer):
         return MambaState(empty_history(batch_size, config.n_taps, config.inner, dtype), h)
 
     def mix(self, x: Float[Array, "*b d"], state: MambaState | None, context: Context) -> tuple[Array, MambaState]:
+        config, ids = self.config, context.segment_ids
         u, z = jnp.split(self.in_proj(x), 2, axis=-1)
         history, h = (None, self.init_state(x.shape[0]).h) if state is None else state
-        convolved, history = causal_conv_from(history, u, self.taps[...], segment_ids=context.segment_ids)
-        tokens = self._select(convolved)
-        if x.ndim == 2:
-            y, h = diagonal_step(tokens, self._coefficients, _readout, h)
-        elif self.config.discretization == "release":
-            a = -jnp.exp(self.a_log[...])
-            scan = on_mesh(selective_scan, _sharded, *(jax.ShapeDtypeStruct((*u.shape, 1), u.dtype),) * 2)
-            y, h = scan(
-                tokens.x, tokens.delta, a, tokens.b, tokens.c,
-                segment_ids=context.segment_ids, initial_state=h, return_state=True,
-            )  # fmt: skip
-        else:
-            y, h = diagonal_scan(tokens, self._coefficients, _readout, h, segment_ids=context.segment_ids)
-        y = y + tokens.x * along_last(self.skip[...], tokens.x)
-        return self.out_proj(y * jax.nn.silu(z)), MambaState(history, h)
-
-    def _select(self, convolved: Float[Array, "... d"]) -> "_ScanTokens":
-        """Inputs of the recurrence per token; delta and its bias in float32."""
-        rank, n = self.config.rank, self.config.d_state
-        x = jax.nn.silu(convolved + along_last(self.conv_bias[...], convolved))
-        r, b, c = jnp.split(self.x_proj(x), (rank, rank + n), axis=-1)
+        convolved, history = causal_conv_from(history, u, self.taps[...], segment_ids=ids)
+        u = jax.nn.silu(convolved + along_last(self.conv_bias[...], convolved))
+        r, b, c = jnp.split(self.x_proj(u), (config.rank, config.rank + config.d_state), axis=-1)
         logits = self.dt_proj(r).astype(jnp.float32)
         delta = show("delta", jax.nn.softplus(logits + along_last(self.dt_bias[...], logits)))
-        return _ScanTokens(x, delta, b, c)
-
-    @property
-    def _coefficients(self) -> Partial:
-        """The function of tokens that makes a and b of the recurrence."""
-        make = _by_zero_order_hold if self.config.discretization == "zoh" else _by_euler
-        return Partial(make, self.a_log[...])
+        make = _by_zero_order_hold if config.discretization == "zoh" else _by_euler
+        coefficients, tokens = Partial(make, self.a_log[...]), _ScanTokens(u, delta, b, c)
+        if x.ndim == 2:
+            y, h = diagonal_step(tokens, coefficients, _readout, h)
+        elif config.discretization == "zoh":
+            y, h = diagonal_scan(tokens, coefficients, _readout, h, segment_ids=ids)
+        else:
+            a, heads = -jnp.exp(self.a_log[...]), jax.ShapeDtypeStruct((*u.shape, 1), u.dtype)
+            scan = on_mesh(selective_scan, _sharded, heads, heads)
+            y, h = scan(u, delta, a, b, c, segment_ids=ids, initial_state=h, return_state=True)
+        y = y + u * along_last(self.skip[...], u)
+        return self.out_proj(y * jax.nn.silu(z)), MambaState(history, h)
 
 
 def _sharded(*arrays: Array, head_axes: tuple[str, ...], **options: Any) -> Any:
@@ -239,11 +225,3 @@ def _make_uniform(layer: nnx.Linear, rngs: nnx.Rngs, *, scale: float = 1.0) -> N
     """Draws the kernel again, uniform in +-scale / sqrt(fan_in)."""
     bound = scale * layer.in_features**-0.5
     layer.kernel[...] = jax.random.uniform(rngs.params(), layer.kernel.shape, jnp.float32, -bound, bound)
-
-
-def _initial_dt_bias(config: MambaConfig, rngs: nnx.Rngs) -> jax.Array:
-    """b with softplus(b) = delta, hence b = log(exp(delta) - 1)."""
-    low, high = math.log(config.dt_min), math.log(config.dt_max)
-    delta = jnp.exp(jax.random.uniform(rngs.params(), (config.inner,), jnp.float32, low, high))
-    delta = jnp.maximum(delta, config.dt_floor)
-    return delta + jnp.log(-jnp.expm1(-delta))

@@ -43,7 +43,7 @@ from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveFloat, Posi
 from jaxzoo.layers.causal_conv import conv_flops, empty_history
 from jaxzoo.layers.decay import a_log_parameter, dt_bias_parameter, time_step
 from jaxzoo.layers.head_norm import GatedNorm
-from jaxzoo.layers.linear import linear
+from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.layers.probe import show, show_scores
 from jaxzoo.layers.short_conv import ShortConv
 from jaxzoo.layers.variables import along_last, parameter
@@ -208,8 +208,7 @@ class Mamba2(Mixer):
         dt, levels = dt[..., : config.heads], dt[..., config.heads :]
         convolved, history = self.conv(inputs, None if state is None else state.history, segment_ids=ids)
         u, b, c = jnp.split(convolved, (inner, inner + state_width), axis=-1)
-        u = u.reshape(*u.shape[:-1], config.heads, config.head_width)
-        b, c = (y.reshape(*y.shape[:-1], config.n_groups, config.d_state) for y in (b, c))
+        u, b, c = split_heads(u, config.heads), split_heads(b, config.n_groups), split_heads(c, config.n_groups)
         delta = time_step(dt, self.dt_bias[...])
         if config.dt_limit is not None:
             delta = jnp.clip(delta, *config.dt_limit)

@@ -155,24 +155,21 @@ class RGLRU(Mixer):
         history, h, position = self.init_state(x.shape[0]) if state is None else state
         ids, n_tokens = context.segment_ids, 1 if x.ndim == 2 else x.shape[1]
         convolved, history = self.conv(self.x_proj(x), None if state is None else history, segment_ids=ids)
-        if x.ndim == 2:
-            y, h = diagonal_step(self._gates(convolved, position), self._coefficients, _readout, h)
-        else:
+        places = position
+        if x.ndim == 3:
             places = position[:, None] + jnp.arange(n_tokens, dtype=jnp.int32)[None]
             places = places if ids is None else position_in_segment(ids)
-            y, h = diagonal_scan(self._gates(convolved, places), self._coefficients, _readout, h, segment_ids=ids)
+        first = places == 0 if self.config.form == "release" else None
+        recurrence = show("recurrence_gate_logits", self.recurrence_gate(convolved))
+        tokens = _GateTokens(convolved, recurrence, show("input_gate_logits", self.input_gate(convolved)), first)
+        rate = self.config.decay_constant * jax.nn.softplus(self.log_decay_rate[...])
+        coefficients = Partial(_make_coefficients, rate)
+        if x.ndim == 2:
+            y, h = diagonal_step(tokens, coefficients, _readout, h)
+        else:
+            y, h = diagonal_scan(tokens, coefficients, _readout, h, segment_ids=ids)
         y = self.out_proj(jax.nn.gelu(self.gate_proj(x), approximate=True) * y)
         return y, RGLRUState(history, h, position + n_tokens)
-
-    def _gates(self, x: Float[Array, "... d"], positions: Int[Array, "..."]) -> _GateTokens:
-        first = positions == 0 if self.config.form == "release" else None
-        recurrence = show("recurrence_gate_logits", self.recurrence_gate(x))
-        return _GateTokens(x, recurrence, show("input_gate_logits", self.input_gate(x)), first)
-
-    @property
-    def _coefficients(self) -> Partial:
-        """The function of tokens that makes a and b of the recurrence."""
-        return Partial(_make_coefficients, self.config.decay_constant * jax.nn.softplus(self.log_decay_rate[...]))
 
 
 def _make_coefficients(rate: Array, tokens: _GateTokens) -> tuple[Array, Array]:
