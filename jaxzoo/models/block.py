@@ -97,7 +97,9 @@ class Block(nnx.Module):
             context = dataclasses.replace(context, first_values=self.mixer.values(normed, state, context))
         with scope("mixer"):
             if state is None:
-                self._show_mixing(normed, context)
+                show_lazily("influence", lambda: influence(self.mixer, normed, context))
+                if self.mixer.config.capabilities.streams and context.segment_ids is None:
+                    show_lazily("state", lambda: states_after_each_token(self.mixer, normed, context))
             mixed, state, losses = mix(self.mixer, normed, state, context)
         mixed = show("mixer.out", mixed)
         self._check_outputs(losses)
@@ -112,12 +114,6 @@ class Block(nnx.Module):
         weights = self.mixer.config.loss_weights
         losses = {name: weights[name] * loss for name, loss in losses.items()}
         return residual, state, losses, context.first_values
-
-    def _show_mixing(self, x: Float[Array, "b t d"], context: Context) -> None:
-        """Shows which tokens each output depends on, and the state after each token."""
-        show_lazily("influence", lambda: influence(self.mixer, x, context))
-        if self.mixer.config.capabilities.streams and context.segment_ids is None:
-            show_lazily("state", lambda: states_after_each_token(self.mixer, x, context))
 
     def _dropped(self, branch: Array, key: PRNGKeyArray | None) -> Array:
         return dropout(branch.astype(jnp.float32), self.dropout_rate, key)

@@ -59,23 +59,21 @@ def make_blueprint(config: LanguageModelConfig, *, scanned: bool = True) -> Blue
             f"variable {_name(path)} is of kind {type(variable).__name__}; a mixer holds parameters and buffers, made "
             "by jaxzoo.layers.variables"
         )
-    return Blueprint(graph, Variables(_pure(params), _pure(buffers)), Variables(_traits(params), _traits(buffers)))
+    return Blueprint(
+        graph, Variables(*map(nnx.to_pure_dict, (params, buffers))), Variables(*map(_traits, (params, buffers)))
+    )
 
 
 def split_variables(model: LanguageModel) -> Variables:
     """The variables of a model."""
     _, params, buffers = nnx.split(model, nnx.Param, Buffer)
-    return Variables(_pure(params), _pure(buffers))
+    return Variables(nnx.to_pure_dict(params), nnx.to_pure_dict(buffers))
 
 
 def names_of(tree: Any, separator: str = "/") -> dict[str, Any]:
     """The leaves of a tree by name, such as `stacks/0/blocks/1/mixer/q/kernel`."""
     leaves = jax.tree.leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator=separator): leaf for path, leaf in leaves}
-
-
-def _pure(state: nnx.State) -> dict:
-    return nnx.to_pure_dict(state)
 
 
 def _traits(state: nnx.State) -> dict:

@@ -7,15 +7,7 @@ from typing import Annotated, Literal
 
 import jax.numpy as jnp
 
-from jaxzoo.checked import (
-    Checked,
-    FractionBelowOne,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    Rule,
-)
+from jaxzoo.checked import Checked, FractionBelowOne, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Rule
 from jaxzoo.layers.mlp import default_width
 from jaxzoo.mixers.base import Inherited, MixerConfig
 from jaxzoo.models.layout import Fold, fold_layers

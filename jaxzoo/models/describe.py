@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from jaxzoo.mixers.base import Mixer, MixerConfig, state_bytes as mixer_state_bytes
+from jaxzoo.mixers.base import MixerConfig, state_bytes as mixer_state_bytes
 from jaxzoo.models.accounting import (
     abstract_model,
     count_parameters,
@@ -42,8 +42,11 @@ def describe(config: LanguageModelConfig, length: int | None = None) -> str:
     if length < 1:
         raise ValueError(f"describe: length={length} must be positive")
     model = abstract_model(config)
+    mlp = f"{config.mlp} {config.hidden_width}" if config.hidden_width else f"{config.mlp} as MLP"
+    mlp += " in parallel" if config.parallel_residual else ""
     lines = [
-        _title(config),
+        f"{config.n_layers} layers of width {config.d_model}, {mlp}, {config.norm} norm, "
+        f"{config.vocab_size} tokens ({config.padded_vocab_size} rows), {config.dtype}",
         f"State of one sequence and forward FLOPs per token at length {length}.",
         "",
         _row("layers", "parameters", "state bytes", "FLOPs/token"),
@@ -55,15 +58,6 @@ def describe(config: LanguageModelConfig, length: int | None = None) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _title(config: LanguageModelConfig) -> str:
-    mlp = f"{config.mlp} {config.hidden_width}" if config.hidden_width else f"{config.mlp} as MLP"
-    mlp += " in parallel" if config.parallel_residual else ""
-    return (
-        f"{config.n_layers} layers of width {config.d_model}, {mlp}, {config.norm} norm, "
-        f"{config.vocab_size} tokens ({config.padded_vocab_size} rows), {config.dtype}"
-    )
-
-
 def _layer_lines(config: LanguageModelConfig, model: LanguageModel, length: int) -> Iterator[str]:
     start = 0
     for fold, stack in zip(config.folds, model.stacks, strict=True):
@@ -72,18 +66,22 @@ def _layer_lines(config: LanguageModelConfig, model: LanguageModel, length: int)
             layers = f"{width} layer" + "s" * (width > 1)
             yield f"{_span(start, width * fold.repeats)}: {layers} scanned {fold.repeats} times"
         for i, (mixer, block) in enumerate(zip(fold.period, stack.blocks, strict=True)):
-            state = _state_of_layers(block.mixer, fold.repeats, length, config)
+            state = "no stream"
+            if mixer.capabilities.streams:
+                bytes_of_one = mixer_state_bytes(block.mixer, capacity=length, dtype=config.compute_dtype)
+                state = f"{fold.repeats * bytes_of_one:,}"
             flops = fold.repeats * layer_flops_per_token(config, mixer, length)
-            name, *rest = _wrap(f"{_places(start + i, fold)} {_settings(mixer)}", indent="  " * (fold.repeats > 1))
+            indent = "  " * (fold.repeats > 1)
+            name, *rest = textwrap.wrap(
+                f"{_places(start + i, fold)} {_settings(mixer)}",
+                WIDTHS[0],
+                initial_indent=indent,
+                subsequent_indent=indent + " " * 4,
+                break_on_hyphens=False,
+            )
             yield _row(name, f"{count_parameters(block):,}", state, f"{flops:,.0f}")
             yield from rest
         start += width * fold.repeats
-
-
-def _state_of_layers(mixer: Mixer, repeats: int, length: int, config: LanguageModelConfig) -> str:
-    if not mixer.config.capabilities.streams:
-        return "no stream"
-    return f"{repeats * mixer_state_bytes(mixer, capacity=length, dtype=config.compute_dtype):,}"
 
 
 def _span(start: int, count: int) -> str:
@@ -115,11 +113,6 @@ def _words(config: Any, field: dataclasses.Field, prefix: str = "") -> Iterator[
                 yield from _words(value, inner, f"{name}.")
     elif value != field.default if isinstance(value, bool | float) else value not in (0, None, "none"):
         yield f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-
-
-def _wrap(text: str, indent: str) -> list[str]:
-    following = indent + " " * 4
-    return textwrap.wrap(text, WIDTHS[0], initial_indent=indent, subsequent_indent=following, break_on_hyphens=False)
 
 
 def _row(*cells: str) -> str:

@@ -116,7 +116,7 @@ class LanguageModel(nnx.Module):
           ValueError: learned positions, and more tokens than `max_positions`; or segment ids, and a mixer or a decoder
             that does not honour them.
         """
-        return self._parallel(tokens, segment_ids, key, _all_at_once)[0]
+        return self.features_with_losses(tokens, segment_ids=segment_ids, key=key)[0]
 
     def features_with_losses(
         self,
@@ -126,7 +126,19 @@ class LanguageModel(nnx.Module):
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "b t d"], Losses]:
         """`features` as training calls it, and what the mixers add to the loss: by name, weighted, over all layers."""
-        return self._parallel(tokens, segment_ids, key, _with_losses)
+        self._check_length(tokens.shape[1])
+        if segment_ids is not None and self.config.decode_last:
+            raise ValueError(
+                "LanguageModelConfig.decode_last=True does not honour segment_ids: it decodes a row from its last "
+                "token; give each document a row"
+            )
+        if segment_ids is None:
+            position = _count_up(jnp.zeros((1,), jnp.int32), tokens.shape[1])
+        else:
+            position = position_in_segment(segment_ids)
+        context = Context(tokens=tokens, segment_ids=segment_ids, key=key)
+        features, _, losses = self._run(self._embed(tokens, position, key), _with_losses, None, context)
+        return features, losses
 
     def logits(self, features: Float[Array, "... d"]) -> Float[Array, "... vocab"]:
         """The head, float32 over the padded vocabulary; padding rows hold -1e30."""
@@ -210,29 +222,6 @@ class LanguageModel(nnx.Module):
                 "raise it, or use rotary positions"
             )
 
-    def _parallel(
-        self,
-        tokens: Int[Array, "b t"],
-        segment_ids: Int[Array, "b t"] | None,
-        key: PRNGKeyArray | None,
-        mix: Mix,
-    ) -> tuple[Float[Array, "b t d"], Losses]:
-        """Features of all tokens at once, and the losses of the mixers."""
-        self._check_length(tokens.shape[1])
-        if segment_ids is not None and self.config.decode_last:
-            raise ValueError(
-                "LanguageModelConfig.decode_last=True does not honour segment_ids: it decodes a row from its last "
-                "token; give each document a row"
-            )
-        if segment_ids is None:
-            position = _count_up(jnp.zeros((1,), jnp.int32), tokens.shape[1])
-        else:
-            position = position_in_segment(segment_ids)
-        embedded = self._embed(tokens, position, key)
-        context = Context(tokens=tokens, segment_ids=segment_ids, key=key)
-        features, _, losses = self._run(embedded, mix, None, context)
-        return features, losses
-
     def _embed(
         self, tokens: Int[Array, "b t"], position: Int[Array, "#b t"], key: PRNGKeyArray | None
     ) -> Float[Array, "b t d"]:
@@ -278,10 +267,6 @@ class LanguageModel(nnx.Module):
 
 def _count_up(first: Int[Array, "b"], length: int) -> Int[Array, "b t"]:
     return first[:, None] + jnp.arange(length, dtype=jnp.int32)[None]
-
-
-def _all_at_once(mixer: Mixer, x: Array, state: State, context: Context) -> tuple[Array, State, Losses]:
-    return mixer(x, context), state, {}
 
 
 def _with_losses(mixer: Mixer, x: Array, state: State, context: Context) -> tuple[Array, State, Losses]:

@@ -18,7 +18,7 @@ from jaxzoo.mixers import (
 )
 from jaxzoo.mixers.linear.feature_map import FeatureMap
 from jaxzoo.models.config import LanguageModelConfig
-from jaxzoo.models.presets.common import Variant, is_release, neox_mlp_width, text_hyena, text_model
+from jaxzoo.models.presets.common import Variant, is_release, neox_mlp_width, rwkv_model, text_hyena, text_model
 
 
 def based_360m(variant: Variant = "paper") -> LanguageModelConfig:
@@ -50,12 +50,7 @@ def based_1_3b(variant: Variant = "paper", *, decay: bool = False) -> LanguageMo
 
 
 def _based(
-    *,
-    d_model: int,
-    n_layers: int,
-    linear: tuple[int, ...],
-    window: int,
-    decay: bool = False,
+    *, d_model: int, n_layers: int, linear: tuple[int, ...], window: int, decay: bool = False
 ) -> LanguageModelConfig:
     pattern: list[MixerConfig] = [GatedShortConvConfig(expansion=4, n_taps=3)] * n_layers
     decayed: dict[str, Any] = {"decay": True, "decay_const": -3.0, "output_scaling": True} if decay else {}
@@ -198,19 +193,9 @@ def rwkv5_362m() -> LanguageModelConfig:
     """
     n_layers, pattern = 19, list[MixerConfig]()
     for i in range(n_layers):
-        pattern.append(RWKV5TimeMixConfig(n_heads=16, layer_index=i, n_layers=n_layers, projections="release"))
-        pattern.append(
-            RWKV4ChannelMixConfig(hidden_width=3584, layer_index=i, n_layers=n_layers, projections="release")
-        )
-    return text_model(
-        tuple(pattern),
-        d_model=1024,
-        n_layers=2 * n_layers,
-        pad_vocab_multiple=16,
-        mlp="none",
-        norm="layer",
-        tie_embeddings=False,
-    )
+        place = {"layer_index": i, "n_layers": n_layers, "projections": "release"}
+        pattern += [RWKV5TimeMixConfig(n_heads=16, **place), RWKV4ChannelMixConfig(hidden_width=3584, **place)]
+    return rwkv_model(pattern, d_model=1024, pad_vocab_multiple=16)
 
 
 def pythia_356m() -> LanguageModelConfig:
@@ -220,13 +205,5 @@ def pythia_356m() -> LanguageModelConfig:
     which the count is met to 0.6 %; GPT-2's initialisation.
     """
     attention = AttentionConfig(n_heads=16, positions="rotary", rotary_fraction=0.25, qkv_bias=True, out_bias=True)
-    return text_model(
-        (attention,),
-        d_model=1024,
-        n_layers=24,
-        pad_vocab_multiple=16,
-        mlp="gelu",
-        mlp_bias=True,
-        norm="layer",
-        parallel_residual=True,
-    )
+    frame = {"mlp": "gelu", "mlp_bias": True, "norm": "layer", "parallel_residual": True}
+    return text_model((attention,), d_model=1024, n_layers=24, pad_vocab_multiple=16, **frame)

@@ -1,5 +1,6 @@
 """Shared parts of the presets: variants, and the frame of the papers' models of text."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from jaxzoo.layers.hyena_filter import HyenaFilterConfig
@@ -24,6 +25,22 @@ def text_model(pattern: tuple[MixerConfig, ...], **fields: Any) -> LanguageModel
     """Shared fields of the papers' models of text: the GPT-2 vocabulary, 2048 tokens, bfloat16, RMSNorm, SwiGLU."""
     shared = {"vocab_size": 50257, "max_length": 2048, "mlp": "swiglu", "norm": "rms", "dtype": "bfloat16"}
     return LanguageModelConfig(pattern=pattern, **(shared | fields))
+
+
+def zoology_model(
+    pattern: tuple[MixerConfig, ...], *, d_model: int, n_layers: int, ffn_width: float = 2
+) -> LanguageModelConfig:
+    """Zoology's frame of the models of text: the "FFN width" of its tables, and the vocabulary padded to a multiple of
+    128, as GPT-NeoX does."""
+    width = neox_mlp_width(d_model, ffn_width)
+    return text_model(pattern, d_model=d_model, n_layers=n_layers, mlp_width=width, pad_vocab_multiple=128)
+
+
+def rwkv_model(pattern: Sequence[MixerConfig], *, d_model: int, **fields: Any) -> LanguageModelConfig:
+    """RWKV's frame of the models of text: time and channel mixes in turn, which here are two layers without an MLP,
+    LayerNorm, and a head of its own."""
+    shared = {"mlp": "none", "norm": "layer", "tie_embeddings": False}
+    return text_model(tuple(pattern), d_model=d_model, n_layers=len(pattern), **(shared | fields))
 
 
 def neox_mlp_width(d_model: int, factor: float) -> int:

@@ -15,11 +15,7 @@ from jaxzoo.models.presets.common import Variant, mqar_model
 
 
 def mqar_cat(
-    *,
-    d_model: int = 64,
-    length: int = 128,
-    positions: Literal["none", "rotary"] = "none",
-    variant: Variant = "paper",
+    *, d_model: int = 64, length: int = 128, positions: Literal["none", "rotary"] = "none", variant: Variant = "paper"
 ) -> LanguageModelConfig:
     """CAT on MQAR and MQNAR, Figures 5 and 6: one layer, one head, filters of 3 taps on queries, keys and values.
 

@@ -95,12 +95,7 @@ def mqar_hyena(*, d_model: int = 64, length: int = 64, variant: Variant = "paper
 
 
 def mqar_ret_net(
-    *,
-    d_model: int = 64,
-    length: int = 256,
-    chunk_size: int = 32,
-    gamma: float = 31 / 32,
-    variant: Variant = "paper",
+    *, d_model: int = 64, length: int = 256, chunk_size: int = 32, gamma: float = 31 / 32, variant: Variant = "paper"
 ) -> LanguageModelConfig:
     """RetNet on MQAR, Zoology, Figure 6 ("chunked RNN"): two layers of the recurrence of App. H.2.3, one head.
 

@@ -21,7 +21,10 @@ from jaxzoo.mixers import (
     SlidingWindowAttentionConfig,
 )
 from jaxzoo.models.config import LanguageModelConfig
-from jaxzoo.models.presets.common import neox_mlp_width, text_model
+from jaxzoo.models.presets.common import neox_mlp_width, rwkv_model, text_model
+
+WORLD = {"vocab_size": 65536, "pad_vocab_multiple": 8, "embed_norm": True}
+"""What RWKV-6 and 7 share: the World vocabulary, and a norm after the embedding."""
 
 
 def mamba2_370m() -> LanguageModelConfig:
@@ -101,9 +104,9 @@ def rwkv6_1_6b() -> LanguageModelConfig:
     pattern: list[MixerConfig] = []
     for i in range(24):
         place = {"layer_index": i, "n_layers": 24, "projections": "release"}
-        pattern.append(RWKV6TimeMixConfig(n_heads=32, **place))
-        pattern.append(RWKV4ChannelMixConfig(hidden_width=7168, share_power=3, **place))
-    return _rwkv(pattern, d_model=2048)
+        channel_mix = RWKV4ChannelMixConfig(hidden_width=7168, share_power=3, **place)
+        pattern += [RWKV6TimeMixConfig(n_heads=32, **place), channel_mix]
+    return rwkv_model(pattern, d_model=2048, **WORLD)
 
 
 def rwkv7_0_2b() -> LanguageModelConfig:
@@ -129,21 +132,7 @@ def _rwkv7(*, d_model: int, n_layers: int, ranks: tuple[int, int, int, int]) -> 
         place = {"layer_index": i, "n_layers": n_layers, "projections": "release"}
         time_mix = RWKV7TimeMixConfig(n_heads=d_model // 64, **place, **dict(zip(names, ranks, strict=True)))
         pattern += [time_mix, RWKV7ChannelMixConfig(**place)]
-    return _rwkv(pattern, d_model=d_model)
-
-
-def _rwkv(pattern: list[MixerConfig], *, d_model: int) -> LanguageModelConfig:
-    return text_model(
-        tuple(pattern),
-        d_model=d_model,
-        n_layers=len(pattern),
-        vocab_size=65536,
-        pad_vocab_multiple=8,
-        mlp="none",
-        norm="layer",
-        embed_norm=True,
-        tie_embeddings=False,
-    )
+    return rwkv_model(pattern, d_model=d_model, **WORLD)
 
 
 def griffin_400m() -> LanguageModelConfig:

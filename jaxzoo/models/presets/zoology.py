@@ -16,7 +16,10 @@ from jaxzoo.mixers import (
     RWKV4TimeMixConfig,
 )
 from jaxzoo.models.config import LanguageModelConfig
-from jaxzoo.models.presets.common import neox_mlp_width, text_model
+from jaxzoo.models.presets.common import rwkv_model, text_model, zoology_model
+
+LONG_CONV = LongConvConfig(n_channels=1, squash=0.001, kernel_dropout=0.1, kernel_learning_rate_scale=0.0625)
+"""The mixer of Table 16."""
 
 
 def zoology_attention_73m() -> LanguageModelConfig:
@@ -56,7 +59,7 @@ def zoology_long_conv_76m() -> LanguageModelConfig:
     Squash, dropout and learning rate of the filter as in the table; its output is a GLU, the released default, with
     which the count is met.
     """
-    return _zoology_long_conv(d_model=704, n_layers=6)
+    return zoology_model((LONG_CONV,), d_model=704, n_layers=6, ffn_width=4)
 
 
 def zoology_long_conv_128m(*, as_printed: bool = False) -> LanguageModelConfig:
@@ -66,7 +69,7 @@ def zoology_long_conv_128m(*, as_printed: bool = False) -> LanguageModelConfig:
       as_printed: width 864, as the table says; the model then has 154.3M parameters. False: 768, the width of attention
         at this size (Table 7), with which the count is met.
     """
-    return _zoology_long_conv(d_model=864 if as_printed else 768, n_layers=12)
+    return zoology_model((LONG_CONV,), d_model=864 if as_printed else 768, n_layers=12, ffn_width=4)
 
 
 def zoology_long_conv_360m() -> LanguageModelConfig:
@@ -74,13 +77,7 @@ def zoology_long_conv_360m() -> LanguageModelConfig:
 
     The rest as `zoology_long_conv_76m`.
     """
-    return _zoology_long_conv(d_model=1024, n_layers=24)
-
-
-def _zoology_long_conv(*, d_model: int, n_layers: int) -> LanguageModelConfig:
-    width = neox_mlp_width(d_model, 4)
-    conv = LongConvConfig(n_channels=1, squash=0.001, kernel_dropout=0.1, kernel_learning_rate_scale=0.0625)
-    return text_model((conv,), d_model=d_model, n_layers=n_layers, mlp_width=width, pad_vocab_multiple=128)
+    return zoology_model((LONG_CONV,), d_model=1024, n_layers=24, ffn_width=4)
 
 
 def zoology_ret_net_152m() -> LanguageModelConfig:
@@ -95,23 +92,17 @@ def zoology_ret_net_152m() -> LanguageModelConfig:
 
 def zoology_h3_72m() -> LanguageModelConfig:
     """H3, Zoology, Table 13: 72.4M parameters (paper: 72M); 8 layers of width 720, states of 64, heads of 1 channel."""
-    return _zoology_h3(d_model=720, n_layers=8)
+    return zoology_model((H3Config(d_state=64),), d_model=720, n_layers=8)
 
 
 def zoology_h3_168m() -> LanguageModelConfig:
     """H3, Zoology, Table 13: 168.6M parameters (paper: 168M); 19 layers of width 864. The rest as `zoology_h3_72m`."""
-    return _zoology_h3(d_model=864, n_layers=19)
+    return zoology_model((H3Config(d_state=64),), d_model=864, n_layers=19)
 
 
 def zoology_h3_357m() -> LanguageModelConfig:
     """H3, Zoology, Table 13: 356.8M parameters (paper: 357M); 33 layers of width 1024. The rest as `zoology_h3_72m`."""
-    return _zoology_h3(d_model=1024, n_layers=33)
-
-
-def _zoology_h3(*, d_model: int, n_layers: int) -> LanguageModelConfig:
-    width = neox_mlp_width(d_model, 2)
-    h3 = H3Config(d_state=64)
-    return text_model((h3,), d_model=d_model, n_layers=n_layers, mlp_width=width, pad_vocab_multiple=128)
+    return zoology_model((H3Config(d_state=64),), d_model=1024, n_layers=33)
 
 
 def zoology_liquid_s4_145m() -> LanguageModelConfig:
@@ -121,9 +112,7 @@ def zoology_liquid_s4_145m() -> LanguageModelConfig:
     deep, which comes nearest to the count; states of 64, and of Liquid-S4's two modes the one that its paper prefers
     (PB), with products of two inputs.
     """
-    liquid = LiquidS4Config(d_state=64, liquid="pb", order=2)
-    width = neox_mlp_width(864, 2)
-    return text_model((liquid,), d_model=864, n_layers=20, mlp_width=width, pad_vocab_multiple=128)
+    return zoology_model((LiquidS4Config(d_state=64, liquid="pb", order=2),), d_model=864, n_layers=20)
 
 
 def zoology_rwkv_72m(*, as_printed: bool = False) -> LanguageModelConfig:
@@ -157,12 +146,4 @@ def _zoology_rwkv(*, d_model: int, n_layers: int) -> LanguageModelConfig:
     for i in range(n_layers):
         pattern.append(RWKV4TimeMixConfig(layer_index=i, n_layers=n_layers, projections="release"))
         pattern.append(RWKV4ChannelMixConfig(layer_index=i, n_layers=n_layers, projections="release"))
-    return text_model(
-        tuple(pattern),
-        d_model=d_model,
-        n_layers=2 * n_layers,
-        pad_vocab_multiple=128,
-        mlp="none",
-        norm="layer",
-        tie_embeddings=False,
-    )
+    return rwkv_model(pattern, d_model=d_model, pad_vocab_multiple=128)

@@ -3,15 +3,10 @@
 import dataclasses
 from typing import Literal
 
-from jaxzoo.mixers import (
-    AttentionConfig,
-    BaseConvConfig,
-    MixerConfig,
-    SelectiveAttentionConfig,
-)
+from jaxzoo.mixers import AttentionConfig, BaseConvConfig, MixerConfig, SelectiveAttentionConfig
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
 from jaxzoo.models.config import LanguageModelConfig
-from jaxzoo.models.presets.common import neox_mlp_width, spread, text_model
+from jaxzoo.models.presets.common import spread, zoology_model
 
 Selection = Literal["random", "programmatic", "learned"]
 
@@ -88,10 +83,4 @@ def _zoology_base_conv(*, d_model: int, n_layers: int, hybrid: MultiHeadConfig |
         head_dim = d_model // hybrid.n_heads
         rotary = dataclasses.replace(hybrid, positions="rotary", rotary_fraction=head_dim // 2 * 2 / head_dim)
         pattern = spread(rotary, pattern, n_layers=n_layers, count=3)
-    return text_model(
-        pattern,
-        d_model=d_model,
-        n_layers=n_layers,
-        mlp_width=neox_mlp_width(d_model, 2),
-        pad_vocab_multiple=128,
-    )
+    return zoology_model(pattern, d_model=d_model, n_layers=n_layers)

@@ -1,12 +1,8 @@
 """The Hyenas of Zoology (Arora et al. 2024): Tables 4, 5 and 11."""
 
-from jaxzoo.mixers import (
-    MixerConfig,
-    MultiHeadHyenaConfig,
-    SlidingWindowAttentionConfig,
-)
+from jaxzoo.mixers import MixerConfig, MultiHeadHyenaConfig, SlidingWindowAttentionConfig
 from jaxzoo.models.config import LanguageModelConfig
-from jaxzoo.models.presets.common import neox_mlp_width, spread, text_hyena, text_model
+from jaxzoo.models.presets.common import spread, text_hyena, zoology_model
 
 
 def zoology_hyena_72m(*, as_printed: bool = False) -> LanguageModelConfig:
@@ -53,18 +49,13 @@ def zoology_hyena_sliding_window_159m(*, window: int = 64) -> LanguageModelConfi
 
 
 def _zoology_hyena(
-    *,
-    d_model: int,
-    n_layers: int,
-    sine_frequency: float = 14.0,
-    sliding: SlidingWindowAttentionConfig | None = None,
+    *, d_model: int, n_layers: int, sine_frequency: float = 14.0, sliding: SlidingWindowAttentionConfig | None = None
 ) -> LanguageModelConfig:
     """With the sliding window in three layers, if there is one."""
     pattern: tuple[MixerConfig, ...] = (text_hyena(sine_frequency),)
     if sliding is not None:
         pattern = spread(sliding, pattern, n_layers=n_layers, count=3)
-    width = neox_mlp_width(d_model, 2)
-    return text_model(pattern, d_model=d_model, n_layers=n_layers, mlp_width=width, pad_vocab_multiple=128)
+    return zoology_model(pattern, d_model=d_model, n_layers=n_layers)
 
 
 def zoology_multi_head_hyena_150m(*, as_printed: bool = False) -> LanguageModelConfig:
@@ -89,8 +80,6 @@ def zoology_multi_head_hyena_358m(*, as_printed: bool = False) -> LanguageModelC
 
 
 def _zoology_multi_head_hyena(*, d_model: int, n_layers: int, as_printed: bool) -> LanguageModelConfig:
-    hyena = MultiHeadHyenaConfig(
-        n_heads=4 if as_printed else d_model // 4, filter_network=text_hyena(sine_frequency=2.0).filter_network
-    )
-    width = neox_mlp_width(d_model, 2)
-    return text_model((hyena,), d_model=d_model, n_layers=n_layers, mlp_width=width, pad_vocab_multiple=128)
+    network, heads = text_hyena(sine_frequency=2.0).filter_network, 4 if as_printed else d_model // 4
+    hyena = MultiHeadHyenaConfig(n_heads=heads, filter_network=network)
+    return zoology_model((hyena,), d_model=d_model, n_layers=n_layers)
