@@ -164,11 +164,17 @@ def count_repeats(cut: Cut, index: int, stop: Bool[np.ndarray, "vocab"], note: P
     Writes an array of `_shape`, flat, and a note with its digest.
     """
     directory = TokenDirectory(cut.data)
-    shard, subsets = directory.shards(cut.split)[index], sorted(directory.split(cut.split).subsets)
+    split, shard = directory.split(cut.split), directory.shards(cut.split)[index]
+    subsets = sorted(split.subsets)
     counts = np.zeros(_shape(cut, len(subsets)), np.int64)
     step = max(1, _BLOCK // cut.length)
     for row, subset in enumerate(subsets):
-        chosen = _chosen(directory, cut, index, subset)
+        # The sequences of this shard, by number, among those that are evenly spread over all shards.
+        available = [note.subsets.get(subset, Counts()).tokens // cut.length for note in split.shards.values()]
+        total, first = sum(available), sum(available[:index])
+        wanted = total if cut.sequences is None else min(total, cut.sequences)
+        spread = np.arange(wanted) * total // max(wanted, 1)
+        chosen = spread[(spread >= first) & (spread < first + available[index])] - first
         for start in range(0, len(chosen), step):
             tokens = _sequences(shard, subset, cut.length, chosen[start : start + step])
             for column, n in enumerate(cut.n):
@@ -199,16 +205,6 @@ def sum_repeats(cut: Cut, notes: Iterable[Path]) -> dict[str, Histograms]:
 def _shape(cut: Cut, n_subsets: int) -> tuple[int, ...]:
     """Subset, kind, n, (distances, repeats of a sequence), and their values."""
     return n_subsets, len(KINDS), len(cut.n), 2, cut.length + 1
-
-
-def _chosen(directory: TokenDirectory, cut: Cut, index: int, subset: str) -> Int64[np.ndarray, "k"]:
-    """Returns the numbers of the chosen sequences of a subset in a shard: evenly spread over all shards."""
-    notes = directory.split(cut.split).shards.values()
-    available = [note.subsets.get(subset, Counts()).tokens // cut.length for note in notes]
-    total, first = sum(available), sum(available[:index])
-    wanted = total if cut.sequences is None else min(total, cut.sequences)
-    chosen = np.arange(wanted) * total // max(wanted, 1)
-    return chosen[(chosen >= first) & (chosen < first + available[index])] - first
 
 
 def _sequences(
