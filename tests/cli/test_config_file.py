@@ -24,6 +24,7 @@ def test_failing_config_file_names_its_line(tmp_path):
         ("x = 1\ny = x / 0\n", "line 2: ZeroDivisionError: division by zero$"),
         ("x = = 1\n", "line 1: SyntaxError: invalid syntax$"),
         ("def config():\n    return 1 + ''\n", "line 2: TypeError: unsupported operand"),
+        ("def config():\n    return half()\n\n\ndef half():\n    return 1 / 0\n", "line 6: ZeroDivisionError"),
         ("from jaxzoo.mixers import NoMixer\n", "line 1: ImportError: cannot import name 'NoMixer'"),
         ("configs = [1]\n", "`configs` must be a dict of configurations by name$"),
         ("cnfig = 1\n", "must define `config`, an ExperimentConfig"),

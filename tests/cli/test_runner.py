@@ -31,6 +31,7 @@ def test_status_and_line(capsys):
         (ValueError("field=0  must be\npositive"), 2, "error: field=0 must be positive\n"),
         (OSError(28, "No space left on device"), 2, "error: [Errno 28] No space left on device\n"),
         (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: pages"), 1, "error: buy more\n"),
+        (MemoryError(), 1, "error: buy more\n"),
         (KeyboardInterrupt(), 130, "stopped\n"),
         (BrokenPipeError(32, "Broken pipe"), 141, ""),
         (SystemExit(0), 0, ""),

@@ -1,5 +1,6 @@
 """Generation as a library: what it gives, what it costs, what it refuses."""
 
+import dataclasses
 import functools
 
 import jax
@@ -54,6 +55,9 @@ MODELS = {
         for cls in (*MIXERS.values(), SignedTokensConfig)
         if cls.tiny().capabilities.streams
     },
+    "RWKV7TimeMixConfig": functools.partial(
+        tiny_config, dataclasses.replace(MIXERS["rwkv7_time_mix"].tiny(), value_residual=False)
+    ),
     "hybrid": functools.partial(hybrid_config, pattern=ALL_FIVE[2:], n_layers=3),
     "learned positions": functools.partial(tiny_config, GatedShortConvConfig(d_model=8), max_positions=50),
     "alibi": functools.partial(tiny_config, AttentionConfig(d_model=12, n_heads=6, n_kv_heads=2, positions="alibi")),
@@ -74,6 +78,10 @@ SEEDS = {
     "SelectiveAttentionConfig": 1,
     "ConvolutionAugmentedAttentionConfig": 1,
     "LinCATConfig": 2,
+    "AttentionConfig": 1,
+    "RWKV7ChannelMixConfig": 2,
+    "RWKV7TimeMixConfig": 1,
+    "WindowedLinearAttentionConfig": 1,
 }
 """Of the parameters, so that the greedy text is not constant; 0 elsewhere."""
 
@@ -322,6 +330,9 @@ def test_what_a_generation_refuses():
         model = make_model(MODELS["learned positions"]())
         with pytest.raises(ValueError, match=message):
             generate(model, some_prompts(6), **{"max_tokens": 5, **options})
+    autoencoder = make_model(tiny_config(GatedShortConvConfig(d_model=8), decode_last=True, max_positions=50))
+    with pytest.raises(ValueError, match="decode_last=True: the model answers the tokens that it has read; it cannot"):
+        generate(autoencoder, some_prompts(6), max_tokens=5)
 
 
 def test_ids_beyond_the_tokenizers_are_never_drawn():

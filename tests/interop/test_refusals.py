@@ -73,6 +73,18 @@ def test_refused_fields(folder):
     refused(folder / "none", "is no directory")
 
 
+def test_time_steps_that_are_cut_off(tmp_path):
+    """Kills: a bound of Mamba-2's time steps that is read and not kept; infinity in one spelling alone."""
+    published.make_folder("mamba2", tmp_path)
+    config, _ = parts(tmp_path)
+    for limit in ([0.0, float("inf")], [0.0, "Infinity"], [0.0, {"__float__": "Infinity"}], None):
+        (tmp_path / "config.json").write_text(json.dumps({**config, "time_step_limit": limit}))
+        open_folder(tmp_path)
+    for limit in ([0.0, 0.5], [0.1, float("inf")], [0.0], "Infinity"):
+        (tmp_path / "config.json").write_text(json.dumps({**config, "time_step_limit": limit}))
+        refused(tmp_path, r"must be \[0.0, Infinity\]")
+
+
 def test_refused_fields_of_based(tmp_path):
     """Kills: an MLP of three matrices read as one of two; more rotated channels than there are."""
     published.make_folder("transformer_pp", tmp_path)

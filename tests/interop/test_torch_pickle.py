@@ -99,7 +99,7 @@ def test_hostile_file(name, tmp_path, monkeypatch):
 
 
 def test_hostile_archive(tmp_path, monkeypatch):
-    """Kills: a bomb that is unpacked, numbers of another byte order, a file of another kind."""
+    """Kills: a bomb that is unpacked, numbers of another byte order or from a wrong place, a file of another kind."""
     file, honest = tmp_path / "x.bin", t.program(t.dict_of({"w": t.tensor("0", ARRAY)}))
     records = {"data/0": ARRAY.tobytes()}
     t.write(file, honest, records, compression=zipfile.ZIP_DEFLATED)
@@ -107,6 +107,14 @@ def test_hostile_archive(tmp_path, monkeypatch):
         read_torch_file(file)
     t.write(file, honest, records, more=[("byteorder", "big")])
     with pytest.raises(ValueError, match="little-endian"):
+        read_torch_file(file)
+    t.write(file, honest, records)
+    with zipfile.ZipFile(file) as archive:
+        (at,) = [info.header_offset for info in archive.infolist() if info.filename.endswith("data/0")]
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1  # the header in front of the record, which the archive's table does not repeat
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match="the file is damaged"):
         read_torch_file(file)
     monkeypatch.setattr("jaxzoo.interop.torch_pickle.LARGEST_PICKLE", 10)
     with pytest.raises(ValueError, match="above 10"):
