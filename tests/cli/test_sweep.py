@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -75,6 +76,19 @@ def test_the_same_command_again_makes_nothing(made, here, capsys):
     assert here("--experiment", "small.py", "--out", "out") == 0
     assert "2 runs, 0 to make" in capsys.readouterr().out
     assert {path.name: path.stat().st_mtime_ns for path in results.iterdir()} == before
+
+
+@pytest.mark.full
+def test_results_of_other_sweeps_are_taken_over(made, here, capsys, tmp_path):
+    """Kills: a run that is made again, although --reuse or a report next to the experiment has its result."""
+    assert here("--experiment", "small.py", "--out", str(tmp_path / "again"), "--reuse", "out") == 0
+    printed = capsys.readouterr().out
+    assert "2 runs taken over from out" in printed
+    assert "2 runs, 0 to make" in printed
+    shutil.copy(made / "small.py", tmp_path)
+    shutil.copytree(made / "out", tmp_path / "results/small/laptop")
+    assert here("--experiment", str(tmp_path / "small.py"), "--out", str(tmp_path / "kept")) == 0
+    assert f"2 runs taken over from {tmp_path}/results/small/laptop" in capsys.readouterr().out
 
 
 ALLOCATOR = """
