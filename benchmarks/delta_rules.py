@@ -37,7 +37,7 @@ KINDS: tuple[Kind, ...] = ("forward", "forward_backward")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchmarkConfig:
-    """What is measured; on an H100 the two first decays with peers took three minutes, compilers included."""
+    """Settings of the benchmark; on an H100 the two first decays with peers took three minutes, compilers included."""
 
     rules: tuple[str, ...] = tuple(RULES)
     """Rules by name."""

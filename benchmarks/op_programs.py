@@ -1,4 +1,4 @@
-"""What ops launch and move in programs for absent devices, in XLA and with kernels: a JSON file, a table in docs.
+"""Launches and memory traffic of ops, by XLA and by kernels, in programs for absent devices: a JSON file, a table.
 
 `python -m benchmarks.op_programs --ops taylor wkv4` (extra `aot`); see `--help`. Nothing runs. Shapes: 4 rows of 8,192
 tokens, 16 heads of 64 keys and values, bfloat16 with float32 decays; Taylor with 16 numbers per key, the selective scan
@@ -90,7 +90,7 @@ OPS: dict[str, tuple[Callable[..., Any], tuple]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchmarkConfig:
-    """What is compiled; a program takes half a minute to two minutes of a core."""
+    """Settings of the benchmark; a program takes half a minute to two minutes of a core."""
 
     ops: tuple[str, ...] = ()
     """Ops whose names contain one of these words; all by default."""

@@ -49,7 +49,7 @@ class Command(Checked):
     seconds: PositiveFloat = 5.0
     """Time of each measurement."""
     cores: PositiveInt = 2
-    """That a process may use."""
+    """Cores that a process may use."""
     out: Path = Path("benchmarks/results/token-input-cpu.json")
     """File of the result."""
 

@@ -144,7 +144,7 @@ def _state(config: MixerConfig) -> str:
 
 
 def read_facts(text: str) -> tuple[str, str, str]:
-    """What a mixer is good at, its paper, and the paper's address, which end its docstring."""
+    """Strength of a mixer, its paper, and the paper's address, from the end of its docstring."""
     facts = re.search(r"^Good at: (.*)\nPaper: (.*), (\S+)$", text.strip(), re.DOTALL | re.MULTILINE)
     assert facts, f"must end with lines that begin with 'Good at:' and 'Paper:': {text[:60]!r}"
     return " ".join(facts[1].split()), facts[2], facts[3]

@@ -1,4 +1,4 @@
-"""What an H100 measured: the table and the picture of pallas_kernels/README.md.
+"""Times measured on an H100: the table and the picture of pallas_kernels/README.md.
 
 Reads the certificate of the device (times of `python -m pallas_kernels.verify`) and the benchmark results of the same
 device in `benchmarks/results`; a call that both have is taken from the benchmark.

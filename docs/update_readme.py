@@ -263,7 +263,7 @@ def sizes_table() -> str:
 
 
 def xla_table() -> str:
-    """What the XLA form of gated linear attention launches and moves, as compiled."""
+    """Launches and memory traffic of gated linear attention in XLA, as compiled."""
     rows = []
     for name, found in table.read(RESULTS / "gated_linear_xla.json").items():
         _, kind, shape, target, _ = name.split()
@@ -274,7 +274,7 @@ def xla_table() -> str:
 
 
 def ops_table() -> str:
-    """What the XLA forms of ops launch and move, as compiled."""
+    """Launches and memory traffic of ops in XLA, as compiled."""
     rows = []
     for name, found in table.read(RESULTS / "op_programs.json").items():
         op, kind, target = name.rsplit(" ", 2)

@@ -1,4 +1,4 @@
-"""What it costs to turn a small transformer into Based: loss, recall and state, stage by stage and layer by layer.
+"""Cost of turning a small transformer into Based: loss, recall and state, stage by stage and layer by layer.
 
 `python -m experiments.linearize --out sweeps/linearize`, with `--run RUN` for a transformer that exists already
 

@@ -1,4 +1,4 @@
-"""How a config refuses a value: one line with class, field, value received, rule and remedy.
+"""Checks of config fields; a refusal is one line with class, field, value received, rule and remedy.
 
 Every field is held to its declaration when the config is made, and in this file alone: the type (an integer stands for
 a float, a list for a tuple), finiteness, and the range that an alias such as `PositiveInt` names. A class says in its

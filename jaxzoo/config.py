@@ -1,4 +1,4 @@
-"""All fields of an experiment, as frozen dataclasses; files under `configs/` return one.
+"""Fields of an experiment, as frozen dataclasses; files under `configs/` return one.
 
 Each part stands with its owner (mixers, model, tasks, data, mesh); this file joins them with the optimizer and the
 training loop. Every field is a command-line flag of `python -m jaxzoo.train`. All configs of data and tasks are

@@ -39,7 +39,7 @@ State = Any
 
 
 class Composition(NamedTuple):
-    """How parts of a recurrence follow each other."""
+    """Composition of consecutive parts of a recurrence."""
 
     after: Callable[[Any, State, State], State]
     """(F of a part, state before it, state that it reaches from the empty one) -> the state after it."""

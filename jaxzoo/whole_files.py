@@ -10,7 +10,7 @@ from typing import Any
 
 
 def unfinished(path: Path, *, owned: bool = False) -> Path:
-    """Where a file is written before it is renamed, so that a killed process leaves no half of it.
+    """Place where a file is written before it is renamed, so that a killed process leaves no half of it.
 
     Args:
       path: the file, `<name>`.

@@ -90,7 +90,7 @@ def certified() -> frozenset[tuple[str, str]]:
 
 @functools.cache
 def _certified_by(file: Path) -> frozenset[tuple[str, str]]:
-    """What one report certifies: nothing if it is of another version of JAX."""
+    """Pairs that one report certifies: none if it is of another version of JAX."""
     try:
         report = json.loads(file.read_text())
         if minor_version(report["jax"]) != minor_version(jax.__version__):

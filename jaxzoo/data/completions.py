@@ -35,7 +35,7 @@ class Pair(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompletionsConfig(DataConfig):
-    """Where the pairs lie and how they are read."""
+    """Place of the pairs, and how they are read."""
 
     path: str
     """JSONL file, or a glob of some."""

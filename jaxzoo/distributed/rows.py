@@ -1,4 +1,4 @@
-"""Which rows of a batch a process needs, and how the rows of all processes become one array.
+"""Rows of a batch that a process needs; one array from the rows of all processes.
 
 Both follow from the sharding alone, whatever the number of processes and wherever their devices stand in the mesh:
 where a tensor axis spans processes, several need the same rows; where a mesh is laid along a torus, those of a process

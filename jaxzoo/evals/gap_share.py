@@ -1,4 +1,4 @@
-"""How much of the gap between a model and a baseline is due to associative recall (Zoology, App. C.1).
+"""Share of the gap between a model and a baseline that is due to associative recall (Zoology, App. C.1).
 
     share = min((l_H^m - l_H^M) p_H / (l^m - l^M), 1)
 
@@ -31,7 +31,7 @@ class GapShare(NamedTuple):
     case: str
     """Which model is better on which tokens, in words."""
     interval: tuple[float, float] | None = None
-    """Of the formula, see `share_interval`."""
+    """Interval of the formula, see `share_interval`."""
 
 
 def gap_share(

@@ -224,7 +224,7 @@ def _label(axes: "Axes", names: list[str], xlabel: str) -> None:
 
 
 def _place(count: int) -> float:
-    """Where a count stands on the axis of bins: between two, by its logarithm."""
+    """Place of a count on the axis of bins: between two, by its logarithm."""
     edges = (0, *FREQUENCY_EDGES)
     i = max(k for k, edge in enumerate(edges) if edge <= count)
     if i < 2 or i + 1 == len(edges):

@@ -42,7 +42,7 @@ REPEATS = "repeated bigrams"
 
 
 class Bigrams(Protocol):
-    """How often bigrams were seen in training: `BigramCounts`, or a table in memory."""
+    """Counts of bigrams in training: `BigramCounts`, or a table in memory."""
 
     def counts(self, previous: Integer[np.ndarray, "n"], following: Integer[np.ndarray, "n"], /) -> np.ndarray:
         """How often each `following` stood after its `previous`, (n,)."""
@@ -50,7 +50,7 @@ class Bigrams(Protocol):
 
 
 class SliceScore(NamedTuple):
-    """How well a model predicts the tokens of a slice."""
+    """Score of a model on the tokens of a slice."""
 
     tokens: int
     """How many there are."""
@@ -162,7 +162,7 @@ class RecallSums:
         )
 
     def cells_of(self, batch: Batch) -> Int64[np.ndarray, "n"]:
-        """Which sum each labelled target of a batch belongs to, row by row."""
+        """Index of the sum to which each labelled target of a batch belongs, row by row."""
         tokens, targets = np.asarray(batch.tokens), np.asarray(batch.targets)
         is_text = batch.positions is None and targets.shape == tokens.shape
         if not is_text or not np.all((targets[:, :-1] == tokens[:, 1:]) | (targets[:, :-1] == UNLABELLED)):
@@ -203,7 +203,7 @@ def target_repeats(
     n: int,
     segment_ids: Integer[np.ndarray, "b t"] | None = None,
 ) -> Int[np.ndarray, "b t"]:
-    """How far back, in tokens, the n-gram that ends with each target ended before, in what the model sees; 0: nowhere.
+    """Distance in tokens to the last end of the n-gram that ends with each target, in what the model sees; 0: none.
 
     All of both n-grams but the target itself is among the tokens of its row, and of the segment of the position that
     predicts the target.

@@ -34,7 +34,7 @@ Report = Callable[[str, int, int], None]
 
 
 class Likelihood(NamedTuple):
-    """How likely the model finds a text, given the one before it."""
+    """Likelihood of a text, given the one before it."""
 
     log_prob: float
     """Sum over its tokens, natural logarithm."""
@@ -52,7 +52,7 @@ class Window(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """How much of what was asked had to be cut."""
+    """Numbers of requests, and of those that had to be cut."""
 
     total: int
     """Requests so far, those of whole texts aside: they are cut into windows, and lose nothing."""

@@ -44,7 +44,7 @@ class Prompts:
         return np.array([len(row) for row in self.rows], np.int32)
 
     def chunks(self) -> Iterator[Chunk]:
-        """All but the tails, in the order in which they are read."""
+        """Chunks without the tails, in the order in which they are read."""
         start, left = np.zeros(len(self), np.int32), self.lengths - 1
         for size in CHUNKS:
             while np.any(takes_part := left >= size):

@@ -17,7 +17,7 @@ from jaxzoo.checked import Checked, FractionAboveZero, NonNegativeFloat, NonNega
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampling(Checked):
-    """Which tokens may be drawn, and how evenly. The default is the model's own distribution."""
+    """Settings of sampling: which tokens may be drawn, and how evenly. The default is the model's own distribution."""
 
     temperature: NonNegativeFloat = 1.0
     """Divides the logits; 0: always the likeliest token (the lowest id among equals)."""

@@ -101,7 +101,7 @@ class Family:
 
 
 class Slot(NamedTuple):
-    """Where a variable lies in a model whose repeated layers are stacked."""
+    """Place of a variable in a model whose repeated layers are stacked."""
 
     path: str
     """Name in the model, such as `stacks/0/blocks/1/mixer/q_proj/kernel`."""

@@ -1,4 +1,4 @@
-"""How a tensor of theirs becomes one of ours, and back: views and copies of one tensor, in NumPy."""
+"""Transforms of a tensor of another library to one of ours, and back: views and copies of one tensor, in NumPy."""
 
 from collections.abc import Callable
 from typing import NamedTuple

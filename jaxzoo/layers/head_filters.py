@@ -47,7 +47,7 @@ class HeadFiltersConfig(Checked):
 
     @property
     def filtered(self) -> tuple[str, ...]:
-        """Those of `queries`, `keys` and `values` that have a filter."""
+        """Parts (`queries`, `keys`, `values`) that have a filter."""
         return tuple(name for name in PARTS if getattr(self, f"filter_{name}"))
 
 

@@ -1,4 +1,4 @@
-"""What a conversion costs and saves: loss, recall on text, state and decode speed of a model before and after."""
+"""Cost and savings of a conversion: loss, recall on text, state and decode speed of a model before and after."""
 
 import math
 import time

@@ -37,7 +37,7 @@ LAST = 0.1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransferConfig(Checked):
-    """How the new mixers learn."""
+    """Settings of the transfer."""
 
     tokens: NonNegativeInt = 20_000_000
     """Tokens to learn from, in whole batches; 0: the stage is left out."""

@@ -27,7 +27,7 @@ FROZEN = "frozen"
 
 
 class Lora(NamedTuple):
-    """Which adapters a model has."""
+    """Rank, targets and scale of the adapters of a model."""
 
     rank: PositiveInt
     targets: tuple[str, ...]

@@ -14,7 +14,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class Variables(NamedTuple):
-    """All that a model holds, as nested dicts; layers of a repeated period have one leading axis of repeats."""
+    """Variables of a model, as nested dicts; layers of a repeated period have one leading axis of repeats."""
 
     params: dict[str, Any]
     """Parameters, float32."""

@@ -46,7 +46,7 @@ def fold_layers(layers: Sequence[Layer], keys: Sequence[Hashable] | None = None)
 
 
 def _repetitions(items: Sequence[Hashable]) -> list[int]:
-    """For every place, how many items from there on are those from the front on, in time linear in their number.
+    """Z-array: for every place, the number of items from there on that equal those from the front on, in linear time.
 
     The Z function (Gusfield 1997, sec. 1.4): `[first, end)` is the stretch found so far that reaches furthest.
     """

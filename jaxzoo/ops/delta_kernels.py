@@ -47,7 +47,7 @@ KERNELS = {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"}
 CHANNEL_KEYS = 64
 """Width of the keys with which `delta_values` serves decays per channel."""
 GENERAL_PACKAGES = ("delta_chunks", "gated_linear_attention", "ut_transform")
-"""Those of whose code the kernels of the general form are made: all must be verified."""
+"""Packages whose code the kernels of the general form use: all must be verified."""
 Form = Callable[..., tuple[Array, Array]]
 
 

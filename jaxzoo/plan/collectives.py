@@ -34,7 +34,7 @@ _CHANNEL = re.compile(r"channel_id=(\d+)")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """All collectives of one kind over the same axes of the mesh."""
+    """Collectives of one kind over the same axes of the mesh."""
 
     kind: str
     """Opcode, such as all-gather."""

@@ -16,7 +16,7 @@ from pallas_kernels.sliding_window.problem import Problem
 
 NAME = "cudnn_stand_in"
 WIDEST_HEAD = 128
-"""Of which cuDNN serves the backward pass; jax.nn.dot_product_attention asks for a multiple of 8 too."""
+"""Widest head with a backward pass in cuDNN; jax.nn.dot_product_attention asks for a multiple of 8 too."""
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ class Array:
 
     @property
     def bytes(self) -> int:
-        """Its size without padding."""
+        """Size without padding."""
         return math.prod(self.dims) * DTYPE_BITS.get(self.dtype, 0) // 8
 
 
@@ -72,7 +72,7 @@ class Computation(dict[str, Instruction]):
 
     @property
     def parameters(self) -> tuple[Instruction, ...]:
-        """Its parameters by number."""
+        """Parameters by number."""
         found = [each for each in self.values() if each.opcode == "parameter"]
         return tuple(sorted(found, key=lambda each: int(each.literal)))
 

@@ -30,7 +30,7 @@ PREALLOCATED = 0.75
 
 
 def describe(plan: Plan) -> str:
-    """All that a plan says, and what to change."""
+    """Report of a plan, with advice on what to change."""
     lines = ["", *_head(plan), "", *_memory(plan), "", *_work(plan), "", verdict(plan)]
     found = advice(plan)
     if found:
@@ -67,7 +67,7 @@ def mesh_words(plan: Plan) -> str:
 
 
 def saving_words(plan: Plan) -> str:
-    """What saves memory."""
+    """Settings of a plan that save memory, in words."""
     parts = [f"remat {plan.remat}"] if plan.remat != "nothing" else []
     parts += [f"loss chunk {plan.loss_chunk}"] if plan.loss_chunk else []
     parts += [f"{plan.accumulate} parts"] if plan.accumulate > 1 else []

@@ -80,7 +80,7 @@ def search(config: ExperimentConfig, topology: Topology, *, name: str, most: int
 
 
 def candidates(config: ExperimentConfig, topology: Topology) -> list[Proposal]:
-    """All meshes that share out the batch with all remat policies, the shortest expected step first.
+    """Meshes that divide the batch, each with all remat policies, the shortest expected step first.
 
     Raises:
       ValueError: a sequence axis that the devices cannot be shared out by.

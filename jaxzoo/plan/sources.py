@@ -1,4 +1,4 @@
-"""Which file of the program moves how many bytes: the compiled step's memory traffic by source file and pass."""
+"""Memory traffic of the compiled step by source file and pass."""
 
 import collections
 import dataclasses

@@ -30,7 +30,7 @@ class MeasuredProgram(NamedTuple):
     task: Task
     compile_seconds: float
     step_seconds: float
-    """Of a step and its share of the validations."""
+    """Time of a step and its share of the validations."""
 
 
 def expected(sweep: Sweep) -> list[Task]:

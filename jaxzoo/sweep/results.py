@@ -23,7 +23,7 @@ OVER = (RATE, SEED)
 """Axes over which a score is taken: the mean over the seeds at the learning rate with the best mean."""
 SCORE = "valid/accuracy"
 BITS = "valid/bits_per_byte"
-"""Of text and DNA; the smallest counts as the best, as of every metric whose name ends so."""
+"""Metric of text and DNA; the smallest value is the best, as for every metric whose name ends so."""
 
 
 class SeedScore(NamedTuple):

@@ -84,7 +84,7 @@ class Member:
                 self.diverged = error.step
 
     def rows(self) -> list[Row]:
-        """All rows of its metrics."""
+        """Rows of its metrics."""
         return read_rows(self._run.metrics)
 
 

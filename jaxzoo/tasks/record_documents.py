@@ -52,7 +52,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordsConfig(Checked):
-    """How documents are made of records."""
+    """Settings of the documents that are made of records."""
 
     documents: PositiveInt = 20_000
     """Training documents; the records of training take turns, so that each is seen in many forms."""
@@ -202,6 +202,6 @@ def _values(records: Sequence[Record]) -> dict[tuple[str, str], list[str]]:
 
 
 def _counted(values: Mapping[tuple[str, str], list[str]]) -> dict[tuple[str, str], collections.Counter[str]]:
-    """How many records have each value, by source and key."""
+    """Number of records with each value, by source and key."""
     counts = {place: collections.Counter(found) for place, found in values.items()}
     return collections.defaultdict(collections.Counter, counts)

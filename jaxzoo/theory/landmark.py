@@ -1,4 +1,4 @@
-"""How many dimensions landmarks need: CAT (Li et al. 2025), Propositions 1 and 2.
+"""Number of dimensions that landmarks need: CAT (Li et al. 2025), Propositions 1 and 2.
 
 Random context model (Definition 6): the last token x_L is a unit vector and stands once more in the context; all other
 tokens have independent entries N(0, sigma^2 / d). Landmark CAT with `W_q = W_k = sqrt(c) I`, c large, recalls what

@@ -24,7 +24,7 @@ class TokenScores(NamedTuple):
 
 
 class VocabularyPart(NamedTuple):
-    """Which rows of the vocabulary a device of a `shard_map` has."""
+    """Rows of the vocabulary that a device of a `shard_map` has."""
 
     axes: tuple[str, ...] = ()
     """Mesh axes over which the rows are sharded; none: each device has all."""
@@ -62,7 +62,7 @@ def softmax(logits: Array, targets: Array, part: VocabularyPart) -> tuple[TokenS
 
 
 class _Rows(NamedTuple):
-    """What scores need of a device's columns of logits, (b, m) each."""
+    """Statistics of a device's columns of logits from which scores are made, (b, m) each."""
 
     peak: Array
     """The largest logit."""

@@ -92,6 +92,6 @@ def _sum(scores: Sequence[Any]) -> Any:
 
 
 def _slices(valid_sets: Sequence[ValidSet]) -> list[tuple[str, int]]:
-    """All (key, value) of all sets: keys as they come, values of a key rising."""
+    """Pairs (key, value) of all sets: keys as they come, values of a key rising."""
     keys = list(dict.fromkeys(key for s in valid_sets for key in s.slices))
     return [(key, value) for key in keys for value in sorted({s.slices[key] for s in valid_sets if key in s.slices})]

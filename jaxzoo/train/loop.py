@@ -128,8 +128,8 @@ class TrainingRun:
         self.save(current, wait=True)
 
     def begin(self, state: Current) -> None:
-        """Before the first update: saves parameters of another run, so that this one can go on without it; validates,
-        where that is due and was not done before the run was stopped."""
+        """Begins, before the first update: saves parameters of another run, so that this one can go on without it, and
+        validates where that is due and was not done before the run was stopped."""
         if self._start.is_given:
             self.save(state)
         self._validate(state)

@@ -24,7 +24,7 @@ class Totals(NamedTuple):
 
     nats: Float[Array, ""]
     squares: Float[Array, ""]
-    """Of `log_normalizer`."""
+    """Sum of the squares of `log_normalizer`."""
     hits: Float[Array, ""]
 
 
@@ -46,7 +46,7 @@ def score_targets(model: LanguageModel, batch: Batch, *, chunk: int = 0) -> Toke
 def sum_of_losses(
     model: LanguageModel, batch: Batch, key: PRNGKeyArray | None, *, chunk: int = 0, z_loss: float = 0.0
 ) -> tuple[Float[Array, ""], Totals, Losses]:
-    """What training minimises.
+    """Loss that training minimises.
 
     The gradient is made together with the sum, so that logits are computed once and not kept, and in products of the
     compute dtype. Where the batch names `positions`, both are those of the head at all positions with the others
@@ -82,7 +82,7 @@ def _mean_of_first(features: Float[Array, "b t d"], counts: Int[Array, "b"]) -> 
 
 
 class _Head(NamedTuple):
-    """How features become scores: static."""
+    """Static settings of the way from features to scores."""
 
     chunk: int
     n_outputs: int

@@ -47,7 +47,7 @@ def make_schedule(
 
 
 def decay_mask(traits: dict[str, Any], config: OptimizerConfig) -> dict[str, Any]:
-    """Which parameters are decayed, in the structure of `traits`, the `Traits` of each parameter."""
+    """Mask of the parameters that are decayed, in the structure of `traits`, the `Traits` of each parameter."""
 
     def decays(of: Traits) -> bool:
         return config.decay_embeddings if of.is_embedding else of.decay or config.decay_all

@@ -204,7 +204,7 @@ class Session(Program):
         )
 
     def target_nats(self, variables: Variables) -> Iterator[tuple[Batch, Float[Array, "b m"]]]:
-        """All batches of all validation sets, and the nats of each target; any placing of the variables will do.
+        """Yields the batches of all validation sets, and the nats of each target; any placing of the variables will do.
 
         The last batch of a set may end with rows that have no labels. The nats are on their way: what is done with the
         batch before they are read costs no time of the device.

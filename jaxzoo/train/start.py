@@ -1,4 +1,4 @@
-"""Where training begins: at step 0, or at the newest checkpoint that can be used."""
+"""Start of training: at step 0, or at the newest checkpoint that can be used."""
 
 import dataclasses
 

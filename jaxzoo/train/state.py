@@ -16,7 +16,7 @@ from jaxzoo.sharding import named_sharding
 
 
 class TrainState(NamedTuple):
-    """All that an update reads and writes; a checkpoint adds the data cursor and the config."""
+    """State that an update reads and writes; a checkpoint adds the data cursor and the config."""
 
     params: dict[str, Any]
     """Parameters as nested dicts, float32; layers of a repeated period have one leading axis of repeats."""
@@ -31,7 +31,7 @@ class TrainState(NamedTuple):
 
     @property
     def variables(self) -> Variables:
-        """All that the model holds."""
+        """Variables of the model."""
         return Variables(self.params, self.buffers)
 
 

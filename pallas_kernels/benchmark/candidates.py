@@ -28,7 +28,7 @@ class Candidate:
     """Its own float64 outputs from float64 inputs; None: the op's."""
     framework: Literal["jax", "torch"] = "jax"
     context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
-    """What its program is built, traced and lowered in."""
+    """Context in which its program is built, traced and lowered."""
     same_function: bool = True
     """Whether the floor of the workload is a floor of this candidate."""
 

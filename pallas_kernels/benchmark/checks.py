@@ -54,7 +54,7 @@ def errors(actual: list[np.ndarray], expected: list[np.ndarray]) -> list[float]:
 
 
 def dtypes(workload: Workload, actual: list[np.ndarray]) -> list[str]:
-    """What each output is as good as: its own dtype; a gradient in float32 of inputs in bfloat16, theirs."""
+    """Dtype whose precision each output has: its own; for a float32 gradient of bfloat16 inputs, theirs."""
     inputs = workload.sizes.get("dtype")
     if workload.kind == "forward_backward" and isinstance(inputs, str):
         return [inputs] * len(actual)

@@ -149,7 +149,7 @@ class Program:
             self._run(operation.regions[0], at, times * count * weight, tally)
 
     def _relevant(self, operations: list[Operation]) -> list[Operation]:
-        """Those of a region that are, or have in them, something that is counted: a few of thousands."""
+        """Operations of a region that are counted, or contain some that are: a few of thousands."""
         if id(operations) not in self._counted:
             self._counted[id(operations)] = [x for x in operations if self._counts(x)]
         return self._counted[id(operations)]

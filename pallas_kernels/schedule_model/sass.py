@@ -98,7 +98,7 @@ def _instruction(found: re.Match) -> Instruction:
 class SassLoop:
     """Instructions `first` to `last` of a kernel: a loop, as its code lies in memory.
 
-    Code of the loop that lies behind its end (a barrier's retry) is left out: it is rarely run.
+    Code of the loop after its end (a barrier's retry) is left out: it is rarely run.
     """
 
     first: int

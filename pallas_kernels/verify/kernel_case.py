@@ -1,4 +1,4 @@
-"""What cases of all kernels share: shapes, tolerances, compilation, and the truth in float64."""
+"""Base of the cases of all kernels: shapes, tolerances, compilation, and the truth in float64."""
 
 import dataclasses
 from typing import Any

@@ -84,7 +84,7 @@ class TransformCase(KernelCase):
         return compile_ahead(run, *cast)
 
     def last(self, x: np.ndarray) -> np.ndarray:
-        """Of the last head of the last row where a call is long; every array has heads as its third axis."""
+        """The last head of the last row where a call is long, else all; every array has heads as its third axis."""
         return x if self.t <= LONG else x[-1:, :, -1:]
 
     def truth(self, arrays):
@@ -107,7 +107,7 @@ class TransformCase(KernelCase):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ValuesCase(KernelCase):
-    """What tokens write, or all gradients. weak: decays of which a chunk keeps more than half."""
+    """Values that tokens write, or all gradients. weak: decays of which a chunk keeps more than half."""
 
     k: int = 64
     v: int = 64

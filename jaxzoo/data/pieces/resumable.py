@@ -34,7 +34,7 @@ class ResumableDirectory:
     result: str = "manifest.json"
     """The last file; where `plan_file` is temporary, it holds the plan as well."""
     temporary: tuple[str, ...] = ("plan.json", "parts")
-    """What is removed once the results exist."""
+    """Files and directories that are removed once the results exist."""
 
     def __post_init__(self) -> None:
         if self.path.exists() and not self.path.is_dir():

@@ -34,7 +34,7 @@ LARGEST_TABLE = 512
 """Ids of the largest vocabulary whose bigrams are counted: a table has 8 bytes for each pair of them."""
 BASES = 4
 HIGHEST_ORDER = 11
-"""Of DNA; the counts of its contexts, 4^12 numbers, take 128 MB."""
+"""Highest order of a Markov model of DNA; the counts of its contexts, 4^12 numbers, take 128 MB."""
 
 
 class Tokens(Protocol):

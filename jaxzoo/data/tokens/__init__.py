@@ -1,1 +1,1 @@
-"""From documents to token shards, and from these to windows."""
+"""Token shards: made from documents, read as windows."""

@@ -19,7 +19,7 @@ QKV = ("q_proj", "k_proj", "v_proj")
 """Linear layers in front of attention."""
 
 ALIKE = ("n_heads", "kv_heads", "head_width", "qkv_bias", "out_bias", "qk_norm", "rotary_base", "positions")
-"""What all attention layers of a model share."""
+"""Fields that all attention layers of a model share."""
 
 
 def read_model(fields: Fields, pattern: Iterable[MixerConfig], *, tied: bool, **others: Any) -> LanguageModelConfig:

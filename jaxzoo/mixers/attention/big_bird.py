@@ -164,7 +164,7 @@ class BigBird(MultiHeadMixer):
         return jnp.asarray(chosen_blocks(self.config, k.shape[1] // self.config.block_size))
 
     def _visible(self, segment_ids: Int[Array, "b t"]) -> Bool[Array, "b t t"]:
-        """Which keys each query sees, by blocks that are counted from the start of its document."""
+        """Mask of the keys that each query sees, by blocks that are counted from the start of its document."""
         t = segment_ids.shape[1]
         n = -(-t // self.config.block_size)
         pattern = np.zeros((n, n + 1), bool)

@@ -24,7 +24,7 @@ from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.presets.common import neox_mlp_width, rwkv_model, text_model
 
 WORLD = {"vocab_size": 65536, "pad_vocab_multiple": 8, "embed_norm": True}
-"""What RWKV-6 and 7 share: the World vocabulary, and a norm after the embedding."""
+"""Fields that RWKV-6 and 7 share: the World vocabulary, and a norm after the embedding."""
 
 
 def mamba2_370m() -> LanguageModelConfig:

@@ -74,7 +74,7 @@ def zoology_base_conv_selective_365m(*, selection: Selection = "programmatic") -
 
 
 def _zoology_base_conv(*, d_model: int, n_layers: int, hybrid: MultiHeadConfig | None = None) -> LanguageModelConfig:
-    """With an attention in three layers, if there is one: all of its channels rotate but the last of an odd number."""
+    """BaseConv, with attention in three layers if given: all of its channels rotate but the last of an odd number."""
     pattern: tuple[MixerConfig, ...] = (
         BaseConvConfig(filter="short", n_taps=3),
         BaseConvConfig(filter="implicit", filter_width=64, filter_decay=False),

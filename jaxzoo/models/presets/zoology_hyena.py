@@ -51,7 +51,7 @@ def zoology_hyena_sliding_window_159m(*, window: int = 64) -> LanguageModelConfi
 def _zoology_hyena(
     *, d_model: int, n_layers: int, sine_frequency: float = 14.0, sliding: SlidingWindowAttentionConfig | None = None
 ) -> LanguageModelConfig:
-    """With the sliding window in three layers, if there is one."""
+    """Hyena with the sliding window in three layers, if there is one."""
     pattern: tuple[MixerConfig, ...] = (text_hyena(sine_frequency),)
     if sliding is not None:
         pattern = spread(sliding, pattern, n_layers=n_layers, count=3)
