@@ -133,7 +133,7 @@ def _expands(ours: str, theirs: tuple[str, ...]) -> Callable[[Results], Finding]
     return holds
 
 
-def _is_nowhere_behind(ours: str, theirs: str) -> Callable[[Results], Finding]:
+def _is_nowhere_worse(ours: str, theirs: str) -> Callable[[Results], Finding]:
     def holds(results: Results) -> Finding:
         found = leads(results, _budgets(results, (ours, theirs)), {"model": ours}, {"model": theirs})
         worst = min(found, key=found.__getitem__)
@@ -335,7 +335,7 @@ CLAIMS = (
     ),
     _claim(
         "mamba-best-prior",
-        "Mamba is nowhere behind sliding windows, H3 and Hyena at sizes below attention's.",
+        "Mamba is nowhere worse than sliding windows, H3 and Hyena at sizes below attention's.",
         _mamba_is_best_of_prior,
         quote="Among architectures proposed in prior work, Mamba makes the best use of a limited memory budget.",
         rule=EQUAL,
@@ -344,8 +344,8 @@ CLAIMS = (
     ),
     _claim(
         "mamba-beyond-window",
-        "Mamba is nowhere behind sliding windows, and somewhere ahead.",
-        _is_nowhere_behind("Mamba", "Sliding window"),
+        "Mamba is nowhere worse than sliding windows, and somewhere better.",
+        _is_nowhere_worse("Mamba", "Sliding window"),
         quote="Mamba, a recently proposed SSM architecture expands the Pareto frontier beyond SWA.",
         rule=EQUAL,
         of=("Mamba", "Sliding window"),
@@ -383,8 +383,8 @@ CLAIMS = (
     ),
     _claim(
         "based-beyond-mamba",
-        "Based is nowhere behind Mamba, and somewhere ahead.",
-        _is_nowhere_behind("Based", "Mamba"),
+        "Based is nowhere worse than Mamba, and somewhere better.",
+        _is_nowhere_worse("Based", "Mamba"),
         quote="Our proposed architecture, BASED (introduced in Section 4), expands the Pareto-frontier beyond Mamba.",
         rule=EQUAL,
         of=("Based", "Mamba"),

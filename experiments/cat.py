@@ -73,7 +73,7 @@ def on_par(results: Results, axes: Sequence[str], forms: Sequence[str] = FORMS, 
 
 
 def leads(results: Results, axes: Sequence[str], **where: Any) -> Finding:
-    """The same, and each is behind at some place."""
+    """The same, and each is worse at some place."""
     scores = _of_rivals(results, axes, where)
     return _of_a_form(results, lambda own: _ahead(own, scores, somewhere=True), axes, FORMS, where)
 

@@ -210,7 +210,7 @@ def _claims_on(task: str) -> tuple[Claim, ...]:
         ),
         Claim(
             name=f"ahead-{task.lower()}",
-            text=f"On {task} no model of two layers is ahead of a form of CAT anywhere, and each is behind somewhere.",
+            text=f"On {task} no model of two layers is ahead of a form of CAT anywhere, and each is worse somewhere.",
             quote="the CAT model consistently outperforms all baseline models across a range of sequence lengths and "
             "model dimensions",
             source="CAT, Sec. 6.1",

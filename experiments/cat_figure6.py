@@ -314,7 +314,7 @@ experiment = Experiment(
         *_claims_on("MQNAR"),
         Claim(
             name="positions",
-            text="At the trained length attention without positions is behind attention with some, at every width.",
+            text="At the trained length attention without positions is worse than attention with some, at every width.",
             quote="Our AR experiments also corroborate that NoPE by itself is indeed not a viable strategy.",
             source="CAT, Sec. 2",
             rule="More than 0.01, which counts as equal; widths at which it has learned nothing are left out.",

@@ -94,7 +94,7 @@ def alone(results: Results, task: str) -> Finding:
 
 
 def needs_positions(results: Results, task: str) -> Finding:
-    """Whether attention without positions stays behind attention with some at the trained length, at every width."""
+    """Whether attention without positions is worse than attention with some at the trained length, at every width."""
     length, pairs = trained_length(results), {}
     for width in results.values("d_model", task=task, model=NONE):
         where = {"task": task, "d_model": width}

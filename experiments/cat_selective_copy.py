@@ -113,13 +113,13 @@ def _smoke() -> Scale:
 
 
 def _as_good_as_cat(results: Results, model: str) -> Finding:
-    """Whether a model is nowhere behind the best form of CAT."""
+    """Whether a model is nowhere worse than the best form of CAT."""
     best, own = accuracies(results, AXES, model=FORMS), accuracies(results, AXES, model=model)
-    behind = {place: best[place] - score for place, score in own.items() if place in best}
-    if not behind:
+    gaps = {place: best[place] - score for place, score in own.items() if place in best}
+    if not gaps:
         raise Missing(f"no finished runs of {model} and of CAT at one place")
-    most = max(behind, key=behind.__getitem__)
-    return Finding(behind[most] <= CLOSE, f"{model} {own[most]:.2f}, CAT {best[most]:.2f} ({most})")
+    most = max(gaps, key=gaps.__getitem__)
+    return Finding(gaps[most] <= CLOSE, f"{model} {own[most]:.2f}, CAT {best[most]:.2f} ({most})")
 
 
 def draw(results: Results) -> "Figure":
@@ -183,7 +183,7 @@ experiment = Experiment(
         ),
         Claim(
             name="mamba",
-            text="Mamba is nowhere behind the best form of CAT.",
+            text="Mamba is nowhere worse than the best form of CAT.",
             quote="This also partly explains how Mamba/SSMs are equally effective in solving Selective Copying.",
             source="CAT, Sec. 4",
             rule="0.01 of accuracy counts as equal.",

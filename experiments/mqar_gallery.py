@@ -203,7 +203,7 @@ def _every(*names: str) -> Any:
 
 experiment = Experiment(
     title="All mixers on MQAR",
-    about="Accuracy of every mixer behind a short convolution over the bytes of its state, a panel a family.",
+    about="Accuracy of every mixer after a short convolution over the bytes of its state, a panel a family.",
     scales={"smoke": _smoke, "laptop": _laptop, "overnight": _overnight},
     claims=(
         Claim(

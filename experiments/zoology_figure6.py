@@ -84,7 +84,7 @@ def _laptop() -> Scale:
         remarks={
             "ret-net-grows": "1,500 steps teach the bare recurrence little: 0.33 at most, whatever the pairs. (With "
             "gate, norm and rotation it learns: Figure 2, top.)",
-            "sliding-within": "All pairs fit into the window of 8, but a query may come later: up to 31 tokens behind "
+            "sliding-within": "All pairs fit into the window of 8, but a query may come later: up to 31 tokens after "
             "the first key, of which two layers of such windows reach 14.",
         },
     )
@@ -106,7 +106,7 @@ def _grows_with_the_pairs(results: Results) -> Finding:
     return Finding(widths == sorted(widths) and widths[0] < widths[-1], numbers)
 
 
-def _behind(results: Results, name: str, n_pairs: int) -> dict[int, float]:
+def _gaps(results: Results, name: str, n_pairs: int) -> dict[int, float]:
     """Difference of attention's accuracy and a model's, at each width at which attention solves the task."""
     own = recall.accuracies(results, model=name, n_pairs=n_pairs)
     attention = recall.accuracies(results, model=ATTENTION, n_pairs=n_pairs)
@@ -119,7 +119,7 @@ def _sliding(results: Results, *, within: bool) -> dict[str, float]:
     for name, window in SLIDING.items():
         for n_pairs in results.values("n_pairs", model=name):
             if (2 * n_pairs <= window) == within:
-                gaps = _behind(results, name, n_pairs)
+                gaps = _gaps(results, name, n_pairs)
                 found |= {f"window of {window}, {n_pairs} pairs, d = {d}": gap for d, gap in gaps.items()}
     if not found:
         rule = "fit" if within else "do not fit"
@@ -130,13 +130,13 @@ def _sliding(results: Results, *, within: bool) -> dict[str, float]:
 def _fitting_windows_close_the_gap(results: Results) -> Finding:
     gaps = _sliding(results, within=True)
     worst = max(gaps, key=gaps.__getitem__)
-    return Finding(gaps[worst] <= CLOSE, f"behind attention by {gaps[worst]:.2f} at most: {worst}")
+    return Finding(gaps[worst] <= CLOSE, f"below attention by {gaps[worst]:.2f} at most: {worst}")
 
 
 def _short_windows_do_not(results: Results) -> Finding:
     gaps = _sliding(results, within=False)
     best = min(gaps, key=gaps.__getitem__)
-    return Finding(gaps[best] > CLOSE, f"behind attention by {gaps[best]:.2f} at least: {best}")
+    return Finding(gaps[best] > CLOSE, f"below attention by {gaps[best]:.2f} at least: {best}")
 
 
 def _smallest(results: Results) -> list[str]:
@@ -226,7 +226,7 @@ experiment = Experiment(
         ),
         Claim(
             name="sliding-beyond",
-            text="A sliding window into which they do not all fit is more than 0.1 behind full attention of the same "
+            text="A sliding window into which they do not all fit is more than 0.1 below full attention of the same "
             "width.",
             quote=DEGRADES,
             source=LOCAL,

@@ -113,7 +113,7 @@ def _more_work(results: Results) -> Finding:
 
 
 def _far_from_attention(results: Results) -> Finding:
-    """Whether the best size of a head is 0.1 behind, in the mean over the widths at which attention solves the task."""
+    """Whether the best size of a head is 0.1 below attention, in the mean over the widths that attention solves."""
     scores = _scores(results)
     attention = {d: score for d, score in recall.accuracies(results, model=ATTENTION).items() if score > recall.SOLVED}
     best = {d: max(each[d] for each in scores.values()) for d in next(iter(scores.values()))}
@@ -166,7 +166,7 @@ experiment = Experiment(
         ),
         Claim(
             name="still-behind",
-            text="The best of them is more than 0.1 behind attention, in the mean over the widths that attention "
+            text="The best of them is more than 0.1 below attention, in the mean over the widths that attention "
             "solves.",
             quote="we continue to observe large gaps relative to attention-level recall quality",
             source=SOURCE,

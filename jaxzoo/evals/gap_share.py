@@ -21,9 +21,9 @@ class GapShare(NamedTuple):
     """The share of a gap, and what it is made of."""
 
     gap: float
-    """Nats per token that the model is behind the baseline; negative where it is ahead."""
+    """Nats per token by which the model is worse than the baseline; negative where it is better."""
     due_to_hits: float
-    """Part of it: nats behind on the hits, times their share of all tokens."""
+    """Part of it: nats by which it is worse on the hits, times their share of all tokens."""
     formula: float | None
     """Value of the formula, 1 at most; None without gap."""
     sentence: float | None
@@ -51,23 +51,23 @@ def gap_share(
     gap = ours.nats - theirs.nats
     if our_hits.nats is None or their_hits.nats is None:
         return GapShare(gap, 0.0, None, None, f"there are no {hits}")
-    behind = our_hits.nats - their_hits.nats
-    due = behind * our_hits.share
+    loss_on_hits = our_hits.nats - their_hits.nats
+    due = loss_on_hits * our_hits.share
     if gap == 0:
         return GapShare(gap, due, None, None, "there is no gap overall")
     formula = min(due / gap, 1.0)
-    sentence = 1.0 if gap < 0 < behind else formula
-    if gap < 0 < behind:
+    sentence = 1.0 if gap < 0 < loss_on_hits else formula
+    if gap < 0 < loss_on_hits:
         rule = "the paper's sentence says 100 %, its formula is negative"
-        case = f"the model is ahead overall and behind on {hits}: {rule}"
+        case = f"the model is better overall and worse on {hits}: {rule}"
     elif gap < 0:
-        case = f"the model is ahead overall and not behind on {hits}: this is the share of its lead"
-    elif behind <= 0:
-        case = f"the model is behind overall, but not on {hits}: none of the gap is due to them"
+        case = f"the model is better overall and not worse on {hits}: this is the share of its lead"
+    elif loss_on_hits <= 0:
+        case = f"the model is worse overall, but not on {hits}: none of the gap is due to them"
     elif due > gap:
-        case = f"the model is behind overall and on {hits}, but ahead on other tokens: cut at 100 %"
+        case = f"the model is worse overall and on {hits}, but better on other tokens: cut at 100 %"
     else:
-        case = f"the model is behind overall and on {hits}"
+        case = f"the model is worse overall and on {hits}"
     return GapShare(gap, due, formula, sentence, case)
 
 

@@ -23,7 +23,7 @@ class CountedBigrams:
 
 
 def distance_back(read: Sequence[int], target: int, n: int) -> int:
-    """How far behind `target`, the next token, its n-gram ended before in the tokens that were read; 0: nowhere."""
+    """How far before `target`, the next token, its n-gram ended last in the tokens that were read; 0: nowhere."""
     if len(read) < n - 1:
         return 0
     ngram = [*read[len(read) - n + 1 :], target]

@@ -16,8 +16,8 @@ def scores(overall, hits, share=0.25):
 def test_cases():
     """Kills: a sign, a division by zero, a cap or a sentence that is lost."""
     for ours, theirs, formula, sentence, case in [
-        ((2.0, 3.0), (1.5, 2.0), 0.5, None, "the model is behind overall and on AR hits"),
-        ((2.0, 5.0), (1.5, 2.0), 1.0, None, "ahead on other tokens: cut at 100 %"),
+        ((2.0, 3.0), (1.5, 2.0), 0.5, None, "the model is worse overall and on AR hits"),
+        ((2.0, 5.0), (1.5, 2.0), 1.0, None, "better on other tokens: cut at 100 %"),
         ((2.0, 1.0), (1.5, 2.0), -0.5, None, "not on AR hits: none of the gap"),
         ((1.5, 3.0), (2.0, 2.0), -0.5, 1.0, "sentence says 100 %, its formula is negative"),
         ((1.5, 1.0), (2.0, 2.0), 0.5, None, "this is the share of its lead"),

@@ -199,7 +199,7 @@ FIGURE_6 = [
     ("ret-net-wider", {"at_32": {"RetNet": (0.2, 1, 1)}}, "not held"),
     ("sliding-within", {}, "held"),
     ("sliding-within", {"at_16": {"sliding window of 32": (0.85, 1, 1)}}, "not held"),
-    # Where attention itself does not solve the task (32 pairs, d = 64), a window cannot be behind.
+    # Where attention itself does not solve the task (32 pairs, d = 64), a window cannot be worse.
     ("sliding-beyond", {}, "held"),
     ("sliding-beyond", {"at_32": {"sliding window of 32": (0.45, 0.6, 0.95)}}, "not held"),
     ("sliding-small", {}, "held"),
