@@ -25,8 +25,8 @@ from pallas_kernels.schedule_model import table
 RUNS, RESULTS, IMAGES = Path("runs"), Path("benchmarks/results"), Path("docs/images")
 FIGURES = Path("experiments/results")
 SHOWN = {
-    "zoology_figure2": "Zoology, Figure 2 at a laptop's scale: accuracy by width and length",
-    "based_figure2": "Based, Figure 2 at a laptop's scale: accuracy by the bytes of the state",
+    "zoology_figure2/overnight": "Zoology, Figure 2, scale overnight: accuracy by width and length, three seeds",
+    "based_figure2/overnight": "Based, Figure 2, scale overnight: accuracy by the bytes of the state, three seeds",
 }
 KERNELS, GATED = Path("pallas_kernels/README.md"), Path("pallas_kernels/gated_linear_attention/README.md")
 COST, DATA, FINDINGS, GENERATION, RECALL, START, SWEEPS = (
