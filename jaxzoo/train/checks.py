@@ -1,6 +1,6 @@
 """Refusals of what does not fit together: batch, model, data, metrics and mesh; before anything is compiled.
 
-Each raises ValueError, with the field, what it must be, and the flag or the value that helps.
+Each raises `ValueError` with field, rule and remedy.
 """
 
 from jax.sharding import Mesh

@@ -116,7 +116,7 @@ def read_portable(file: Path, digest: str, abstract: Variables) -> Variables:
     """The variables of a file, read one after the other to where they belong.
 
     Args:
-      digest: `variables_digest` of what it must hold.
+      digest: `variables_digest` of the variables that were written.
       abstract: its names and shapes, with dtypes and shardings to read into; any mesh will do.
 
     Raises:

@@ -27,7 +27,7 @@ MUTANTS: list[Mutant] = [
     ),
     *planted(
         f"{OPS}/delta_kernels.py",
-        f"{TESTS}/test_removal_kernels.py",
+        f"{TESTS}/test_general_delta_kernels.py",
         (
             "general delta rule by kernels: a removal that reads the document before",
             "u = jnp.where(starts[..., None, None], jnp.zeros_like(u), u)",

@@ -53,13 +53,15 @@ def test_the_table_counts_and_names_the_best(tmp_path):
 
 
 def test_time_left_by_runs_that_are_done(tmp_path):
-    """Kills: an estimate that forgets how many work, or what is done of a run under way."""
+    """Kills: an estimate that forgets how many work, or what is done of a run under way; a run that counts as running
+    once it has its result."""
     sweep, tasks = half_done(tmp_path)
-    for task in (tasks[1], tasks[2], tasks[3], tasks[5]):
-        sweep.directory.write_result(task, {**RESULT, "metrics": {}})
     stream = Terminal()
     with Queue(sweep.directory, "worker") as queue:
-        queue.take(tasks[6])
+        for task in tasks[5:7]:
+            queue.take(task)
+        for task in (*tasks[1:4], tasks[5]):
+            sweep.directory.write_result(task, {**RESULT, "metrics": {}})
         told = {"attempt": 1, "worker": "worker", "step": 3, "steps": 6, "score": 0.125}
         sweep.directory.running(tasks[6], "json").write_text(json.dumps(told))
         for left in (tasks[0], tasks[7]):  # of killed workers
