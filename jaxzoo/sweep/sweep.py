@@ -64,7 +64,7 @@ class Sweep:
         """Runs that have neither a result nor a failure: those to make now, and those that may be made later.
 
         With `Scale.all_seeds`, the other seeds of a learning rate wait until all rates of their place have run with the
-        first seed, and are dropped where the rate is not among the best.
+        first seed, and are dropped where the rate is not among the best. Where no rate can be dropped, none waits.
         """
         settled = self.directory.done() | self.directory.failed()
         if self.scale.all_seeds is None:
@@ -74,7 +74,7 @@ class Sweep:
         for rates in self.places:
             searched = {rate: next(iter(seeds.values())) for rate, seeds in rates.items()}
             now |= {task.id for task in searched.values()}
-            decided = all(task.id in settled for task in searched.values())
+            decided = len(rates) <= self.scale.all_seeds or all(task.id in settled for task in searched.values())
             best = sorted(rates, key=lambda rate: self._score(searched[rate]) if decided else 0, reverse=True)
             chosen = now if decided else later
             for rate in best[: self.scale.all_seeds] if decided else best:

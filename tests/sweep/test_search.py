@@ -47,6 +47,14 @@ def test_the_best_rates_run_with_all_seeds(tmp_path):
     assert left() == ([], 0)
 
 
+def test_no_run_waits_where_no_rate_can_be_dropped(tmp_path):
+    """Kills: a search among as many rates as run with all seeds, which halves the runs that a GPU updates at once."""
+    opened = open_small(tmp_path, RATES="(1e-3, 1e-2)", SEEDS="(0, 1, 2)")
+    sweep = Sweep(opened.experiment, dataclasses.replace(opened.scale, all_seeds=2), SweepDirectory(tmp_path / "out"))
+    now, later = sweep.left()
+    assert (len(now), later, len(expected(sweep))) == (12, [], 12)
+
+
 def test_damaged_results_are_one_line(tmp_path):
     """Kills: a traceback from a result, a progress report or a row that has other types or lacks a field."""
     sweep = open_small(tmp_path)
