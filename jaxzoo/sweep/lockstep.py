@@ -1,25 +1,31 @@
 """Runs that differ in learning rate and seed only, trained in step by one compiled program on the same batches.
 
-With `vmap` one call updates all of them, which fills a GPU or TPU. Without it they are updated one after the other,
-which is faster on a CPU. In both the learning rate is data, not a constant of the program, so that the other runs do
-not change how a run is computed.
+With `vmap` one call updates all of them by several steps, which fills a GPU or TPU: there a step of models this small
+takes less time than the host needs to start it. Without it they are updated one after the other, which is faster on a
+CPU. In both the learning rate is data, not a constant of the program, so that the other runs do not change how a run
+is computed.
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxzoo.array_typing import Array, Float
+from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.data.base import Batch
 from jaxzoo.train.loop import Fetch, host_metrics
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.session import Session
 from jaxzoo.train.state import TrainState
 from jaxzoo.train.step import Metrics, make_train_step
+
+STEPS_AT_ONCE = 32
+"""Largest number of steps of one call, where runs are vmapped."""
 
 
 class Rated(NamedTuple):
@@ -29,22 +35,36 @@ class Rated(NamedTuple):
     peak: Float[Array, ""]
 
 
+class Lanes(NamedTuple):
+    """Runs of one call, stacked, and its number of steps."""
+
+    runs: Rated
+    n_steps: Int[Array, ""]
+
+
 class SequentialRuns:
-    """Updates the active runs, one after the other: first states, which are donated, and peak learning rates."""
+    """Updates the active runs, one after the other: first states, which are donated, and peak learning rates.
+
+    Attributes:
+      at_once: largest number of batches of an update.
+    """
+
+    at_once: int = 1
 
     def __init__(self, session: Session, states: Sequence[TrainState], rates: Sequence[float]):
         self._session = session
         self._runs = [Rated(state, jnp.float32(rate)) for state, rate in zip(states, rates, strict=True)]
         self._step = session.updating(_rated_step(session), _shardings(session))
 
-    def update(self, batch: Batch, active: Sequence[int]) -> dict[int, Fetch]:
-        """Makes one step of the active runs on a batch; returns functions that fetch the metrics of each."""
+    def update(self, batches: Sequence[Batch], active: Sequence[int]) -> list[dict[int, Fetch]]:
+        """Makes a step of the active runs on each batch; returns functions that fetch the metrics, by step and run."""
+        (batch,) = batches
         placed = self._session.place(batch)
         found: dict[int, Fetch] = {}
         for i in active:
             self._runs[i], metrics = self._step(self._runs[i], placed)
             found[i] = functools.partial(host_metrics, metrics)
-        return found
+        return [found]
 
     def state(self, i: int) -> TrainState:
         """The state of a run."""
@@ -57,18 +77,29 @@ class VmappedRuns:
     A run that is not active any more is updated too, and its state is not read.
     """
 
+    at_once: int = STEPS_AT_ONCE
+
     def __init__(self, session: Session, states: Sequence[TrainState], rates: Sequence[float]):
         self._session = session
         shardings = jax.tree.map(lambda s: NamedSharding(s.mesh, PartitionSpec(None, *s.spec)), _shardings(session))
-        lanes = Rated(jax.tree.map(lambda *xs: jnp.stack(xs), *states), jnp.asarray(rates, jnp.float32))
-        self._runs = jax.device_put(lanes, shardings)
-        self._step = session.updating(jax.vmap(_rated_step(session), in_axes=(0, None)), shardings)
+        runs = Rated(jax.tree.map(lambda *xs: jnp.stack(xs), *states), jnp.asarray(rates, jnp.float32))
+        self._runs = jax.device_put(runs, shardings)
+        step = jax.vmap(_rated_step(session), in_axes=(0, None))
+        everywhere = cast(Any, session.everywhere)
+        self._steps: Callable[..., Any] = session.updating(_several(step), Lanes(shardings, everywhere))
 
-    def update(self, batch: Batch, active: Sequence[int]) -> dict[int, Fetch]:
-        """Makes one step of all runs on a batch; the metrics of all are fetched at once."""
-        self._runs, metrics = self._step(self._runs, self._session.place(batch))
-        fetch_all: Callable[[], Any] = functools.cache(lambda: jax.device_get(metrics))
-        return {i: functools.partial(_lane, fetch_all, i) for i in active}
+    def update(self, batches: Sequence[Batch], active: Sequence[int]) -> list[dict[int, Fetch]]:
+        """Makes a step of all runs on each batch; the metrics of one call are fetched at once."""
+        found: list[dict[int, Fetch]] = []
+        for _, alike in itertools.groupby(batches, key=lambda batch: [np.shape(x) for x in jax.tree.leaves(batch)]):
+            placed = [self._session.place(batch) for batch in alike]
+            lanes = Lanes(self._runs, jnp.int32(len(placed)))
+            unread = placed[-1:] * (STEPS_AT_ONCE - len(placed))
+            (self._runs, _), metrics = self._steps(lanes, (*placed, *unread))
+            fetch_all: Callable[[], Any] = functools.cache(functools.partial(jax.device_get, metrics))
+            for k in range(len(placed)):
+                found.append({i: functools.partial(_lane, fetch_all, k, i) for i in active})
+        return found
 
     def state(self, i: int) -> TrainState:
         """The state of a run."""
@@ -88,10 +119,30 @@ def _rated_step(session: Session) -> Callable[[Rated, Batch], tuple[Rated, Metri
     return step
 
 
+def _several(step: Callable[[Rated, Batch], tuple[Rated, Metrics]]) -> Callable[..., tuple[Lanes, Metrics]]:
+    """The first `n_steps` steps on some batches of one shape, with the metrics of each."""
+    step = jax.jit(step)  # traced once, here and in the loop
+
+    def steps(lanes: Lanes, batches: tuple[Batch, ...]) -> tuple[Lanes, Metrics]:
+        stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *batches)
+        _, metrics = jax.eval_shape(step, lanes.runs, batches[0])
+        kept = jax.tree.map(lambda x: jnp.zeros((len(batches), *x.shape), x.dtype), metrics)
+
+        def body(k: Int[Array, ""], carry: tuple[Rated, Metrics]) -> tuple[Rated, Metrics]:
+            batch = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, k, keepdims=False), stacked)
+            runs, metrics = step(carry[0], batch)
+            return runs, jax.tree.map(lambda xs, x: xs.at[k].set(x), carry[1], metrics)
+
+        runs, kept = jax.lax.fori_loop(0, lanes.n_steps, body, (lanes.runs, kept))
+        return Lanes(runs, lanes.n_steps), kept
+
+    return steps
+
+
 def _shardings(session: Session) -> Rated:
     """Shardings of a run; the rate is replicated."""
     return Rated(cast(Any, session.state_shardings), cast(Any, session.everywhere))
 
 
-def _lane(fetch_all: Callable[[], Mapping[str, Any]], i: int) -> dict[str, float]:
-    return {name: float(values[i]) for name, values in fetch_all().items()}
+def _lane(fetch_all: Callable[[], Mapping[str, Any]], k: int, i: int) -> dict[str, float]:
+    return {name: float(values[k, i]) for name, values in fetch_all().items()}

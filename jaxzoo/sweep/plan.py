@@ -60,7 +60,7 @@ def _measured(task: Task) -> MeasuredProgram:
     with jax.set_mesh(session.mesh):
         lanes = SequentialRuns(session, [session.init_state()], [task.trained.optimizer.learning_rate])
         stream = session.dataset.train()
-        first, step = _first_and_fastest(lambda: lanes.update(next(stream), [0])[0](), STEPS)
+        first, step = _first_and_fastest(lambda: lanes.update([next(stream)], [0])[0][0](), STEPS)
         every = task.trained.train.eval_every
         if not every:
             return MeasuredProgram(task, first - step, step)

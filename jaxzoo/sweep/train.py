@@ -65,6 +65,10 @@ class Member:
         """Does what is due before the first step."""
         self._guarded(lambda: self.course.begin(state))
 
+    def count(self, fetch: Fetch) -> None:
+        """Keeps the metrics of a step after which nothing else is due."""
+        self._guarded(lambda: self.course.count(fetch))
+
     def advance(self, fetch: Fetch, state: Current) -> None:
         """Does what is due after a step."""
         self._guarded(lambda: self.course.advance(fetch, state))
@@ -128,9 +132,12 @@ def train_members(
                 clock = Clock()  # what others did with the result does not count
             if not active:
                 break
-            fetches = lanes.update(next(stream), active)
+            n_steps = min(lanes.at_once, *(members[i].course.n_until_due for i in active))
+            *before, last = lanes.update([next(stream) for _ in range(n_steps)], active)
             for i in active:
-                members[i].advance(fetches[i], states[i])
+                for fetches in before:
+                    members[i].count(fetches[i])
+                members[i].advance(last[i], states[i])
             clock.share([members[i] for i in active])
 
 

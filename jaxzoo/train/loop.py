@@ -141,11 +141,22 @@ class TrainingRun:
         is_reached = config.stop_at_accuracy > 0 and row and row["valid/accuracy"] >= config.stop_at_accuracy
         return self.step < config.steps and not self._stop.requested and not is_reached
 
-    def advance(self, fetch: Fetch, state: Current) -> None:
-        """After an update, with its metrics and the state after it. Raises as `train` does."""
+    @property
+    def n_until_due(self) -> int:
+        """Number of updates up to the next after which more than its metrics is due."""
+        config, step = self._config.train, self.step
+        periods = (config.steps, config.eval_every, config.checkpoint_every)
+        return min(every - step % every for every in periods if every > 0)
+
+    def count(self, fetch: Fetch) -> None:
+        """After an update, with its metrics, where nothing else is due. Raises as `train` does."""
         self.step += 1
         self._catch_up()
         self._held = self.step, fetch
+
+    def advance(self, fetch: Fetch, state: Current) -> None:
+        """After an update, with its metrics and the state after it. Raises as `train` does."""
+        self.count(fetch)
         self._validate(state)
         newest = self.checkpoints.newest
         patiently(self.checkpoints.check, together=True)

@@ -69,8 +69,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="lockstep lanes swapped where a run has ended",
         path="jaxzoo/sweep/lockstep.py",
-        old="return {i: functools.partial(_lane, fetch_all, i) for i in active}",
-        new="return {i: functools.partial(_lane, fetch_all, n) for n, i in enumerate(active)}",
+        old="{i: functools.partial(_lane, fetch_all, k, i) for i in active}",
+        new="{i: functools.partial(_lane, fetch_all, k, n) for n, i in enumerate(active)}",
         tests=("tests/sweep/test_lockstep.py",),
     ),
     Mutant(
