@@ -85,8 +85,13 @@ def figures_table() -> str:
         verdicts = [claim["verdict"] for claim in json.loads((folder / "claims.json").read_text())]
         counts = [str(verdicts.count(verdict)) for verdict in ("held", "not held", "not tested")]
         lines = (folder / "results.jsonl").read_text().splitlines()
-        runs = {row["id"]: row["cpu_seconds"] for row in map(json.loads, lines)}
-        cells = [f"[{title}](../{folder}/table.md)", *counts, str(len(runs)), f"{sum(runs.values()) / 60:.0f}"]
+        runs = {row["id"]: row for row in map(json.loads, lines)}
+        on_gpu = [row for row in runs.values() if row["machine"].startswith("NVIDIA")]
+        minutes = sum(row["cpu_seconds"] for row in runs.values() if row not in on_gpu) / 60
+        where = f", {len(on_gpu)} runs on an H100" if on_gpu else ""
+        wanted = json.loads((folder / "sweep.json").read_text())["n_runs"]
+        n_runs = f"{len(runs)}" if len(lines) == wanted else f"{len(lines)} of {wanted}"
+        cells = [f"[{title}](../{folder}/table.md)", *counts, n_runs, f"{minutes:.0f}{where}"]
         rows.append(f"| {' | '.join(cells)} |")
     for name in SHOWN:
         if not (FIGURES / name).is_dir():

@@ -116,9 +116,13 @@ def _smoke() -> Scale:
 
 
 def _grows_with_the_width(results: Results, model: str) -> Finding:
-    """Whether the mean over tasks and lengths rises from each width to the next."""
+    """Whether the mean over the tasks and lengths that all widths have rises from each width to the next."""
     widths = recall.at_least_two(results, "d_model", model=model)
-    means = {width: statistics.mean(_curve(results, model, width).values()) for width in widths}
+    curves = {width: _curve(results, model, width) for width in widths}
+    places = set.intersection(*map(set, curves.values()))
+    if not places:
+        raise Missing(f"no task and length at which {model} has finished with every width")
+    means = {width: statistics.mean(curve[place] for place in places) for width, curve in curves.items()}
     holds = all(means[a] < means[b] for a, b in itertools.pairwise(widths))
     return Finding(holds, f"{model}, mean of tasks and lengths: {_by_width(means)}")
 

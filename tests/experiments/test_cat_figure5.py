@@ -86,7 +86,8 @@ def test_ahead():
 
 
 def test_more_width():
-    """Kills: a growth that is asked of one length alone, a verdict on a single width, halves that are mixed up."""
+    """Kills: a growth that is asked of one length alone, a verdict on a single width, halves that are mixed up, a mean
+    over lengths that only one width has."""
     narrow = [run("Mamba", "MQAR", 16, 16, 0.3), run("Mamba", "MQAR", 16, 64, 0.2)]
     wide = [run("Mamba", "MQAR", 32, 16, 0.9), run("Mamba", "MQAR", 32, 64, 0.3)]
     assert verdict(experiment, "width-mamba", narrow + wide).verdict == "held"
@@ -97,8 +98,10 @@ def test_more_width():
     assert (
         verdict(experiment, "short-mamba", [*narrow, run("Mamba", "MQAR", 32, 16, 0.3), wide[1]]).verdict == "not held"
     )
+    assert verdict(experiment, "width-mamba", [*narrow, run("Mamba", "MQAR", 32, 16, 0.29)]).verdict == "not held"
     for name in ("width-mamba", "short-mamba", "width-based"):
         assert verdict(experiment, name, narrow).verdict == "not tested"
+    assert verdict(experiment, "width-mamba", [narrow[0], wide[1]]).verdict == "not tested"
 
 
 def test_rises():
