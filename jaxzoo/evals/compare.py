@@ -1,5 +1,6 @@
 """Several trained models on the same validation sets: scores, paired differences, costs."""
 
+import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,8 @@ class RowSums(NamedTuple):
     nats: np.ndarray
     targets: np.ndarray
     hits: np.ndarray
+    ends: tuple[int, ...]
+    """0, and the row after the last of each set."""
     tokens_per_s: float
     """Tokens read per second, after the first batch of each set, which compiles."""
 
@@ -127,15 +130,17 @@ def _score(loaded: Loaded, data: Dataset) -> RowSums:
         scores = score_targets(nnx.merge(graph, variables), batch)
         return tuple(jnp.sum(x, axis=1, dtype=jnp.float32) for x in (scores.nats, scores.labelled, scores.hits))
 
-    parts, timed, seconds = [], 0, 0.0
+    parts, ends, timed, seconds = [], [0], 0, 0.0
     for valid in data.valid():
+        ends.append(ends[-1])
         for i, batch in enumerate(padded_batches(valid, 1)):
             start = time.monotonic()
             parts.append([np.asarray(x, np.float64) for x in score(variables, batch)])
+            ends[-1] += len(batch.tokens)
             if i:
                 seconds, timed = seconds + time.monotonic() - start, timed + batch.tokens.size
     nats, targets, hits = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return RowSums(nats, targets, hits, timed / seconds if timed else math.nan)
+    return RowSums(nats, targets, hits, tuple(ends), timed / seconds if timed else math.nan)
 
 
 def _scored(name: str, loaded: Loaded, rows: RowSums, first: RowSums, data: Dataset) -> Scored:
@@ -165,13 +170,10 @@ def _error(sums: np.ndarray, targets: float) -> float:
 
 def _by_slice(rows: RowSums, data: Dataset) -> dict[str, float]:
     """Accuracy over the targets of each slice that is not the whole."""
-    start, totals = 0, {}
-    valid_sets = list(data.valid())
-    for valid in valid_sets:
-        n = sum(batch.tokens.shape[0] for batch in padded_batches(valid, 1))
+    parts = [slice(*ends) for ends in itertools.pairwise(rows.ends)]
+    totals: dict[str, tuple[float, float]] = {}
+    for valid, part in zip(data.valid(), parts, strict=True):
         for key, value in valid.slices.items():
             hits, targets = totals.setdefault(f"{key}={value}", (0.0, 0.0))
-            part = slice(start, start + n)
             totals[f"{key}={value}"] = hits + rows.hits[part].sum(), targets + rows.targets[part].sum()
-        start += n
-    return {name: float(hits / targets) for name, (hits, targets) in totals.items()} if len(valid_sets) > 1 else {}
+    return {name: float(hits / targets) for name, (hits, targets) in totals.items()} if len(parts) > 1 else {}

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxzoo import __version__
 from jaxzoo.json_files import parse_json
@@ -19,9 +18,8 @@ from jaxzoo.models.blueprint import Variables, make_blueprint, names_of
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.train.adapters import merge, stored_lora, with_adapters
 from jaxzoo.train.digest import variables_digest
-from jaxzoo.train.portable import need_library, opened
+from jaxzoo.train.portable import need_library, opened, save_arrays
 from jaxzoo.train.trained import Which, on_device, read_run, read_stored
-from jaxzoo.whole_files import replacing
 
 
 def write_adapters(directory: Path, file: Path, step: Which = None) -> tuple[int, int]:
@@ -32,8 +30,6 @@ def write_adapters(directory: Path, file: Path, step: Which = None) -> tuple[int
       OSError: a file cannot be read or written.
     """
     need_library()
-    import safetensors.numpy
-
     run, config = read_run(directory)
     lora = stored_lora(run.read_config())
     if lora is None:
@@ -47,9 +43,7 @@ def write_adapters(directory: Path, file: Path, step: Which = None) -> tuple[int
         "base": variables_digest(blueprint.own(variables)),
         "step": str(seal.step),
     }
-    arrays = {name: np.asarray(x) for name, x in names_of(variables.params, ".").items()}
-    with replacing(file) as place:
-        safetensors.numpy.save_file(arrays, place, metadata=metadata)
+    save_arrays(file, names_of(variables.params, "."), metadata)
     return blueprint.n_params, seal.step
 
 

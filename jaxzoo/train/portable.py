@@ -8,6 +8,7 @@ those that do not learn, JSON) and `jaxzoo_version`.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,6 @@ def write_portable(file: Path, variables: Variables, seal: Seal) -> None:
       OSError: the file cannot be written.
     """
     need_library()
-    import safetensors.numpy
-
     config = seal.config
     if stored_lora(config) is not None:  # the adapters are merged
         config = {**config, "train": {k: v for k, v in config["train"].items() if not k.startswith("lora_")}}
@@ -64,6 +63,13 @@ def write_portable(file: Path, variables: Variables, seal: Seal) -> None:
         "buffers": json.dumps(sorted(names_of(variables.buffers, "."))),
     }
     named = names_of(variables.params, ".") | names_of(variables.buffers, ".")
+    save_arrays(file, named, metadata)
+
+
+def save_arrays(file: Path, named: Mapping[str, Any], metadata: dict[str, str]) -> None:
+    """Writes arrays by name, whole or not at all, the same bytes for the same content. Raises OSError."""
+    import safetensors.numpy
+
     arrays = {name: np.require(x, requirements="C") for name, x in named.items()}
     try:
         with replacing(file) as place:

@@ -49,7 +49,9 @@ def test_compare_scores_runs_and_exports_on_the_same_rows(run, tmp_path, capsys)
     np.testing.assert_allclose(second["difference"], difference.mean(), atol=1e-5)
     expected = difference.std(ddof=1) / np.sqrt(len(difference))
     np.testing.assert_allclose(second["difference_error"], expected, rtol=1e-3)
-    assert set(first["slices"]) >= {"length=24", "length=32"}
+    accuracies = {name: last[f"valid/accuracy/{name}"] for name in first["slices"]}
+    assert first["slices"] == pytest.approx(accuracies, rel=1e-6)
+    assert len({accuracies["length=24"], accuracies["length=32"], 0.0}) == 3, "slices that could be confused"
 
 
 def test_inspect_draws_an_example_and_says_where_the_model_looks(run, tmp_path, capsys):

@@ -78,6 +78,11 @@ def test_finetunes_merges_and_resumes(files, tmp_path, capsys, monkeypatch):
 
     assert export(["--run", "tuned", "--out", "whole.safetensors"]) == 0
     assert export(["--run", "tuned", "--adapters", "--out", "adapters.safetensors"]) == 0, capsys.readouterr().err
+    for number in range(3):  # the library orders the metadata of each file anew
+        assert export(["--run", "tuned", "--adapters", "--out", f"{number}.safetensors"]) == 0
+        assert (tmp_path / f"{number}.safetensors").read_bytes() == (tmp_path / "adapters.safetensors").read_bytes()
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "adapters.safetensors").stat().st_mode == (tmp_path / "plain").stat().st_mode
     assert export(["--run", "base", "--adapters", "--out", "none.safetensors"]) == 2
     assert "was trained without adapters" in capsys.readouterr().err
     assert export(["--import", "whole.safetensors", "--out", "imported"]) == 0, capsys.readouterr().err
