@@ -44,14 +44,15 @@ class Device(NamedTuple):
         return self.number if self.platform == "gpu" else 1
 
     def environment(self, worker: int) -> dict[str, str]:
-        """Variables of a worker, by its number: one thread on a CPU, one of the GPUs."""
+        """Variables of a worker, by its number: one thread on a CPU, one of the GPUs, whose memory others may share."""
         if self.platform == "cpu":
             return {"JAX_PLATFORMS": "cpu", "NPROC": "1"}
         if self.platform != "gpu":
             return {}
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         names = visible.split(",") if visible else [str(i) for i in range(self.number)]
-        return {"CUDA_VISIBLE_DEVICES": names[worker % len(names)]}
+        memory = "XLA_PYTHON_CLIENT_PREALLOCATE"
+        return {"CUDA_VISIBLE_DEVICES": names[worker % len(names)], memory: os.environ.get(memory, "false")}
 
 
 def find_device() -> Device:
