@@ -222,7 +222,7 @@ def test_killed_workers_and_interrupts_lose_nothing(tmp_path):
     text = (
         (tmp_path / "small.py")
         .read_text()
-        .replace("eval_every=EVAL_EVERY, checkpoint_every=2", "eval_every=500, checkpoint_every=100")
+        .replace("eval_every=EVAL_EVERY, checkpoint_every=CHECKPOINT_EVERY", "eval_every=500, checkpoint_every=100")
     )
     (tmp_path / "small.py").write_text(text.replace("log_every=1", "log_every=50"))
     sweep = subprocess.Popen(argv, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL)

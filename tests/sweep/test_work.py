@@ -16,6 +16,7 @@ from jaxzoo.distributed.agreement import StopSignals
 from jaxzoo.screen import Screen
 from jaxzoo.sweep import Measurement
 from jaxzoo.sweep.directory import About, SweepDirectory
+from jaxzoo.sweep.lockstep import VmappedRuns
 from jaxzoo.sweep.queue import Queue
 from jaxzoo.sweep.work import work
 from jaxzoo.train.session import Session
@@ -221,6 +222,31 @@ def test_a_worker_takes_its_share_of_one_program(tmp_path, monkeypatch):
         work(sweep, queue, workers=3, vectorized=False, stop=stop)
     assert [len(group) for group in groups] == [3, 1, 2, 1, 1]  # shares of 8, 5, 4, 2 and 1 runs
     assert all(len(set(group)) == 1 for group in groups)
+
+
+@pytest.mark.slow
+def test_vmapped_runs_that_were_stopped_go_on_bit_for_bit(tmp_path, monkeypatch):
+    """Kills: a checkpoint of another step than its state, where a call makes several steps, batches skipped."""
+    monkeypatch.setattr(VmappedRuns, "at_once", 4)
+    rows = []
+    for name, stop_at in (("whole", None), ("stopped", 3)):
+        (tmp_path / name).mkdir()
+        few = {"MODELS": '("attention",)', "STEPS": "12", "EVAL_EVERY": "10", "CHECKPOINT_EVERY": "12"}
+        sweep = open_small(tmp_path / name, **few)
+        for when in [stop_at, None][stop_at is None :]:
+            with StopSignals() as stop, Interrupted(sweep.directory, "worker") as queue:
+                queue.stop_at = when
+                work(sweep, queue, workers=1, vectorized=True, stop=stop)
+            if when:
+                assert not sweep.directory.done()
+                assert {path.name for path in sweep.directory.path.glob("runs/*/checkpoints/*")} == {"4"}
+        rows.append(sweep.rows())
+    assert len(rows[0]) == 4
+    for whole, stopped in zip(*rows, strict=True):
+        assert whole["steps"] == stopped["steps"] == 12
+        assert [step for step, _ in whole["curve"]["valid"]] == [10, 12]
+        assert whole["curve"] == stopped["curve"]
+        assert whole["metrics"] == stopped["metrics"]
 
 
 def test_a_point_without_a_valid_config_is_refused_by_name(tmp_path):
