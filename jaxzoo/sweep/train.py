@@ -118,6 +118,8 @@ def train_members(
     rates = [member.task.trained.optimizer.learning_rate for member in members]
     lanes = (VmappedRuns if vectorized else SequentialRuns)(session, [member.start.state for member in members], rates)
     stream, active = members[0].start.stream, list(range(len(members)))
+    for member in members:
+        member.start.stream = stream  # the checkpoint of each says where its next batch is, whoever goes on with it
     states = [functools.partial(lanes.state, i) for i in active]
     with contextlib.ExitStack() as stack:
         for member, state in zip(members, states, strict=True):

@@ -224,6 +224,25 @@ def test_a_worker_takes_its_share_of_one_program(tmp_path, monkeypatch):
     assert all(len(set(group)) == 1 for group in groups)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("vectorized", [False, True])
+def test_a_stopped_run_goes_on_without_the_first_of_its_group(vectorized, tmp_path):
+    """Kills: a checkpoint whose place among the batches is not that of its step, so that batches are read again."""
+    ends = []
+    for name, is_stopped in (("whole", False), ("stopped", True)):
+        (tmp_path / name).mkdir()
+        sweep = open_small(tmp_path / name, MODELS='("attention",)', SEEDS="(0,)")
+        first, second = sweep.tasks
+        if is_stopped:
+            with StopSignals() as stop, Interrupted(sweep.directory, "worker") as queue:
+                work(sweep, queue, workers=1, vectorized=vectorized, stop=stop)
+            sweep.directory.write_result(first.id, {**FACTS, "id": first.id})
+        make(sweep, vectorized=vectorized)
+        ends.append(sweep.directory.result(second.id))
+    assert ends[0]["curve"]["train"] == ends[1]["curve"]["train"]
+    assert ends[0]["metrics"] == ends[1]["metrics"]
+
+
 @pytest.mark.slow
 def test_vmapped_runs_that_were_stopped_go_on_bit_for_bit(tmp_path, monkeypatch):
     """Kills: a checkpoint of another step than its state, where a call makes several steps, batches skipped."""
