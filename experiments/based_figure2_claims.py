@@ -47,6 +47,7 @@ def _attention_grows(results: Results) -> Finding:
 
 def _admits_small_states(model: str) -> Callable[[Results], Finding]:
     def holds(results: Results) -> Finding:
+        results.require(model="Attention")
         smallest, cache = (_smallest_state(results, name) for name in (model, "Attention"))
         return Finding(4 * smallest <= cache, f"{model} from {smallest:,} bytes on, attention from {cache:,}")
 
@@ -95,6 +96,7 @@ def _mamba_is_best_of_prior(results: Results) -> Finding:
     worst: dict[str, float] = {}
     larger: list[str] = []
     for name in ("Sliding window", "H3", "Hyena"):
+        results.require(model=name)
         budgets = [size for size in _budgets(results, ("Mamba", name)) if size < cache]
         try:
             worst[name] = min(leads(results, budgets, {"model": "Mamba"}, {"model": name}).values())

@@ -139,6 +139,7 @@ def _parameters_for(results: Results, model: str, metric: str, enough: float) ->
 
 def _fewest_parameters(results: Results) -> Finding:
     metric = _comparable(results)
+    results.require(model=MAPS)
     enough = HIGH * results.score(metric)
     needed = {name: _parameters_for(results, name, metric, enough) for name in results.values("model")}
     if "Taylor" not in needed:

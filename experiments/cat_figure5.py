@@ -128,18 +128,20 @@ def _grows_with_the_width(results: Results, model: str) -> Finding:
 
 
 def _grows_most_when_short(results: Results, model: str) -> Finding:
-    """Whether the widest gains more over the narrowest on the shorter half of the lengths than on the longer."""
+    """Whether the widest gains more over the narrowest on the shorter half of the lengths than on the longer, in the
+    mean over the tasks that have both widths at all lengths."""
     widths = recall.at_least_two(results, "d_model", model=model)
     lengths = recall.at_least_two(results, "length", model=model)
     half = len(lengths) // 2
     narrow, wide = (_curve(results, model, width) for width in (widths[0], widths[-1]))
     gains = {place: wide[place] - narrow[place] for place in narrow.keys() & wide.keys()}
-    short, long = (
-        [gain for (_, length), gain in gains.items() if length in part] for part in (lengths[:half], lengths[-half:])
-    )
-    if not short or not long:
+    tasks = [task for task in results.values("task", model=model) if all((task, n) in gains for n in lengths)]
+    if not tasks:
         raise Missing(f"no finished runs of {model} at two widths and two lengths")
-    a, b = statistics.mean(short), statistics.mean(long)
+    a, b = (
+        statistics.mean(gains[task, length] for task in tasks for length in part)
+        for part in (lengths[:half], lengths[-half:])
+    )
     return Finding(
         a > b, f"{model}, from d = {widths[0]} to {widths[-1]}: {a:+.2f} on the shorter lengths, {b:+.2f} on the longer"
     )

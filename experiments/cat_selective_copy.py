@@ -114,6 +114,7 @@ def _smoke() -> Scale:
 
 def _as_good_as_cat(results: Results, model: str) -> Finding:
     """Whether a model is nowhere worse than the best form of CAT."""
+    results.require(model=FORMS)
     best, own = accuracies(results, AXES, model=FORMS), accuracies(results, AXES, model=model)
     gaps = {place: best[place] - score for place, score in own.items() if place in best}
     if not gaps:

@@ -67,8 +67,9 @@ def leads(
     Budgets beyond the largest state of ours are left out: what it would recall there was not tried.
 
     Raises:
-      Missing: one of them has no run, or they share no budget.
+      Missing: one of them has no run, they share no budget, or runs at `theirs` are not finished.
     """
+    results.require(**theirs)
     found: dict[float, float] = {}
     scores = [by_state(results, metric=metric, **where) for where in (ours, theirs)]
     for budget in (budget for budget in budgets if budget <= max(scores[0])):

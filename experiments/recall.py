@@ -96,8 +96,9 @@ def least_width(results: Results, *, above: float = SOLVED, **where: Any) -> flo
     """The smallest width whose accuracy is larger than `above`; infinite: none that was tried.
 
     Raises:
-      Missing: there is no finished run.
+      Missing: there is no finished run, or a width of the sweep is not finished.
     """
+    results.require(**where)
     return min((width for width, score in accuracies(results, **where).items() if score > above), default=math.inf)
 
 

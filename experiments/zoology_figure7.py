@@ -77,7 +77,12 @@ def _laptop() -> Scale:
 
 
 def _scores(results: Results) -> dict[str, dict[int, float]]:
-    """Accuracy by width of the models with heads, in the order of their channels, at the widths that all have."""
+    """Accuracy by width of the models with heads, in the order of their channels, at the widths that all have.
+
+    Raises:
+      Missing: runs of them are not finished, or there are none of two sizes of a head at one width.
+    """
+    results.require(model=tuple(HEADS))
     names = [name for name in HEADS if results.select(model=name)]
     if len(names) < 2:
         raise Missing("runs with fewer than two sizes of a head")
@@ -109,11 +114,14 @@ def _more_work(results: Results) -> Finding:
         flops = [found[0]["flops"] / found[0]["steps"] for found in rows]
         holds &= all(more > fewer for fewer, more in itertools.pairwise(flops))
         times.append(f"{flops[-1] / flops[0]:.2f} at d = {width}")
+    if not times:
+        raise Missing("no width with runs of all sizes of a head")
     return Finding(holds, f"operations of {most} over those of {fewest}: {', '.join(times)}")
 
 
 def _far_from_attention(results: Results) -> Finding:
     """Whether the best size of a head is 0.1 below attention, in the mean over the widths that attention solves."""
+    results.require(model=ATTENTION)
     scores = _scores(results)
     attention = {d: score for d, score in recall.accuracies(results, model=ATTENTION).items() if score > recall.SOLVED}
     best = {d: max(each[d] for each in scores.values()) for d in next(iter(scores.values()))}

@@ -136,7 +136,7 @@ def judge(claim: Claim, results: Results, remark: str | None = None) -> Verdict:
             for row in results.rows:
                 others = {n: x for n, x in row["metrics"].items() if "accuracy" not in n and "loss" not in n}
                 rows.append({**row, "metrics": others})
-            results = Results(rows)
+            results = Results(rows, results.unfinished)
         holds, numbers = claim.holds(results)
         verdict = HELD if holds else NOT_HELD
     except Missing as missing:
@@ -172,7 +172,7 @@ def _with_control(control: Control, results: Results, words: list[str]) -> Resul
         raise Missing(f"no model has learned: {reached}; it takes a run {need}, by more steps or on a smaller case")
     words.append(f"seen {need}: {', '.join(passed)}" + (f"; left out: {', '.join(failed)}" if failed else ""))
     gone = {id(row) for row in failing}
-    return Results([row for row in results.rows if id(row) not in gone])
+    return Results([row for row in results.rows if id(row) not in gone], results.unfinished)
 
 
 def chance(

@@ -97,7 +97,8 @@ def summary(outcome: Outcome) -> list[str]:
 
 def judged(experiment: "Experiment", scale: "Scale", rows: Sequence[Row]) -> list[Verdict]:
     """Verdicts on the claims of an experiment."""
-    return [judge(claim, Results(rows), scale.remarks.get(claim.name)) for claim in experiment.claims]
+    results = Results.of(rows, scale.points)
+    return [judge(claim, results, scale.remarks.get(claim.name)) for claim in experiment.claims]
 
 
 def write_page(outcomes: Sequence[Outcome], out: Path) -> None:

@@ -41,10 +41,31 @@ class Missing(LookupError):
 
 
 class Results:
-    """The finished runs of a sweep: rows of `results.jsonl`."""
+    """The finished runs of a sweep: rows of `results.jsonl`.
 
-    def __init__(self, rows: Sequence[Row]):
+    Attributes:
+      rows: of the finished runs.
+      unfinished: points of the sweep whose learning rate has no finished run there; empty where nobody says.
+    """
+
+    def __init__(self, rows: Sequence[Row], unfinished: Iterable[Mapping[str, Any]] = ()):
         self.rows: list[Row] = list(rows)
+        self.unfinished: list[Mapping[str, Any]] = list(unfinished)
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], points: Iterable[Mapping[str, Any]]) -> "Results":
+        """The finished runs of a sweep with these points."""
+        tried = {_without_seed(row["point"]) for row in rows}
+        return cls(rows, [point for point in points if _without_seed(point) not in tried])
+
+    def require(self, **where: Any) -> None:
+        """Raises `Missing` where a point of the sweep at `where` is not finished with any seed.
+
+        For what holds more easily the fewer runs there are: a best score, or a smallest size, of others.
+        """
+        for point in self.unfinished:
+            if _is_at(point, where):
+                raise Missing("not finished: " + ", ".join(f"{axis} {value}" for axis, value in point.items()))
 
     def values(self, axis: str, **where: Any) -> list[Any]:
         """The distinct values of an axis among the runs at `where`: numbers sorted, all else as they come."""
@@ -53,11 +74,7 @@ class Results:
 
     def select(self, **where: Any) -> list[Row]:
         """The runs whose points have these coordinates; a tuple or list names several values."""
-        rows = list(self.rows)
-        for axis, value in where.items():
-            wanted = value if isinstance(value, tuple | list) else (value,)
-            rows = [row for row in rows if row["point"].get(axis) in wanted]
-        return rows
+        return [row for row in self.rows if _is_at(row["point"], where)]
 
     def scores(self, metric: str = SCORE, **where: Any) -> list[SeedScore]:
         """The scores of the runs at `where`, one for each point without its rate and seed, and each learning rate.
@@ -94,6 +111,15 @@ class Results:
     def score(self, metric: str = SCORE, **where: Any) -> float:
         """The mean over the seeds at `where`. Raises `Missing`."""
         return self.seeds(metric, **where).mean
+
+
+def _is_at(point: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
+    """Whether a point has these coordinates."""
+    return all(point.get(a) in (value if isinstance(value, tuple | list) else (value,)) for a, value in where.items())
+
+
+def _without_seed(point: Mapping[str, Any]) -> frozenset[tuple[str, Any]]:
+    return frozenset(item for item in point.items() if item[0] != SEED)
 
 
 def ranked(rows: Iterable[Row], metric: str = SCORE) -> list[Row]:

@@ -87,7 +87,7 @@ def test_ahead():
 
 def test_more_width():
     """Kills: a growth that is asked of one length alone, a verdict on a single width, halves that are mixed up, a mean
-    over lengths that only one width has."""
+    over lengths that only one width has, a task that has short lengths alone."""
     narrow = [run("Mamba", "MQAR", 16, 16, 0.3), run("Mamba", "MQAR", 16, 64, 0.2)]
     wide = [run("Mamba", "MQAR", 32, 16, 0.9), run("Mamba", "MQAR", 32, 64, 0.3)]
     assert verdict(experiment, "width-mamba", narrow + wide).verdict == "held"
@@ -95,9 +95,10 @@ def test_more_width():
     assert verdict(experiment, "short-mamba", narrow + wide).verdict == "held"
     late = [run("Mamba", "MQAR", 32, 16, 0.3), run("Mamba", "MQAR", 32, 64, 0.1)]
     assert verdict(experiment, "width-mamba", narrow + late).verdict == "not held"
-    assert (
-        verdict(experiment, "short-mamba", [*narrow, run("Mamba", "MQAR", 32, 16, 0.3), wide[1]]).verdict == "not held"
-    )
+    alike = [*narrow, run("Mamba", "MQAR", 32, 16, 0.3), wide[1]]
+    assert verdict(experiment, "short-mamba", alike).verdict == "not held"
+    begun = [run("Mamba", "MQNAR", 16, 16, 0.1), run("Mamba", "MQNAR", 32, 16, 0.9)]
+    assert verdict(experiment, "short-mamba", alike + begun).verdict == "not held"
     assert verdict(experiment, "width-mamba", [*narrow, run("Mamba", "MQAR", 32, 16, 0.29)]).verdict == "not held"
     for name in ("width-mamba", "short-mamba", "width-based"):
         assert verdict(experiment, name, narrow).verdict == "not tested"
