@@ -159,23 +159,14 @@ def _smoke() -> Scale:
     )
 
 
-def best(results: Results, task: str, linear: str, n_attention: int) -> Any:
-    """The best run at a point: of the largest accuracy, or of the fewest bits per byte.
-
-    Raises:
-      Missing: there is none.
-    """
-    metric = METRICS[task]
-    where = {"task": task, "linear": linear, "attention": n_attention}
-    rows = [row for row in results.select(**where) if metric in row["metrics"]]
-    if not rows:
-        raise Missing(f"no finished run at {recall.in_words(where)}")
-    return (max if task == "recall" else min)(rows, key=lambda row: row["metrics"][metric])
+def score(results: Results, task: str, linear: str, n_attention: int) -> float:
+    """Accuracy or bits per byte, mean over the seeds at the best learning rate. Raises `Missing`."""
+    return results.score(METRICS[task], task=task, linear=linear, attention=n_attention)
 
 
 def scores(results: Results, task: str, linear: str) -> list[float]:
     """Metrics of `task` at `SHARES`. Raises `Missing`."""
-    return [best(results, task, linear, share)["metrics"][METRICS[task]] for share in SHARES]
+    return [score(results, task, linear, share) for share in SHARES]
 
 
 def _by_mixer(results: Results, task: str) -> dict[str, list[float]]:
@@ -186,14 +177,14 @@ def _by_mixer(results: Results, task: str) -> dict[str, list[float]]:
 
 
 def _in_words(task: str, found: dict[str, list[float]]) -> str:
-    shown = "; ".join(f"{name} {', '.join(f'{score:.2f}' for score in each)}" for name, each in found.items())
+    shown = "; ".join(f"{name} {', '.join(f'{value:.2f}' for value in each)}" for name, each in found.items())
     return f"{task} with {', '.join(map(str, SHARES))} of {N_LAYERS} layers of attention: {shown}"
 
 
 def _attention_recalls(results: Results) -> Finding:
     found = _by_mixer(results, "recall")
-    score = max(each[-1] for each in found.values())
-    return Finding(score > recall.SOLVED, f"attention alone {score:.2f}, guessing {GUESS:.2f}")
+    most = max(each[-1] for each in found.values())
+    return Finding(most > recall.SOLVED, f"attention alone {most:.2f}, guessing {GUESS:.2f}")
 
 
 def _recall_grows(results: Results) -> Finding:
@@ -218,7 +209,7 @@ def draw(results: Results) -> "Figure":
         for series, name in enumerate(results.values("linear", task=task)):
             shares = [n for n in SHARES if results.select(task=task, linear=name, attention=n)]
             rows = [results.select(task=task, linear=name, attention=n) for n in shares]
-            heights = [best(results, task, name, n)["metrics"][METRICS[task]] for n in shares]
+            heights = [score(results, task, name, n) for n in shares]
             marks = [Mark.of(each, METRICS[task]) for each in rows]
             marked_line(panel, [n / N_LAYERS for n in shares], heights, marks, label=name, series=series)
         panel.set_title(task, fontsize=TITLE_POINTS)

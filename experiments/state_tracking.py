@@ -10,6 +10,7 @@ and on 32 moves and up to 500 (groups).
 """
 
 import dataclasses
+import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -140,9 +141,14 @@ def _smoke() -> Scale:
     )
 
 
-def _accuracy(results: Results, name: str, model: str, length: int) -> float:
-    """Best accuracy at a length, over all places."""
-    return results.score(f"{SCORE}/length={length}", task=name, model=model)
+def _accuracies(results: Results, name: str, model: str) -> list[float]:
+    """Accuracies at `LENGTHS` over all places, of the learning rate that is best at the trained length.
+
+    Raises:
+      Missing: the model has no finished run.
+    """
+    rows = results.seeds(f"{SCORE}/length={TRAINED}", task=name, model=model).rows
+    return [statistics.mean(row["metrics"].get(f"{SCORE}/length={n}", 0.0) for row in rows) for n in LENGTHS]
 
 
 def _reached(results: Results, name: str, chosen: Sequence[str]) -> dict[str, list[float]]:
@@ -151,7 +157,7 @@ def _reached(results: Results, name: str, chosen: Sequence[str]) -> dict[str, li
     Raises:
       Missing: a model has no finished run.
     """
-    return {model: [_accuracy(results, name, model, length) for length in LENGTHS] for model in chosen}
+    return {model: _accuracies(results, name, model) for model in chosen}
 
 
 def _in_words(name: str, found: dict[str, list[float]]) -> str:
@@ -184,7 +190,7 @@ def draw(results: Results) -> "Figure":
             metrics = [f"{SCORE}/length={length}" for length in LENGTHS]
             if not any(metrics[0] in row["metrics"] for row in rows):
                 continue
-            heights = [results.score(metric, task=name, model=model) for metric in metrics]
+            heights = _accuracies(results, name, model)
             marks = [Mark.of(rows, metric) for metric in metrics]
             marked_line(panel, LENGTHS, heights, marks, label=model, series=series)
         panel.axhline(GUESS[name], color="0.6", linestyle=":", label="a constant answer")

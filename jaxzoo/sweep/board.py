@@ -12,10 +12,11 @@ from rich.text import Text
 from jaxzoo.screen import Failure, Screen
 from jaxzoo.sweep.experiment import coordinates
 from jaxzoo.sweep.outcome import failed
+from jaxzoo.sweep.plan import expected
 from jaxzoo.sweep.queue import is_held, progress_of_all
 from jaxzoo.sweep.results import SCORE
 from jaxzoo.sweep.sweep import Sweep
-from jaxzoo.sweep.task import Rates
+from jaxzoo.sweep.task import Rates, Task
 from jaxzoo.sweep.workers import LocalWorkers, Worker
 from jaxzoo.train.progress import duration
 
@@ -41,6 +42,12 @@ class State(NamedTuple):
     """Runs that have failed."""
     running: Mapping[str, Mapping[str, Any]]
     """Progress reports by run, of runs in progress."""
+    left: Mapping[str, Task]
+    """Runs that are to be made, with those in progress, by id."""
+
+    def counts(self, task: str) -> bool:
+        """Whether a run is done, has failed or is to be made; others are of learning rates that have lost."""
+        return task in self.done or task in self.failed or task in self.left
 
 
 class Board:
@@ -68,8 +75,10 @@ class Board:
             self._results[task] = directory.result(task)
         reports = progress_of_all(directory).items()
         running = {task: told for task, told in reports if task not in self._results and is_held(directory, task)}
-        state = State(self._results, directory.failed() - self._results.keys(), running)
-        n_done, n = len(state.done.keys() & {task.id for task in sweep.tasks}), len(sweep.tasks)
+        to_make = {task.id: task for task in expected(sweep)}
+        state = State(self._results, directory.failed() - self._results.keys(), running, to_make)
+        counted = [task.id for task in sweep.tasks if state.counts(task.id)]
+        n_done, n = sum(task in state.done for task in counted), len(counted)
         parts = [f"{n_done} of {n} runs done", f"{len(running)} running", f"{len(state.failed)} failed"]
         left = seconds_left(sweep.tasks, state, self._workers)
         if left is not None and n_done + len(state.failed) < n:
@@ -95,7 +104,7 @@ def table(sweep: Sweep, state: State) -> Table:
     for heading in ("done", "running", "failed", "best accuracy"):
         found.add_column(heading, justify="right")
     for value in dict.fromkeys(point[axis] for point, _ in sweep.points):
-        tasks = list(dict.fromkeys(task.id for point, task in sweep.points if point[axis] == value))
+        tasks = dict.fromkeys(task.id for point, task in sweep.points if point[axis] == value and state.counts(task.id))
         done = [task for task in tasks if task in state.done]
         scores = [state.done[task]["metrics"][SCORE] for task in done if SCORE in state.done[task]["metrics"]]
         best = f"{max(scores):.3f}" if scores else "-"
@@ -121,8 +130,8 @@ def seconds_left(tasks: Sequence[Any], state: State, workers: int) -> float | No
     known = {task: result["seconds"] / result["steps"] for task, result in state.done.items() if result.get("steps")}
     rates = Rates(tasks, known)
     left = 0.0
-    for task in tasks:
-        if task.id in state.done or task.id in state.failed:
+    for task in state.left.values():
+        if task.id in state.done or task.id in state.failed:  # since then
             continue
         seconds = rates.seconds(task)
         if seconds is None:

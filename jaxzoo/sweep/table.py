@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from jaxzoo.sweep.outcome import Best, Outcome, failed, metric, number
-from jaxzoo.sweep.results import SEED, SeedScore
+from jaxzoo.sweep.results import BITS, SEED, SeedScore
 
 SYMBOLS = {"held": "✓", "not held": "✗", "not tested": "○"}
 """Symbols of the verdicts; the word always stands next to its symbol."""
@@ -82,6 +82,8 @@ def _metric(name: str, score: SeedScore) -> Cell:
         return Cell("-", None)
     if len(values) == 1:
         return Cell(metric(name, known[0]), known[0])
+    if len(known) < len(values) and name.endswith(BITS):  # no number is as bad as a run that diverged
+        return Cell(f"{len(values) - len(known)} of {len(values)} seeds diverged", None)
     mean = sum(known) / len(values)
     low, high = (0.0 if len(known) < len(values) else min(known)), max(known)
     text = f"{metric(name, mean)} ({metric(name, low)} to {metric(name, high)})"

@@ -53,8 +53,14 @@ def tracked(task, model, *accuracies):
 
 
 def test_state_is_tracked_at_all_lengths_or_not():
-    """Kills a task that is solved at its training length alone, one model for all, `none` that means `not all`."""
+    """Kills a task that is solved at its training length alone, one model for all, `none` that means `not all`, lengths
+    that no run solves together, each with a learning rate of its own."""
     judge = lambda name, rows: verdict(state_tracking.experiment, name, rows).verdict  # noqa: E731
+    one, other = tracked("parity", "RWKV-7", 1, 0.97, 0.6), tracked("parity", "RWKV-7", 0.99, 0.6, 0.97)
+    other["point"]["learning_rate"] = 0.2
+    s_3 = tracked("S_3", "RWKV-7", 1, 1, 1)
+    assert judge("rwkv7", [one, other, s_3]) == "not held"
+    assert judge("rwkv7", [tracked("parity", "RWKV-7", 1, 1, 1), other, s_3]) == "held"
     first, second = state_tracking.NEGATIVE
     solved = [tracked("parity", first, 1, 1, 0.99), tracked("parity", second, 1, 1, 1)]
     assert judge("parity", solved) == "held"
@@ -65,13 +71,14 @@ def test_state_is_tracked_at_all_lengths_or_not():
     assert judge("positive", [*failed[1:], tracked("parity", "GLA", 1, 1, 1)]) == "not held"
 
 
-def mixed(task, share, score):
+def mixed(task, share, score, rate=0.1, seed=0):
     metrics = {hybrid_ratio.BITS: score} if task == "text" else {}
-    return row(score, metrics, task=task, linear="Mamba-2", attention=share, learning_rate=0.1, seed=0)
+    return row(score, metrics, task=task, linear="Mamba-2", attention=share, learning_rate=rate, seed=seed)
 
 
 def test_hybrids():
-    """Kills attention in other layers than the last of each part, and the worst bits per byte for the best."""
+    """Kills attention in other layers than the last of each part, the worst bits per byte for the best, the best seed
+    for the mean."""
     layers = [[isinstance(mixer, AttentionConfig) for mixer in hybrid_ratio.hybrid(None, n, 2)] for n in (0, 1, 2, 4)]
     assert layers == [[False] * 4, [False] * 3 + [True], [False, True] * 2, [True] * 4]
     judge = lambda name, rows: verdict(hybrid_ratio.experiment, name, rows).verdict  # noqa: E731
@@ -82,4 +89,6 @@ def test_hybrids():
     stable = [mixed("text", share, 2.0 + share / 100) for share in shares]
     assert judge("text", stable) == "held"
     assert judge("text", [*stable[1:], mixed("text", 0, 2.5)]) == "not held"
-    assert judge("text", [*stable[1:], mixed("text", 0, 2.5), {**mixed("text", 0, 2.0), "id": "other"}]) == "held"
+    assert judge("text", [*stable[1:], mixed("text", 0, 2.5), mixed("text", 0, 2.0, rate=0.2)]) == "held"
+    assert judge("text", [*stable[1:], mixed("text", 0, 2.5), mixed("text", 0, 2.0, seed=1)]) == "not held"
+    assert judge("control", [*recalls[:3], *(mixed("recall", 4, each, seed=each) for each in (0, 1))]) == "not held"

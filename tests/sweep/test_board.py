@@ -1,5 +1,6 @@
 """Progress of a sweep."""
 
+import dataclasses
 import io
 import json
 
@@ -69,6 +70,30 @@ def test_time_left_by_runs_that_are_done(tmp_path):
         Board(Screen(stream), 3).show(sweep)
     assert "6 of 8 runs done, 1 running, 1 failed, about 2s left" in stream.getvalue()  # half of 12 s, three workers
     assert "  model convolution, learning_rate 0.01, seed 0: step 3/6  accuracy 0.125" in stream.getvalue()
+
+
+def test_seeds_of_rates_that_have_lost_do_not_count(tmp_path):
+    """Kills: a finished search that looks unfinished, and time for runs that are never made."""
+    opened = open_small(tmp_path, RATES="(1e-3, 1e-2, 1e-1)", SEEDS="(0, 1, 2)")
+    sweep = dataclasses.replace(opened, scale=dataclasses.replace(opened.scale, all_seeds=1))
+
+    def shown():
+        stream = io.StringIO()
+        Board(Screen(stream), 1).show(sweep, last=True)
+        return [line.split() for line in stream.getvalue().splitlines()[1:3]], stream.getvalue().splitlines()[-1]
+
+    for point, task in sweep.points:
+        if point["seed"] == 0:
+            sweep.directory.write_result(task.id, {**RESULT, "metrics": {"valid/accuracy": point["learning_rate"]}})
+    table, last = shown()
+    assert [line[1] for line in table] == ["3/5", "3/5"]
+    assert last == "6 of 10 runs done, 0 running, 0 failed, about 48s left"
+    for task in sweep.left()[0]:
+        sweep.directory.write_result(task.id, {**RESULT, "metrics": {"valid/accuracy": 0.5}})
+    assert sweep.left() == ([], [])
+    table, last = shown()
+    assert [line[1] for line in table] == ["5/5", "5/5"]
+    assert last == "10 of 10 runs done, 0 running, 0 failed"
 
 
 def test_a_terminal_is_drawn_over(tmp_path):

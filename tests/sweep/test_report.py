@@ -47,6 +47,17 @@ def test_the_table_counts_the_seeds_and_names_an_only_one(tmp_path):
     assert [line[3:5] for line in lines(tmp_path)[2:]] == [["0.01", "2 seeds"], ["0.01", "3"]]
 
 
+def test_a_seed_that_diverged_makes_no_score_better(tmp_path):
+    """Kills: the bits per byte of a seed that diverged counted as 0, which is the best."""
+    points = grid(model=("attention",), d_model=(16,), learning_rate=(0.01,), seed=(0, 1, 2))
+    made = [row(point, 0.5) | {"metrics": {"valid/bits_per_byte": 2.0, "valid/accuracy": 0.6}} for point in points]
+    made[2] |= {"status": "diverged", "metrics": {}}
+    report(tmp_path, about=ABOUT._replace(axes=(*ABOUT.axes, "seed"), n_runs=3), made=made)
+    head, _, body = lines(tmp_path)
+    assert head[2:4] == ["bits_per_byte", "accuracy"]
+    assert body[2:4] == ["1 of 3 seeds diverged", "0.400 (0.000 to 0.600), unstable"]
+
+
 def test_claims_have_verdict_numbers_and_remark(tmp_path):
     """Kills: a claim whose runs are missing taken for one that does not hold, a remark at another claim."""
     told = report(tmp_path)
