@@ -46,7 +46,7 @@ def block_sparse_attention(
     at = jnp.arange(t, dtype=jnp.int32)[None, :] + (jnp.zeros((1,), jnp.int32) if start is None else start)[:, None]
     n = -(-(t + (0 if start is None else size - 1)) // size)
     block = jnp.minimum(at[:, :1] // size + jnp.arange(n, dtype=jnp.int32)[None, :], s // size - 1)
-    places = at - at[:, :1] // size * size  # of the queries, from the start of their first block on
+    places = None if start is None else at - at[:, :1] // size * size  # of the queries, from their first block on
 
     @jax.checkpoint
     def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
@@ -64,7 +64,7 @@ def block_sparse_attention(
             scale=d**-0.5,
         )
         y = y.transpose(0, 1, 4, 2, 3, 5).reshape(b, n * size, h, v_dim)
-        return y[:, :t] if start is None else jnp.take_along_axis(y, places[..., None, None], axis=1)
+        return y[:, :t] if places is None else jnp.take_along_axis(y, places[..., None, None], axis=1)
 
     return attend(q, k, v)
 
@@ -86,10 +86,10 @@ def block_sparse_step(
     return attend_one(q, keys, values, visible.reshape(visible.shape[0], -1))[0]
 
 
-def _place(q: jax.Array, places: jax.Array, length: int) -> jax.Array:
-    """Queries at their places of `length`; zeros elsewhere."""
+def _place(q: jax.Array, places: jax.Array | None, length: int) -> jax.Array:
+    """Queries at their places of `length`, the first ones unless they are named; zeros elsewhere."""
     b, t = q.shape[:2]
-    if places.shape[0] == 1:
+    if places is None:
         return jnp.pad(q, ((0, 0), (0, length - t), (0, 0), (0, 0)))
     return jnp.zeros((b, length, *q.shape[2:]), q.dtype).at[jnp.arange(b, dtype=jnp.int32)[:, None], places].set(q)
 

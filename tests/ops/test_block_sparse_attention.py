@@ -75,6 +75,15 @@ def test_definition(t, slots, size, start):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * max(np.abs(expected).max(), 1e-2))
 
 
+def test_a_single_row_from_a_place_inside_of_a_block():
+    """Kills queries of a batch of one that are put at the start of their block, and looked up at their own places."""
+    q, k, v, _ = inputs(7, 18)
+    attend = jax.jit(functools.partial(block_sparse_attention, block_size=3))
+    y = attend(q[:1], k[:1], v[:1], jnp.asarray(TABLE, jnp.int32), jnp.full((1,), 4, jnp.int32))
+    expected = jax.jit(definition)(q, k, v, visible(7, 18, (4, 4), 3))[:1]
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
 def test_step(default_compilation):
     """Kills: the row of another block, slots after the position, -1 taken for block 0; compiled as users do."""
     step = jax.jit(functools.partial(block_sparse_step, block_size=3))
