@@ -149,7 +149,7 @@ def whole_sequences(function: Callable[..., Array], *timed: Array, taps: Array) 
       taps: filters `(w, d)`.
     """
     mesh, d = jax.sharding.get_abstract_mesh(), taps.shape[1]
-    missing = -d % math.prod(mesh.shape[name] for name in RULES["channels_of_sequences"])
+    missing = -d % math.prod(mesh.shape.get(name, 1) for name in RULES["channels_of_sequences"])
     filled = lambda x, axis: jnp.pad(x, [(0, missing if i == axis else 0) for i in range(x.ndim)])  # noqa: E731
     placed = lambda x, *axes: constrain(x, *axes, *(None,) * (x.ndim - len(axes)))  # noqa: E731
     # Filled up where they lie, and exchanged then: the compiler would exchange what the devices do not divide.

@@ -86,12 +86,13 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 def partition_spec(shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:
     """The table applied to one array: `axes` names its trailing dimensions, leading ones are stacked layers.
 
-    A dimension that the product of its mesh axes does not divide is left whole.
+    A dimension that the product of its mesh axes does not divide is left whole, and so is one whose axes a mesh of
+    the user's own does not have.
     """
     padded = ("layers",) * (len(shape) - len(axes)) + axes
     entries: list[tuple[str, ...] | None] = []
     for size, axis in zip(shape, padded, strict=True):
-        names = RULES[axis] if axis is not None else ()
+        names = tuple(name for name in RULES[axis] if name in mesh.shape) if axis is not None else ()
         divides = size % math.prod(mesh.shape[name] for name in names) == 0
         entries.append(names if names and divides else None)
     return PartitionSpec(*entries)
