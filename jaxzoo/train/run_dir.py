@@ -96,10 +96,13 @@ class RunDirectory:
         if self.holds_run and not (resume or overwrite):
             raise ValueError(f"{self.path} holds a run; continue it with --resume or replace it with --overwrite")
         self.check_links()
-        folders = {self.checkpoints.name, self.profile.name, self.tokenizer.name} if self.holds_run else set()
-        known = {LOCK, *(file.name for file in self._files()), *folders}
+        first = (self.origin, self.config)  # a run that was killed before it had a config left no other files
+        own = [LOCK, *(file.name for place in first for file in (place, unfinished(place, owned=True)))]
+        if self.holds_run:
+            files = (*self._files(), self.checkpoints, self.profile, self.tokenizer, *self.path.glob(f"{EVENTS}*"))
+            own += [file.name for file in files]
         names = sorted(p.name for p in self.path.iterdir()) if self.path.exists() else []
-        strangers = [name for name in names if name not in known and not name.startswith(EVENTS)]
+        strangers = [name for name in names if name not in own]
         if strangers and not resume:
             raise ValueError(
                 f"{self.path} holds {strangers[0]!r}, which no run wrote; choose another place with --run-dir"

@@ -83,12 +83,28 @@ def test_a_stranger_s_files_are_not_deleted(directory):
         (directory.path / name).unlink()
 
 
-def test_checkpoints_without_a_run_are_a_stranger_s(tmp_path):
-    """Kills: deleting `checkpoints/` of some other program."""
-    (tmp_path / "checkpoints").mkdir()
+@pytest.mark.parametrize(
+    "name", ["checkpoints", "metrics.jsonl", "model.safetensors", "manifest.json.tmp", "events.out.tfevents.1.host"]
+)
+def test_what_lies_there_without_a_run_is_a_stranger_s(tmp_path, name):
+    """Kills: deleting `checkpoints/`, a model, metrics or TensorBoard's files of some other program."""
+    place = tmp_path / name
+    place.mkdir() if name == "checkpoints" else place.write_text("dear")
     for overwrite in (False, True):
-        with pytest.raises(ValueError, match="holds 'checkpoints', which no run wrote"):
+        with pytest.raises(ValueError, match=f"holds '{name}', which no run wrote"):
             RunDirectory(tmp_path).check(resume=False, overwrite=overwrite)
+    assert place.exists()
+
+
+def test_a_run_that_was_killed_before_its_config_is_replaced(tmp_path):
+    """Kills: a directory that no run can begin in, because the run before was killed at its beginning."""
+    for name in (".lock", "origin.json.tmp", "origin.json", "config.json.tmp"):
+        (tmp_path / name).write_text("{}")
+    run = RunDirectory(tmp_path)
+    run.check(resume=False, overwrite=False)
+    run.create({"new": 1}, None, keep=True)
+    run.release()
+    assert snapshot(tmp_path) == {"config.json", ".lock"}
 
 
 @pytest.mark.parametrize(
