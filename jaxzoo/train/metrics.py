@@ -129,7 +129,7 @@ class MetricsLog:
         config: Mapping[str, Any] | None = None,
     ):
         self.rows: list[Row] = rows_until(path, keep_until)
-        if len(self.rows) < n_rows:
+        if keep_until >= 0 and len(self.rows) < n_rows:  # before the first update none is kept
             steps = [0, *(int(row["step"]) for row in self.rows), keep_until]
             begin, end = max(itertools.pairwise(steps), key=lambda pair: pair[1] - pair[0])
             gap = f"the learning curve has a gap, the widest from step {begin} to {end}"

@@ -95,7 +95,8 @@ def test_a_bad_line_costs_one_row_and_a_warning(tmp_path, capsys):
 
 
 def test_a_hole_is_named(tmp_path, capsys):
-    """Kills: rows that are cut off at the end or in the middle, or a whole file that is gone, without a word."""
+    """Kills: rows that are cut off at the end or in the middle, or a whole file that is gone, without a word; a gap
+    that is none."""
     path = tmp_path / "metrics.jsonl"
     for kept, message in [
         ([1, 2, 3], "holds 3 of the 6 rows up to step 6; the learning curve has a gap, the widest from step 3 to 6"),
@@ -114,6 +115,9 @@ def test_a_hole_is_named(tmp_path, capsys):
     path.write_text('{"step": 1, "train/loss": 1.0}\n')
     with MetricsLog(path, 6, n_rows=1) as log:
         assert len(log.rows) == 1
+    path.write_text('{"step": 0, "baseline/unigram/perplexity": 9.0}\n')
+    with MetricsLog(path, -1, n_rows=1) as log:  # goes on from step 0, and writes that row again
+        assert log.rows == []
     assert capsys.readouterr().err == ""
 
 
