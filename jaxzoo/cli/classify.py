@@ -64,7 +64,7 @@ def _classify(command: ClassifyCommand) -> None:
 
     place = CheckpointPlace.parse(str(command.run))
     directory = RunDirectory(command.run_dir.expanduser().absolute())
-    if place.path.absolute() == directory.path:
+    if place.is_of(directory.path):
         raise UsageError(f"--run-dir {command.run_dir} is the pretrained run; choose another place")
     _, pretrained = read_run(place.path)
     config = _experiment(pretrained, command)

@@ -52,7 +52,7 @@ def _train(argv: Sequence[str]) -> None:
         from jaxzoo.train.origin import CheckpointPlace
 
         origin = CheckpointPlace.parse(options.init_from) if options.init_from else None
-        if origin and origin.path.absolute() == directory.path:
+        if origin and origin.is_of(directory.path):
             rule = "is the run that would be replaced; choose another --run-dir"
             raise UsageError(f"--init-from {options.init_from} {rule}")
         share_one_arena()  # before JAX starts its devices, and their threads

@@ -41,6 +41,11 @@ class CheckpointPlace(NamedTuple):
             return cls(Path(named[1]).expanduser(), "best" if named[2] == "best" else int(named[2]))
         return cls(Path(text).expanduser(), None)
 
+    def is_of(self, run: Path) -> bool:
+        """Whether it is a checkpoint of the run in this directory, or a file there, by whatever path to it."""
+        place = self.path.resolve()
+        return run.resolve() in (place, place.parent)
+
 
 class Origin(NamedTuple):
     """Variables to begin with, and where they are from."""

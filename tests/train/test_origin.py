@@ -113,8 +113,10 @@ def test_goes_on_without_its_source(mqar_file, run, rows, tmp_path, capfd):
 
 @pytest.mark.full
 def test_refusals_write_nothing(mqar_file, run, tmp_path, capfd):
-    """Kills: a traceback of the storage layer, variables that are left random, a directory that is in the way later."""
-    old, new = make_run(configured(mqar_file), tmp_path / "old").path, tmp_path / "new"
+    """Kills: a traceback of the storage layer, variables that are left random, a directory that is in the way later, a
+    run that is replaced while a new one begins with it."""
+    old, new, link = make_run(configured(mqar_file), tmp_path / "old").path, tmp_path / "new", tmp_path / "link"
+    link.symlink_to(tmp_path)
     capfd.readouterr()
     for flags, line in [
         ((f"{old}", "--model.d-model", "16"), "variable embedding has shape (264, 8) there and (264, 16)"),
@@ -123,6 +125,8 @@ def test_refusals_write_nothing(mqar_file, run, tmp_path, capfd):
         ((f"{old}", "--resume"), "--resume and --init-from exclude each other"),
         (("",), "--init-from must name a run"),
         ((f"{new}",), "is the run that would be replaced"),
+        ((f"{link}/new",), "is the run that would be replaced"),
+        ((f"{new}/model.safetensors",), "is the run that would be replaced"),
     ]:
         assert run(mqar_file, "new", *SHORT, "--init-from", *flags) == 2
         (said,) = capfd.readouterr().err.splitlines()
@@ -172,3 +176,14 @@ def test_places(tmp_path):
     assert CheckpointPlace.parse(f"{tmp_path}/a:7") == (tmp_path / "a:7", None)
     assert CheckpointPlace.parse(f"{tmp_path}/a:8") == (tmp_path / "a", 8)
     assert CheckpointPlace.parse(f"{tmp_path}/a:8x") == (tmp_path / "a:8x", None)
+
+
+def test_a_run_by_another_path(tmp_path):
+    """Kills: a run that is replaced because it was named by a link, or by its file."""
+    run, link = tmp_path / "run", tmp_path / "link"
+    link.symlink_to(tmp_path)
+    for text in (f"{run}", f"{run}:2", f"{link}/run", f"{tmp_path}/other/../run:best", f"{run}/model.safetensors"):
+        assert CheckpointPlace.parse(text).is_of(run), text
+    assert CheckpointPlace.parse(f"{link}/run").is_of(link / "run")
+    assert not CheckpointPlace.parse(f"{run}/checkpoints/2").is_of(run)
+    assert not CheckpointPlace.parse(f"{run}x").is_of(run)
