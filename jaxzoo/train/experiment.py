@@ -96,6 +96,11 @@ def _resumed(session: Session, run: RunDirectory, profile: range | None) -> Star
         if is_leader():
             run.claim()
     checkpoints = Checkpoints(run.checkpoints, record=run.newest_checkpoint)
+    lacks_origin = checkpoints.newest is None and run.origin.exists()
+    refusal = (
+        f"{run.path} was stopped before it had saved the parameters that it begins with, which {run.origin.name} "
+        "names; start it again with --init-from and --overwrite"
+    )
     try:
         start = begin(session, checkpoints)
     except UnusableError as error:
@@ -103,11 +108,10 @@ def _resumed(session: Session, run: RunDirectory, profile: range | None) -> Star
             f"{error}; nothing was changed: put a copy of one back, start again with --overwrite, or choose another "
             "place with --run-dir"
         ) from None
-    if checkpoints.newest is None and run.origin.exists():
-        raise ValueError(
-            f"{run.path} was stopped before it had saved the parameters that it begins with, which {run.origin.name} "
-            "names; start it again with --init-from and --overwrite"
-        )
+    except ValueError as error:  # adapters, which need those parameters
+        raise (ValueError(refusal) if lacks_origin else error) from None
+    if lacks_origin:
+        raise ValueError(refusal)
     check_ahead(profile, start.step)
     if checkpoints.newest is None:
         warn(f"{run.path} has no checkpoint yet; training begins again at step 0")

@@ -13,6 +13,7 @@ import jaxzoo
 from jaxzoo.cli.evaluate import main as evaluate
 from jaxzoo.cli.export import main as export
 from jaxzoo.cli.train import main as train
+from jaxzoo.train.loop import TrainingRun
 from jaxzoo.train.session import Session
 from jaxzoo.train.trained import load_variables, read_run
 from tests.train.conftest import CONFIG
@@ -125,3 +126,19 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
     ):
         assert train(["--config", str(files), "--run-dir", str(tmp_path / "run"), *flags.split()]) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_stopped_before_its_base_was_saved(files, tmp_path, capsys):
+    """Kills: the refusal of random parameters, whose remedy --resume does not allow."""
+    flags = ["--config", str(files), "--run-dir", str(tmp_path / "run"), *LORA.split(), *SHORT.split()]
+
+    def die(self, *_):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainingRun, "begin", die)
+        assert train([*flags, "--init-from", str(tmp_path / "base")]) == 130
+    capsys.readouterr()
+    assert train([*flags, "--resume"]) == 2
+    assert "was stopped before it had saved the parameters that it begins with" in capsys.readouterr().err
