@@ -6,7 +6,8 @@ A token directory holds, for every split and every shard of it, three NumPy file
     tokenizer.json                the tokenizer, its end-of-text in tokenizer_config.json; absent for bytes and bases
     train-00000.tokens.npy        (t,) uint16, or uint32 for more than 65,536 ids: each document, then end-of-text
     train-00000.starts.npy        (n,) int64, rising from 0: where each document begins
-    train-00000.subsets.npy       (n,) uint16: index of each document's subset among the sorted names in the note
+    train-00000.subsets.npy       (n,) uint16, or uint32 for more than 65,536 subsets: index of each document's
+                                  subset among the sorted names in the note
     train-00000.json              the note: counts by subset and digests; its shard is whole where it exists
     manifest.json                 tokenizer, dtype, counts by subset, digests; written last
 
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Int64, UInt, UInt16
+from jaxtyping import Int64, UInt
 
 from jaxzoo.checked import Count, NonNegativeInt, PositiveInt
 from jaxzoo.data.pieces.array_files import ArrayGroup, writing_arrays
@@ -37,8 +38,7 @@ FORMAT = 2
 OTHER_FILES = 512
 """Open files other than arrays: libraries, checkpoints, logs."""
 
-_ARRAYS = {"starts": "int64", "subsets": "uint16"}
-"""Types of the arrays next to the tokens."""
+_ARRAYS = ("tokens", "starts", "subsets")
 _AGAIN = "tokenize again into another directory"
 
 
@@ -122,7 +122,11 @@ class TokenShard:
         self._where, self._vocab_size = f"{directory}: shard {name}", vocab_size
         total = sum(note.subsets.values(), Counts())
         self._length = total.tokens
-        kinds = {"tokens": (dtype, total.tokens), **{key: (kind, total.documents) for key, kind in _ARRAYS.items()}}
+        kinds = {
+            "tokens": (dtype, total.tokens),
+            "starts": ("int64", total.documents),
+            "subsets": (str(token_dtype(len(note.subsets))), total.documents),
+        }
         remedy = f"remove {name}.json and tokenize again"
         self._arrays = ArrayGroup(directory, name, kinds, note.sha256, remedy=remedy)
 
@@ -147,7 +151,7 @@ class TokenShard:
         return self._arrays["starts"]
 
     @property
-    def subset_ids(self) -> UInt16[np.ndarray, "n"]:
+    def subset_ids(self) -> UInt[np.ndarray, "n"]:
         """Index of the subset of each document."""
         return self._arrays["subsets"]
 
@@ -166,7 +170,7 @@ class TokenizedDocument(NamedTuple):
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """Returns the smallest of uint16 and uint32 that holds ids below `vocab_size`."""
+    """Returns the smallest of uint16 and uint32 that holds ids below `vocab_size`, also of subsets."""
     return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
 
 
@@ -187,7 +191,7 @@ def write_shard(
     names: list[str] = []
     counts: dict[str, Counts] = {}
     n_empty = n_repaired = 0
-    with writing_arrays(directory, name, {"tokens": token_dtype(vocab_size), **_ARRAYS}) as arrays:
+    with writing_arrays(directory, name, {"tokens": token_dtype(vocab_size), "starts": "int64"}) as arrays:
         for document in documents:
             arrays["tokens"].append(document.tokens)
             arrays["tokens"].append(end)
@@ -201,7 +205,9 @@ def write_shard(
             raise ValueError(f"{directory}: shard {name} must have at least one document")
         ids = {subset: i for i, subset in enumerate(sorted(counts))}
         arrays["starts"].append(np.cumsum([0, *lengths[:-1]]))
-        arrays["subsets"].append(np.array([ids[subset] for subset in names]))
+    with writing_arrays(directory, name, {"subsets": token_dtype(len(ids))}) as others:
+        others["subsets"].append(np.array([ids[subset] for subset in names]))
+    arrays |= others
     note = ShardNote(counts, {key: writer.digest for key, writer in arrays.items()}, n_empty, n_repaired)
     write_json(directory / f"{name}.json", add_checksum(dataclasses.asdict(note)))
 
@@ -284,7 +290,7 @@ def allow_open_shards(n_shards: int) -> None:
 
     Raises `ValueError` if the limit that the system sets is lower.
     """
-    n_arrays = (1 + len(_ARRAYS)) * n_shards
+    n_arrays = len(_ARRAYS) * n_shards
     needed = n_arrays + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:

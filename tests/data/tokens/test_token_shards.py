@@ -5,7 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from jaxzoo.data.tokens.token_shards import Counts, TokenDirectory
+from jaxzoo.data.tokens.token_shards import (
+    Counts,
+    ShardNote,
+    TokenDirectory,
+    TokenizedDocument,
+    TokenShard,
+    write_shard,
+)
 from jaxzoo.data.tokens.token_windows import Concatenation
 from jaxzoo.json_files import add_checksum
 from tests.data.shards import random_documents, write_tokens
@@ -29,6 +36,17 @@ def test_reads_what_was_written(tmp_path):
             ids = [ids for ids, subset in flat if subset == name]
             n_tokens = sum(map(len, ids))
             assert directory.split("train").subsets[name] == Counts(len(ids), 2 * n_tokens, n_tokens + len(ids))
+
+
+def test_more_subsets_than_16_bits_number(tmp_path):
+    """Kills the subsets of an assembly of 70,000 scaffolds that are cut to 16 bits."""
+    documents = (TokenizedDocument(np.array([1]), 1, f"scaffold-{i:05d}") for i in range(70_000))
+    write_shard(tmp_path, "train-00000", documents, vocab_size=6, end_of_text=5)
+    found = json.loads((tmp_path / "train-00000.json").read_text())
+    subsets = {name: Counts(**counts) for name, counts in found["subsets"].items()}
+    note = ShardNote(subsets, found["sha256"], empty=0, repaired=0)
+    shard = TokenShard(tmp_path, "train-00000", dtype="uint16", vocab_size=6, note=note)
+    np.testing.assert_array_equal(shard.subset_ids, np.arange(70_000))
 
 
 def test_fingerprint_changes_with_one_token(tmp_path):
