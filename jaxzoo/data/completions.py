@@ -83,8 +83,8 @@ class Completions(ExampleData):
         sizes = {"batch_size": batch_size, "valid_batch_size": valid_batch_size}
         super().__init__(config, config.tokenizer(), [train, valid], **sizes)
         self._train, self._scored = self._encode(train), self._encode(valid)
-        n_bytes = sum(self._tokenizer.count_bytes(pair.response) for pair in self._scored)
-        self.bytes_per_token: float | None = n_bytes / sum(len(pair.response) for pair in self._scored)
+        scored = np.concatenate([self._cut(pair).response for pair in self._scored])
+        self.bytes_per_token: float | None = self._tokenizer.count_bytes(scored) / len(scored)
         cut = sum(len(pair.prompt) + len(pair.response) - 1 > config.length for pair in self._train)
         self.summary: str = f"pairs: train {len(train):,}, valid {len(valid):,}; {cut:,} of train are cut"
 
@@ -100,16 +100,20 @@ class Completions(ExampleData):
             for p, r in zip(prompts, responses, strict=True)
         ]
 
+    def _cut(self, pair: Pair) -> Pair:
+        """The tokens of a pair that a row has room for; the last one of the response is a target alone."""
+        length = self.config.length
+        prompt = pair.prompt[-max(1, length + 1 - len(pair.response)) :]
+        return Pair(prompt, pair.response[: length + 1 - len(prompt)])
+
     def batch(self, examples: Sequence[Pair]) -> Batch:
         length = self.config.length
         tokens = np.full((len(examples), length), self._tokenizer.end_of_text, np.int32)
         targets = np.full((len(examples), length), UNLABELLED, np.int32)
-        for row, (prompt, response) in enumerate(examples):
-            kept = prompt[-max(1, length + 1 - len(response)) :]
-            inputs = np.concatenate([kept, response[:-1]])[:length]
+        for row, (prompt, response) in enumerate(map(self._cut, examples)):
+            inputs = np.concatenate([prompt, response[:-1]])
             tokens[row, : len(inputs)] = inputs
-            labelled = response[: length + 1 - len(kept)]
-            targets[row, len(kept) - 1 : len(kept) - 1 + len(labelled)] = labelled
+            targets[row, len(prompt) - 1 : len(inputs)] = response
         return Batch(tokens=jnp.asarray(tokens), targets=jnp.asarray(targets))
 
 
@@ -119,7 +123,8 @@ def read_pairs(path: str, config: CompletionsConfig) -> list[tuple[str, str]]:
     Raises:
       ValueError: no file, or a line that is no object with both fields as strings.
     """
-    files = sorted(glob.glob(str(Path(path).expanduser()), recursive=True))
+    place = Path(path).expanduser()
+    files = [str(place)] if place.is_file() else sorted(glob.glob(str(place), recursive=True))
     if not files:
         raise ValueError(f"CompletionsConfig.path={path!r} must name a JSONL file, or some by a glob; it names none")
     pairs, fields = [], (config.prompt_field, config.response_field)

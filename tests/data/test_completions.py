@@ -18,7 +18,7 @@ def write(path, pairs):
 
 def test_the_mask_by_hand(tmp_path):
     """Kills: a loss on the prompt, on padding, not on the first token of the response or on its end; the wrong end
-    cut."""
+    cut; bytes of what was cut."""
     pairs = [("ab", "cd"), ("", "e"), ("abcdefgh", "ij"), ("ab", "cdefghijk")]
     path = write(tmp_path / "pairs.jsonl", pairs)
     data = CompletionsConfig(path=path, valid_path=path, length=6).build(batch_size=4, valid_batch_size=4)
@@ -29,7 +29,14 @@ def test_the_mask_by_hand(tmp_path):
     np.testing.assert_array_equal(batch.tokens, tokens)
     np.testing.assert_array_equal(batch.targets, targets)
     assert data.summary == "pairs: train 4, valid 4; 2 of train are cut"
-    assert data.bytes_per_token == (2 + 1 + 2 + 9) / (3 + 2 + 3 + 10)
+    assert data.bytes_per_token == (2 + 1 + 2 + 6) / (3 + 2 + 3 + 6)
+
+
+def test_a_file_whose_name_reads_as_a_glob(tmp_path):
+    """Kills a file with brackets in its name that is not found."""
+    path = write(tmp_path / "pairs[1].jsonl", [("a", "b")])
+    data = CompletionsConfig(path=path, valid_path=path, length=6).build(batch_size=1, valid_batch_size=1)
+    assert data.summary == "pairs: train 1, valid 1; 0 of train are cut"
 
 
 def test_batches_are_functions_of_their_number(tmp_path):

@@ -23,8 +23,12 @@ MUTANTS: list[Mutant] = [
     *planted(
         "jaxzoo/data/completions.py",
         "tests/data/test_completions.py",
-        ("the loss misses the first token of a response", "targets[row, len(kept) - 1 :", "targets[row, len(kept) :"),
-        ("the end of a prompt is cut", "prompt[-max(1, length + 1 - len(response)) :]", "prompt[: length]"),
+        (
+            "the loss misses the first token of a response",
+            "targets[row, len(prompt) - 1 :",
+            "targets[row, len(prompt) :",
+        ),
+        ("the end of a prompt is cut", "prompt[-max(1, length + 1 - len(pair.response)) :]", "prompt[: length]"),
         ("validation pairs are trained on", " if not is_held_out(repr(each), VALID_SHARE)]", "]"),
     ),
     *planted(
