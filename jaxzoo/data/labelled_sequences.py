@@ -93,7 +93,7 @@ class LabelledSequences(ExampleData):
                 f"batch_size={batch_size} must be at most the {len(self._train)} sequences of {config.path}"
             )
         counts = ", ".join(f"{split} {len(found):,}" for split, found in self.splits.items())
-        cut = sum(len(each.text) >= config.length for each in self.splits["train"])
+        cut = sum(len(each.text.encode()) >= config.length for each in self.splits["train"])
         self.summary: str = f"classes {', '.join(self.classes)}; sequences: {counts}; {cut:,} of train are cut"
 
     def manifest(self) -> dict[str, Any]:
@@ -120,8 +120,9 @@ class LabelledSequences(ExampleData):
         length, end = self.config.length, self._tokenizer.end_of_text
         rows = []
         for text, label in found:
-            start = max(len(text) - length + 1, 0) // 2
-            ids = self._tokenizer.encode(text[start : start + length - 1])
+            items: Any = text.encode() if self.config.alphabet == "bytes" else text  # one for each token
+            start = max(len(items) - length + 1, 0) // 2
+            ids = self._tokenizer.encode(items[start : start + length - 1])
             rows.append(_Row(np.append(ids, np.full(length - len(ids), end, ids.dtype)), len(ids), label))
         return rows
 
@@ -141,7 +142,7 @@ class _Row(NamedTuple):
 
 def read_splits(path: Path) -> tuple[list[str], dict[str, list[Labelled]]]:
     """Returns names of the classes, and the sequences of train, valid and test; raises as `LabelledSequences`."""
-    if any(path.glob("dataset_info.json")) or any(path.glob("*/*/dataset_info.json")):
+    if any(any(path.glob(f"{above}dataset_info.json")) for above in ("", "*/", "*/*/")):
         data = BuiltData(path)
         found = {split: list(data.read(split, range(sum(lengths)))) for split, lengths in data.splits.items()}
         check_splits(path, found)

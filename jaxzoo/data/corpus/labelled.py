@@ -10,7 +10,7 @@ import csv
 from pathlib import Path
 
 from jaxzoo.checked import shorten
-from jaxzoo.data.corpus.lines import TextDocument
+from jaxzoo.data.corpus.lines import MOST_LINE_BYTES, TextDocument
 
 SPLITS = ("train", "valid", "test")
 
@@ -59,6 +59,7 @@ def read_labelled(file: Path) -> list[TextDocument]:
         return [TextDocument(text, file.parent.name, file.parent.parent.name)]
     with file.open(newline="", encoding="utf-8") as stream:
         rows = csv.DictReader(stream)
+        usual = csv.field_size_limit(MOST_LINE_BYTES)  # 131,072 characters, fewer than some sequences have
         try:
             if not {"sequence", "label"} <= set(rows.fieldnames or ()):
                 rule = "the header must have the columns sequence and label"
@@ -69,6 +70,8 @@ def read_labelled(file: Path) -> list[TextDocument]:
             ]
         except (csv.Error, UnicodeDecodeError) as error:
             raise ValueError(f"{file}:{rows.line_num + 1}: no table in UTF-8: {error}") from None
+        finally:
+            csv.field_size_limit(usual)
 
 
 def _checked(text: str, where: str) -> str:
