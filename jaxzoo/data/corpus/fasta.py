@@ -33,7 +33,7 @@ SPLITS = ("train", "valid", "test")
 _TO_BASE = bytes.maketrans(b"acgtnRYSWKMBDHVryswkmbdhv", b"ACGTN" + b"N" * 20)
 _NO_BASE = re.compile(rb"[^ACGTN]")
 _GAP = re.compile(rb"N{%d,}" % GAP_BASES)
-_REGION = re.compile(r"(?P<name>[^:]+)(?::(?P<first>[\d,]+)-(?P<last>[\d,]+))?")
+_REGION = re.compile(r"(?P<name>[^:]+)(?::(?P<first>\d+)-(?P<last>\d+))?")
 
 
 class Interval(NamedTuple):
@@ -75,6 +75,9 @@ def read_layout(*, valid_regions: str = "", test_regions: str = "", intervals: P
         return FastaLayout(_without_overlaps(_bed_lines(intervals), f"--intervals {intervals}"), None)
     regions = []
     for option, text, split in (("--valid-regions", valid_regions, "valid"), ("--test-regions", test_regions, "test")):
+        if wrong := re.search(r"[^,]+:\d+-\d+,\d{3}(?=,|$)", text):  # 5,000 would be base 5 and a sequence 000
+            rule = "must have no commas in numbers, which part regions; a sequence of three digits comes before it"
+            raise ValueError(f"{option}: {wrong[0]!r} {rule}")
         for part in filter(None, text.split(",")):
             found = _REGION.fullmatch(part.strip())
             if found is None:

@@ -117,6 +117,10 @@ def test_layouts(tmp_path):
     for region in ("chr1:9-3", "chr1:0-3"):
         with pytest.raises(ValueError, match="must have 1 <= FIRST <= LAST"):
             read_layout(valid_regions=region)
+    for region in ("chr9:1-5,000,000", "chr8,chr9:1-5,000"):
+        with pytest.raises(ValueError, match="'chr9:1-5,000' must have no commas in numbers"):
+            read_layout(valid_regions=region)
+    assert set(read_layout(valid_regions="100,chr9:1-5000,10,1000").intervals) == {"100", "chr9", "10", "1000"}
 
 
 def test_names(tmp_path):
