@@ -66,6 +66,8 @@ class CompositionalMQARConfig(SlottedRecallConfig):
         self.require("length", self.length >= 6 * self.n_pairs, rule, "raise length or lower n_pairs")
         rule = f"must have {self.n_pairs} values in its last third, has {self.n_values}"
         self.require("vocab_size", self.n_values >= self.n_pairs, rule, f"take {3 * self.n_pairs} or more")
+        rule = f"must have {self.grid_size} first keys, has {self.first_second_key - 1}"
+        self.require("vocab_size", self.first_second_key > self.grid_size, rule, f"take {3 * self.n_pairs} or more")
         self.require_power("the release: 0.01")
 
     @property

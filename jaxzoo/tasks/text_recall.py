@@ -25,6 +25,7 @@ import abc
 import dataclasses
 import functools
 import itertools
+import math
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -115,7 +116,9 @@ class TextTask(HostTask, abc.ABC):
                 break
         n_noise, step = 0, self.noise_at_once
         while step:
-            if len(joined(n_noise + step)[0]) <= self.length + 1:
+            if n_noise + step > max(self.most_noise, n_noise + 1):
+                step //= 2
+            elif len(joined(n_noise + step)[0]) <= self.length + 1:
                 n_noise += step
             else:
                 step //= 2
@@ -127,6 +130,11 @@ class TextTask(HostTask, abc.ABC):
     def noise_at_once(self) -> int:
         """First guess of the pieces of noise that fit."""
         return max(1, self.length // 64)
+
+    @property
+    def most_noise(self) -> float:
+        """Most pieces of noise that there are; `text` refuses more."""
+        return math.inf
 
     def _joined(self, text: Text) -> tuple[list[int], int]:
         prompt, answer = (self.tokenizer.encode(part).tolist() for part in text)
@@ -140,6 +148,11 @@ class PhoneBookConfig(TextTask):
     @property
     def slices(self) -> Mapping[str, int]:
         return {"length": self.length}
+
+    @property
+    def most_noise(self) -> float:
+        """Names but the one that is asked for."""
+        return len(FIRST.split()) * len(LAST.split()) - 1
 
     def text(self, rng: np.random.Generator, n_noise: int) -> Text:
         """A book of `n_noise` entries more than the one that is asked for."""

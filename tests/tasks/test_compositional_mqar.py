@@ -145,6 +145,7 @@ def test_config_errors():
         ({"n_pairs": 10}, "n_pairs=10 must be a square .*; take 9"),
         ({"n_pairs": 16}, "length=64 must be at least 6 n_pairs=96; raise length or lower n_pairs"),
         ({"vocab_size": 9}, "vocab_size=9 must have 4 values in its last third, has 3; take 12 or more"),
+        ({"vocab_size": 8, "length": 24}, "vocab_size=8 must have 2 first keys, has 1; take 12 or more"),
         ({"power": 0.0}, "power=0.0 must be positive"),
         ({"power": 23.0}, "power=23.0 must be smaller: in float32 it gives some slots no chance"),
         ({"fillers": "random"}, "fillers='random' must be one of 'zero', 'any'"),

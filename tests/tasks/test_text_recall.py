@@ -76,6 +76,15 @@ def test_forms_of_needle_in_a_haystack(tmp_path):
     assert {key.index(one) for key, one in zip(keys, asked, strict=True)} == {0, 1, 2}
 
 
+def test_a_phone_book_of_almost_all_names():
+    """Kills: a length refused where a guess of what fits, and not the book itself, has too many names."""
+    tokens = np.asarray(PhoneBookConfig(length=11_400).labelled(0, np.arange(1)).tokens)[0]
+    lines = bytes(tokens[tokens < 256].tolist()).decode().split("\n")
+    assert 460 < len(lines) < 500
+    with pytest.raises(ValueError, match=r"^PhoneBookConfig\.length=13000 must be shorter: there are 500 names"):
+        PhoneBookConfig(length=13_000).labelled(0, np.arange(1))
+
+
 def test_refuses_in_one_line():
     """Kills: more questions than needles, a text that cannot fit, a vocabulary without the tokenizer's ids."""
     cases: tuple[tuple[dict[str, Any], str], ...] = (
