@@ -2,15 +2,29 @@
 
 import json
 import tracemalloc
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxzoo.interop import load, save
 from jaxzoo.interop.loading import open_folder, read_tensors, read_variables
-from jaxzoo.mixers import AttentionConfig, HyenaConfig, Mamba2Config
-from jaxzoo.models import LanguageModelConfig
+from jaxzoo.layers.rotary_scaling import RotaryScaling
+from jaxzoo.mixers import (
+    AttentionConfig,
+    GatedDeltaNetConfig,
+    GatedShortConvConfig,
+    HyenaConfig,
+    Mamba2Config,
+    RGLRUConfig,
+    RWKV4ChannelMixConfig,
+    RWKV4TimeMixConfig,
+    SlidingWindowAttentionConfig,
+    TaylorLinearAttentionConfig,
+)
+from jaxzoo.models import LanguageModel, LanguageModelConfig
 from jaxzoo.models.blueprint import Variables
 from jaxzoo.sharding import MeshConfig, make_mesh
 from tests.interop import published, torch_files
@@ -209,3 +223,111 @@ def test_refused_to_write(tmp_path):
     (tmp_path / "y").write_text("mine")
     with pytest.raises(ValueError, match="holds files"):
         save((config, None), tmp_path)
+
+
+ROTARY: dict[str, Any] = {"n_heads": 2, "positions": "rotary"}
+WINDOW: dict[str, Any] = {"n_heads": 2, "window": 4}
+SLOWER = RotaryScaling(kind="linear", factor=4.0)
+BIASED: dict[str, Any] = {"qkv_bias": True, "out_bias": True}
+NORMED: dict[str, Any] = {**ROTARY, "qk_norm": "rms", "qk_norm_eps": 1e-5}
+GATED: dict[str, Any] = {"norm": "rms", "mlp": "swiglu"}
+PLAIN: dict[str, Any] = {"norm": "layer", "mlp": "gelu", "mlp_bias": True}
+RWKV4: dict[str, Any] = {"norm": "layer", "mlp": "none", "embed_norm": True}
+GRIFFIN: dict[str, Any] = {
+    "norm": "rms",
+    "mlp": "geglu_tanh",
+    "mlp_bias": True,
+    "embed_scale": 4.0,
+    "logit_soft_cap": 30.0,
+}
+UNLIKE = [
+    (
+        "llama",
+        GATED,
+        [AttentionConfig(**ROTARY), AttentionConfig(**ROTARY, rotary_fraction=0.5)],
+        "rotary_fraction=0.5",
+    ),
+    ("llama", GATED, [AttentionConfig(**ROTARY), AttentionConfig(**ROTARY, rotary_scaling=SLOWER)], "rotary_scaling="),
+    (
+        "llama",
+        GATED,
+        [AttentionConfig(**ROTARY), AttentionConfig(**ROTARY, rotary_interleaved=True)],
+        "layer 1: rotary_interleaved=True must be that of layer 0 in llama, False",
+    ),
+    ("qwen3", GATED, [AttentionConfig(**NORMED), AttentionConfig(**{**NORMED, "qk_norm_eps": 1.0})], "qk_norm_eps=1.0"),
+    (
+        "gpt_neox",
+        PLAIN,
+        [AttentionConfig(**ROTARY, **BIASED), SlidingWindowAttentionConfig(**WINDOW, **BIASED)],
+        "no window",
+    ),
+    (
+        "based",
+        GATED,
+        [AttentionConfig(n_heads=2), SlidingWindowAttentionConfig(**WINDOW)],
+        "layer 1: positions='rotary' must be that of layer 0 in based, 'none'",
+    ),
+    (
+        "based",
+        GATED,
+        [SlidingWindowAttentionConfig(**WINDOW), AttentionConfig(**{**ROTARY, "n_heads": 4})],
+        "n_heads=4",
+    ),
+    ("based", GATED, [AttentionConfig(n_heads=2, positions="alibi")], "positions='alibi'"),
+    ("based", GATED, [AttentionConfig(n_heads=2, positions="xpos")], "positions='xpos'"),
+    ("based", GATED, [AttentionConfig(**ROTARY, rotary_interleaved=True)], "rotary_interleaved=True"),
+    ("based", GATED, [SlidingWindowAttentionConfig(**WINDOW, rotary_scaling=SLOWER)], "rotary_scaling.kind='linear'"),
+    ("based", GATED, [TaylorLinearAttentionConfig(n_heads=2, eps=1.0)], "TaylorLinearAttention"),
+    ("based", GATED, [GatedShortConvConfig(), GatedShortConvConfig(conv_bias=True)], "all convolutions"),
+    (
+        "recurrent_gemma",
+        GRIFFIN,
+        [
+            RGLRUConfig(n_heads=2, form="release", decay_constant=2.0),
+            SlidingWindowAttentionConfig(**WINDOW, out_bias=True),
+        ],
+        "decay_constant 8",
+    ),
+    (
+        "recurrent_gemma",
+        GRIFFIN,
+        [RGLRUConfig(n_heads=2, form="release"), SlidingWindowAttentionConfig(**WINDOW, out_bias=True, head_dim=4)],
+        "whose width is d_model",
+    ),
+    (
+        "qwen3_next",
+        GATED,
+        [GatedDeltaNetConfig(n_heads=2, gate=False), AttentionConfig(**NORMED, output_gate=True)],
+        "Gated DeltaNet with a gate",
+    ),
+    (
+        "rwkv4",
+        RWKV4,
+        [
+            RWKV4TimeMixConfig(),
+            RWKV4ChannelMixConfig(),
+            RWKV4TimeMixConfig(value_width=32),
+            RWKV4ChannelMixConfig(),
+        ],
+        "the same widths",
+    ),
+]
+
+
+@pytest.mark.parametrize(("family", "fields", "pattern", "message"), UNLIKE)
+def test_options_without_a_place_in_a_folder(family, fields, pattern, message, tmp_path):
+    """Kills: an option of a later layer, or one without a variable, that the written model does not have."""
+    config = LanguageModelConfig(pattern=tuple(pattern), d_model=16, n_layers=len(pattern), vocab_size=8, **fields)
+    with pytest.raises(ValueError, match=message):
+        save((config, Variables({}, {})), tmp_path / "x", family=family)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_window_of_one_token(tmp_path):
+    """Kills: a folder of Based that the reader refuses."""
+    mixer = SlidingWindowAttentionConfig(n_heads=2, window=1)
+    config = LanguageModelConfig(pattern=(mixer,), d_model=8, n_layers=1, vocab_size=8, **GATED)
+    save(LanguageModel(config, rngs=nnx.Rngs(0)), tmp_path / "x", family="based")
+    (layer,) = open_folder(tmp_path / "x").config.layers
+    assert isinstance(layer, SlidingWindowAttentionConfig)
+    assert layer.window == 1

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from jaxzoo.interop.families.common import QKV, matrix_shape, only
+from jaxzoo.interop.families.common import QKV, alike, matrix_shape, only
 from jaxzoo.interop.families.gpt_neox import ACTIVATIONS
 from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.mapping import Family, Row, linears, norm, packed
@@ -23,11 +23,14 @@ from jaxzoo.mixers import (
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
 )
+from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
 from jaxzoo.models.config import LanguageModelConfig
 
 LAYER, OURS, MLP = "transformer.layers.{i}", "layers.{i}", "transformer.layers.0.mlp"
 MIXER = f"{OURS}.mixer"
 GATES: Mapping[str, MLPKind] = {"swiglu": "swiglu", "geglu": "geglu", "glu": "glu"}
+PLAIN_TAYLOR = ("decay", "output_scaling", "normalize", "eps")
+"""Fields of Taylor linear attention that stay at their defaults."""
 PLAIN: Mapping[str, MLPKind] = {**ACTIVATIONS, "gelu_approx": "gelu_tanh"}
 WITHOUT_EFFECT = (
     "_target_", "decay_const", "decay_denom", "expand_proj", "ff_mult", "fixed_decay", "max_position_embeddings",
@@ -190,7 +193,9 @@ def _write(config: LanguageModelConfig) -> dict[str, Any]:
     free = {"max_positions": config.max_positions, "mlp_bias": (False, True), "norm": ("rms", "layer")}
     only(config, "based", mlp=kinds, **free)
     found = list(dict.fromkeys(config.layers))
-    attention = next((x for x in found if isinstance(x, AttentionConfig | SlidingWindowAttentionConfig)), None)
+    attention = next(iter(alike(config, "based")), None)
+    if len({layer.conv_bias for layer in found if isinstance(layer, GatedShortConvConfig)}) > 1:
+        raise ValueError("conv_bias: all convolutions of a model of family based have a bias, or none")
     sections = [_section(config, layer) for layer in found]
     if len(found) > 3 or sections.count(None) > 1:
         raise ValueError(f"{len(found)} kinds of layers: a model of family based has three at most")
@@ -233,18 +238,32 @@ def _section(config: LanguageModelConfig, layer: MixerConfig) -> dict[str, Any] 
         conv = {"expand_proj": layer.expansion, "kernel_size": layer.n_taps}
         flags = {"use_bias": True, "use_cuda": layer.conv_bias}
         return {"_target_": f"{where}.convolution.BaseConv", "l_max": config.max_length, **conv, **flags}
-    if isinstance(layer, TaylorLinearAttentionConfig) and not (layer.decay or layer.output_scaling) and layer.normalize:
+    if isinstance(layer, TaylorLinearAttentionConfig) and all(
+        getattr(layer, name) == getattr(TaylorLinearAttentionConfig, name) for name in PLAIN_TAYLOR
+    ):
         map_ = {"_target_": f"{where}.linear_attention.TaylorExp", "input_dim": layer.feature_dim}
         sizes = {"num_heads": layer.n_heads, "feature_dim": layer.feature_dim, "head_dim": layer.value_width}
         if layer.kv_heads == layer.n_heads:
             target = f"{where}.linear_attention.LinearAttention"
             return {"_target_": target, "l_max": config.max_length, "feature_map": map_, **sizes}
+    if isinstance(layer, AttentionConfig | SlidingWindowAttentionConfig):
+        _check_positions(layer)
     if isinstance(layer, SlidingWindowAttentionConfig):
-        window = {"window_size": 2 * (layer.window - 1), "num_heads": layer.n_heads, "causal": True}
+        window = {"window_size": max(2 * (layer.window - 1), 1), "num_heads": layer.n_heads, "causal": True}
         return {"_target_": f"{where}.slide_attention.SlidingAttention", **window}
     if isinstance(layer, AttentionConfig) and layer.qk_norm == "none" and not layer.output_gate:
         return None
     raise ValueError(f"{type(layer).__name__}, with its options, has no place in a model of family based")
+
+
+def _check_positions(layer: MultiHeadConfig) -> None:
+    plain = not layer.rotary_interleaved and layer.rotary_scaling.kind == "none"
+    if layer.positions != "none" and not (layer.positions == "rotary" and plain):
+        raise ValueError(
+            f"positions={layer.positions!r}, rotary_interleaved={layer.rotary_interleaved}, rotary_scaling.kind="
+            f"{layer.rotary_scaling.kind!r}: a model of family based has no positions, or rotary ones of channels half "
+            "a head apart, not scaled"
+        )
 
 
 BASED = Family(

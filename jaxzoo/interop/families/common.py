@@ -18,7 +18,10 @@ MLP = ("gate_proj", "up_proj", "down_proj")
 QKV = ("q_proj", "k_proj", "v_proj")
 """Linear layers in front of attention."""
 
-ALIKE = ("n_heads", "kv_heads", "head_width", "qkv_bias", "out_bias", "qk_norm", "rotary_base", "positions")
+ALIKE = (
+    "n_heads", "kv_heads", "head_width", "qkv_bias", "out_bias", "qk_norm", "qk_norm_eps", "positions", "rotary_base",
+    "rotary_fraction", "rotary_scaling", "rotary_interleaved",
+)  # fmt: skip
 """Fields that all attention layers of a model share."""
 
 
@@ -83,9 +86,22 @@ def attention_layers(config: LanguageModelConfig, family: str, **expected: Any) 
       ValueError: the model differs from the family's, or a layer has other heads than the first.
     """
     only(config, family, AttentionConfig | SlidingWindowAttentionConfig, **expected)
-    found: list[Any] = list(config.layers)
-    for index, layer in enumerate(found):
+    return alike(config, family)
+
+
+def alike(config: LanguageModelConfig, family: str) -> list[MultiHeadConfig]:
+    """The attention layers of a model, alike but for windows.
+
+    Raises:
+      ValueError: one has other heads, or other positions, than the first.
+    """
+    found = {i: layer for i, layer in enumerate(config.layers) if isinstance(layer, MultiHeadConfig)}
+    first = min(found, default=0)
+    for index, layer in found.items():
         for name in ALIKE:
-            if getattr(layer, name) != getattr(found[0], name):
-                raise ValueError(f"layer {index}: {name}={getattr(layer, name)!r} must be that of layer 0 in {family}")
-    return found
+            value, wanted = getattr(layer, name), getattr(found[first], name)
+            if value != wanted:
+                raise ValueError(
+                    f"layer {index}: {name}={value!r} must be that of layer {first} in {family}, {wanted!r}"
+                )
+    return list(found.values())

@@ -58,9 +58,10 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
 
 def _write(config: LanguageModelConfig) -> dict[str, Any]:
     of: dict[str, Any] = {"norm": "layer", "mlp": ("gelu", "gelu_tanh"), "mlp_bias": True}
-    attention = attention_layers(config, "gpt_neox", parallel_residual=(False, True), **of)[0]
+    layers = attention_layers(config, "gpt_neox", parallel_residual=(False, True), **of)
+    attention = layers[0]
     plain = attention.kv_heads == attention.n_heads and attention.head_width * attention.n_heads == config.d_model
-    plain = plain and attention.qk_norm == "none" and not hasattr(attention, "window")
+    plain = plain and attention.qk_norm == "none" and not any(hasattr(x, "window") for x in layers)
     if not plain or attention.qkv_bias != attention.out_bias:
         raise ValueError("attention of family gpt_neox has heads of d_model / n_heads, all biases or none, no window")
     own = {

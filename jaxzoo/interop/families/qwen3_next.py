@@ -109,10 +109,11 @@ def _write(config: LanguageModelConfig) -> dict[str, Any]:
     if len(deltas) != 1 or len(attentions) != 1:
         raise ValueError("layers of family qwen3_next are Gated DeltaNet of one config and attention of one")
     delta, attention = deltas.pop(), attentions.pop()
-    ours = (delta.negative, delta.norm_eps, attention.qk_norm, attention.qk_norm_eps, attention.output_gate)
-    if ours != (False, config.norm_eps, "rms", config.norm_eps, True) or attention.qkv_bias or attention.out_bias:
+    ours = (delta.gate, delta.negative, delta.norm_eps, attention.qk_norm, attention.qk_norm_eps, attention.output_gate)
+    if ours != (True, False, config.norm_eps, "rms", config.norm_eps, True) or attention.qkv_bias or attention.out_bias:
         raise ValueError(
-            "family qwen3_next has gated attention with a norm of queries and keys, no biases, one norm_eps"
+            "family qwen3_next has Gated DeltaNet with a gate and without negative eigenvalues, and gated attention "
+            "with a norm of queries and keys, no biases, one norm_eps"
         )
     types = ["linear_attention" if isinstance(x, GatedDeltaNetConfig) else "full_attention" for x in config.layers]
     own = {

@@ -98,10 +98,12 @@ def _write(config: LanguageModelConfig) -> dict[str, Any]:
             "layers of family recurrent_gemma are RG-LRU of one config and sliding window attention of one"
         )
     lru, window = recurrent.pop(), attention.pop()
-    if lru.form != "release" or lru.n_heads != window.n_heads or not window.out_bias or not config.logit_soft_cap:
+    plain = (lru.form, lru.decay_constant, lru.n_heads) == ("release", RGLRUConfig.decay_constant, window.n_heads)
+    plain = plain and window.out_bias and window.head_width * window.n_heads == d
+    if not plain or not config.logit_soft_cap:
         raise ValueError(
-            "family recurrent_gemma has RG-LRU of form 'release' with as many heads as attention, which has "
-            "an output bias, and bounded logits"
+            f"family recurrent_gemma has RG-LRU of form 'release' and decay_constant {RGLRUConfig.decay_constant:g}, "
+            "as many heads as attention, whose width is d_model and which has an output bias, and bounded logits"
         )
     own = {
         "intermediate_size": 2 * config.hidden_width,

@@ -61,6 +61,8 @@ def _write(config: LanguageModelConfig) -> dict[str, Any]:
     only(config, "rwkv4", RWKV4TimeMixConfig, RWKV4ChannelMixConfig, norm="layer", mlp="none", embed_norm=True)
     layers: Any = config.layers
     time, channel = layers[:2]
+    if any(x.values != time.values for x in layers[::2]) or any(x.hidden != channel.hidden for x in layers[1::2]):
+        raise ValueError("layers of family rwkv4 have the same widths")
     own = {
         "num_hidden_layers": config.n_layers // 2,
         "attention_hidden_size": time.values,
