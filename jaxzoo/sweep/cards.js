@@ -46,7 +46,7 @@ function cardOf(node, note, isPinned) {
     "aside",
     { class: isPinned ? "card pinned" : "card", "aria-label": `Learning curves of ${item.title}` },
     make("h4", {}, item.title || "all runs"),
-    make("div", {}, span("value", item.values[0]), span("soft", ` ${item.metric}`)),
+    make("div", {}, span("value", item.value), span("soft", ` ${item.metric}`)),
     make("div", { class: "soft" }, runs[0].facts.map((fact) => fact.replaceAll(" ", "\u00a0")).join(" · ")),
     chartsOf(runs),
     ...(item.runs.length > 1 || item.names[0] ? [runList(item)] : []),

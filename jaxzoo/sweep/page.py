@@ -15,7 +15,7 @@ from markupsafe import Markup
 from jaxzoo.sweep.experiment import Point, coordinates
 from jaxzoo.sweep.figure import Mark
 from jaxzoo.sweep.outcome import Best, Outcome, failed, metric, number
-from jaxzoo.sweep.results import OVER, Row, thinned
+from jaxzoo.sweep.results import OVER, Missing, Results, Row, thinned
 from jaxzoo.sweep.table import SYMBOLS, cells, headings
 
 TRAIN_POINTS, VALID_POINTS = 18, 12
@@ -98,9 +98,19 @@ class PageData:
             "runs": [self._numbers[row["id"]] for row in rows],
             "names": [coordinates({axis: point[axis] for axis in point if axis not in where}) for point in points],
             "values": values,
+            "value": _score(rows, name) or values[0],
         }
         self.items.append(item)
-        return Label(len(self.items) - 1, f"{item['title']}: {item['metric']} {values[0]}")
+        return Label(len(self.items) - 1, f"{item['title']}: {item['metric']} {item['value']}")
+
+
+def _score(rows: Sequence[Row], name: str) -> str | None:
+    """The score of the runs of a mark or line, its height in a figure; None: no run has the metric."""
+    try:
+        score = Results(rows).seeds(name)
+    except Missing:
+        return None
+    return metric(name, score.mean) + (f", mean of {len(score.rows)} seeds" if len(score.rows) > 1 else "")
 
 
 def _run(row: Row) -> dict[str, Any]:

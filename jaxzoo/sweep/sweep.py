@@ -9,7 +9,7 @@ from jaxzoo.config import ExperimentConfig
 from jaxzoo.json_files import read_json_lines
 from jaxzoo.sweep.directory import About, SweepDirectory, checked_result
 from jaxzoo.sweep.experiment import Experiment, Point, Scale, coordinates
-from jaxzoo.sweep.results import OVER, RATE, SCORE, SEED, Row
+from jaxzoo.sweep.results import BITS, OVER, RATE, SCORE, SEED, Row
 from jaxzoo.sweep.task import Task
 from jaxzoo.whole_files import write_rows
 
@@ -92,9 +92,11 @@ class Sweep:
         return list(found.values())
 
     def _score(self, task: Task) -> float:
+        """The metric that chooses the best run of a report too, so that more is better."""
         if not self.directory.has_result(task.id):
             return -math.inf
-        return self.directory.result(task.id)["metrics"].get(SCORE, -math.inf)
+        metrics = self.directory.result(task.id)["metrics"]
+        return -metrics[BITS] if BITS in metrics else metrics.get(SCORE, -math.inf)
 
     def rows(self) -> list[Row]:
         """The results by point. Raises `ValueError` where `results.jsonl` of a reported sweep is damaged."""

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from jaxzoo.sweep import grid
 from jaxzoo.sweep.directory import About
 from jaxzoo.sweep.page import TRAIN_POINTS, short_curve
 from jaxzoo.sweep.report import write_page
@@ -59,6 +60,19 @@ def written(tmp_path, *outcomes):
     return Page(tmp_path / "report.html")
 
 
+def test_a_card_has_the_score_of_its_mark(tmp_path):
+    """Kills: the best seed at the head of a card, where figure, table and claims have the mean of the seeds."""
+    about = ABOUT._replace(axes=(*ABOUT.axes, "seed"))
+    points = grid(model=("attention",), d_model=(16,), learning_rate=(0.01,), seed=(0, 1, 2))
+    made = [row(point, accuracy) for point, accuracy in zip(points, (0.5, 0.9, 0.1), strict=True)]
+    found = written(tmp_path, outcome(about=about, rows=made))
+    mark, line = found.data["small"]["items"]
+    assert mark["value"] == line["value"] == "0.500, mean of 3 seeds"
+    assert mark["values"] == line["values"] == ["0.900", "0.500", "0.100"]
+    label = "model attention, d_model 16: accuracy 0.500, mean of 3 seeds"
+    assert found.all("g", **{"aria-label": label})
+
+
 def test_marks_and_lines_lead_to_their_runs(tmp_path):
     """Kills: curves of another run, a mark or line without data, a value that is not the best one's."""
     found = written(tmp_path, outcome())
@@ -73,6 +87,7 @@ def test_marks_and_lines_lead_to_their_runs(tmp_path):
         ("model hyena, d_model 16", ["0.125", "diverged"], ["learning_rate 0.001", "learning_rate 0.01"]),
         ("model hyena, d_model 32", ["0.375", "0.250"], ["learning_rate 0.01", "learning_rate 0.001"]),
     ]
+    assert [mark["value"] for mark in marks] == ["0.900", "1.000", "0.125", "0.375"]
     best = data["runs"][marks[0]["runs"][0]]
     assert best["valid"] == [[50, 0.0], [100, 0.9]]
     assert best["metrics"] == [["accuracy", "0.900"], ["loss", "0.1"]]
