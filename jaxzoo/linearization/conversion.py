@@ -132,7 +132,7 @@ def _counterpart(
     if mixer == "gated-delta-net":
         missing += [name for name in ("qkv_bias", "out_bias") if getattr(old, name)]
         missing += ["qk_norm"] if old.qk_norm != "none" else []
-    elif old.positions == "alibi":
+    elif old.positions in ("alibi", "xpos"):
         missing += ["positions"]
     if missing:
         value = getattr(old, missing[0])

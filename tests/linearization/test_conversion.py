@@ -114,6 +114,7 @@ def test_refusals():
         attention_layers(dataclasses.replace(config, pattern=(HGRN2Config(n_heads=2),)))
     refused: list[tuple[dict[str, Any], str, str]] = [
         ({"positions": "alibi"}, "based", "positions='alibi', which based cannot take over"),
+        ({"positions": "xpos"}, "based", "positions='xpos', which based cannot take over"),
         ({"output_gate": True}, "hedgehog", "output_gate=True"),
         ({"qk_norm": "rms"}, "gated-delta-net", "qk_norm='rms'"),
         ({"qkv_bias": True}, "gated-delta-net", "qkv_bias=True"),

@@ -79,9 +79,11 @@ def _product(feature_map: str, mapped: list[np.ndarray], i: int, j: int) -> floa
 
 
 def test_refusals():
-    """Kills: a mixer that sees nothing, a map that is wider than a head."""
+    """Kills: a mixer that sees nothing, a map that is wider than a head, one of vectors whose channels xPos has made up
+    to 2^116 times longer than each other: with W off the identity by 0.001 they alone decided the output."""
     cases = [
         ({"window": 0, "feature_map": "none"}, "window=0 must be positive"),
         ({"d_model": 8, "n_heads": 2, "feature_dim": 5}, "feature_dim=5 must be at most the 4 channels"),
+        ({"positions": "xpos"}, "positions='xpos' must be 'none' or 'rotary' with feature_map='taylor'"),
     ]
     assert_refused(WindowedLinearAttentionConfig, cases)

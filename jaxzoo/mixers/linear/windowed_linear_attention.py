@@ -53,7 +53,7 @@ class WindowedLinearAttentionConfig(MultiHeadConfig):
     promises = Capabilities(segments=True)
 
     positions: Literal["none", "rotary", "xpos"] = "rotary"
-    """How scores learn of positions."""
+    """How scores learn of positions; xpos in a window alone: its factors of up to 2^58 cancel in q . k, not in phi."""
     window: NonNegativeInt = 64
     """Keys that a token sees by softmax, itself included."""
     feature_map: Literal["taylor", "hedgehog", "none"] = "taylor"
@@ -66,6 +66,8 @@ class WindowedLinearAttentionConfig(MultiHeadConfig):
         self.require("window", self.window > 0 or self.has_features, "must be positive with feature_map='none'")
         fits = not self.head_width or self.map_width <= self.head_width
         self.require("feature_dim", fits, f"must be at most the {self.head_width} channels of a head", "or be None")
+        rule = f"must be 'none' or 'rotary' with feature_map={self.feature_map!r}: W would mix channels of all lengths"
+        self.require("positions", self.positions != "xpos" or not self.has_features, rule)
 
     @property
     def has_features(self) -> bool:
