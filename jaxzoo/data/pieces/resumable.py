@@ -37,6 +37,10 @@ class ResumableDirectory:
     """Files and directories that are removed once the results exist."""
 
     def __post_init__(self) -> None:
+        self._check()
+
+    def _check(self) -> None:
+        """Raises `ValueError` as the class does; again before the work, as another command may have begun since."""
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"--out {self.path} must be a directory")
         in_result = self.is_finished and self.plan_file in self.temporary
@@ -87,6 +91,7 @@ class ResumableDirectory:
         Returns:
             False if the results existed already.
         """
+        self._check()
         claims = self.path / self.parts / ".claims"
         if is_new := not self.is_finished:
             notes = {self.note(name): given for name, given in arguments.items()}
@@ -117,6 +122,7 @@ class ResumableDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         if not (self.path / self.plan_file).exists():
             write_json(self.path / self.plan_file, add_checksum(self.plan))
+        self._check()
         (self.path / self.parts).mkdir(parents=True, exist_ok=True)
         try:
             yield

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from jaxzoo.data.pieces.resumable import ResumableDirectory
 from jaxzoo.data.pieces.share_out import is_shared, share_out
+from jaxzoo.whole_files import write_json
 
 
 def note(folder: Path, *seconds_and_file: Any) -> None:
@@ -183,3 +185,12 @@ def test_a_command_in_another_container_is_not_taken_for_dead(folder):
     out, err = elsewhere.communicate(timeout=60)
     assert (elsewhere.returncode, out, err) == (0, "begun\n", "")
     assert made(folder) == ["p0"]
+
+
+def test_plans_of_two_commands_that_begin_together(tmp_path):
+    """Kills: a command that takes the results of another plan for its own, as there were none when it looked."""
+    first, second = (ResumableDirectory(tmp_path / "out", {"length": length}) for length in (64, 128))
+    parts = {"part-00000": ()}
+    assert first.make(lambda note: write_json(note, {}), parts, lambda: first.write_manifest({}))
+    with pytest.raises(ValueError, match="holds other results: length is 64 there and 128 here"):
+        second.make(lambda note: write_json(note, {}), parts, lambda: second.write_manifest({}))
