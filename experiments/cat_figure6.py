@@ -2,7 +2,8 @@
 
 `python -m jaxzoo.sweep --experiment experiments/cat_figure6.py --scale laptop --out sweeps/cat_figure6`
 
-The best learning rate is that of the trained length, whatever comes out at the others. YaRN is no training of its own:
+The best learning rate is that of the trained length, whatever comes out at the others; of its seeds a curve shows the
+run that is best there, where the table has their mean. YaRN is no training of its own:
 it is the model with rotary positions, asked at each longer length with frequencies that are slower by as much. The text
 of the paper names Mamba, Based, attention and linear attention, and YaRN and no positions beside them; which of them
 are curves here, and which positions attention has, it does not say.

@@ -131,7 +131,7 @@ class SweepDirectory:
         return self.has_result(task) or (self._failures / f"{task}.json").exists()
 
     def running(self, task: str, kind: str) -> Path:
-        """The `lock` or the progress report (`json`) of a run; see `queue.py`."""
+        """The `lock` or the progress report (`json`) of a run, see `queue.py`; or its `cost` so far."""
         return self._running / f"{task}.{kind}"
 
     def reported(self) -> set[str]:
@@ -152,10 +152,23 @@ class SweepDirectory:
         """Keeps the result of a run."""
         as_read = json.loads(json.dumps(result))  # its keys are strings then, in whose order the checksum is
         write_whole(self._results / f"{task}.json", json.dumps(add_checksum(as_read)) + "\n")
+        self.running(task, "cost").unlink(missing_ok=True)
 
     def write_failure(self, task: str, failure: Mapping[str, Any]) -> None:
         """Keeps the reason why a run failed."""
         write_whole(self._failures / f"{task}.json", json.dumps(failure) + "\n")
+
+    def cost(self, task: str) -> tuple[float, float]:
+        """Seconds and CPU-seconds of a run that was stopped, before it goes on; 0 where nothing is kept of them."""
+        try:
+            seconds, cpu_seconds = read_json(self.running(task, "cost"), tuple[float, float])
+        except (OSError, ValueError):
+            return 0.0, 0.0
+        return seconds, cpu_seconds
+
+    def write_cost(self, task: str, seconds: float, cpu_seconds: float) -> None:
+        """Keeps what a run has cost that is not done."""
+        write_whole(self.running(task, "cost"), json.dumps([seconds, cpu_seconds]) + "\n")
 
     def forget_failures(self) -> None:
         """Lets every run that has failed be tried again."""

@@ -34,8 +34,8 @@ class Member:
     Attributes:
       task: the run of the sweep.
       start: state, stream and step at which it begins.
-      seconds: its share of the wall time of the process.
-      cpu_seconds: its share of the CPU time of the process.
+      seconds: its share of the wall time of the processes that trained it.
+      cpu_seconds: its share of their CPU time.
       diverged: the step after which loss or gradient were not finite; None: they are.
     """
 

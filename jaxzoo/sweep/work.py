@@ -106,12 +106,15 @@ def _trained(
 ) -> Iterator[dict[str, Any]]:
     session = Session(tasks[0].trained, limited=True)
     runs: dict[str, RunDirectory] = {task.id: directory.run(task.id) for task in tasks}
+    members: list[Member] = []
     with jax.set_mesh(session.mesh):
         try:
-            members = []
             for task in tasks:
                 with contextlib.suppress(InUseError):  # another process writes there
                     members.append(Member(task, runs[task.id], session))
+            for member in members:
+                if member.start.step:
+                    member.seconds, member.cpu_seconds = directory.cost(member.task.id)
             asked = {name: Session(config) for name, config in tasks[0].also.items()}
             members.sort(key=lambda member: -member.start.step)  # the most advanced first
             for _, group in itertools.groupby(members, key=lambda member: member.start.step):
@@ -123,6 +126,9 @@ def _trained(
         finally:
             for run in runs.values():
                 run.release()
+            for member in members:
+                if not directory.has_result(member.task.id):
+                    directory.write_cost(member.task.id, member.seconds, member.cpu_seconds)
 
 
 def _result(member: Member, session: Session, others: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:

@@ -150,12 +150,16 @@ class Interrupted(Queue):
 @pytest.mark.full
 def test_a_run_that_was_stopped_goes_on_where_it_was(made, tmp_path, capsys):
     """Kills: half-finished runs that begin again, end with other numbers than those of an unbroken run, or count as
-    finished; a report that needs all of them."""
+    finished; the time before the stop that nobody counts; a report that needs all of them."""
     sweep = open_small(tmp_path, MODELS='("attention",)')
     with StopSignals() as stop, Interrupted(sweep.directory, "first") as queue:
         work(sweep, queue, workers=1, vectorized=False, stop=stop)
     assert not sweep.directory.done() | sweep.directory.failed()
     assert not list((sweep.directory.path / "running").glob("*.json"))
+    costs = [sweep.directory.cost(task.id) for task in sweep.tasks]
+    assert all(seconds > 0 and cpu_seconds > 0 for seconds, cpu_seconds in costs)
+    for task in sweep.tasks:
+        sweep.directory.write_cost(task.id, 1000.0, 2000.0)
     steps = {path.name for path in sweep.directory.path.glob("runs/*/checkpoints/*")}
     assert steps & {"3", "4"}, steps
     with StopSignals() as stop, Interrupted(sweep.directory, "second") as queue:
@@ -164,6 +168,8 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(made, tmp_path, capsys):
     assert not queue.steps & {1, 2}  # step 3 may be validated late
     alone = {row["id"]: row for row in made.rows()}
     for row in sweep.rows():
+        assert row["seconds"] > 1000
+        assert row["cpu_seconds"] > 2000
         assert row["curve"] == alone[row["id"]]["curve"]
         assert row["metrics"] == alone[row["id"]]["metrics"]
     report([str(sweep.directory.path)], None, Screen(sys.stdout), experiment=sweep.directory.read_about().experiment)
