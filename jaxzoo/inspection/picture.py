@@ -33,7 +33,7 @@ class Query(NamedTuple):
     probability: float
     """Probability of the target."""
     sources: tuple[int, ...]
-    """Earlier positions that hold the target; of an autoencoder the position itself."""
+    """Earlier positions of its document that hold the target; of an autoencoder the position itself."""
     reader: int
     """Position whose output is decoded: `position`, or the last one of an autoencoder."""
 
@@ -53,14 +53,25 @@ class Seen(NamedTuple):
 
 
 def look(model: LanguageModel, batch: Batch) -> Seen:
-    """Captures the maps and states of the first row of a batch, with targets at its positions (`Loaded.example`)."""
+    """Captures the maps and states of the first row of a batch, with targets at its positions (`Loaded.example`).
+
+    A row of several documents has no states: one after each token is not known there.
+
+    Raises:
+      ValueError: the answer is read from a mean of features, and from no position.
+    """
+    if batch.pooled is not None:
+        raise ValueError("the answers of these data are read from a mean of features; there is no query to look at")
     tokens = jnp.asarray(batch.tokens)[:1]
+    documents = np.zeros(tokens.shape[1], np.int32) if batch.segment_ids is None else np.asarray(batch.segment_ids[0])
+    packed = bool((documents != documents[0]).any())
     known = set(shown(model.config, 1, tokens.shape[1]))
     mixers = [f"layers.{i}.mixer" for i in range(model.config.n_layers)]
     kinds = ["scores" if f"{mixer}.scores" in known else "influence" for mixer in mixers]
     wanted = [f"{mixer}.{kind}" for mixer, kind in zip(mixers, kinds, strict=True)]
-    wanted += [name for name in known if name.endswith(".mixer.state")]
-    logits, seen = jax.jit(capture(model, *wanted))(tokens)
+    wanted += [name for name in known if name.endswith(".mixer.state") and not packed]
+    segment_ids = jnp.asarray(documents)[None] if packed else None
+    logits, seen = jax.jit(capture(model, *wanted))(tokens, segment_ids=segment_ids)
     seen = jax.tree.map(lambda x: np.asarray(x[0], np.float64), seen)
     maps, norms = {}, {}
     for i, (mixer, kind) in enumerate(zip(mixers, kinds, strict=True)):
@@ -72,7 +83,7 @@ def look(model: LanguageModel, batch: Batch) -> Seen:
             norms[i] = np.sqrt(sum(np.square(leaf.reshape(len(leaf), -1)).sum(1) for leaf in leaves))
     n_values = model.config.pair_values
     names = [pair_text(token, n_values) if n_values else str(token) for token in tokens[0].tolist()]
-    queries = _queries(batch, np.asarray(logits[0]), model.config)
+    queries = _queries(batch, np.asarray(logits[0]), documents, model.config)
     return Seen(np.asarray(tokens[0]), names, queries, maps, norms)
 
 
@@ -125,7 +136,7 @@ def table(seen: Seen, labels: Sequence[str] | None = None) -> str:
     return "\n".join(lines)
 
 
-def _queries(batch: Batch, logits: np.ndarray, config: LanguageModelConfig) -> list[Query]:
+def _queries(batch: Batch, logits: np.ndarray, documents: np.ndarray, config: LanguageModelConfig) -> list[Query]:
     tokens, targets = np.asarray(batch.tokens[0]), np.asarray(batch.targets[0])
     held = tokens % (config.pair_values + 1) - 1 if config.pair_values else tokens
     positions = np.arange(len(tokens)) if batch.positions is None else np.asarray(batch.positions[0])
@@ -135,7 +146,8 @@ def _queries(batch: Batch, logits: np.ndarray, config: LanguageModelConfig) -> l
             continue
         row = logits[position].astype(np.float64)
         shifted = np.exp(row - row.max())
-        sources = (position,) if config.decode_last else tuple(np.flatnonzero(held[:position] == target).tolist())
+        holds = (held[:position] == target) & (documents[:position] == documents[position])
+        sources = (position,) if config.decode_last else tuple(np.flatnonzero(holds).tolist())
         reader = len(tokens) - 1 if config.decode_last else position
         probability = float(shifted[target] / shifted.sum())
         found.append(Query(position, int(tokens[position]), target, int(row.argmax()), probability, sources, reader))

@@ -9,7 +9,9 @@ import pytest
 from flax import nnx
 
 import jaxzoo
+from jaxzoo.data.base import Batch
 from jaxzoo.inspection.capture import laid_open
+from jaxzoo.inspection.picture import look
 from jaxzoo.mixers import AttentionConfig, TaylorLinearAttentionConfig
 from jaxzoo.models.blueprint import make_blueprint, split_variables
 from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
@@ -145,3 +147,25 @@ def test_what_is_not_there_is_refused(model):
     run = jaxzoo.capture(lambda x: LanguageModel(scanned, rngs=nnx.Rngs(0)).features(x), "layers.0.out")
     with pytest.raises(ValueError, match="cannot leave a scan of layers"):
         jax.eval_shape(run, TOKENS)
+
+
+def test_a_row_of_several_documents_is_drawn_as_the_model_reads_it(model):
+    """Kills: a picture of a model that looks into the document before, or answers that are held there; an error that
+    does not say why data with pooled answers have no picture."""
+    segment_ids = jnp.asarray(np.repeat([[0, 1]], [4, 5], axis=1).astype(np.int32))
+    tokens = jnp.asarray(np.concatenate([TOKENS[:1, :4], TOKENS[:1, :5]], axis=1))
+    batch = Batch(tokens=tokens, targets=jnp.roll(tokens, -1, axis=1), segment_ids=segment_ids)
+    seen = look(model, batch)
+    for _, heads in seen.maps.values():
+        assert np.abs(heads[:, 4:, :4]).max() == 0
+        assert np.abs(heads[:, 5:, 4:]).max() > 0
+    assert not seen.norms
+    logits = np.asarray(jax.jit(model)(tokens, segment_ids=segment_ids)[0], np.float64)
+    for query in seen.queries:
+        wanted = np.exp(logits[query.position]) / np.exp(logits[query.position]).sum()
+        np.testing.assert_allclose(query.probability, wanted[query.target], rtol=1e-4)
+        assert all(source >= 4 for source in query.sources) or query.position < 4
+    one = dataclasses.replace(batch, segment_ids=jnp.ones_like(segment_ids))
+    assert look(model, one).norms
+    with pytest.raises(ValueError, match="read from a mean of features"):
+        look(model, dataclasses.replace(batch, segment_ids=None, targets=jnp.ones((1, 1)), pooled=jnp.array([T])))
