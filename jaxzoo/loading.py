@@ -55,9 +55,12 @@ class Loaded:
           The continuation of each prompt: a text, or an array of ids.
 
         Raises:
-          ValueError: a prompt is a text, and the model has no tokenizer; or an option is none.
+          ValueError: a prompt is a text, and the model has no tokenizer; or an option is none of these.
         """
-        fields = {field.name for field in dataclasses.fields(Sampling)} & options.keys()
+        fields = {field.name for field in dataclasses.fields(Sampling)}
+        if unknown := sorted(options.keys() - fields - {"seed"}):
+            raise ValueError(f"option {unknown[0]!r} must be one of {', '.join(sorted(fields))}, seed")
+        fields &= options.keys()
         sampling = Sampling(**{name: options.pop(name) for name in fields})
         given: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts)
         tokenizer = self.tokenizer

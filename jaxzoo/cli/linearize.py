@@ -83,7 +83,11 @@ def _linearize(argv: Sequence[str]) -> None:
 
 
 def _as_run(place: Path, out: Path) -> Path:
-    """A run; a folder of another library is imported as one first, next to the output."""
+    """A run; a folder of another library is imported as one first, next to the output.
+
+    Raises:
+      ValueError: an earlier command has put the model of another folder there.
+    """
     config = place / "config.json"
     if not config.is_file() or "model_type" not in read_json(config, dict):
         return place
@@ -92,6 +96,8 @@ def _as_run(place: Path, out: Path) -> Path:
     run = RunDirectory(_beside(out, "source"))
     if not run.newest_checkpoint.exists():
         import_folder(place, run)
+    elif (folder := read_json(run.origin, dict).get("folder")) != str(place):
+        raise ValueError(f"{run.path} holds the model of {folder}, not of {place}; remove it, or choose another --out")
     return run.path
 
 

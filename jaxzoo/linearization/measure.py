@@ -72,8 +72,8 @@ def decode_speed(loaded: Loaded, length: int) -> float:
     """
     if loaded.model.config.decode_last or loaded.model.config.pair_values:
         return math.nan
-    new = min(DECODED, max(1, length // 2))
-    prompt = [np.arange(max(1, length - new)) % loaded.model.config.vocab_size]
+    new = min(DECODED, max(1, length // 2))  # after the first, which the prompt gives; all fit into learned positions
+    prompt = [np.arange(max(1, length - new - 1)) % loaded.model.config.vocab_size]
 
     def seconds(n: int) -> float:
         start = time.monotonic()
@@ -94,7 +94,7 @@ def table(measured: Sequence[Measured]) -> str:
     for i, (scored, found, speed) in enumerate(measured):
         change = f"{scored.difference:+.4f} ± {scored.difference_error:.4f}" if i else ""
         state = "" if scored.state_bytes is None else f"{scored.state_bytes:,}"
-        nats = [f"{found[name].nats:.3f}" for name in slices[1:]]
+        nats = ["-" if (value := found[name].nats) is None else f"{value:.3f}" for name in slices[1:]]
         lines.append([scored.name, f"{scored.loss:.4f} ± {scored.loss_error:.4f}", change, *nats])
         lines[-1] += [f"{scored.accuracy:.4f}", state, "" if math.isnan(speed) else f"{speed:,.0f}"]
     return text_table(lines)

@@ -8,10 +8,11 @@ import pytest
 from flax import nnx
 
 from jaxzoo.cli.generate import main as generate
-from jaxzoo.cli.linearize import main as linearize
+from jaxzoo.cli.linearize import _as_run, main as linearize
 from jaxzoo.config import ExperimentConfig, TrainConfig
 from jaxzoo.config_io import to_json
 from jaxzoo.data.text_data import TextDataConfig
+from jaxzoo.interop import save
 from jaxzoo.loading import load
 from jaxzoo.mixers import AttentionConfig, HGRN2Config, WindowedLinearAttentionConfig
 from jaxzoo.models.blueprint import split_variables
@@ -121,3 +122,15 @@ def test_bad_input(source, tmp_path, capsys):
     ):
         assert message in refused(capsys, *words)
     assert not out.exists()
+
+
+def test_another_folder_is_not_the_one_that_was_imported_before(tmp_path):
+    """Kills: a folder of another library in whose place an earlier command's folder is converted."""
+    sizes = {"d_model": 8, "n_layers": 1, "vocab_size": 264}
+    config = LanguageModelConfig(pattern=(ATTENTION,), norm="rms", **sizes)
+    for i in range(2):
+        save(LanguageModel(config, rngs=nnx.Rngs(i)), tmp_path / f"folder{i}", family="llama")
+    first = _as_run(tmp_path / "folder0", tmp_path / "out")
+    assert _as_run(tmp_path / "folder0", tmp_path / "out") == first
+    with pytest.raises(ValueError, match=r"out-source holds the model of .*folder0, not of .*folder1; remove it"):
+        _as_run(tmp_path / "folder1", tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Taking over of weights, and the transfer of outputs."""
+"""Taking over of weights, the transfer of outputs, and what is measured before and after."""
 
 import dataclasses
 from typing import Any
@@ -9,10 +9,16 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.base import Batch
+from jaxzoo.data.text_data import TextDataConfig
+from jaxzoo.evals.compare import Scored
+from jaxzoo.evals.recall_slices import RecallSums
 from jaxzoo.linearization import MIXERS
 from jaxzoo.linearization.conversion import attention_layers, convert, converted_config
+from jaxzoo.linearization.measure import Measured, decode_speed, table
 from jaxzoo.linearization.transfer import TransferConfig, transfer
+from jaxzoo.loading import Loaded
 from jaxzoo.mixers import AttentionConfig, HGRN2Config
 from jaxzoo.models.blueprint import Variables, make_blueprint, split_variables
 from jaxzoo.models.config import LanguageModelConfig
@@ -123,3 +129,24 @@ def test_refusals():
         other = dataclasses.replace(config, pattern=(AttentionConfig(n_heads=4, **fields),))
         with pytest.raises(ValueError, match=message):
             converted_config(other, [0], mixer)
+
+
+def test_decoding_at_the_end_of_the_learned_positions():
+    """Kills: an error after all stages are done, where the data are as long as the model's position embedding."""
+    config, variables = model((AttentionConfig(n_heads=2),), max_positions=16)
+    experiment = ExperimentConfig(model=config, data=TextDataConfig(length=16))
+    made = make_blueprint(config).model(variables)
+    loaded = Loaded(model=made, config=experiment, tokenizer=None, step=0, metrics=[])
+    assert not decode_speed(loaded, 16) <= 0  # NaN where it is lost in the noise
+    with pytest.raises(ValueError, match="option 'top' must be one of n_ids, temperature, top_k, top_p, seed"):
+        loaded.generate([[1, 2]], top=3)
+
+
+def test_table_of_a_text_without_repeats():
+    """Kills: an error after all stages are done, where no bigram of the validation text repeats."""
+    sums = RecallSums(None)
+    sums.add(Batch(tokens=jnp.arange(4)[None], targets=jnp.arange(1, 5)[None]), np.full((1, 4), 2.0))
+    scored = Scored("before", 2.0, 0.1, 0.0, 0.0, 0.5, 1.0, {}, 10, 20, 30.0)
+    head, line = table([Measured(scored, sums.sections().slices, 4.0)]).splitlines()
+    assert line.split()[-5:] == ["-", "2.000", "0.5000", "20", "4"]
+    assert "repeated bigrams (nats)  other tokens (nats)" in head
