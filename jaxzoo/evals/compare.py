@@ -146,13 +146,14 @@ def _score(loaded: Loaded, data: Dataset) -> RowSums:
 def _scored(name: str, loaded: Loaded, rows: RowSums, first: RowSums, data: Dataset) -> Scored:
     total, real = rows.targets.sum(), rows.targets > 0  # the last batch of a set may be padded
     loss = float(rows.nats.sum() / total)
+    difference = loss - float(first.nats.sum() / total)
     config = loaded.model.config
     return Scored(
         name=name,
         loss=loss,
         loss_error=_error((rows.nats - loss * rows.targets)[real], total),
-        difference=loss - float(first.nats.sum() / total),
-        difference_error=_error((rows.nats - first.nats)[real], total),
+        difference=difference,
+        difference_error=_error((rows.nats - first.nats - difference * rows.targets)[real], total),
         accuracy=float(rows.hits.sum() / total),
         bits_per_byte=None if data.bytes_per_token is None else bits_per_byte(loss, data.bytes_per_token),
         slices=_by_slice(rows, data),
@@ -163,7 +164,7 @@ def _scored(name: str, loaded: Loaded, rows: RowSums, first: RowSums, data: Data
 
 
 def _error(sums: np.ndarray, targets: float) -> float:
-    """Standard error of `sum(sums) / targets` over independent rows (a ratio estimator)."""
+    """Standard error of a mean over the targets (a ratio estimator) from the sums of its residuals over each row."""
     n = len(sums)
     return float(np.sqrt(n) * sums.std(ddof=1) / targets) if n > 1 else math.nan
 

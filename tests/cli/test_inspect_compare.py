@@ -1,11 +1,14 @@
 """`python -m jaxzoo.inspect`, `python -m jaxzoo.compare` and `jaxzoo.load` on a run of three steps and its export."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import jaxzoo
+import jaxzoo.evals.compare
 from jaxzoo.cli.compare import main as compare
 from jaxzoo.cli.export import main as export
 from jaxzoo.cli.inspect import main as inspect
@@ -52,6 +55,18 @@ def test_compare_scores_runs_and_exports_on_the_same_rows(run, tmp_path, capsys)
     accuracies = {name: last[f"valid/accuracy/{name}"] for name in first["slices"]}
     assert first["slices"] == pytest.approx(accuracies, rel=1e-6)
     assert len({accuracies["length=24"], accuracies["length=32"], 0.0}) == 3, "slices that could be confused"
+
+
+def test_errors_where_rows_have_different_numbers_of_targets(run):
+    """Kills an error of the difference that grows with the spread of the numbers of targets, as its mean does."""
+    loaded = jaxzoo.load(run)
+    data: Any = SimpleNamespace(bytes_per_token=None, max_length=8, valid=list)
+    targets = np.array([1.0, 1.0, 16.0, 16.0, 16.0])
+    nats = 4 * targets + np.array([0.1, -0.1, 0.5, -0.2, 0.3])
+    perfect, other = (jaxzoo.evals.compare.RowSums(x, targets, targets, (0,), 1.0) for x in (0 * nats, nats))
+    found = jaxzoo.evals.compare._scored("other", loaded, other, perfect, data)
+    assert found.difference == found.loss
+    assert found.difference_error == pytest.approx(found.loss_error, rel=1e-9)
 
 
 def test_inspect_draws_an_example_and_says_where_the_model_looks(run, tmp_path, capsys):

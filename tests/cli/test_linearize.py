@@ -126,8 +126,7 @@ def test_bad_input(source, tmp_path, capsys):
 
 def test_another_folder_is_not_the_one_that_was_imported_before(tmp_path):
     """Kills: a folder of another library in whose place an earlier command's folder is converted."""
-    sizes = {"d_model": 8, "n_layers": 1, "vocab_size": 264}
-    config = LanguageModelConfig(pattern=(ATTENTION,), norm="rms", **sizes)
+    config = LanguageModelConfig(pattern=(ATTENTION,), d_model=8, n_layers=1, vocab_size=264, norm="rms")
     for i in range(2):
         save(LanguageModel(config, rngs=nnx.Rngs(i)), tmp_path / f"folder{i}", family="llama")
     first = _as_run(tmp_path / "folder0", tmp_path / "out")
