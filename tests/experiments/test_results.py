@@ -71,6 +71,7 @@ def test_verdicts_and_table_are_those_of_the_numbers(name):
     assert made == [found for found in points if found in made]
     assert made
     verdicts = judged(sweep.experiment, sweep.scale, rows)
-    outcome = Outcome(name=name, about=about, rows=rows, verdicts=verdicts)
+    numbers = sweep.experiment.table(Results(rows))
+    outcome = Outcome(name=name, about=about, rows=rows, verdicts=verdicts, numbers=numbers)
     assert markdown(outcome) == (HOME / name / "table.md").read_text()
     assert read_report(SweepDirectory(HOME / name), name).verdicts == verdicts
