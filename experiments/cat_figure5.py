@@ -3,8 +3,8 @@
 `python -m jaxzoo.sweep --experiment experiments/cat_figure5.py --scale laptop --out sweeps/cat_figure5`
 
 CAT and LinCAT have one layer, all others two. The paper keeps to the settings of Zoology and prints neither the lengths
-nor the numbers of pairs: those of Zoology's Figure 2 are taken, for both tasks. The
-paper shows the best of three runs; here the mean of the seeds counts, at the learning rate that is best in this mean.
+nor the numbers of pairs: those of Zoology's Figure 2 are taken, for both tasks. The paper shows the best of three runs;
+here the mean of the seeds counts, at the learning rate that is best in this mean.
 """
 
 import itertools

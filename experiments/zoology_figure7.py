@@ -71,7 +71,7 @@ def _laptop() -> Scale:
         remarks={
             "more-heads": "From 1 channel to 8 it rises by 0.59; 4 channels of one seed recall less than 2 at d = "
             "16, 64.",
-            "still-behind": "Four pairs are few: heads of 8 channels recall 0.99 and 0.95 of them at d = 32 and 64.",
+            "still-worse": "Four pairs are few: heads of 8 channels recall 0.99 and 0.95 of them at d = 32 and 64.",
         },
     )
 
@@ -173,7 +173,7 @@ experiment = Experiment(
             broken_by=(Change({"model": MOST}, {"flops": 0.5}),),
         ),
         Claim(
-            name="still-behind",
+            name="still-worse",
             text="The best of them is more than 0.1 below attention, in the mean over the widths that attention "
             "solves.",
             quote="we continue to observe large gaps relative to attention-level recall quality",

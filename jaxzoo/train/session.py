@@ -29,7 +29,7 @@ from pallas_kernels.dispatch import lowering_for
 
 
 class PerShape:
-    """A jitted function of (state or variables, batch), compiled ahead of time, once for every shape of batch.
+    """A jitted function of (state or variables, batch or batches), compiled ahead of time once per shape of batch.
 
     The shape of a batch: which fields it has, and their shapes and dtypes. `kernels`: as in
     `TrainConfig.pallas_kernels`.

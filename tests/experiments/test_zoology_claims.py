@@ -217,8 +217,8 @@ HEADS = {32: {"attention": (1, 1, 1), "Hyena, heads of 1": (0.3, 0.5, 0.6), "Hye
 FIGURE_7 = [
     ("more-heads", {}, "held"),
     ("more-heads", {"at_32": {"Hyena, heads of 2": (0.3, 0.3, 0.3)}}, "not held"),
-    ("still-behind", {}, "held"),
-    ("still-behind", {"at_32": {"Hyena, heads of 4": (0.8, 0.95, 1)}}, "not held"),
+    ("still-worse", {}, "held"),
+    ("still-worse", {"at_32": {"Hyena, heads of 4": (0.8, 0.95, 1)}}, "not held"),
     # The same operations by all, here.
     ("more-work", {}, "not held"),
 ]

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from jaxzoo.sweep import Change, Claim, Finding, Missing, Results, learned, solved
+from jaxzoo.sweep import Change, Claim, Finding, Missing, Results, grid, learned, solved
 from jaxzoo.sweep.claims import chance, complaints, judge
 from jaxzoo.sweep.results import BITS, ranked
 
@@ -124,3 +124,14 @@ def test_claims_are_checked_before_anything_runs():
         dataclasses.replace(CLAIM, quote="")
     with pytest.raises(ValueError, match="broken_by"):
         dataclasses.replace(CLAIM, broken_by=())
+
+
+def test_seeds_of_a_rate_that_has_lost_are_not_missing():
+    """Kills: a search of learning rates whose claims are never tested, a rate without a run that is not missed."""
+    points = grid(model=("a", "b"), learning_rate=(0.1, 0.2), seed=(0, 1))
+    rows = [{"point": point, "metrics": {}} for point in points if point["seed"] == 0 or point["learning_rate"] == 0.1]
+    Results.of(rows, points).require()
+    results = Results.of([row for row in rows if row["point"] != points[2]], points)
+    results.require(model="b")
+    with pytest.raises(Missing, match=r"not finished: model a, learning_rate 0\.2, seed 0"):
+        results.require(model=("a", "b"))

@@ -79,7 +79,7 @@ def test_finetunes_merges_and_resumes(files, tmp_path, capsys, monkeypatch):
 
     assert export(["--run", "tuned", "--out", "whole.safetensors"]) == 0
     assert export(["--run", "tuned", "--adapters", "--out", "adapters.safetensors"]) == 0, capsys.readouterr().err
-    for number in range(3):  # the library orders the metadata of each file anew
+    for number in range(3):  # the library orders the metadata in another way each time
         assert export(["--run", "tuned", "--adapters", "--out", f"{number}.safetensors"]) == 0
         assert (tmp_path / f"{number}.safetensors").read_bytes() == (tmp_path / "adapters.safetensors").read_bytes()
     (tmp_path / "plain").touch()
