@@ -85,7 +85,7 @@ def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, scre
     is_new = not directory.path.exists()
     directory.create(sweep.about(options.experiment, options.scale))
     try:
-        workers, n_workers, who = _workers(sweep, argv, options)
+        workers, n_workers, who, machine = _workers(sweep, argv, options)
     except BaseException:
         if is_new:  # a refused command leaves nothing
             shutil.rmtree(directory.path, ignore_errors=True)
@@ -97,7 +97,7 @@ def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, scre
     n_left = len(expected(sweep))
     screen.say(f"{sweep.experiment.title}, scale {options.scale}: {len(sweep.tasks)} runs, {n_left} to make")
     screen.say(f"{n_workers} {who}; {directory.path}")
-    oversee(sweep, workers, n_workers, Board(screen, n_workers))
+    oversee(sweep, workers, n_workers, Board(screen, n_workers, machine))
     report([str(directory.path)], None, screen, experiment=options.experiment)
     n_failed = len(directory.failed() & {task.id for task in sweep.tasks})
     if n_failed:
@@ -106,8 +106,8 @@ def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, scre
 
 def _workers(
     sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace
-) -> "tuple[LocalWorkers | ClusterWorkers, int, str]":
-    """Workers, their number, and a description: processes of this machine, or jobs of a cluster."""
+) -> "tuple[LocalWorkers | ClusterWorkers, int, str, str | None]":
+    """Workers, their number, a description, and their machine: processes of this one, or jobs of a cluster (None)."""
     from jaxzoo.cli import sweep_worker
     from jaxzoo.sweep.cluster import ClusterWorkers
     from jaxzoo.sweep.workers import LocalWorkers, as_one_program, find_device
@@ -115,13 +115,13 @@ def _workers(
     words, directory = [*argv, "--out", str(sweep.directory.path)], sweep.directory
     if options.cluster is not None:
         jobs = ClusterWorkers(options.cluster, dict(options.cluster_options), sweep_worker.main, words, directory)
-        return jobs, options.workers, f"workers are jobs of {options.cluster}"
+        return jobs, options.workers, f"workers are jobs of {options.cluster}", None
     device = find_device()
     n = options.workers or device.n_workers
     together = as_one_program(options.parallel, device.platform)
     how = "runs of one program together (vmap)" if together else "runs of one program in step"
     processes = LocalWorkers(sweep_worker.__name__, [*words, "--workers", str(n)], n, device, directory.workers)
-    return processes, n, f"workers on {device.number} x {device.platform}, {how}"
+    return processes, n, f"workers on {device.number} x {device.platform}, {how}", device.machine
 
 
 def report(places: Sequence[str], out: str | None, screen: Screen, *, experiment: str | None = None) -> None:

@@ -51,10 +51,14 @@ class State(NamedTuple):
 
 
 class Board:
-    """Shows the progress of a sweep that so many workers make at once."""
+    """Shows the progress of a sweep that so many workers make at once.
 
-    def __init__(self, screen: Screen, workers: int):
+    The time left is estimated from runs that were made on `machine` (`jaxzoo.sweep.machine`); None: on any.
+    """
+
+    def __init__(self, screen: Screen, workers: int, machine: str | None = None):
         self._console, self._workers = Console(file=screen, highlight=False, markup=False), workers  # type: ignore
+        self._machine = machine
         self._live = Live(
             console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
@@ -80,7 +84,7 @@ class Board:
         counted = [task.id for task in sweep.tasks if state.counts(task.id)]
         n_done, n = sum(task in state.done for task in counted), len(counted)
         parts = [f"{n_done} of {n} runs done", f"{len(running)} running", f"{len(state.failed)} failed"]
-        left = seconds_left(sweep.tasks, state, self._workers)
+        left = seconds_left(sweep.tasks, state, self._workers, self._machine)
         if left is not None and n_done + len(state.failed) < n:
             parts.append(f"about {duration(left)} left")
         summary = ", ".join(parts)
@@ -125,9 +129,13 @@ def _running(sweep: Sweep, state: State) -> list[Text]:
     return [Text(line, no_wrap=True, overflow="ellipsis") for line in lines[:MOST_RUNNING] + more]
 
 
-def seconds_left(tasks: Sequence[Any], state: State, workers: int) -> float | None:
-    """Estimates the time left from the runs that are done; None: none is."""
-    known = {task: result["seconds"] / result["steps"] for task, result in state.done.items() if result.get("steps")}
+def seconds_left(tasks: Sequence[Any], state: State, workers: int, machine: str | None = None) -> float | None:
+    """Estimates the time left from the runs that are done, of this machine if it is named; None: none is."""
+    known = {
+        task: result["seconds"] / result["steps"]
+        for task, result in state.done.items()
+        if result.get("steps") and machine in (None, result.get("machine"))
+    }
     rates = Rates(tasks, known)
     left = 0.0
     for task in state.left.values():

@@ -35,6 +35,8 @@ class Device(NamedTuple):
     """`cpu`, `gpu` or `tpu`."""
     number: int
     """Number of devices."""
+    machine: str
+    """Name of the machine in results (`jaxzoo.sweep.machine`)."""
 
     @property
     def n_workers(self) -> int:
@@ -57,7 +59,10 @@ class Device(NamedTuple):
 
 def find_device() -> Device:
     """Asks JAX in a process of its own, because JAX keeps the accelerator that it has found. Raises `OSError`."""
-    code = "import json, jax; print(json.dumps([jax.default_backend(), jax.local_device_count()]))"
+    code = (
+        "import json, jax; from jaxzoo.sweep.machine import machine; "
+        "print(json.dumps([jax.default_backend(), jax.local_device_count(), machine()]))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     if done.returncode:
         raise OSError(f"JAX does not start: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")

@@ -72,6 +72,22 @@ def test_time_left_by_runs_that_are_done(tmp_path):
     assert "  model convolution, learning_rate 0.01, seed 0: step 3/6  accuracy 0.125" in stream.getvalue()
 
 
+def test_time_left_by_runs_of_this_machine(tmp_path):
+    """Kills: a CPU that is thought as fast as the GPU that made the other runs."""
+    sweep, tasks = half_done(tmp_path)
+    sweep.directory.write_result(tasks[1], {**RESULT, "metrics": {}, "machine": "a GPU", "seconds": 0.012})
+    sweep.directory.write_result(tasks[5], {**RESULT, "metrics": {}, "machine": "a GPU", "seconds": 0.012})
+
+    def last_words(machine):
+        stream = io.StringIO()
+        Board(Screen(stream), 1, machine).show(sweep, last=True)
+        return stream.getvalue().splitlines()[3].rpartition(", ")[2]
+
+    assert last_words("two cores") == "about 36s left"  # three runs of 12 s
+    assert last_words("another machine") == "1 failed"
+    assert last_words(None) == "about 18s left"
+
+
 def test_seeds_of_rates_that_have_lost_do_not_count(tmp_path):
     """Kills: a finished search that looks unfinished, and time for runs that are never made."""
     opened = open_small(tmp_path, RATES="(1e-3, 1e-2, 1e-1)", SEEDS="(0, 1, 2)")

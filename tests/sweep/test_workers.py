@@ -16,7 +16,7 @@ def _no_settings(monkeypatch):
 def test_workers_share_the_gpus_in_turn(monkeypatch):
     """Kills: a worker that reserves the memory of a GPU that others use, a GPU that was hidden, a setting of the user's
     that is lost."""
-    two = Device("gpu", 2)
+    two = Device("gpu", 2, "two GPUs")
     assert two.n_workers == 2
     assert [two.environment(worker)["CUDA_VISIBLE_DEVICES"] for worker in range(3)] == ["0", "1", "0"]
     assert two.environment(0)[MEMORY] == "false"
@@ -27,10 +27,10 @@ def test_workers_share_the_gpus_in_turn(monkeypatch):
 
 def test_other_devices():
     """Kills: several workers for the chips of one TPU, a worker on a CPU that uses all cores or looks for a GPU."""
-    assert Device("tpu", 4).n_workers == 1
-    assert Device("tpu", 4).environment(0) == {}
-    assert Device("cpu", 1).n_workers >= 1
-    assert Device("cpu", 1).environment(0) == {"JAX_PLATFORMS": "cpu", "NPROC": "1"}
+    assert Device("tpu", 4, "a TPU").n_workers == 1
+    assert Device("tpu", 4, "a TPU").environment(0) == {}
+    assert Device("cpu", 1, "two cores").n_workers >= 1
+    assert Device("cpu", 1, "two cores").environment(0) == {"JAX_PLATFORMS": "cpu", "NPROC": "1"}
 
 
 @pytest.mark.parametrize(
