@@ -110,7 +110,7 @@ def causal_conv_step(
     """One token: `(y_t, history)`. `w` multiply-adds per channel, whatever the position."""
     _check(x_t, taps, history, None)
     seen = jnp.concatenate([history.astype(jnp.float32), x_t[:, None].astype(jnp.float32)], axis=1)
-    y_t = jnp.einsum("bwd,wd->bd", seen, taps[::-1].astype(jnp.float32))
+    y_t = jnp.einsum("bwd,wd->bd", seen, taps[::-1].astype(jnp.float32), precision=lax.Precision.HIGHEST)
     return y_t.astype(x_t.dtype), push_history(history, x_t[:, None])
 
 

@@ -23,7 +23,7 @@ from flax import nnx
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import Checked, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Rule
 from jaxzoo.layers.causal_conv import uniform_parameter
-from jaxzoo.layers.implicit_filter import position_features
+from jaxzoo.layers.implicit_filter import exact_matmul, position_features
 from jaxzoo.layers.variables import parameter
 
 
@@ -121,11 +121,11 @@ class HyenaFilter(nnx.Module):
         for i in range(config.n_inner):
             hidden = self._sines(hidden, self.kernel_inner[i], self.bias_inner[i])
         window = decay_window(config, self.n_taps, self.channels)[:count]
-        taps = _matmul(hidden, self.kernel_out[...]) * jnp.asarray(window)
+        taps = exact_matmul(hidden, self.kernel_out[...]) * jnp.asarray(window)
         return taps / jnp.abs(taps).sum(1, keepdims=True) if config.normalized else taps
 
     def _sines(self, x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-        return jnp.sin(self.frequency[...][None, :] * (_matmul(x, kernel) + bias[None, :]))
+        return jnp.sin(self.frequency[...][None, :] * (exact_matmul(x, kernel) + bias[None, :]))
 
 
 def decay_window(config: HyenaFilterConfig, n_taps: int, channels: int) -> np.ndarray:
@@ -133,8 +133,3 @@ def decay_window(config: HyenaFilterConfig, n_taps: int, channels: int) -> np.nd
     slowest, fastest = (-np.log(config.decay_target) / share for share in (config.slow_decay, config.fast_decay))
     rates, time = np.linspace(slowest, fastest, channels), np.linspace(0, 1, n_taps)
     return (np.exp(-time[:, None] * rates[None, :]) + config.shift).astype(np.float32)
-
-
-def _matmul(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """In full precision: a sine of high frequency magnifies the error of its argument."""
-    return jnp.matmul(x, kernel, precision=jax.lax.Precision.HIGHEST)

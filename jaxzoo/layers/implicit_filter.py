@@ -65,8 +65,8 @@ class ImplicitFilter(nnx.Module):
     def __call__(self, count: int) -> Float[Array, "w d"]:
         """The first `count` taps, at most `n_taps`, float32."""
         positions = jnp.asarray(position_features(self.n_taps, self.emb_dim)[:count])
-        hidden = jax.nn.relu(positions @ self.kernel_1[...] + self.bias_1[...][None, :])
-        return hidden @ self.kernel_2[...] + self.bias_2[...][None, :]
+        hidden = jax.nn.relu(exact_matmul(positions, self.kernel_1[...]) + self.bias_1[...][None, :])
+        return exact_matmul(hidden, self.kernel_2[...]) + self.bias_2[...][None, :]
 
 
 def position_features(n_taps: int, emb_dim: int) -> np.ndarray:
@@ -76,3 +76,9 @@ def position_features(n_taps: int, emb_dim: int) -> np.ndarray:
     angles = np.linspace(1e-4, bands - 1, bands)[None, :] * (2 * np.pi / n_taps * index)[:, None]
     time = np.linspace(0, 1, n_taps)[:, None]
     return np.concatenate([time, np.cos(angles), -np.sin(angles)], axis=1).astype(np.float32)
+
+
+def exact_matmul(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """In full precision: rounded to the 8 or 11 bits of a TPU or GPU, positions of a long filter would be the same, and
+    a sine of high frequency would magnify the error of its argument."""
+    return jnp.matmul(x, kernel, precision=jax.lax.Precision.HIGHEST)

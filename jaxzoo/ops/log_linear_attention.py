@@ -128,7 +128,8 @@ def _chunk(state: LogLinearState, tokens: tuple) -> tuple[LogLinearState, Array]
     slots = jnp.arange(1, n_levels, dtype=jnp.int32)
     of_slot = jnp.maximum(slots[None, None], _level(places, state.place[:, None], n_levels)[..., None])
     chosen = jax.nn.one_hot(of_slot, n_levels, dtype=jnp.float32)  # (b, t, slot, level)
-    past = jnp.einsum("bthl,btsl->bths", scales, chosen) * jnp.exp(log_decay.cumsum(1))[..., None]
+    past = jnp.einsum("bthl,btsl->bths", scales, chosen, precision="highest")
+    past = past * jnp.exp(log_decay.cumsum(1))[..., None]
     past = jnp.where(goes_on[..., None, None], past, 0)
     y = y + jnp.einsum("bthk,bths,bshkv->bthv", q32, past, state.s, precision="highest")
     if t == 0:
