@@ -65,6 +65,8 @@ def work(
             if not keep_checkpoints and directory.has_result(task.id):
                 shutil.rmtree(directory.run(task.id).checkpoints, ignore_errors=True)
             queue.release(task.id)
+        if not stop.requested and not any(directory.is_settled(task.id) for task in taken):
+            time.sleep(WAIT_SECONDS)  # another process holds their directories
 
 
 def _make(tasks: Sequence[Task], directory: SweepDirectory, queue: Queue, vectorized: bool, stop: StopSignals) -> None:

@@ -230,6 +230,25 @@ def test_a_worker_takes_its_share_of_one_program(tmp_path, monkeypatch):
     assert all(len(set(group)) == 1 for group in groups)
 
 
+def test_a_worker_waits_for_a_directory_in_use(tmp_path, monkeypatch):
+    """Kills: a worker that compiles again and again while an earlier process still writes a run."""
+    sweep = open_small(tmp_path, MODELS='("attention",)', RATES="(1e-3,)", SEEDS="(0,)")
+    run, opened = sweep.directory.run(sweep.tasks[0].id), []
+    run.claim()
+    with StopSignals() as stop, Queue(sweep.directory, "worker") as queue:
+
+        def session(*_, **options):
+            opened.append(Session(*_, **options, devices=jax.devices()[:1]))
+            stop.requested = len(opened) > 2
+            return opened[-1]
+
+        monkeypatch.setattr("jaxzoo.sweep.work.Session", session)
+        monkeypatch.setattr("jaxzoo.sweep.work.time.sleep", lambda _: run.release())
+        work(sweep, queue, workers=1, vectorized=False, stop=stop)
+    assert len(opened) == 2
+    assert not sweep.left()[0]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("vectorized", [False, True])
 def test_a_stopped_run_goes_on_without_the_first_of_its_group(vectorized, tmp_path):
