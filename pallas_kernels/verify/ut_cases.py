@@ -117,9 +117,9 @@ class ValuesCase(KernelCase):
     @property
     def name(self) -> str:
         kind = "backward" if self.backward else "forward"
-        words = [f"t{self.t}", f"b{self.b}", f"h{self.h}", f"k{self.k}", f"v{self.v}", self.decay, self.dtype]
+        words = ["values", f"t{self.t}", f"b{self.b}", f"h{self.h}", f"k{self.k}", f"v{self.v}", self.decay, self.dtype]
         words += ["weak"] * self.weak
-        return f"ut_transform {self.implementation} values {kind} {'_'.join(words)}"
+        return f"ut_transform {self.implementation} {kind} {'_'.join(words)}"
 
     @property
     def tolerances(self) -> dict[str, float]:

@@ -173,6 +173,17 @@ def test_cases_are_served_and_ordered():
                 assert names.index(case.name.replace("backward", "forward")) < names.index(case.name)
 
 
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_rows_and_passes_are_told_apart(platform):
+    """Kills a kernel that gives every row the numbers of the last one, the only row of a long call that is checked; and
+    a wrong kernel whose calls are timed, because the words of its cases are not those that times are looked up by."""
+    kinds = {(type(x), x.implementation, x.backward, getattr(x, "channel", None)) for x in CASES[platform]}
+    both = [x for x in CASES[platform] if x.b > 1 and x.last(np.zeros((x.b, x.t, x.h, 1))).shape[0] == x.b]
+    assert {(type(x), x.implementation, x.backward, getattr(x, "channel", None)) for x in both} == kinds
+    for case in CASES[platform]:
+        assert case.name.split()[1:3] == [case.implementation, "backward" if case.backward else "forward"]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif("cuda" not in PLATFORMS, reason="Mosaic GPU kernels need jax >= 0.11.2")
 def test_kernels_are_interpreted_on_a_cpu(tmp_path):
