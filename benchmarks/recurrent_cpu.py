@@ -5,7 +5,7 @@ form is the same mixer whose recurrence is computed in one of the ways of public
 float32 guarantees or sequence parallelism: token by token (`lax.scan`), by `associative_scan` (RG-LRU), or in chunks
 that all form their scores at once (Mamba-2's minimal form; for delta rules the WY form with one batched triangular
 solve). Decays per channel in chunks divide by running products there, and so may overflow where ours do not.
-Times are CPU times of the process on one thread; a busy machine disturbs them less than the clock.
+Times are CPU times of the process over all its threads; a busy machine disturbs them less than the clock.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """Commands that README.md and the pages of docs/ print: flags and files exist, and a test runs each program."""
 
+import ast
 import functools
 import importlib
 import re
@@ -119,6 +120,13 @@ def test_commands_are_found():
     assert "docs/recall.md: jaxzoo.train --config configs/recall/based.py" in names
     assert any(name.startswith("docs/scale.md: jaxzoo.train --config configs/lm/based.py") for name in names)
     assert len(names) > 60
+
+
+def test_python_on_the_pages_parses():
+    """Kills: an example that a line break in a comment has made unreadable."""
+    for page in PAGES:
+        for i, block in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)):
+            ast.parse(block, f"{page.relative_to(ROOT)}, example {i}")
 
 
 @pytest.mark.parametrize("program", sorted({command.program for command in COMMANDS} - set(TOOLS)))
