@@ -53,6 +53,15 @@ def test_the_console_command(monkeypatch, capsys):
     assert set(re.findall(r"^  ([\w-]+)  ", capsys.readouterr().out, re.MULTILINE)) == set(console.COMMANDS)
 
 
+def test_no_packaged_file_hides_a_module_of_python():
+    """Kills: a config named `compression`. Its folder is on `sys.path` once it is read, and of processes that start
+    later JAX, which looks for `compression.zstd` (Python 3.14), imports the config in its place and fails."""
+    of_python = {*sys.stdlib_module_names, "annotationlib", "compression"}
+    files = [file for kind in ("configs", "experiments") for file in (ROOT / kind).rglob("*.py")]
+    assert len(files) > 30
+    assert not of_python & {file.stem for file in files}
+
+
 def test_a_name_is_a_packaged_file_and_a_path_stays_a_path(tmp_path, monkeypatch):
     """Kills: a name that shadows the user's own folder, a path that is looked up, a hint at what does not exist."""
     monkeypatch.chdir(tmp_path)
