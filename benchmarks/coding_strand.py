@@ -4,7 +4,8 @@
 `python -m jaxzoo.classify`. No annotation is needed: an open reading frame of at least 300 codons is a gene in a
 bacterial genome with hardly an exception, as random bases have a stop in every 21 codons on the mean. Of overlapping
 frames the longest counts. A row is a window of bases from within one, read on the forward strand; the label is the
-strand. The last fifth of the genome is the test split, and frames are distinct, so no base is in both.
+strand. The last fifth of the genome is the test split, and frames are distinct, so no base is in both. No frame spans
+two sequences of the file, or a gap of an assembly.
 """
 
 import csv
@@ -17,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import tyro
 
-from jaxzoo.data.corpus.fasta import FastaLayout, read_bases
+from jaxzoo.data.corpus.fasta import DOCUMENT_BASES, FastaLayout, read_bases
 from jaxzoo.data.tokenizer import DNATokenizer, reverse_complement
 
 _FRAME = re.compile("(?=(ATG(?:(?!TAA|TAG|TGA)[ACGT]{3})*(?:TAA|TAG|TGA)))")
@@ -48,7 +49,7 @@ class Frame(NamedTuple):
 def main(argv: Sequence[str] | None = None) -> None:
     """Writes both splits, with as many rows of each strand; `argv` None: the process's own command line."""
     options = tyro.cli(Options, args=argv)
-    text = "".join(each.text for each in read_bases(options.fasta, FastaLayout({})))
+    text = genome(options.fasta)
     frames = longest_frames(text, 3 * options.codons)
     options.out.mkdir(parents=True, exist_ok=True)
     border = len(text) * 4 // 5
@@ -71,6 +72,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         with (options.out / f"{split}.csv").open("w", newline="") as file:
             csv.writer(file).writerows([("sequence", "label"), *kept])
         print(f"{split}: {len(kept):,} windows of {len(chosen):,} frames")
+
+
+def genome(fasta: Path) -> str:
+    """All bases of a file; an N between those that are no neighbours, which ends a frame."""
+    parts, before = [], None
+    for document in read_bases(fasta, FastaLayout({})):
+        if before is not None and (before.subset != document.subset or len(before.text) < DOCUMENT_BASES):
+            parts.append("N")
+        parts.append(document.text)
+        before = document
+    return "".join(parts)
 
 
 def longest_frames(text: str, shortest: int) -> list[Frame]:
