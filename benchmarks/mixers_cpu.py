@@ -3,7 +3,7 @@
 Forward and backward of a batch, one decode step after as many tokens, the temporary memory of the first (XLA's own
 count) and its compile time, at several lengths. All times are CPU times of the process, over all its threads, which a
 busy machine disturbs less than the clock. Mixers that are done stand in the file of the result, and are not measured
-again.
+again; a file of another machine or other versions is refused.
 
 Where the mixer's own count of FLOPs says that a sequence costs less than O(t^2), the time is held against t log t: the
 last row of a mixer is marked `!` where its time grows by more than 8 * 13 / 10 times from 1,024 to 8,192 tokens, with a
@@ -106,6 +106,7 @@ def _start(command: Command, names: Sequence[str]) -> Row:
 
     circumstances = {"width": command.width, "batch": command.batch}
     report = {"benchmark": "mixers_cpu", **environment(), **circumstances, "subjects": {}}
+    circumstances |= {name: report[name] for name in ("device", "versions")}  # of all rows, which are drawn together
     if not command.out.exists():
         command.out.parent.mkdir(parents=True, exist_ok=True)
         return report

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from benchmarks import mixers_cpu
+from benchmarks.generation.measure import environment
 from benchmarks.mixers_cpu import exponent, grows_too_fast, main, table
 from benchmarks.mixers_cpu_measure import PEERS, Size, measure
 from benchmarks.subjects import family, growth, in_model, mixer_state_bytes, subjects, train_growth
@@ -107,6 +108,18 @@ def test_what_is_done_is_kept(tmp_path, monkeypatch, capsys):
     assert json.loads(out.read_text())["subjects"] == report["subjects"]
     assert main([*command, "--width", "5"]) == 2
     assert "has width=4, not 5" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_quick")
+@pytest.mark.parametrize(("name", "value"), [("device", "another CPU"), ("versions", {"jax": "0.1", "python": "3.0"})])
+def test_rows_of_elsewhere_are_not_taken_for_ours(name, value, tmp_path, capsys):
+    """Kills: times of another machine or version of JAX that a report gives as those of this one."""
+    out = tmp_path / "m.json"
+    report = {"width": 64, "batch": 8, **environment(), name: value, "subjects": {"base_conv": rows("1", 1.0)}}
+    out.write_text(json.dumps(report))
+    assert main(["--lengths", "256", "--out", str(out)]) == 2
+    assert f"has {name}={value}, not" in capsys.readouterr().err
+    assert json.loads(out.read_text()) == report
 
 
 @pytest.mark.usefixtures("_quick")
