@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from benchmarks.subjects import in_model
 from docs.drawings import draw_learning, draw_state, state_arrays
 from docs.gallery import ROOT, _cells, _entry, read_docstring, read_facts, step_flops, task_examples
 from docs.site_hook import API, MARK, MIRRORED, on_page_markdown
@@ -107,3 +108,12 @@ def test_a_step_s_flops_grow_where_the_state_does():
     """Kills: a count that does not see the length."""
     assert step_flops(AttentionConfig(), 512) > 1.5 * step_flops(AttentionConfig(), 256)
     assert step_flops(RetNetConfig(), 512) == step_flops(RetNetConfig(), 256)
+
+
+def test_the_page_on_scale_names_mixers_that_refuse_a_sequence_axis():
+    """Kills: a mixer that refuses `--mesh.sequence` without a word on the page."""
+    text = (ROOT / "docs/scale.md").read_text()
+    refused = text.split("These are refused by name:")[1].split("\n\n")[0]
+    configs = {name: in_model(config(), 64, 256) for name, config in MIXERS.items()}
+    for name, config in configs.items():
+        assert config.capabilities.sequence_parallel or f"`{name}`" in refused, name
