@@ -33,6 +33,7 @@ MQAR = """--config configs/mqar/zoo.py --train.stop-at-accuracy 0.99 --train.eva
 KINDS = {"mqar": MQAR, "text": "--config configs/lm/small.py --model.mixer"}
 MODELS = {f"{kind}-{name}": f"{of} {mixer}" for kind, of in KINDS.items() for name, mixer in MIXERS.items()}
 """Name -> flags of `python -m jaxzoo.train`."""
+del MODELS["mqar-mamba2"]  # it stays at the guessing line with these settings
 MODELS["mqar-base_conv"] += " --model.pattern.1.filter implicit --train.steps 300 --train.eval-every 150"
 PAIRS = (4, 8, 16)
 """Numbers of pairs on which MQAR models are scored; they are trained on 8."""
