@@ -23,12 +23,12 @@ IMPLEMENTATIONS = {
         "sliding_window": ("mosaic_tpu", "splash_tpu", "xla"),
         "gated_linear_attention": ("mosaic_tpu", "xla"),
         "selective_scan": ("mosaic_tpu", "xla"),
-        "delta_chunks": ("mosaic_tpu", "xla"),
-        "ut_transform": ("mosaic_tpu", "xla"),
+        "delta_chunks": ("xla",),
+        "ut_transform": ("xla",),
         "wkv4": ("mosaic_tpu", "xla"),
     },
 }
-"""By platform and op, the kernel first."""
+"""By platform and op, the kernel first where there is one."""
 TARGETS = {"H100": "h100", "H200": "h100", "v5 lite": "v5e", "v5e": "v5e", "v6 lite": "v6e", "v6e": "v6e"}
 """Parts of names of devices, and the target whose predictions are shown for them."""
 

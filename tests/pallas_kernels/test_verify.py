@@ -34,6 +34,7 @@ from pallas_kernels.verify.cases import (
     ValuesCase,
     WkvCase,
 )
+from pallas_kernels.verify.times import TIMES
 from pallas_kernels.verify.truths import Truths
 from pallas_kernels.wkv4 import backends as wkv
 from pallas_kernels.wkv4.problem import Problem as WkvProblem
@@ -182,6 +183,13 @@ def test_rows_and_passes_are_told_apart(platform):
     assert {(type(x), x.implementation, x.backward, getattr(x, "channel", None)) for x in both} == kinds
     for case in CASES[platform]:
         assert case.name.split()[1:3] == [case.implementation, "backward" if case.backward else "forward"]
+
+
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_a_timed_kernel_has_cases(platform):
+    """Kills minutes of the run that go into kernels that do not exist, and a time of one that nothing has checked."""
+    timed = {(call.op, call.implementation) for call in TIMES[platform] if call.implementation.startswith("mosaic")}
+    assert timed == {(case.name.split()[0], case.implementation) for case in CASES[platform]}
 
 
 @pytest.mark.slow
