@@ -56,15 +56,20 @@ def check_mixer(config: MixerConfig) -> None:
       AssertionError: an invariant does not hold; the message names it.
       ValueError: what the mixer itself refuses.
     """
+    for results in (build, streams, training):  # those of a class that a notebook has defined once more
+        results.cache_clear()
     config = ready(config)
     promised = config.capabilities
     check_parameters(config)
     check_dependence(config)
+    check_dtypes(config)
     if promised.streams:
         check_streams(config)
         check_call(config)
         check_gradients(config)
-    if promised.segments and promised.causal:
+    if promised.streams and promised.makes_values:
+        check_values(config)
+    if promised.segments:
         check_documents(config)
 
 
@@ -161,10 +166,11 @@ def streams(config: MixerConfig, lengths: tuple[int, ...] = LENGTHS) -> dict[str
 
 
 def assert_close(actual: Any, expected: Any, tolerance: float = 1e-5, what: str = "") -> None:
-    """Every leaf within `tolerance` of the largest entry of its expectation (at least 1)."""
+    """Every leaf within `tolerance` of the largest finite entry of its expectation (at least 1)."""
 
     def leaf(path, actual, expected):
-        scale = max(1.0, float(np.abs(np.asarray(expected, np.float64)).max(initial=0)))
+        sizes = np.abs(np.asarray(expected, np.float64))
+        scale = max(1.0, float(sizes.max(initial=0, where=np.isfinite(sizes))))
         message = f"{what}{jax.tree_util.keystr(path)}"
         np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * scale, err_msg=message)
 
@@ -176,7 +182,9 @@ def assert_state_keeps_structure(config: MixerConfig, states: Any) -> None:
     `states` holds one more axis; only traced."""
     mixer = build(config)
     assert state_bytes(mixer, BATCH, capacity=MAX_LENGTH) == sum(leaf[0].nbytes for leaf in states)
-    if not config.capabilities.growing_state:
+    if config.capabilities.growing_state:
+        assert state_bytes(mixer, capacity=1000) > state_bytes(mixer, capacity=MAX_LENGTH), "the capacity is ignored"
+    else:
         assert state_bytes(mixer) == state_bytes(mixer, capacity=1000)
 
     def prefill_and_step(state, x, tokens):
@@ -213,7 +221,8 @@ class BatchRows(NamedTuple):
 
     whole = slice(0, BATCH)
     alone = slice(BATCH, BATCH + sum(map(len, DOCUMENTS)))
-    """Each document at the start of a row of its own; something else follows."""
+    """Each document at the start of a row of its own; something else follows, for a mixer that sees the future as
+    another document."""
     jacobian = slice(alone.stop, alone.stop + 2 * LENGTH)
     """Sums of neighbours of the first two rows, once for each of their places."""
     futures = slice(jacobian.stop, jacobian.stop + 8)
@@ -240,6 +249,8 @@ def batch(config: MixerConfig) -> tuple[Sequences, np.ndarray, dict[str, tuple[n
     )
     ids = np.full(everything.tokens.shape, 7, np.int32)
     ids[BatchRows.packed] = segment_ids()
+    if not config.capabilities.causal:
+        ids[BatchRows.alone] = np.where(own, 7, 8)
 
     cotangent = inputs(config, seed=4).x
     y = {name: np.zeros_like(everything.x) for name in ("alone", "packed", "jacobian", "whole", "row", "losses")}
@@ -258,7 +269,7 @@ def training(config: MixerConfig) -> dict[str, Any]:
     graph, params, others = nnx.split(build(config), nnx.Param, ...)
     promised, stream = config.capabilities, inputs(config)
     everything, ids, cotangents = batch(config)
-    segments = {"segment_ids": jnp.asarray(ids)} if promised.segments and promised.causal else {}
+    segments = {"segment_ids": jnp.asarray(ids)} if promised.segments else {}
 
     @jax.jit
     def run(params, everything, cotangents):
@@ -283,8 +294,8 @@ def training(config: MixerConfig) -> dict[str, Any]:
 
 
 def check_gradients(config: MixerConfig) -> None:
-    """The call and its gradients equal those of two calls of `prefill`, the second from the state of the first; they
-    fill a state of their capacity."""
+    """The call and its gradients equal those of two calls of `prefill`, the second from the state of the first, which
+    fill a state of their capacity; and its gradients those of as many steps, which share no VJP with it."""
     graph, params, others = nnx.split(build(config), nnx.Param, ...)
 
     @jax.jit
@@ -294,6 +305,13 @@ def check_gradients(config: MixerConfig) -> None:
 
         (y, after), pull_back = jax.vjp(of, params, state, half.x)
         return y, after, pull_back((dy, dstate))
+
+    @jax.jit
+    def steps(params, state, stream, dy):
+        def of(params, x):
+            return in_turn(nnx.merge(graph, params, others), Sequences(x, stream.tokens), state)[0]
+
+        return jax.vjp(of, params, stream.x)[1](dy)
 
     halves = [inputs(config).at(slice(None), slice(at, at + HALF)) for at in (0, HALF)]
     cotangents = [inputs(config, seed=4).x[:, at : at + HALF] for at in (0, HALF)]
@@ -311,12 +329,16 @@ def check_gradients(config: MixerConfig) -> None:
     assert_close(found["y"][BatchRows.whole, : 2 * HALF], both, tolerance, "outputs")
     of_params, of_x = found["gradients"]["whole"]
     gradients = dparams, np.concatenate([dx_of_first, dx], axis=1)
-    assert_close(gradients, (of_params, of_x[BatchRows.whole, : 2 * HALF]), 1e-4)
+    expected = of_params, of_x[BatchRows.whole, : 2 * HALF]
+    assert_close(gradients, expected, 1e-4, "gradients of prefill")
+    stream = inputs(config).at(slice(None), slice(0, 2 * HALF))
+    assert_close(steps(params, start, stream, np.concatenate(cotangents, 1)), expected, 1e-4, "gradients of steps")
 
 
 def check_parameters(config: MixerConfig) -> None:
-    """Every parameter has a gradient, and the loss terms are those that the config names."""
+    """Outputs are finite, every parameter has a gradient, and the loss terms are those that the config names."""
     found = training(config)
+    assert np.isfinite(found["y"]).all(), "outputs are not finite"
     for path, leaf in jax.tree.leaves_with_path(found["gradients"]["losses"][0]):
         assert np.isfinite(leaf).all(), path
         assert np.abs(leaf).max() > 1e-4, path
@@ -329,14 +351,20 @@ def check_parameters(config: MixerConfig) -> None:
 
 
 def check_dependence(config: MixerConfig) -> None:
-    """Outputs depend on the past, on the future only where promised, and on no other row."""
+    """Outputs depend on the past, on the future only where promised, and on no other row.
+
+    What comes in by tokens or by a selection has no derivative: it shows by a change of the future.
+    """
     found, promised = training(config), config.capabilities
     of_two = np.abs(found["gradients"]["jacobian"][1][BatchRows.jacobian]).reshape(2, LENGTH, LENGTH, -1)
     strength = of_two.max(axis=(0, 3))  # by chance an output of a squared ReLU has no gradient
+    futures, first = found["y"][BatchRows.futures, :5], found["y"][:1, :5]
     if promised.causal:
         assert np.triu(strength, 1).max() <= promised.future_rounding * strength.max(), "the future"
+        same = np.broadcast_to(first, futures.shape)
+        assert_close(futures, same, max(1e-5, promised.future_rounding), "outputs before another future")
     else:
-        change = np.abs(found["y"][BatchRows.futures] - found["y"][:1])[:, :5].max()
+        change = np.abs(futures - first).max()
         assert change > 1e-4, "no output depends on the future"
     mixed = np.tril(strength, -1).any(axis=1) if promised.selects else np.ones(LENGTH, bool)
     assert mixed[1:].any(), "no output depends on the past"
@@ -359,6 +387,7 @@ def check_streams(config: MixerConfig, lengths: tuple[int, ...] = LENGTHS) -> No
       lengths: numbers of tokens of a prefill, at most `LENGTH`; each is compiled on its own.
     """
     found, tolerance = streams(config, lengths), config.capabilities.prefill_tolerance
+    assert np.isfinite(found["steps"]).all(), "outputs of step are not finite"
     assert_state_keeps_structure(config, found["states"])
     for length in lengths:
         rows, places = starts(length)
@@ -367,6 +396,50 @@ def check_streams(config: MixerConfig, lengths: tuple[int, ...] = LENGTHS) -> No
         assert_close(y, expected, tolerance, f"outputs of {length} tokens")
         after = jax.tree.map(lambda x: x[places + length, rows], found["states"])  # noqa: B023
         assert_close(state, after, tolerance, f"state after {length} tokens")
+
+
+def check_dtypes(config: MixerConfig) -> None:
+    """Outputs have shape and dtype of the input, in bfloat16 too; only traced."""
+    mixer = build(config)
+
+    def outputs(x, tokens):
+        context = Context(tokens=tokens, first_values=x)
+        found = [(mixer(x, context), x), (mixer.with_losses(x, context)[0], x)]
+        if config.capabilities.streams:
+            state = mixer.init_state(BATCH, capacity=MAX_LENGTH, dtype=x.dtype)
+            now = Context(tokens=tokens[:, 0], first_values=x[:, 0])
+            found += [(mixer.prefill(x, state, context)[0], x), (mixer.step(x[:, 0], state, now)[0], x[:, 0])]
+        return found
+
+    tokens = jax.ShapeDtypeStruct((BATCH, 3), jnp.int32)
+    for dtype in (jnp.float32, jnp.bfloat16):
+        x = jax.ShapeDtypeStruct((BATCH, 3, config.width), dtype)
+        for y, given in jax.eval_shape(outputs, x, tokens):
+            assert (y.shape, y.dtype) == (given.shape, given.dtype), f"output {y} of the input {given}"
+
+
+def check_values(config: MixerConfig) -> None:
+    """`values` of the call, and of `prefill` from the state after some tokens, equal those of `step`."""
+    graph, variables = nnx.split(build(config))
+
+    @jax.jit
+    def run(variables, head, tail):
+        mixer = nnx.merge(graph, variables)
+        start = mixer.init_state(BATCH, capacity=MAX_LENGTH)
+        whole = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), head, tail)
+        states = in_turn(mixer, whole, start)[1]
+        before, tokens = jax.tree.map(lambda x: x[:-1], states), jax.tree.map(lambda x: x.swapaxes(0, 1), whole)
+        stepped = jax.lax.map(lambda at: mixer.values(at[1].x, at[0], at[1].context), (before, tokens))
+        middle = jax.tree.map(lambda x: x[HALF], states)
+        prefilled = [mixer.values(head.x, start, head.context), mixer.values(tail.x, middle, tail.context)]
+        called = mixer.values(whole.x, None, whole.context)
+        return stepped.swapaxes(0, 1), jnp.concatenate(prefilled, axis=1), called
+
+    stream = inputs(config)
+    parts = (stream.at(slice(None), cut) for cut in (slice(0, HALF), slice(HALF, None)))
+    stepped, prefilled, called = map(np.asarray, run(variables, *parts))
+    assert_close(prefilled, stepped, what="values of prefill")
+    assert_close(called, stepped, what="values of the call")
 
 
 def check_documents(config: MixerConfig) -> None:

@@ -22,6 +22,7 @@ import abc
 import dataclasses
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
@@ -255,8 +256,12 @@ class Mixer(nnx.Module):
         """Makes the class that of its declared config; every way to run a mixer checks its context first."""
         super().__init_subclass__(**options)
         config = inspect.get_annotations(cls).get("config")
-        if isinstance(config, type) and issubclass(config, MixerConfig) and "mixer_class" not in vars(config):
-            config.mixer_class = cls
+        if isinstance(config, str):  # after `from __future__ import annotations`
+            config = vars(sys.modules[cls.__module__]).get(config)
+        if isinstance(config, type) and issubclass(config, MixerConfig):
+            known = vars(config).get("mixer_class", cls)
+            if (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__):  # or defined once more
+                config.mixer_class = cls
         for name in ("__call__", "with_losses", "prefill", "step"):
             if name in cls.__dict__:
                 setattr(cls, name, _checked(cls.__dict__[name], streaming=name in ("prefill", "step")))

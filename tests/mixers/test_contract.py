@@ -1,12 +1,16 @@
 """The contract of `jaxzoo.mixers.base`, asked of every registered mixer by the functions of `jaxzoo.testing`."""
 
+import dataclasses
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from jaxzoo.mixers import Context, state_bytes
+from jaxzoo.cli.config_file import import_file
+from jaxzoo.mixers import Context, RWKV7TimeMixConfig, state_bytes
 from jaxzoo.testing import (
     BATCH,
     LENGTH,
@@ -19,16 +23,21 @@ from jaxzoo.testing import (
     check_dependence,
     check_documents,
     check_gradients,
+    check_mixer,
     check_parameters,
     check_streams,
+    check_values,
     in_turn,
     inputs,
+    ready,
     segment_ids,
     streams,
     training,
 )
+from tests.mixers import wrong
 from tests.mixers.cases import CASES, SLOW, TINY
 from tests.mixers.moved import quick_rngs
+from tests.mixers.wrong import FAULTS, WrongConfig
 from tests.pallas_kernels.shared import full, slow
 
 FAMILIES = {
@@ -109,8 +118,28 @@ def test_call_equals_steps(case):
 @cases(one_of_each_family=True, streams=True)
 def test_call_and_gradients_equal_those_of_two_prefills(case):
     """Kills a state that stops gradients, or carries wrong ones: two halves must give one pass's gradients. They fill a
-    state of their capacity, which must be exact."""
+    state of their capacity, which must be exact. Kills a wrong VJP that the call and `prefill` share."""
     check_gradients(CASES[case])
+
+
+@pytest.mark.full
+def test_values_of_a_stream_are_those_of_the_call():
+    """Kills values for later layers that forget the state, or the token before."""
+    check_values(ready(dataclasses.replace(RWKV7TimeMixConfig.tiny(), value_residual=False)))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_mixer_that_breaks_the_contract_is_named(fault):
+    """Kills a `check_mixer` that is content with what it promises to find: a future that comes in by a token or a
+    choice, a leak between documents of a mixer that sees both sides, a state of fixed size that promises to grow, NaN
+    that agrees with NaN, a state beside an infinite entry, a wrong VJP of all parallel forms, values that forget the
+    state, outputs of another dtype."""
+    if not fault:
+        check_mixer(WrongConfig(d_model=5))
+        return
+    with pytest.raises(AssertionError, match=FAULTS[fault]):
+        check_mixer(WrongConfig(d_model=5, fault=fault))
 
 
 @cases(growing_state=True)
@@ -178,6 +207,19 @@ def test_bfloat16_stays_close(case):
     y = jax.jit(build(CASES[case]))(x, Sequences(x, stream.tokens).context)
     assert y.dtype == jnp.bfloat16
     assert np.linalg.norm(np.asarray(y, np.float32) - expected) <= 0.03 * np.linalg.norm(expected)
+
+
+def test_a_config_builds_the_mixer_that_declares_it(tmp_path):
+    """Kills a declaration that is a string after `from __future__ import annotations`, and the first of two
+    definitions, of a notebook, that is built for good."""
+    source = Path(wrong.__file__).read_text()
+    file = tmp_path / "late.py"
+    file.write_text(source.replace("import dataclasses", "from __future__ import annotations\nimport dataclasses", 1))
+    module = import_file(file)
+    for _ in range(2):
+        config = module.WrongConfig(d_model=5)
+        assert type(nnx.eval_shape(lambda config=config: config.build(rngs=quick_rngs()))) is module.Wrong
+        exec(source[source.index("class Wrong(Mixer)") :], vars(module))
 
 
 @pytest.mark.slow
