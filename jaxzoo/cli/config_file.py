@@ -75,8 +75,8 @@ def load_config(
     the task. A file may define several configurations instead, as a dict `configs`.
 
     Args:
-      file: the Python file; or the directory of a run, whose config is taken.
-      name: key of `configs`; None where the file has a `config`.
+      file: the Python file; or the directory of a run, whose config is taken, and leaves nothing to choose.
+      name: key of `configs`, as `normal_name` makes of both; None where the file has a `config`.
       mixer, task: name of what the function gets, with the defaults of its class; None: the function's own default.
 
     Raises:
@@ -84,6 +84,9 @@ def load_config(
         task has this name (with the nearest one), or the file leaves no such choice.
     """
     if file.is_dir():
+        for option, given in (("--name", name), (MIXER_FLAG, mixer), (TASK_FLAG, task)):
+            if given is not None:
+                raise UsageError(f"{option} {given}: {file} is the directory of a run, which leaves no choice")
         from jaxzoo.train.trained import find_run, read_experiment
 
         run = find_run(file, "--config")
@@ -136,9 +139,12 @@ def _choose(file: Path, config: Any, configs: Mapping[str, Any], name: str | Non
         return config
     if not configs:
         raise UsageError(f"--name {name}: config file {file} has one configuration, without a name")
-    if name not in configs:
+    found = [key for key in configs if normal_name(key) == normal_name(name)]
+    if not found:
         raise UsageError(f"--name: {file}: {unknown('configuration', name, configs)}")
-    return configs[name]
+    if len(found) > 1:
+        raise UsageError(f"--name: config file {file} has {' and '.join(found)}, which are one name; rename one")
+    return configs[found[0]]
 
 
 def import_file(file: Path, kind: packaged.Kind = "configs", *, what: str = "") -> ModuleType:

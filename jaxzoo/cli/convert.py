@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from jaxzoo.cli.config_file import load_config
+from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.flags import ArgumentParser, UsageError, which_checkpoint
 from jaxzoo.cli.runner import Main, run, say
 
@@ -31,7 +31,7 @@ def _convert(argv: Sequence[str]) -> None:
     if options.to is None:
         raise UsageError("--to DIR is required: the folder to write")
     if options.config is not None:
-        load_config(Path(options.config))
+        import_file(Path(options.config))
     _to_folder(options)
 
 

@@ -55,6 +55,9 @@ def test_there_and_back(folder, tmp_path, capsys):
     assert json.loads((again / "tokenizer.json").read_text())["model"]["merges"] == [["a", "b"]]
     assert run(convert, "--run", there, "--to", again) == 2
     assert "holds files" in capsys.readouterr().err
+    (tmp_path / "own.py").write_text("configs = {'two': None, 'sizes': None}\n")  # defines what a run may need
+    assert run(convert, "--run", there, "--to", tmp_path / "third", "--config", tmp_path / "own.py") == 0
+    capsys.readouterr()
     for words in (
         ("--from", folder),
         ("--from", folder, "--run", there),
