@@ -25,7 +25,7 @@ class Work(NamedTuple):
     model: PositiveFloat
     """Forward, and twice that backward."""
     recomputed: float
-    """Forward again in the backward pass: remat, and the head of a chunked loss."""
+    """Forward again in the backward pass, by remat; a chunked loss computes no head again."""
 
 
 def step_work(config: ExperimentConfig, batch: Batch) -> Work:

@@ -143,8 +143,8 @@ def advice(plan: Plan) -> list[str]:
 
 
 def _copies_into_stacks(plan: Plan) -> bool:
-    """Whether layers are scanned on a GPU, whose compiler copies what the backward pass needs."""
-    return plan.scan_layers and plan.device in ("h100", "h200")
+    """Whether layers are scanned on a GPU, whose compiler copies what the backward pass needs, and need not be."""
+    return plan.scan_layers and plan.remat != "everything" and plan.device in ("h100", "h200")
 
 
 def _to_fit(plan: Plan) -> Iterator[str]:
@@ -158,7 +158,8 @@ def _to_fit(plan: Plan) -> Iterator[str]:
     if plan.remat == "nothing":
         yield "--model.remat period (or mixer_inputs): activations are computed again, for a third more FLOPs at most"
     elif plan.remat != "everything":
-        yield "--model.remat everything: fewer activations are kept, for about two thirds more FLOPs"
+        scanned = "" if plan.scan_layers else " --model.scan-layers"
+        yield f"--model.remat everything{scanned}: fewer activations are kept, for about two thirds more FLOPs"
     if rows > 1:
         parts = plan.accumulate * next(n for n in range(2, rows + 1) if rows % n == 0)
         yield f"--train.accumulate {parts}: the same batch in {parts} parts, activations of one of them at a time"

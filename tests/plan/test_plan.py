@@ -200,6 +200,8 @@ def test_advice_to_fit():
     gpu = example(memory=large, device="h100")
     assert advice(gpu)[0].startswith("--model.no-scan-layers: ")
     assert "no-scan" not in str(advice(dataclasses.replace(gpu, scan_layers=False)))
+    unrolled = example(memory=large, remat="period", scan_layers=False)  # "everything" refuses it
+    assert advice(unrolled)[0].startswith("--model.remat everything --model.scan-layers: ")
     followed = example(memory=large, logits=4 * GIB, loss_chunk=256, remat="everything", accumulate=8)
     assert [line.split(":")[0] for line in advice(followed)] == ["more devices, or a smaller --train.batch-size"]
 
@@ -222,7 +224,8 @@ def test_advice_to_speed_up():
     line = "plan it with --model.no-scan-layers: "
     gpu = example(device="h100", memory_bytes=10**14)
     assert [x.startswith(line) for x in advice(gpu)] == [True]
-    for other in (example(device="h100"), dataclasses.replace(gpu, scan_layers=False), example(memory_bytes=10**14)):
+    unrolled, grouped = dataclasses.replace(gpu, scan_layers=False), dataclasses.replace(gpu, remat="everything")
+    for other in (example(device="h100"), unrolled, grouped, example(memory_bytes=10**14)):
         assert line not in str(advice(other))
 
 
