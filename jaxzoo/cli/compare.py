@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from jaxzoo.cli.config_file import import_file
-from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file, override
+from jaxzoo.cli.flags import PICTURES, ArgumentParser, UsageError, output_file, override
 from jaxzoo.cli.runner import Main, run, say, use_compilation_cache
 
 PROGRAM = "python -m jaxzoo.compare"
@@ -21,12 +21,12 @@ def _compare(argv: Sequence[str]) -> None:
     parser = ArgumentParser(prog=f"{PROGRAM} RUN RUN ...", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", action="append", help="config file that defines classes of a run")
     parser.add_argument("--out", metavar="FILE", type=Path, help="write the numbers to this file, as JSON")
-    parser.add_argument("--picture", metavar="FILE", type=Path, help="draw the numbers to this file (.png, .svg)")
+    parser.add_argument("--picture", metavar="FILE", type=Path, help="draw the numbers to this file (.png, .svg, .pdf)")
     options, flags = parser.parse_known_args(argv[first:])
     if len(places) < 2 or len(set(places)) < len(places):
         raise UsageError("give two different runs or more, such as runs/mqar-based runs/mqar-attention; see --help")
     out = options.out and output_file("--out", options.out)
-    picture = options.picture and output_file("--picture", options.picture)
+    picture = options.picture and output_file("--picture", options.picture, endings=PICTURES)
     if wrong := next((f for f in flags if f.startswith("-") and not f.startswith(("--data.", "--train."))), None):
         raise UsageError(f"unknown option {wrong}; fields of the data and of the training can be changed, no others")
     for file in options.config or []:

@@ -54,7 +54,7 @@ def _evaluate(argv: Sequence[str]) -> None:
     if len(options.run) > 1 and forms != ["slices"]:
         raise UsageError("--run takes one run; python -m jaxzoo.compare RUN RUN ... scores several on the same data")
     if options.out is not None:
-        options.out = output_file("--out", options.out)
+        options.out = output_file("--out", options.out, or_folder=forms == ["slices"])
     for file in options.config:
         import_file(file)
     if forms == ["slices"]:

@@ -29,11 +29,22 @@ class ArgumentParser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
-def output_file(option: str, file: Path) -> Path:
-    """The value of an option that names a file to write, with `~` expanded; its directory must exist."""
+PICTURES = (".png", ".svg", ".pdf")
+"""Endings of files with pictures."""
+
+
+def output_file(option: str, file: Path, *, endings: Sequence[str] = (), or_folder: bool = False) -> Path:
+    """The value of an option that names a file to write, with `~` expanded.
+
+    Its directory must exist, it must be none itself (`or_folder`: may be), and have one of the `endings`, if any.
+    """
     file = file.expanduser()
     if not file.parent.is_dir():
         raise UsageError(f"{option} {file}: its directory does not exist")
+    if file.is_dir() and not or_folder:
+        raise UsageError(f"{option} {file} is a directory; name a file")
+    if endings and file.suffix not in endings:
+        raise UsageError(f"{option} {file} must end in {', '.join(endings[:-1])} or {endings[-1]}")
     return file
 
 

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from jaxzoo.cli.config_file import import_file
-from jaxzoo.cli.flags import UsageError, output_file, which_checkpoint
+from jaxzoo.cli.flags import PICTURES, UsageError, output_file, which_checkpoint
 from jaxzoo.cli.runner import Main, make_main, say, use_compilation_cache
 
 MOST_TOKENS = 512
@@ -33,9 +33,7 @@ class InspectCommand:
 
 
 def _inspect(command: InspectCommand) -> None:
-    out = output_file("--out", command.out)
-    if out.suffix not in (".png", ".svg", ".pdf"):
-        raise UsageError(f"--out {out} must end in .png, .svg or .pdf")
+    out = output_file("--out", command.out, endings=PICTURES)
     if command.prompt and command.example is not None:
         raise UsageError("--prompt and --example are two inputs; give one of them")
     if command.config is not None:

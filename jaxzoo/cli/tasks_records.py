@@ -51,7 +51,7 @@ class RecordsCommand(RecordsConfig):
 
 
 def _make(command: RecordsCommand) -> None:
-    out = output_file("--out", command.out)
+    out = output_file("--out", command.out, or_folder=True)
     _check_out(out, overwrite=command.overwrite)
     records = RecordSet([*python_records(), *debian_records(command.dpkg_status.expanduser())], command.records)
     examples = records.examples()

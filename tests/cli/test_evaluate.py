@@ -91,6 +91,7 @@ def test_one_line_for_a_mistake(trained, capsys):
         (["--run", "RUN", "--model.n-layers", "2"], "variable stacks/0/blocks/0/mixer/"),
         (["--run", "RUN", "--data.valid.0.task.length", "64"], "max_length=40 must be at least the 64 tokens"),
         (["--run", "RUN", "--out", "/no/such/file"], "--out /no/such/file: its directory does not exist"),
+        (["--run", "RUN", "--out", "/tmp"], "--out /tmp is a directory; name a file"),
         (["--run", "RUN", "--limit", "2"], "--limit belongs to --tasks"),
         (["--run", "RUN", "--slices", "recall", "--tasks", "fda"], "--slices and --tasks are two commands"),
         (["--run", "RUN", "--checkpoint", "1"], "checkpoint 1 must be one of 2, 3"),

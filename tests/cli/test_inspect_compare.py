@@ -88,6 +88,8 @@ def test_mistakes_are_one_line(run, tmp_path, capsys):
         (compare, [str(run), str(run)], "give two different runs or more"),
         (compare, [str(run), str(tmp_path)], "holds no run"),
         (compare, [str(run), str(run.parent / "two.safetensors"), "--model.d-model", "4"], "--model.d-model"),
+        (compare, [str(run), str(tmp_path), "--picture", "a.txt"], "--picture a.txt must end in .png, .svg or .pdf"),
+        (compare, [str(run), str(tmp_path), "--out", str(tmp_path)], "is a directory; name a file"),
         (inspect, ["--run", str(run), "--out", "a.txt"], "must end in .png, .svg or .pdf"),
         (inspect, ["--run", str(run), "--checkpoint", "new"], "'new' must be the step of a checkpoint, or best"),
         (inspect, ["--run", str(run), "--example", "99"], "example=99 must be in [0, 20)"),
