@@ -238,7 +238,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="first configuration of a file instead of the named one",
         path="jaxzoo/cli/config_file.py",
-        old="    return configs[name]",
+        old="    return configs[found[0]]",
         new="    return next(iter(configs.values()))",
         tests=("tests/cli/test_config_file.py::test_a_file_of_several_configurations",),
     ),
