@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from jaxzoo.cli.config_file import import_file
+from jaxzoo.cli.config_file import import_files
 from jaxzoo.cli.flags import PICTURES, ArgumentParser, UsageError, output_file, override
 from jaxzoo.cli.runner import Main, run, say, use_compilation_cache
 
@@ -29,8 +29,7 @@ def _compare(argv: Sequence[str]) -> None:
     picture = options.picture and output_file("--picture", options.picture, endings=PICTURES)
     if wrong := next((f for f in flags if f.startswith("-") and not f.startswith(("--data.", "--train."))), None):
         raise UsageError(f"unknown option {wrong}; fields of the data and of the training can be changed, no others")
-    for file in options.config or []:
-        import_file(Path(file))
+    import_files(options.config or [])
 
     from jaxzoo.cli.evaluate_common import write_results
     from jaxzoo.evals.compare import compare, draw, table

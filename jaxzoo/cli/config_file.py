@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -178,6 +178,23 @@ def import_file(file: Path, kind: packaged.Kind = "configs", *, what: str = "") 
             del sys.modules[name]
             raise
         return module
+
+
+def import_files(files: Iterable[str | Path]) -> None:
+    """Imports several config files. Raises `UsageError`, also where two define a class that runs could not tell apart:
+    they know it by the names of file and class."""
+    known: dict[tuple[str, str], Path] = {}
+    for file in map(Path, files):
+        module = import_file(file)
+        for name, value in vars(module).items():
+            if not isinstance(value, type) or value.__module__ != module.__name__:
+                continue
+            other = known.setdefault((file.stem, name), file)
+            if other.resolve() != file.resolve():
+                raise UsageError(
+                    f"--config {other} and {file}: both are {file.stem}:{name} to a run, which would get the class of "
+                    "the last file; take one run at a time"
+                )
 
 
 def class_in_file(text: str, base: type, option: str) -> type:

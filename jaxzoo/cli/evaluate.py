@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from jaxzoo.cli.config_file import import_file
+from jaxzoo.cli.config_file import import_files
 from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file, positive, which_checkpoint
 from jaxzoo.cli.runner import Main, run, use_compilation_cache
 from jaxzoo.data.statistics.bigram_counts import THRESHOLD
@@ -55,8 +55,7 @@ def _evaluate(argv: Sequence[str]) -> None:
         raise UsageError("--run takes one run; python -m jaxzoo.compare RUN RUN ... scores several on the same data")
     if options.out is not None:
         options.out = output_file("--out", options.out, or_folder=forms == ["slices"])
-    for file in options.config:
-        import_file(file)
+    import_files(options.config)
     if forms == ["slices"]:
         from jaxzoo.cli.evaluate_slices import evaluate_slices
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxzoo.cli.config_file import import_file
+from jaxzoo.cli.config_file import import_files
 from jaxzoo.cli.flags import ArgumentParser, UsageError, override, which_checkpoint
 from jaxzoo.cli.progress import ProgressLines
 from jaxzoo.cli.runner import Main, run, say, use_compilation_cache
@@ -41,8 +41,7 @@ def _linearize(argv: Sequence[str]) -> None:
     if options.mixer == "gated-delta-net" and (options.window is not None or options.feature_dim is not None):
         raise UsageError("--window and --feature-dim belong to the mixers based and hedgehog")
     out = Path(options.out).expanduser().absolute()
-    for file in options.config or []:
-        import_file(Path(file))
+    import_files(options.config or [])
 
     from jaxzoo.linearization.conversion import attention_layers, converted_config
     from jaxzoo.linearization.measure import measure, table

@@ -82,11 +82,19 @@ def test_inspect_draws_an_example_and_says_where_the_model_looks(run, tmp_path, 
 
 
 def test_mistakes_are_one_line(run, tmp_path, capsys):
-    """Kills a traceback for what users type wrong, and a comparison of a run with itself."""
+    """Kills a traceback for what users type wrong, a comparison of a run with itself, and one of two runs whose own
+    mixers have one name, of which that of the last file would stand for both."""
+    own = []
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "own.py").write_text("class OwnConfig:\n    pass\n")
+        own += ["--config", str(tmp_path / folder / "own.py")]
     for main, argv, line in (
         (compare, [str(run)], "give two different runs or more"),
         (compare, [str(run), str(run)], "give two different runs or more"),
         (compare, [str(run), str(tmp_path)], "holds no run"),
+        (compare, [str(run), str(tmp_path), *own[:2], *own[:2]], "holds no run"),
+        (compare, [str(run), str(tmp_path), *own], "own.py: both are own:OwnConfig to a run, which would get"),
         (compare, [str(run), str(run.parent / "two.safetensors"), "--model.d-model", "4"], "--model.d-model"),
         (compare, [str(run), str(tmp_path), "--picture", "a.txt"], "--picture a.txt must end in .png, .svg or .pdf"),
         (compare, [str(run), str(tmp_path), "--out", str(tmp_path)], "is a directory; name a file"),
