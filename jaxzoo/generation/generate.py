@@ -47,8 +47,8 @@ class Generation:
       sampling: how tokens are drawn.
       seed: of all draws, in `[0, 2^32)`.
       stop_tokens: a row is complete with any of these, which is then its last token.
-      row_numbers: from these and the seed come the draws of each row, so that a batch may be cut in pieces;
-        None: 0, 1, 2, ...
+      row_numbers: in `[0, 2^32)`; from these and the seed come the draws of each row, so that a batch may be cut in
+        pieces; None: 0, 1, 2, ...
       block_size: decode steps of a block. The first may give a row up to 7 tokens fewer.
 
     Raises:
@@ -79,6 +79,9 @@ class Generation:
         _check("seed", seed, 0 <= seed < 2**32, "must be in [0, 2^32)")
         _check("block_size", block_size, block_size >= 1, "must be positive")
         _check("row_numbers", numbers, len(numbers) == len(prompts), f"must be one per prompt, {len(prompts)}")
+        _check("row_numbers", numbers, all(0 <= number < 2**32 for number in numbers), "must be in [0, 2^32)")
+        are_ids = all(token == int(token) and abs(token) < 2**31 for token in stop_tokens)
+        _check("stop_tokens", stop_tokens, are_ids, "must be token ids")
         self.lengths: np.ndarray = checked.lengths
         n_tokens = int(self.lengths.max()) + max_tokens
         learned = model.config.max_positions

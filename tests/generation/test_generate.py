@@ -325,6 +325,9 @@ def test_what_a_generation_refuses():
         ({"seed": -1}, r"^seed=-1 must be in \[0, 2\^32\)$"),
         ({"block_size": 0}, "^block_size=0 must be positive$"),
         ({"row_numbers": [1, 2]}, r"^row_numbers=\[1, 2\] must be one per prompt, 1$"),
+        ({"row_numbers": [-1]}, r"^row_numbers=\[-1\] must be in \[0, 2\^32\)$"),
+        ({"stop_tokens": (2**31,)}, r"^stop_tokens=\(2147483648,\) must be token ids$"),
+        ({"stop_tokens": (2.5,)}, r"^stop_tokens=\(2\.5,\) must be token ids$"),
         ({"max_tokens": 45}, "^prompt and max_tokens are 51 tokens together and must be at most the 50 learned"),
     ]:
         model = make_model(MODELS["learned positions"]())
