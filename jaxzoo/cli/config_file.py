@@ -181,11 +181,21 @@ def import_file(file: Path, kind: packaged.Kind = "configs", *, what: str = "") 
 
 
 def import_files(files: Iterable[str | Path]) -> None:
-    """Imports several config files. Raises `UsageError`, also where two define a class that runs could not tell apart:
-    they know it by the names of file and class."""
+    """Imports several config files.
+
+    Raises:
+      UsageError: one fails, or gets the class or module of another: a run knows a class by the names of its module and
+        its own, and Python a module next to a file by its name.
+    """
     known: dict[tuple[str, str], Path] = {}
+    folders: list[Path] = []
     for file in map(Path, files):
+        for beside in file.parent.glob("*.py"):
+            taken = Path(getattr(sys.modules.get(beside.stem), "__file__", None) or beside)
+            if taken.parent in folders and taken != beside.resolve():
+                raise UsageError(f"--config {file}: its module {beside.stem} would be {taken}; take one run at a time")
         module = import_file(file)
+        folders.append(file.resolve().parent)
         for name, value in vars(module).items():
             if not isinstance(value, type) or value.__module__ != module.__name__:
                 continue

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxzoo.cli.config_file import import_file, load_config
+from jaxzoo.cli.config_file import import_file, import_files, load_config
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.train import parse_command
 from jaxzoo.config import ExperimentConfig
@@ -94,6 +94,23 @@ def test_a_config_file_brings_its_own_classes(tmp_path, monkeypatch):
     assert parse_command(flags).config.model.pattern[0].taps == (5, 6, 7)
     file.write_text(textwrap.dedent(OWN).replace("(3, 4)", "(5, 6)"))
     assert load_config(file).model.pattern[0].taps == (5, 6)
+
+
+def test_two_config_files_do_not_share_what_each_defines(tmp_path, monkeypatch):
+    """Kills: the class of the last file, or the module next to the first one, that stands for both."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    files = {name: tmp_path / name for name in ("a/own.py", "b/own.py", "a/first.py", "b/second.py", "b/third.py")}
+    for name, file in files.items():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("import beside_two\n" if "own" not in name else "class OwnConfig:\n    pass\n")
+        (file.parent / "beside_two.py").touch()
+    with pytest.raises(UsageError, match=r"a/own\.py and .*b/own\.py: both are own:OwnConfig to a run, which would"):
+        import_files([files["a/own.py"], files["a/own.py"], files["b/own.py"]])
+    with pytest.raises(UsageError, match=r"b/second\.py: its module beside_two would be .*/a/beside_two\.py; take one"):
+        import_files([files["a/first.py"], files["b/second.py"]])
+    sys.modules.pop("beside_two")
+    import_files([files["b/second.py"], files["b/third.py"]])
+    sys.modules.pop("beside_two")
 
 
 def test_every_config_of_the_repository_loads():
