@@ -12,7 +12,7 @@ from jaxzoo.sharding import mesh_axes, partition_spec
 def look_up(
     table: Float[Array, "n d"], ids: Int[Array, "b t"], axes: tuple[str | None, str | None]
 ) -> Float[Array, "b t d"]:
-    """`table[ids]`; NaN for an id outside of the table.
+    """`table[ids]`; NaN for an id beyond the table.
 
     Left to the compiler, a mesh would gather the whole table, or the whole gradient of the output, on every device. So
     each device looks up the ids of all devices with which it shares out the width, in the rows and columns that it has;
@@ -21,7 +21,7 @@ def look_up(
 
     Args:
       table: its rows.
-      ids: `b` may be 1.
+      ids: not negative; `b` may be 1.
       axes: the logical axes of the table.
     """
     mesh = jax.sharding.get_abstract_mesh()
