@@ -31,7 +31,7 @@ from experiments.window_time import window_time
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.mixers import MixerConfig, SlidingWindowAttentionConfig, TaylorLinearAttentionConfig
 from jaxzoo.sweep import Experiment, Measurement, Point, Results, Scale
-from jaxzoo.sweep.figure import accuracy_label, curve
+from jaxzoo.sweep.figure import accuracy_label, curve, guessing
 from jaxzoo.tasks.recall_data import RecallDataConfig
 from pallas_kernels.figure import PALETTE, TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks
 
@@ -126,6 +126,7 @@ def _draw(results: Results) -> "Figure":
         marks = [{"panel": "recall", "model": model, "window": window} for window in windows]
         curve(recall, results, x="window", points=marks, label=model, series=series)
     _draw_linear(recall, results, windows)
+    guessing(recall, results.select(panel="recall"))
     recall.set_title("recall", fontsize=TITLE_POINTS)
     recall.set(xlabel="window, tokens", ylabel=accuracy_label(results), ylim=(-0.02, 1.02))
     plain_log_ticks(recall, "x", windows)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from experiments.based_models import FEATURE_MAPS, Sizes, scales
 from experiments.frontier import by_state, finish_by_state, leads, more_recalls_more, size_curve
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, learned
-from jaxzoo.sweep.figure import accuracy_label
+from jaxzoo.sweep.figure import accuracy_label, guessing
 from jaxzoo.sweep.results import SCORE
-from pallas_kernels.figure import add_legend, panels, plain_log_ticks
+from pallas_kernels.figure import PALETTE, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -223,9 +223,13 @@ def _draw(results: Results) -> "Figure":
     pairs = metric.rpartition("=")[2]
     title = f"Based, Figure 3: feature maps of linear attention, {pairs} pairs"
     figure, axes = panels(2, 1, size=(6.4, 7.6), title=title, sharey=True)
-    for series, name in enumerate(MAPS):
-        size_curve(axes[0, 0], results, label=name, series=series, metric=metric, model=name)
-        size_curve(axes[1, 0], results, label=name, series=series, metric=metric, size="n_parameters", model=name)
+    for panel, size in ((axes[0, 0], "state_bytes"), (axes[1, 0], "n_parameters")):
+        for series, name in enumerate(MAPS):
+            for i, dim in enumerate(results.values("feature_dim", model=name)):  # dashed where one is not the first
+                label, where = name if dim is None else f"{name}, d' = {dim}", {"model": name, "feature_dim": dim}
+                style = series + i * len(PALETTE)
+                size_curve(panel, results, label=label, series=style, metric=metric, size=size, **where)
+        guessing(panel, results.rows, metric)
     finish_by_state(axes[0, 0], results)
     axes[1, 0].set(xlabel="parameters", ylabel=accuracy_label(results))
     plain_log_ticks(axes[1, 0], "x")

@@ -17,7 +17,7 @@ from experiments.cat import CAT, FORMS, LIN_CAT, MODELS, TASKS, leads, perfect
 from experiments.protocol import LAPTOP, OVERNIGHT, PAPER, SEEDS, Protocol
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Point, Results, Scale, grid, learned
-from jaxzoo.sweep.figure import accuracy_label, curve
+from jaxzoo.sweep.figure import accuracy_label, curve, guessing
 from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:
@@ -191,6 +191,7 @@ def draw(results: Results) -> "Figure":
             for i, name in enumerate(MODELS):
                 points = [{"model": name, "task": task, "d_model": width, "length": length} for length in lengths]
                 curve(place, results, x="length", points=points, label=name, series=i)
+            guessing(place, results.select(task=task), x="length")
             place.set_title(f"{task}, model width {width}", fontsize=TITLE_POINTS)
             plain_log_ticks(place, "x", lengths)
         row[0].set(ylabel=accuracy_label(results), ylim=(-0.03, 1.03))

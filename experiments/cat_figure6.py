@@ -224,15 +224,19 @@ def draw(results: Results) -> "Figure":
 
 def _draw_curves(place: Any, results: Results, **where: Any) -> None:
     lengths: Sequence[int] = ()
+    guesses: dict[int, float] = {}
     for i, name in enumerate(CURVES):
         try:
             run, metrics = by_length(results, name, **where)
         except Missing:
             continue
         lengths, scores = list(metrics), [run["metrics"][metric] for metric in metrics.values()]
+        guesses |= {n: run["guess"][metric] for n, metric in metrics.items() if metric in run.get("guess", {})}
         marks = [Mark(metric, (run["id"],)) for metric in metrics.values()]
         marked_line(place, lengths, scores, marks, label=name, series=i)
     if lengths:
+        if guesses:
+            place.plot(list(guesses), list(guesses.values()), **bound_style(1), label="guessing")
         place.axvline(trained_length(results), **bound_style(), label="trained")
         plain_log_ticks(place, "x", lengths)
 

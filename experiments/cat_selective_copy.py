@@ -18,7 +18,7 @@ from jaxzoo.config import ExperimentConfig
 from jaxzoo.mixers import ConvolutionAugmentedAttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned
-from jaxzoo.sweep.figure import accuracy_label, curve
+from jaxzoo.sweep.figure import accuracy_label, curve, guessing
 from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
 from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
@@ -133,6 +133,7 @@ def draw(results: Results) -> "Figure":
         for i, name in enumerate(NAMES):
             points = [{"model": name, "d_model": width, "signals": n} for n in signals]
             curve(place, results, x="signals", points=points, label=name, series=i)
+        guessing(place, results.rows, x="signals")
         place.set_title(f"model width {width}", fontsize=TITLE_POINTS)
         place.set(xlabel="signals of a prompt")
         plain_log_ticks(place, "x", signals)

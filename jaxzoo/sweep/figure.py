@@ -132,8 +132,16 @@ def label_marks(panel: "Axes", marks: Sequence[tuple[str, float, float]]) -> Non
         )
 
 
-def guessing(panel: "Axes", rows: Iterable[Row], metric: str = SCORE) -> None:
-    """Draws the guessing line of the runs of a panel, where they share one."""
-    lines = {row.get("guess", {}).get(metric) for row in rows} - {None}
-    if len(lines) == 1:
-        panel.axhline(lines.pop(), **bound_style(1), label="guessing")
+def guessing(panel: "Axes", rows: Iterable[Row], metric: str = SCORE, *, x: str | None = None) -> None:
+    """Draws the guessing line of the runs of a panel, where they share one; with the axis `x`, over its values."""
+    lines: dict[Any, set[float]] = {}
+    for row in rows:
+        if metric in row.get("guess", {}):
+            lines.setdefault(row["point"][x] if x else None, set()).add(row["guess"][metric])
+    if not lines or max(map(len, lines.values())) > 1:
+        return
+    heights = {place: line for place, (line,) in lines.items()}
+    if x is None:
+        panel.axhline(heights[None], **bound_style(1), label="guessing")
+    else:
+        panel.plot(sorted(heights), [heights[place] for place in sorted(heights)], **bound_style(1), label="guessing")

@@ -130,7 +130,8 @@ ROWS = {"1": figure_1_rows, "2": figure_2_rows, "3": figure_3_rows, "8": figure_
 @pytest.mark.full
 @pytest.mark.parametrize("name", ROWS)
 def test_the_picture_has_its_curves(name):
-    """Kills: a model that is not drawn, marks in the wrong place or without their runs."""
+    """Kills: a model that is not drawn, marks in the wrong place or without their runs, one line through two sizes that
+    grow each by itself."""
     figure = FIGURES[name].draw(Results(ROWS[name]()))
     lines = {
         (i, line.get_label()): line
@@ -141,7 +142,8 @@ def test_the_picture_has_its_curves(name):
     drawn = {
         "1": {(0, "Sliding window"), (1, "Sliding window"), (1, "Based"), (1, "Linear attention")},
         "2": {(0, name) for name in ("Attention", "Sliding window", "Mamba", "H3", "Hyena", "Based")},
-        "3": {(i, name) for i in (0, 1) for name in ("Taylor", "PosELU", "ReLU", "Square")},
+        "3": {(i, f"Taylor, d' = {dim}") for i in (0, 1) for dim in (8, 16)}
+        | {(i, name) for i in (0, 1) for name in ("PosELU", "ReLU", "Square")},
         "8": {(0, name) for name in ("Based", "Sliding window", "ScatterBrain", "BigBird")} | {(1, "NystromFormer")},
     }
     assert set(lines) == drawn[name]
@@ -149,8 +151,10 @@ def test_the_picture_has_its_curves(name):
     assert all(runs)
     assert len(runs) == sum(len(line.get_xdata()) for line in lines.values())
     if name == "3":
-        assert list(lines[1, "Taylor"].get_xdata()) == [1000, 1020]
-        assert list(lines[0, "Taylor"].get_ydata()) == [0.6, 0.9]
+        taylor = [[lines[i, f"Taylor, d' = {dim}"] for dim in (8, 16)] for i in (0, 1)]
+        assert [list(line.get_xdata()) for line in taylor[1]] == [[1000], [1020]]
+        assert [list(line.get_ydata()) for line in taylor[0]] == [[0.6], [0.9]]
+        assert len({line.get_linestyle() for line in taylor[0]}) == 2
     if name == "2":
         assert list(lines[0, "Sliding window"].get_xdata()) == [200, 500, 1590]
     if name == "8":

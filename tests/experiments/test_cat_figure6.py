@@ -166,12 +166,14 @@ def test_positions():
 
 
 def test_the_picture():
-    """Kills: panels that are exchanged, a curve that is missing, no mark of the trained length, marks without runs."""
+    """Kills: panels that are exchanged, a curve or a guessing line that is missing, no mark of the trained length,
+    marks without runs."""
     rows = [
         run("CAT", FLAT),
         run(ROTARY, FALLING, yarn={64: 0.4}),
         run("Mamba", {16: 0.1, 32: 0.1, 64: 0.0}, task="MQNAR", d_model=64),
     ]
+    rows[0]["guess"] = {f"asked/valid/accuracy/length={length}": 1 / length for length in (16, 32, 64)}
     figure = draw(Results(rows))
     panels = {panel.get_title(): curves(panel) for panel in figure.axes}
     assert list(panels) == [
@@ -180,12 +182,14 @@ def test_the_picture():
         "MQNAR, model width 32",
         "MQNAR, model width 64",
     ]
-    assert list(panels["MQAR, model width 32"]) == ["CAT", ROTARY, YARN, "trained"]
+    assert list(panels["MQAR, model width 32"]) == ["CAT", ROTARY, YARN, "guessing", "trained"]
+    assert panels["MQAR, model width 32"]["guessing"] == ([16, 32, 64], [1 / 16, 1 / 32, 1 / 64])
     assert panels["MQAR, model width 32"][YARN] == ([16, 32, 64], [1.0, 0.9, 0.4])
+    assert "guessing" not in panels["MQNAR, model width 64"]
     assert panels["MQNAR, model width 64"]["Mamba"] == ([16, 32, 64], [0.1, 0.1, 0.0])
     assert panels["MQAR, model width 64"] == {}
     marks = [dot.get_gid() for dot in figure.axes[0].collections[-3:]]
     asked = ("asked/valid/accuracy/length=16", "asked/valid/accuracy/length=32", "YaRN 64/valid/accuracy/length=64")
     assert marks == [str(Mark(metric, (rows[1]["id"],))) for metric in asked]
     assert figure.axes[0].lines[-1].get_xdata()[0] == 32
-    assert set(CURVES) >= {line.get_label() for panel in figure.axes for line in panel.lines} - {"trained"}
+    assert set(CURVES) >= {line.get_label() for panel in figure.axes for line in panel.lines} - {"guessing", "trained"}

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from jaxzoo.sweep import Results
-from jaxzoo.sweep.figure import LABEL_GAP, Mark, accuracy_label, curve, label_marks
+from jaxzoo.sweep.figure import LABEL_GAP, Mark, accuracy_label, curve, guessing, label_marks
 from jaxzoo.sweep.page import Label, inline
 from pallas_kernels.figure import panels, render
 from tests.sweep.small_sweep import POINTS, draw, row, rows
@@ -43,6 +43,20 @@ def test_names_next_to_marks_do_not_cover_each_other():
     assert found[-1] == 1.0
     assert places[2][1] < min(places[0][1], places[1][1])
     assert [names[str(i)].get_ha() for i in range(6)] == ["left"] * 3 + ["right"] * 3
+
+
+def test_the_guessing_line():
+    """Kills: a line of other runs, one line for tasks that differ, places in the order of the rows."""
+
+    def drawn(lines, **options):
+        _, ((panel,),) = panels(1, 1, size=(4, 4), title="")
+        guessing(panel, [{"point": {"length": n}, "guess": {"valid/accuracy": y}} for n, y in lines], **options)
+        return [list(line.get_ydata()) for line in panel.lines]
+
+    assert drawn([(16, 0.25), (32, 0.25)]) == [[0.25, 0.25]]
+    assert drawn([(16, 0.25), (32, 0.125)]) == drawn([]) == drawn([], x="length") == []
+    assert drawn([(32, 0.125), (16, 0.25), (32, 0.125)], x="length") == [[0.25, 0.125]]
+    assert drawn([(32, 0.125), (32, 0.25)], x="length") == []
 
 
 def test_every_mark_names_its_runs_best_first():
