@@ -190,10 +190,11 @@ def import_files(files: Iterable[str | Path]) -> None:
     known: dict[tuple[str, str], Path] = {}
     folders: list[Path] = []
     for file in map(Path, files):
-        for beside in file.parent.glob("*.py"):
-            taken = Path(getattr(sys.modules.get(beside.stem), "__file__", None) or beside)
-            if taken.parent in folders and taken != beside.resolve():
-                raise UsageError(f"--config {file}: its module {beside.stem} would be {taken}; take one run at a time")
+        for neighbour in file.parent.glob("*.py"):
+            taken = Path(getattr(sys.modules.get(neighbour.stem), "__file__", None) or neighbour)
+            if taken.parent in folders and taken != neighbour.resolve():
+                clash = f"its module {neighbour.stem} would be {taken}"
+                raise UsageError(f"--config {file}: {clash}; take one run at a time")
         module = import_file(file)
         folders.append(file.resolve().parent)
         for name, value in vars(module).items():
