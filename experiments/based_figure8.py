@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.based_models import Sizes, scales
 from experiments.frontier import by_state, finish_by_state, more_recalls_more, size_curve
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Point, Results, learned
-from jaxzoo.sweep.figure import curve
+from jaxzoo.sweep.figure import curve, guessing
 from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:
@@ -120,6 +120,8 @@ def _draw(results: Results) -> "Figure":
     landmarks = results.values("n_landmarks", model=NYSTROM)
     marks = [{"model": NYSTROM, "n_landmarks": n} for n in landmarks]
     curve(axes[1], results, x="n_landmarks", points=marks, label=NYSTROM, series=len(STREAMING))
+    for panel in axes:
+        guessing(panel, results.rows)
     axes[1].set_title("no state: sees the future", fontsize=TITLE_POINTS)
     axes[1].set(xlabel="landmarks")
     plain_log_ticks(axes[1], "x", landmarks)

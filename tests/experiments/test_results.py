@@ -43,6 +43,18 @@ def test_the_figure_can_be_drawn_again(name):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("name", KEPT)
+def test_every_figure_of_recall_shows_the_guessing_line(name):
+    """Kills: a curve at the height of guessing that looks like one of a model that has learned."""
+    sweep, _ = opened(name)
+    rows = sweep.rows()
+    if not any("valid/accuracy" in row.get("guess", {}) for row in rows):
+        return
+    lines = [line for panel in sweep.experiment.draw(Results(rows)).axes for line in panel.lines]
+    assert any(str(line.get_label()).startswith(("guessing", "a constant answer")) for line in lines)
+
+
+@pytest.mark.full
 def test_the_report_can_be_written_again(tmp_path, monkeypatch):
     """Kills: files of a report that differ from those that are kept."""
     name = "cat_figure4"
