@@ -5,10 +5,12 @@ fail before they make anything; 130: interrupted, finished work is kept.
 """
 
 import argparse
+import dataclasses
 import os
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +23,7 @@ from jaxzoo.screen import Failure, Screen
 
 if TYPE_CHECKING:
     from jaxzoo.sweep.cluster import ClusterWorkers
+    from jaxzoo.sweep.directory import SweepDirectory
     from jaxzoo.sweep.sweep import Sweep
     from jaxzoo.sweep.workers import LocalWorkers
 
@@ -40,39 +43,42 @@ def _sweep(argv: Sequence[str]) -> None:
     out = Path(options.out) if options.out else Path("sweeps", f"{file.stem}-{options.scale}")
     sweep = open_sweep(file, options.scale, out.expanduser(), checked=True)
     if options.dry_run:
-        if options.reuse:
-            raise UsageError("--dry-run writes nothing and takes nothing over: leave --reuse out")
         _tell_plan(sweep, options, screen)
     else:
         _make(sweep, argv, options, screen)
 
 
 def _tell_plan(sweep: "Sweep", options: argparse.Namespace, screen: Screen) -> None:
-    """Measures some steps and prints the cost of the sweep; writes nothing."""
+    """Measures some steps and prints the cost of the runs that the command would make; writes nothing there."""
+    from jaxzoo.sweep.directory import SweepDirectory
     from jaxzoo.sweep.experiment import coordinates
     from jaxzoo.sweep.plan import MEASURE_SECONDS, expected, measure, plan
     from jaxzoo.sweep.workers import as_one_program, find_device
 
-    device = find_device()
+    others, device = _others(options), find_device()
     os.environ |= device.environment(0)  # as a worker has it; JAX has not started yet
-    screen.say(f"{sweep.experiment.title}, scale {options.scale}; measuring for at most {MEASURE_SECONDS:.0f} s")
-    measured = []
-    for found in measure(expected(sweep)):
-        measured.append(found)
-        words = f"compiled in {found.compile_seconds:.1f} s, {1e3 * found.step_seconds:.2f} ms per step"
-        screen.say(f"  {coordinates(next(p for p, task in sweep.points if task.id == found.task.id))}: {words}")
-    workers, vectorized = options.workers or device.n_workers, as_one_program(options.parallel, device.platform)
-    for line in plan(sweep, measured, workers=workers, vectorized=vectorized):
-        screen.say(line)
+    own = sweep.directory
+    with tempfile.TemporaryDirectory() as scratch:
+        sweep = dataclasses.replace(sweep, directory=SweepDirectory(Path(scratch)))
+        sweep.directory.create(sweep.about(options.experiment, options.scale))
+        for task in own.done():
+            sweep.directory.write_result(task, own.result(task))
+        _take_over(sweep, others, screen)
+        screen.say(f"{sweep.experiment.title}, scale {options.scale}; measuring for {MEASURE_SECONDS:.0f} s or more")
+        measured = []
+        for found in measure(expected(sweep)):
+            measured.append(found)
+            words = f"compiled in {found.compile_seconds:.1f} s, {1e3 * found.step_seconds:.2f} ms per step"
+            screen.say(f"  {coordinates(next(p for p, task in sweep.points if task.id == found.task.id))}: {words}")
+        workers, vectorized = options.workers or device.n_workers, as_one_program(options.parallel, device.platform)
+        for line in plan(sweep, measured, workers=workers, vectorized=vectorized):
+            screen.say(line)
 
 
-def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, screen: Screen) -> None:
-    """Makes the runs that neither --reuse nor the experiment's kept results have, and the report."""
-    from jaxzoo.sweep.board import Board, oversee
+def _others(options: argparse.Namespace) -> "list[SweepDirectory]":
+    """Sweeps whose results this one takes over: those of --reuse and the experiment's kept ones."""
     from jaxzoo.sweep.directory import SweepDirectory
-    from jaxzoo.sweep.plan import expected
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: the workers save first
     given = [SweepDirectory(Path(place).expanduser()) for place in options.reuse]
     for other in given:
         try:
@@ -81,7 +87,22 @@ def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, scre
             raise UsageError(f"--reuse: {error}") from error
     file = Path(options.experiment).expanduser()
     kept = sorted((file.parent / "results" / file.stem).glob("**/sweep.json"))
-    directory = sweep.directory
+    return [*given, *(SweepDirectory(about.parent) for about in kept)]
+
+
+def _take_over(sweep: "Sweep", others: "Sequence[SweepDirectory]", screen: Screen) -> None:
+    for other in others:
+        if n := sweep.reuse(other):
+            screen.say(f"{n} runs taken over from {other.path}")
+
+
+def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, screen: Screen) -> None:
+    """Makes the runs that neither --reuse nor the experiment's kept results have, and the report."""
+    from jaxzoo.sweep.board import Board, oversee
+    from jaxzoo.sweep.plan import expected
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: the workers save first
+    others, directory = _others(options), sweep.directory
     is_new = not directory.path.exists()
     directory.create(sweep.about(options.experiment, options.scale))
     try:
@@ -90,9 +111,7 @@ def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, scre
         if is_new:  # a refused command leaves nothing
             shutil.rmtree(directory.path, ignore_errors=True)
         raise
-    for other in [*given, *(SweepDirectory(about.parent) for about in kept)]:
-        if n := sweep.reuse(other):
-            screen.say(f"{n} runs taken over from {other.path}")
+    _take_over(sweep, others, screen)
     directory.forget_failures()
     n_left = len(expected(sweep))
     screen.say(f"{sweep.experiment.title}, scale {options.scale}: {len(sweep.tasks)} runs, {n_left} to make")

@@ -130,13 +130,14 @@ def _running(sweep: Sweep, state: State) -> list[Text]:
 
 
 def seconds_left(tasks: Sequence[Any], state: State, workers: int, machine: str | None = None) -> float | None:
-    """Estimates the time left from the runs that are done, of this machine if it is named; None: none is."""
+    """Estimates the time left from the runs that are done, their speed from those of `machine` if it is named; None: no
+    such run is."""
     known = {
         task: result["seconds"] / result["steps"]
         for task, result in state.done.items()
         if result.get("steps") and machine in (None, result.get("machine"))
     }
-    rates = Rates(tasks, known)
+    rates = Rates(tasks, known, state.done)
     left = 0.0
     for task in state.left.values():
         if task.id in state.done or task.id in state.failed:  # since then

@@ -45,14 +45,20 @@ def expected(sweep: Sweep) -> list[Task]:
 
 
 def measure(tasks: Sequence[Task], seconds: float = MEASURE_SECONDS) -> Iterator[MeasuredProgram]:
-    """Compiles programs, spread over all of them, and runs a few steps of each, until the time is over."""
+    """Compiles programs and runs a few steps of each: one of all mixers, then others until the time is over."""
     programs = list({task.program: task for task in tasks if isinstance(task.config, ExperimentConfig)}.values())
-    deadline = time.monotonic() + seconds
+    of_mixers: dict[str, list[Task]] = {}
+    for task in sorted(programs, key=lambda task: task.step_flops):
+        of_mixers.setdefault(task.mixers, []).append(task)
+    first = [alike[len(alike) // 2] for alike in of_mixers.values()]
+    others = [task for task in programs if task not in first]
     # In this order any beginning is spread over all.
-    for i in sorted(range(len(programs)), key=lambda i: (i * (math.sqrt(5) - 1) / 2) % 1):
-        if time.monotonic() > deadline:
+    others = [others[i] for i in sorted(range(len(others)), key=lambda i: (i * (math.sqrt(5) - 1) / 2) % 1)]
+    deadline = time.monotonic() + seconds
+    for i, task in enumerate([*first, *others]):
+        if i >= len(first) and time.monotonic() > deadline:
             return
-        yield _measured(programs[i])
+        yield _measured(task)
 
 
 def _measured(task: Task) -> MeasuredProgram:
@@ -95,22 +101,33 @@ def plan(sweep: Sweep, measured: Sequence[MeasuredProgram], *, workers: int, vec
         f"training: {flops:.2e} FLOPs",
         f"disk: about {disk / 1e6:.0f} MB, of which {checkpoint * 2 * workers / 1e6:.0f} for runs under way",
     ]
-    return [*lines, *_time(training, measured, workers)]
+    return [*lines, *_time(sweep, training, measured, workers)]
 
 
-def _time(training: Sequence[Task], measured: Sequence[MeasuredProgram], workers: int) -> list[str]:
+def _time(sweep: Sweep, training: Sequence[Task], measured: Sequence[MeasuredProgram], workers: int) -> list[str]:
     if not measured:
         return []
-    known = {m.task.program: m for m in measured}
-    rates = Rates((m.task for m in measured), {m.task.id: m.step_seconds for m in measured})
-    seconds = 0.0
+    done = {task: sweep.directory.result(task) for task in sweep.directory.done()}
+    known = {m.task.program: m.step_seconds for m in measured}
+    rates = Rates(sweep.tasks, {m.task.id: m.step_seconds for m in measured}, done)
+    steps = seconds = 0.0
+    at_most = False
     for task in training:
-        found = known.get(task.program)
-        seconds += found.step_seconds * task.trained.train.steps if found else rates.seconds(task) or 0.0
-    n_programs = len({task.program for task in training})
-    compiling = n_programs * sum(m.compile_seconds for m in measured) / len(measured)
+        share = rates.share(task)
+        at_most |= share is None and task.trained.train.stop_at_accuracy > 0
+        made = task.trained.train.steps * (1 if share is None else share)
+        steps += made
+        seconds += made * (known.get(task.program) or rates.step_seconds(task) or 0.0)
+    programs = {task.program for task in training}
+    compiling = len(programs) * sum(m.compile_seconds for m in measured) / len(measured)
+    all_steps = sum(task.trained.train.steps for task in training)
+    early = ""
+    if steps < all_steps:
+        early = f"; runs stop after {steps / all_steps:.0%} of their steps on average, by those that are done"
+    if at_most:
+        early += "; less where runs stop early"
     return [
-        f"time: {duration((seconds + compiling) / workers)} by {workers} workers: {duration(seconds)} of steps and "
-        f"validations, {duration(compiling)} of compilation; less where runs stop early (steps of {len(known)} of "
-        f"{n_programs} programs measured here, the others by their FLOPs)"
+        f"time: {'at most ' if at_most else ''}{duration((seconds + compiling) / workers)} by {workers} workers: "
+        f"{duration(seconds)} of steps and validations, {duration(compiling)} of compilation (steps of {len(known)} of "
+        f"{len(programs)} programs measured here, the others by their FLOPs){early}"
     ]

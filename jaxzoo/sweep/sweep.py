@@ -95,8 +95,15 @@ class Sweep:
         """The metric that chooses the best run of a report too, so that more is better."""
         if not self.directory.has_result(task.id):
             return -math.inf
-        metrics = self.directory.result(task.id)["metrics"]
-        return -metrics[BITS] if BITS in metrics else metrics.get(SCORE, -math.inf)
+        if task.id not in self._scores:
+            metrics = self.directory.result(task.id)["metrics"]
+            self._scores[task.id] = -metrics[BITS] if BITS in metrics else metrics.get(SCORE, -math.inf)
+        return self._scores[task.id]
+
+    @functools.cached_property
+    def _scores(self) -> dict[str, float]:
+        """Those that have been read, by run: a result does not change."""
+        return {}
 
     def rows(self) -> list[Row]:
         """The results by point. Raises `ValueError` where `results.jsonl` of a reported sweep is damaged."""

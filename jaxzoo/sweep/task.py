@@ -57,6 +57,11 @@ class Task:
         return train_flops(self.trained, 1)
 
     @functools.cached_property
+    def mixers(self) -> str:
+        """Classes of the mixers of all layers."""
+        return " ".join(type(mixer).__name__ for mixer in self.trained.model.layers)
+
+    @functools.cached_property
     def program(self) -> str:
         """Key of the compiled program: equal for runs that differ in learning rate and seed only."""
         if isinstance(self.config, Measurement):
@@ -88,23 +93,36 @@ def _canonical(value: Json) -> str:
 
 
 class Rates:
-    """Seconds per step, in proportion to a power of the FLOPs, by those of some tasks, which `step_seconds` has."""
+    """Time of runs by that of others: seconds per step, in proportion to a power of the FLOPs, and the share of their
+    steps that they make before they stop early. `step_seconds` and the results `done` are by id of some tasks."""
 
-    def __init__(self, tasks: Iterable[Task], step_seconds: Mapping[str, float]):
+    def __init__(self, tasks: Iterable[Task], step_seconds: Mapping[str, float], done: Mapping[str, Mapping[str, Any]]):
         self._rates: dict[str, list[float]] = {}
+        self._shares: dict[str, list[float]] = {}
         for task in tasks:
-            if task.id in step_seconds and isinstance(task.config, ExperimentConfig):
-                rates = self._rates.setdefault(_mixers(task.config), [])
-                rates.append(step_seconds[task.id] / task.step_flops**POWER)
+            if not isinstance(task.config, ExperimentConfig):
+                continue
+            mixers = task.mixers
+            if task.id in step_seconds:
+                self._rates.setdefault(mixers, []).append(step_seconds[task.id] / task.step_flops**POWER)
+            if made := done.get(task.id, {}).get("steps"):
+                for like in (task.program, mixers):
+                    self._shares.setdefault(like, []).append(made / task.config.train.steps)
+
+    def share(self, task: Task) -> float | None:
+        """Expected share of its steps that a run makes, by runs of the same program, or of the same mixers; None: no
+        such run is known."""
+        found = self._shares.get(task.program) or self._shares.get(task.mixers)
+        return statistics.mean(found) if found else None
+
+    def step_seconds(self, task: Task) -> float | None:
+        """An estimate by runs of the same mixers or else by all; None: none is known."""
+        rates = self._rates.get(task.mixers) or [*itertools.chain(*self._rates.values())]
+        return statistics.median(rates) * task.step_flops**POWER if rates else None
 
     def seconds(self, task: Task) -> float | None:
-        """An estimate for all steps of a run, by runs of the same mixers or else by all; None: nothing is known yet,
-        or it is no training."""
-        if not self._rates or not isinstance(task.config, ExperimentConfig):
+        """An estimate for a run; None: no step is known yet, or it is no training."""
+        if not isinstance(task.config, ExperimentConfig) or (step := self.step_seconds(task)) is None:
             return None
-        rates = self._rates.get(_mixers(task.config)) or itertools.chain(*self._rates.values())
-        return statistics.median(rates) * task.step_flops**POWER * task.config.train.steps
-
-
-def _mixers(config: ExperimentConfig) -> str:
-    return " ".join(type(mixer).__name__ for mixer in config.model.layers)
+        share = self.share(task)
+        return step * task.config.train.steps * (1 if share is None else share)

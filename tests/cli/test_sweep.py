@@ -163,14 +163,17 @@ def test_failed_runs_are_listed_and_the_others_made(tmp_path, here, monkeypatch,
 
 @pytest.mark.slow
 def test_a_dry_run_tells_the_plan_and_writes_nothing(here, tmp_path, capsys):
-    """Kills: a plan that begins the work, or counts what is done."""
-    assert here("--experiment", "small.py", "--out", str(tmp_path / "new"), "--dry-run", "--workers", "3") == 0
+    """Kills: a plan that begins the work, or counts runs that the command takes over."""
+    new = ("--experiment", "small.py", "--out", str(tmp_path / "new"), "--dry-run", "--workers", "3")
+    assert here(*new) == 0
     out = capsys.readouterr().out
     assert "runs: 2, of which 2 are to make" in out
     assert "programs to compile: 1" in out
     assert "by 3 workers" in out
     assert "steps of 1 of 1 programs measured" in out
-    assert "predicted" in out
+    for words in ((*new, "--reuse", "out"), ("--experiment", "small.py", "--out", "out", "--dry-run")):
+        assert here(*words) == 0
+        assert "runs: 2, of which 0 are to make" in capsys.readouterr().out
     assert not (tmp_path / "new").exists()
 
 
@@ -188,7 +191,7 @@ WRONG = [
     (["--experiment", "broken.py"], "experiment file broken.py, line 2: ZeroDivisionError"),
     (["--report", "strange"], "--report strange holds no sweep, nor do its folders"),
     (["--experiment", "small.py", "--out", "new", "--reuse", "strange"], "--reuse: strange holds no sweep"),
-    (["--experiment", "small.py", "--dry-run", "--reuse", "out"], "leave --reuse out"),
+    (["--experiment", "small.py", "--dry-run", "--reuse", "strange"], "--reuse: strange holds no sweep"),
     (["--frobnicate"], "unrecognized arguments: --frobnicate"),
 ]
 

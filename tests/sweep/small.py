@@ -32,7 +32,7 @@ EXPERIMENT = """
     from pallas_kernels.figure import panels
 
     STEPS, RATES, SEEDS, MODELS = 6, (1e-3, 1e-2), (0, 1), ("attention", "convolution")
-    EVAL_EVERY, CHECKPOINT_EVERY = 3, 2
+    EVAL_EVERY, CHECKPOINT_EVERY, STOP_AT = 3, 2, 0.0
     EXAMPLES = {"attention": 64, "convolution": 64}
     TASK = mqar.paper(length=16, n_pairs=2, vocab_size=32)
     PATTERNS = {"attention": AttentionConfig(), "convolution": BaseConvConfig(n_taps=3)}
@@ -49,7 +49,7 @@ EXPERIMENT = """
             optimizer=OptimizerConfig(learning_rate=point["learning_rate"]),
             train=TrainConfig(
                 steps=STEPS, batch_size=8, valid_batch_size=16, seed=point["seed"],
-                eval_every=EVAL_EVERY, checkpoint_every=CHECKPOINT_EVERY, log_every=1,
+                eval_every=EVAL_EVERY, checkpoint_every=CHECKPOINT_EVERY, stop_at_accuracy=STOP_AT, log_every=1,
             ),
         )
 

@@ -44,12 +44,28 @@ def test_seconds_by_runs_of_the_same_mixers_and_a_power_of_the_flops(sweep):
     attention, convolution = task["attention"], task["convolution"]
     wide = Task("wide", _of_width(attention.trained, 64), {})
     seconds = {t.id: 1e-3 * t.step_flops**POWER for t in (attention, wide)}
-    rates = Rates([attention, convolution, wide], {**seconds, convolution.id: 7.0})
+    rates = Rates([attention, convolution, wide], {**seconds, convolution.id: 7.0}, {})
     assert rates.seconds(convolution) == pytest.approx(7.0 * 6)
-    rates = Rates([attention, wide], seconds)
+    rates = Rates([attention, wide], seconds, {})
     other = Task("other", _of_width(attention.trained, 128), {})
     for unknown in (other, convolution):
         assert rates.seconds(unknown) == pytest.approx(6e-3 * unknown.step_flops**0.6, rel=1e-6)
+
+
+def test_runs_that_stop_early(sweep):
+    """Kills: a share of other mixers, one of the same mixers where the same program is known, steps of no run."""
+    task = {(point["model"], point["learning_rate"], point["seed"]): task for point, task in sweep.points}
+    attention, same = task["attention", 1e-3, 0], task["attention", 1e-2, 1]
+    convolution, wide = task["convolution", 1e-3, 0], Task("wide", _of_width(attention.trained, 64), {})
+    wider = Task("wider", _of_width(attention.trained, 128), {})
+    tasks = [attention, task["attention", 1e-2, 0], same, convolution, wide, wider]
+    done = {attention.id: {"steps": 3}, task["attention", 1e-2, 0].id: {"steps": 6}, wide.id: {"steps": 1}}
+    rates = Rates(tasks, dict.fromkeys((same.id, convolution.id, wider.id), 1.0), done)
+    assert rates.share(same) == pytest.approx((3 / 6 + 6 / 6) / 2)
+    assert rates.share(wider) == pytest.approx((3 / 6 + 6 / 6 + 1 / 6) / 3)
+    assert rates.share(convolution) is None
+    assert rates.seconds(convolution) == pytest.approx(6 * rates.step_seconds(convolution))
+    assert rates.seconds(same) == pytest.approx(0.75 * 6 * rates.step_seconds(same))
 
 
 def _of_width(config, width: int):
@@ -58,6 +74,6 @@ def _of_width(config, width: int):
 
 def test_nothing_is_known_of_what_trains_nothing(sweep):
     """Kills: a division by no runs."""
-    assert Rates(sweep.tasks, {}).seconds(sweep.tasks[0]) is None
+    assert Rates(sweep.tasks, {}, {}).seconds(sweep.tasks[0]) is None
     measured = Task("measured", Measurement(dict, {}), {})
-    assert Rates(sweep.tasks, {sweep.tasks[0].id: 1.0}).seconds(measured) is None
+    assert Rates(sweep.tasks, {sweep.tasks[0].id: 1.0}, {}).seconds(measured) is None

@@ -1,11 +1,12 @@
 """What a sweep will take, told before it is made."""
 
+import dataclasses
 import re
 
 from jaxzoo.sweep import plan as plan_module
 from jaxzoo.sweep.plan import MeasuredProgram, plan
 from jaxzoo.train.flops import train_flops
-from tests.sweep.small import open_small
+from tests.sweep.small import FACTS, open_small
 
 
 def minutes(lines: list[str], beginning: str) -> float:
@@ -26,8 +27,36 @@ def test_time_is_steps_and_compilation_shared_out(tmp_path):
     assert "runs: 4, of which 4 are to make" in lines[0]
     assert lines[1].startswith("programs to compile: 1,")
     assert minutes(lines, "time: ") == (4 * 10 + 1) / 2
-    sweep.directory.write_result(first.id, {})
+    sweep.directory.write_result(first.id, FACTS)
     assert minutes(plan(sweep, measured, workers=2, vectorized=False), "time: ") == (3 * 10 + 1) / 2
+
+
+def test_runs_that_stop_early_cost_less(tmp_path):
+    """Kills: the steps of a config taken for those that are made, an upper bound that does not say that it is one."""
+    sweep = open_small(tmp_path, STEPS="60000", MODELS='("attention",)', STOP_AT="0.9")
+    measured = [MeasuredProgram(sweep.tasks[0], compile_seconds=0.0, step_seconds=0.01)]
+    (line,) = [line for line in plan(sweep, measured, workers=2, vectorized=False) if line.startswith("time: ")]
+    assert line.startswith("time: at most 20m00s by 2 workers")
+    assert line.endswith("; less where runs stop early")
+    sweep.directory.write_result(sweep.tasks[3].id, {**FACTS, "steps": 24000})
+    (line,) = [line for line in plan(sweep, measured, workers=2, vectorized=False) if line.startswith("time: ")]
+    assert line.startswith("time: 6m00s by 2 workers")
+    assert "runs stop after 40% of their steps" in line
+
+
+def test_every_mixer_is_measured_before_the_time_is_over(tmp_path, monkeypatch):
+    """Kills: a slow mixer whose time is estimated by that of a fast one."""
+    monkeypatch.setattr(plan_module, "_measured", lambda task: task)
+    tasks = open_small(tmp_path).tasks
+    wide = [dataclasses.replace(task, id=f"wide {task.id}", config=_of_width(task.trained, 64)) for task in tasks]
+    found = list(plan_module.measure([*tasks, *wide], seconds=-1.0))
+    assert sorted(task.mixers for task in found) == ["AttentionConfig", "BaseConvConfig"]
+    found = list(plan_module.measure([*tasks, *wide], seconds=60.0))
+    assert len(found) == len({task.program for task in found}) == 4
+
+
+def _of_width(config, width: int):
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, d_model=width))
 
 
 def test_what_was_not_measured_is_estimated_by_what_was(tmp_path):
