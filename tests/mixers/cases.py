@@ -27,7 +27,7 @@ from jaxzoo.mixers import (
     TaylorLinearAttentionConfig,
     WindowedLinearAttentionConfig,
 )
-from jaxzoo.testing import ready
+from jaxzoo.testing.mixer_inputs import ready
 from tests.mixers.outside import OUTSIDE
 
 EXTRA = [

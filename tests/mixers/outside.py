@@ -10,7 +10,7 @@ from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import buffer, parameter
 from jaxzoo.mixers import Capabilities, Mixer, MixerConfig
 from jaxzoo.mixers.base import NO_CONTEXT
-from jaxzoo.testing import N_TOKENS
+from jaxzoo.testing.mixer_inputs import N_TOKENS
 
 """Token ids of `SignedTokens`: those of the models in `tests/models/hybrids.py`."""
 

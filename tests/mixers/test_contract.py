@@ -11,29 +11,11 @@ from flax import nnx
 
 from jaxzoo.cli.config_file import import_file
 from jaxzoo.mixers import Context, RWKV7TimeMixConfig, state_bytes
-from jaxzoo.testing import (
-    BATCH,
-    LENGTH,
-    WARM,
-    BatchRows,
-    Sequences,
-    assert_close,
-    build,
-    check_call,
-    check_dependence,
-    check_documents,
-    check_gradients,
-    check_mixer,
-    check_parameters,
-    check_streams,
-    check_values,
-    in_turn,
-    inputs,
-    ready,
-    segment_ids,
-    streams,
-    training,
-)
+from jaxzoo.testing import check_mixer
+from jaxzoo.testing.mixer_gradients import check_call, check_gradients
+from jaxzoo.testing.mixer_inputs import BATCH, LENGTH, WARM, Sequences, assert_close, build, inputs, ready, segment_ids
+from jaxzoo.testing.mixer_streams import check_streams, check_values, in_turn, streams
+from jaxzoo.testing.mixer_training import BatchRows, check_dependence, check_documents, check_parameters, training
 from tests.mixers import wrong
 from tests.mixers.cases import CASES, SLOW, TINY
 from tests.mixers.moved import quick_rngs

@@ -22,7 +22,7 @@ from jaxzoo.mixers import (
 from jaxzoo.ops.linear_attention import LinearState, linear_attention
 from jaxzoo.sequence_parallel import apply_with_halo
 from jaxzoo.sharding import MeshConfig, constrain, make_mesh, named_sharding
-from jaxzoo.testing import build
+from jaxzoo.testing.mixer_inputs import build
 from tests.mixers.cases import CASES
 from tests.mixers.moved import quick_rngs
 from tests.pallas_kernels.shared import assert_close, needs_eight_devices
