@@ -57,6 +57,15 @@ def from_json(value: Json, declared: type[Config]) -> Config:
     return _decode(value, declared, declared.__name__)
 
 
+def completed(stored: Json, declared: type) -> Json:
+    """What `to_json` wrote, with defaults for fields that the version which wrote it did not have; where it cannot be
+    read here, as it is."""
+    try:
+        return to_json(from_json(stored, declared))
+    except ValueError:
+        return stored
+
+
 def first_difference(
     old: Json, new: Json, *, ignore: Collection[str] = (), path: str = ""
 ) -> tuple[str, Json, Json] | None:

@@ -3,12 +3,11 @@
 The optimizer, the step, the data cursor and the random keys are those of a run that begins.
 """
 
-import contextlib
 import re
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxzoo.config_io import Json, first_difference, from_json, to_json
+from jaxzoo.config_io import Json, completed, first_difference, to_json
 from jaxzoo.models.blueprint import Variables
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.screen import warn
@@ -93,9 +92,7 @@ def read_origin(place: CheckpointPlace, session: Session) -> Origin:
 
 
 def _warn_of_other_model(there: Json, source: Path, model: LanguageModelConfig) -> None:
-    here = to_json(model)
-    with contextlib.suppress(ValueError):  # of a class that nothing here has imported: another one
-        there = to_json(from_json(there, LanguageModelConfig))  # with fields of which an older version knew nothing
+    there, here = completed(there, LanguageModelConfig), to_json(model)
     ignored: set[str] = set()
     while found := first_difference(there, here, ignore=ignored, path="model"):
         field, old, new = found

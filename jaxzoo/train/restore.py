@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import orbax.checkpoint as ocp
 
-from jaxzoo.config_io import Json, first_difference
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.config_io import Json, completed, first_difference
 from jaxzoo.distributed.agreement import leaders, together
 from jaxzoo.json_files import parse_json, read_json
 from jaxzoo.models.blueprint import Shapes, Variables, names_of
@@ -132,7 +133,8 @@ def restore(folder: Path, abstract: TrainState, config: Json = None) -> tuple[Tr
     """
     with together(UnusableError):
         seal = read_seal(folder)
-        difference = config is not None and first_difference(seal.config, config, ignore=MAY_CHANGE)
+        stored = completed(seal.config, ExperimentConfig)
+        difference = config is not None and first_difference(stored, config, ignore=MAY_CHANGE)
         if difference:
             raise UnusableError(f"{SEAL} is of another experiment: {difference[0]} differs")
     state = TrainState(**read_arrays(folder, seal, abstract._asdict()))

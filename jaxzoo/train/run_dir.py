@@ -7,7 +7,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from jaxzoo.config_io import Json, first_difference
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.config_io import Json, completed, first_difference
 from jaxzoo.json_files import read_json
 from jaxzoo.whole_files import unfinished, write_json, write_whole
 
@@ -117,7 +118,7 @@ class RunDirectory:
 
     def check_same(self, config: Json) -> None:
         """Raises `ValueError` for a config that differs from the run's in a field outside `MAY_CHANGE`, by its name."""
-        found = first_difference(self.read_config(), config, ignore=MAY_CHANGE)
+        found = first_difference(completed(self.read_config(), ExperimentConfig), config, ignore=MAY_CHANGE)
         if found:
             field, old, new = found
             raise ValueError(

@@ -241,6 +241,16 @@ def test_another_experiment_s_checkpoint_is_not_taken(copy, warned):
 
 
 @pytest.mark.full
+def test_a_checkpoint_of_an_older_version_is_taken(copy):
+    """Kills: a field that this version added, for which all older checkpoints are of another experiment."""
+    config = json.loads(json.dumps(copy.config))
+    del config["optimizer"]["clip_norm"]
+    seal = copy.folder(NEW) / "seal" / "metadata"
+    seal.write_text(json.dumps(read_seal(copy.folder(NEW))._replace(config=config).to_json()))
+    assert copy.taken() == NEW
+
+
+@pytest.mark.full
 def test_strays_are_named_and_left_alone(copy, warned):
     """Kills: an empty folder or a file taken for a checkpoint, or deleted."""
     for name in ("6", "old", "06"):

@@ -1,5 +1,6 @@
 """The care for what lies in a run directory."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -7,6 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.config_io import to_json
+from jaxzoo.mixers import AttentionConfig
+from jaxzoo.models import LanguageModelConfig
+from jaxzoo.tasks import mqar
+from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.run_dir import InUseError, RunDirectory, default_run_dir
 
 CONFIG = {
@@ -196,6 +203,14 @@ def test_a_killed_process_gives_the_directory_up(tmp_path):
     program = """
 import sys
 from pathlib import Path
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.config_io import to_json
+from jaxzoo.mixers import AttentionConfig
+from jaxzoo.models import LanguageModelConfig
+from jaxzoo.tasks import mqar
+from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.tasks import mqar
+from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.run_dir import RunDirectory
 run = RunDirectory(Path(sys.argv[1]))
 run.claim()
@@ -227,3 +242,19 @@ def test_a_directory_that_is_moved_away(directory, tmp_path):
     (tmp_path / "elsewhere").rename(directory.path)
     directory.check_place()
     directory.release()
+
+
+def test_resume_of_a_run_that_an_older_version_began(directory):
+    """Kills: a new field that ends the runs of all older versions; one that may have any value there."""
+    task = Examples(task=mqar.paper(length=16, n_pairs=2, vocab_size=32), n_examples=64)
+    config = ExperimentConfig(
+        model=LanguageModelConfig(pattern=(AttentionConfig(),), d_model=8, vocab_size=32),
+        data=RecallDataConfig(train=(task,), valid=(task,)),
+    )
+    older = to_json(config)
+    del older["optimizer"]["clip_norm"]
+    directory.config.write_text(json.dumps(older))
+    directory.check_same(to_json(config))
+    other = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, clip_norm=0.5))
+    with pytest.raises(ValueError, match=r"^--resume: optimizer\.clip_norm is 0\.5 but the run in .* has 1\.0;"):
+        directory.check_same(to_json(other))
