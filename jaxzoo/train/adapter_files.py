@@ -39,7 +39,7 @@ def write_adapters(directory: Path, file: Path, step: Which = None) -> tuple[int
     variables, seal = read_stored(run, step, with_adapters(blueprint, own), str(run.path), "by its config")
     metadata = {
         "jaxzoo_version": __version__,
-        "lora": json.dumps(lora._asdict()),
+        "lora": json.dumps((stored_lora(seal.config) or lora)._asdict()),
         "base": variables_digest(blueprint.own(variables)),
         "step": str(seal.step),
     }

@@ -105,8 +105,9 @@ def read_merged(
     lora = stored_lora(run.read_config())
     if lora is None:
         return read_stored(run, step, abstract, where, end)
-    adapted = adapt(make_blueprint(model), lora)
-    variables, seal = read_stored(run, step, with_adapters(adapted, abstract), where, end)
+    shaped = with_adapters(adapt(make_blueprint(model), lora), abstract)
+    variables, seal = read_stored(run, step, shaped, where, end)
+    adapted = adapt(make_blueprint(model), stored_lora(seal.config) or lora)  # the shapes do not tell the scale
     return merge(adapted, variables), seal
 
 

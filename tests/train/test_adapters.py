@@ -63,6 +63,14 @@ def test_finetunes_merges_and_resumes(files, tmp_path, capsys, monkeypatch):
             w = w + 3 * stored[f"params/{name}/a"].astype(np.float64) @ stored[f"params/{name}/b"]
         np.testing.assert_allclose(x, w, rtol=0, atol=1e-6, err_msg=name)
 
+    of_run, config = read_run(tmp_path / "tuned")
+    stored_config = of_run.config.read_text()
+    of_run.config.write_text(stored_config.replace('"lora_alpha": 6.0', '"lora_alpha": 60.0'))
+    assert of_run.config.read_text() != stored_config
+    for x, again in zip(jax.tree.leaves(merged), jax.tree.leaves(load_variables(of_run, config, 4)[1]), strict=True):
+        np.testing.assert_array_equal(x, again)
+    of_run.config.write_text(stored_config)
+
     straight = (tmp_path / "tuned/metrics.jsonl").read_text()
     shutil.rmtree(tmp_path / "tuned/checkpoints/4")
     assert train(["--config", *flags, "--run-dir", "tuned", "--resume"]) == 0
