@@ -49,12 +49,6 @@ ABOUT = {
     "with 4 pairs to 256 with 64, asked from 64 tokens with 4 pairs to 1,024 with 256. Without Mamba-2, which the "
     "paper does not show, and without dropout in attention.",
 }
-REMARKS = {
-    "mamba-best-prior": "2,500 steps teach Mamba little of this task: 0.54 with d = 64 and 16 numbers of state a "
-    "channel, 0.27 at most below. The released protocol has 22,500 steps of batch 256.",
-    "mamba-beyond-window": "As above.",
-    "based-smooth": "By a hair: the step from d = 16 to d = 32 is 0.243 of a rise of 0.463.",
-}
 
 
 def _draw(results: Results) -> "Figure":
@@ -65,7 +59,7 @@ experiment = Experiment(
     title="Based, Figure 2",
     about="How much each class of models recalls with how many bytes of state; within a class, width, window, feature "
     "dimension or numbers of state a channel differ.",
-    scales=scales(SIZES, ABOUT, remarks=REMARKS),
+    scales=scales(SIZES, ABOUT),
     claims=CLAIMS,
     made_up=made_up,
     draw=_draw,

@@ -53,9 +53,6 @@ ABOUT = {
     "release": "The released configurations (HazyResearch/zoology, `arxiv24_based_figure3`), data as of Figure 2. "
     "Without AllPoly, which the paper does not show.",
 }
-REMARKS = {
-    "relu-frontier": "PosELU, with as many bytes, recalls more at each of its widths: by 0.11, 0.17 and 0.03.",
-}
 
 
 def _hardest(results: Results) -> str:
@@ -240,7 +237,7 @@ def _draw(results: Results) -> "Figure":
 experiment = Experiment(
     title="Based, Figure 3",
     about="How much Based recalls with seven feature maps, by the bytes of its state and by its parameters.",
-    scales=scales(SIZES, ABOUT, remarks=REMARKS),
+    scales=scales(SIZES, ABOUT),
     claims=CLAIMS,
     made_up=_made_up,
     draw=_draw,

@@ -194,7 +194,6 @@ def scales(
     about: Mapping[str, str],
     *,
     keep: Callable[[Point], bool] = lambda point: True,
-    remarks: Mapping[str, str] | None = None,
 ) -> dict[str, Callable[[], Scale]]:
     """The scales of a figure.
 
@@ -202,17 +201,13 @@ def scales(
       sizes: by scale, the sizes of the models.
       about: what is told of `paper` and `release`.
       keep: which points of the grids are made.
-      remarks: on the claims at scale `laptop`.
     """
     told = {"smoke": "Two models of width 16, a few steps: nothing can be learned.", "laptop": LAPTOP_ABOUT, **about}
     told.setdefault("overnight", OVERNIGHT_ABOUT)
-    remarked = {"laptop": remarks or {}}
-    return {
-        name: functools.partial(_scale, name, sizes[name], told[name], keep, remarked.get(name, {})) for name in sizes
-    }
+    return {name: functools.partial(_scale, name, sizes[name], told[name], keep) for name in sizes}
 
 
-def _scale(name: str, sizes: Sizes, about: str, keep: Callable[[Point], bool], remarks: Mapping[str, str]) -> Scale:
+def _scale(name: str, sizes: Sizes, about: str, keep: Callable[[Point], bool]) -> Scale:
     protocol, data, variant = SETTINGS[name]
     seeds = SEEDS if name == "overnight" else ()
     return Scale(
@@ -220,5 +215,4 @@ def _scale(name: str, sizes: Sizes, about: str, keep: Callable[[Point], bool], r
         points=[point for point in points(sizes, protocol.learning_rates, seeds) if keep(point)],
         all_seeds=2 if seeds else None,
         config=lambda point: run(point, protocol, data, variant=variant),
-        remarks=remarks,
     )

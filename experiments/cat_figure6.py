@@ -163,18 +163,6 @@ def _laptop() -> Scale:
         points=grid(task=tuple(TASKS), d_model=(32, 64), model=NAMES, learning_rate=LAPTOP.learning_rates, seed=(0,)),
         config=LAPTOPS.config,
         also=LAPTOPS.also,
-        remarks={
-            "keeps-lin-mqar": "With d = 64 it keeps 0.99 at four times the trained length, and 0.9 at eight times. We "
-            "think that its state, which does not grow, is full: it learned with 4 pairs, and is asked for 32.",
-            "falls-mqar": "It holds for learned and rotary positions, for none, and for Mamba. With YaRN, and with "
-            "linear attention and Based of d = 64, 0.77 to 0.88 are left at eight times the length.",
-            "keeps-mqnar": "With one head CAT has learned 0.86 and 0.88 at the trained length, and keeps most of it; "
-            "with two it has learned all, and keeps 0.96 at four times the length, 0.94 (d = 32) and 0.74 at eight.",
-            "keeps-lin-mqnar": "It has learned 0.73 and 0.81 at the trained length.",
-            "falls-mqnar": "1,500 steps do not teach attention of two layers this task: 0.24, where a fifth of the "
-            "answers is 'no match'. Those that have learned it fall to less than half.",
-            "alone-mqnar": "CAT is not perfect at eight times the length; the next best has 0.35 there.",
-        },
     )
 
 

@@ -143,10 +143,6 @@ def _laptop() -> Scale:
             learning_rate=(1e-3, *LAPTOP.learning_rates),  # at width 128 attention fails with the others
         ),
         config=_runs(LAPTOP, laptop_data),
-        remarks={
-            "linear": "These sizes do not decide it: one run alone exceeds 0.9, H3's with 0.904, d = 128 at N = 32; at "
-            "N = 16 it stays just below, with 0.885, and at N = 64 far below, with 0.389.",
-        },
     )
 
 
