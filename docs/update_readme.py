@@ -27,6 +27,7 @@ FIGURES = Path("experiments/results")
 SHOWN = {
     "zoology_figure2/overnight": "Zoology, Figure 2, scale overnight: accuracy by width and length, three seeds",
     "based_figure2/overnight": "Based, Figure 2, scale overnight: accuracy by the bytes of the state, three seeds",
+    "cat_figure6/overnight": "CAT, Figure 6, scale overnight: accuracy by the length, three seeds",
 }
 KERNELS, GATED = Path("pallas_kernels/README.md"), Path("pallas_kernels/gated_linear_attention/README.md")
 COST, DATA, FINDINGS, GENERATION, RECALL, START, SWEEPS = (

@@ -2,11 +2,11 @@
 
 `python -m jaxzoo.sweep --experiment experiments/cat_figure6.py --scale laptop --out sweeps/cat_figure6`
 
-The best learning rate is that of the trained length, whatever comes out at the others; of its seeds a curve shows the
-run that is best there, where the table has their mean. YaRN is no training of its own:
-it is the model with rotary positions, asked at each longer length with frequencies that are slower by as much. The text
-of the paper names Mamba, Based, attention and linear attention, and YaRN and no positions beside them; which of them
-are curves here, and which positions attention has, it does not say.
+The best learning rate is that of the trained length, whatever comes out at the others; curves and claims are about the
+means of its seeds, where the paper shows the best of its runs. YaRN is no training of its own: it is the model with
+rotary positions, asked at each longer length with frequencies that are slower by as much. The text of the paper names
+Mamba, Based, attention and linear attention, and YaRN and no positions beside them; which of them are curves here, and
+which positions attention has, it does not say.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ from jaxzoo.layers.rotary_scaling import RotaryScaling
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Missing, Results, Scale, grid, learned
-from jaxzoo.sweep.figure import Mark, marked_line
+from jaxzoo.sweep.figure import Mark, accuracy_label, marked_line
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from pallas_kernels.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks
 
@@ -203,7 +203,7 @@ def draw(results: Results) -> "Figure":
         for place, width in zip(row, widths, strict=True):
             _draw_curves(place, results, task=task, d_model=width)
             place.set_title(f"{task}, model width {width}", fontsize=TITLE_POINTS)
-        row[0].set(ylabel="accuracy", ylim=(-0.03, 1.03))
+        row[0].set(ylabel=accuracy_label(results), ylim=(-0.03, 1.03))
     for place in axes[-1]:
         place.set(xlabel="sequence length, tokens")
     add_legend(figure)
@@ -215,13 +215,16 @@ def _draw_curves(place: Any, results: Results, **where: Any) -> None:
     guesses: dict[int, float] = {}
     for i, name in enumerate(CURVES):
         try:
-            run, metrics = by_length(results, name, **where)
+            found = by_length(results, name, **where)
         except Missing:
             continue
-        lengths, scores = list(metrics), [run["metrics"][metric] for metric in metrics.values()]
-        guesses |= {n: run["guess"][metric] for n, metric in metrics.items() if metric in run.get("guess", {})}
-        marks = [Mark(metric, (run["id"],)) for metric in metrics.values()]
-        marked_line(place, lengths, scores, marks, label=name, series=i)
+        lengths, scores = list(found), [score for _, score in found.values()]
+        marks = [Mark.of(score.rows, metric) for metric, score in found.values()]
+        spread = [(score.low, score.high) for score in scores]
+        marked_line(place, lengths, [score.mean for score in scores], marks, label=name, series=i, spread=spread)
+        for length, (metric, score) in found.items():
+            guess = score.rows[0].get("guess", {})
+            guesses |= {length: guess[metric]} if metric in guess else {}
     if lengths:
         if guesses:
             place.plot(list(guesses), list(guesses.values()), **bound_style(1), label="guessing")

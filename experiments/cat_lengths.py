@@ -5,7 +5,7 @@ from typing import Any
 
 from experiments.cat import CAT, CLOSE, LIN_CAT, PERFECT, TWO_HEADS
 from jaxzoo.sweep import Finding, Missing, Results
-from jaxzoo.sweep.results import Row
+from jaxzoo.sweep.results import SeedScore
 
 LEARNED, ROTARY, NONE, YARN = "attention, learned", "attention, RoPE", "attention, NoPE", "attention, YaRN"
 CURVES = (CAT, TWO_HEADS, LIN_CAT, LEARNED, ROTARY, YARN, NONE, "linear attention", "Based", "Mamba")
@@ -20,18 +20,20 @@ TRAINED = "valid/accuracy/length="
 """Beginning of the metric of the trained length."""
 
 
-def by_length(results: Results, curve: str, **where: Any) -> tuple[Row, dict[int, str]]:
-    """The run that is best at the trained length, and the metric that is its accuracy at each length, rising.
+def by_length(results: Results, curve: str, **where: Any) -> dict[int, tuple[str, SeedScore]]:
+    """By length, rising: the metric that is the accuracy there, and the seeds of the learning rate that is best, in
+    their mean, at the trained length.
 
     Raises:
       Missing: there is no finished run.
     """
-    best = results.best(model=ROTARY if curve == YARN else curve, **where)
-    found = _lengths(best["metrics"], f"{ASKED}/{TRAINED}")
+    runs = Results(results.seeds(model=ROTARY if curve == YARN else curve, **where).rows)
+    names = runs.best()["metrics"]
+    found = _lengths(names, f"{ASKED}/{TRAINED}")
     if curve == YARN:
         for length in tuple(found):
-            found |= _lengths(best["metrics"], f"{SLOWED.format(length)}/{TRAINED}")
-    return best, dict(sorted(found.items()))
+            found |= _lengths(names, f"{SLOWED.format(length)}/{TRAINED}")
+    return {length: (metric, runs.seeds(metric)) for length, metric in sorted(found.items())}
 
 
 def trained_length(results: Results) -> int:
@@ -109,9 +111,8 @@ def needs_positions(results: Results, task: str) -> Finding:
 
 
 def _curve(results: Results, name: str, **where: Any) -> dict[int, float]:
-    """The accuracies of a curve by length; none where it has no run."""
+    """The accuracies of a curve by length, means of the seeds; none where it has no run."""
     try:
-        run, metrics = by_length(results, name, **where)
+        return {length: score.mean for length, (_, score) in by_length(results, name, **where).items()}
     except Missing:
         return {}
-    return {length: run["metrics"][metric] for length, metric in metrics.items()}
