@@ -7,6 +7,7 @@ machine that lacks it runs everything else.
 import io
 import math
 import os
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -43,6 +44,7 @@ LINES = ("-", (0, (6, 2)), (0, (1, 1.5)), (0, (4, 2, 1, 2)))
 TITLE_POINTS = 10
 """Size of the titles of figures and panels."""
 LEGEND_POINTS = 8
+CAPTION_POINTS = 7
 DPI = 150
 SETTINGS: dict[Any, Any] = {
     "font.size": 9,
@@ -98,6 +100,25 @@ def add_legend(figure: "Figure") -> None:
     columns = len(found) if sum(widths) < width else max(1, int(width / max(widths)))
     where = {"loc": "outside lower center", "ncols": columns}
     figure.legend(list(found.values()), list(found), fontsize=LEGEND_POINTS, frameon=False, **where)
+
+
+def add_caption(figure: "Figure", text: str) -> None:
+    """A text in small letters below a finished figure and as wide, which becomes higher by as much."""
+    figure.draw_without_rendering()  # the last time that the layout is made
+    figure.set_layout_engine("none")
+    width, height = figure.get_size_inches()
+    lines = textwrap.wrap(text, int(72 * width / (0.56 * CAPTION_POINTS)))
+    whole = height + (1.3 * len(lines) + 1) * CAPTION_POINTS / 72
+    kept, below = height / whole, 1 - height / whole
+    places = [axes.get_position() for axes in figure.axes]
+    figure.set_size_inches(width, whole)
+    for axes, place in zip(figure.axes, places, strict=True):
+        axes.set_position((place.x0, below + kept * place.y0, place.width, kept * place.height))
+    for title in figure.texts:
+        title.set_y(below + kept * title.get_position()[1])
+    for legend in figure.legends:
+        legend.set_bbox_to_anchor((0, below, 1, kept), figure.transFigure)
+    figure.text(0.05 / width, below, "\n".join(lines), fontsize=CAPTION_POINTS, color="#555555", va="top")
 
 
 def plain_log_ticks(axes: "Axes", which: Literal["x", "y"], values: Iterable[float] = ()) -> None:

@@ -14,7 +14,7 @@ from jaxzoo.sweep.results import Missing, Results, Row
 from jaxzoo.sweep.sweep import reported
 from jaxzoo.sweep.table import markdown
 from jaxzoo.whole_files import replacing, write_whole
-from pallas_kernels.figure import render
+from pallas_kernels.figure import add_caption, render
 
 if TYPE_CHECKING:
     from jaxzoo.sweep.experiment import Experiment, Scale
@@ -42,7 +42,7 @@ def write_report(
       out: directory of the files; made if need be.
       name: name on a page; default: the directory's.
     """
-    pictures, reason = pictures_of(experiment, rows)
+    pictures, reason = pictures_of(experiment, rows, about)
     svg = pictures[FIGURE]
     try:
         numbers = experiment.table(Results(rows))
@@ -112,14 +112,16 @@ def write_page(outcomes: Sequence[Outcome], out: Path) -> None:
     write_whole(out, text)
 
 
-def pictures_of(experiment: "Experiment", rows: Sequence[Row]) -> tuple[dict[str, bytes | None], str]:
-    """The figure by name of the file; None, and the reason, where it cannot be drawn yet."""
+def pictures_of(experiment: "Experiment", rows: Sequence[Row], about: About) -> tuple[dict[str, bytes | None], str]:
+    """The figure by name of the file, with the sizes of its scale below; None, and the reason, where it cannot be drawn
+    yet."""
     import matplotlib
 
     figure, reason = None, "no figure yet: no run is finished"
     if any(row["metrics"] for row in rows):
         try:
             figure, reason = experiment.draw(Results(rows)), ""
+            add_caption(figure, f"Scale {about.scale}: {about.scale_about}")
         except Missing as missing:
             reason = f"no figure yet: {missing}"
     with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text, on a page and in print

@@ -129,7 +129,7 @@ def outcome(**fields):
     made = in_order(fields.pop("rows", rows()))
     about, experiment = fields.pop("about", ABOUT), fields.pop("experiment", EXPERIMENT)
     verdicts = judged(experiment, SCALE, made)
-    pictures, reason = pictures_of(experiment, made)
+    pictures, reason = pictures_of(experiment, made, about)
     svg = pictures["figure.svg"]
     fields = {"name": "small", "svg": svg and svg.decode(), "reason": reason, **fields}
     return Outcome(about=about, rows=made, verdicts=verdicts, **fields)
