@@ -118,7 +118,8 @@ def add_caption(figure: "Figure", text: str) -> None:
         title.set_y(below + kept * title.get_position()[1])
     for legend in figure.legends:
         legend.set_bbox_to_anchor((0, below, 1, kept), figure.transFigure)
-    figure.text(0.05 / width, below, "\n".join(lines), fontsize=CAPTION_POINTS, color="#555555", va="top")
+    style: dict[str, Any] = {"fontsize": CAPTION_POINTS, "color": "#555555", "va": "top", "parse_math": False}
+    figure.text(0.05 / width, below, "\n".join(lines), **style)
 
 
 def plain_log_ticks(axes: "Axes", which: Literal["x", "y"], values: Iterable[float] = ()) -> None:

@@ -116,7 +116,8 @@ def test_a_run_of_several_points_is_named_by_what_they_share(tmp_path):
 @pytest.mark.full
 def test_no_word_is_taken_for_markup(tmp_path):
     """Kills: a script from a model's name, a failure, a claim or a title; an attribute that is closed by a quote."""
-    found, plain = written(tmp_path, _with_words(EVIL)), written(tmp_path, _with_words("plain"))
+    harmless = re.sub(r"\S", "x", EVIL)  # breaks into the same lines
+    found, plain = written(tmp_path, _with_words(EVIL)), written(tmp_path, _with_words(harmless))
     kinds = [tag for tag, _ in found.elements]
     assert kinds == [tag for tag, _ in plain.elements]
     assert kinds.count("script") == 2
