@@ -5,7 +5,7 @@ import numpy as np
 from flax import nnx
 
 from jaxzoo.mixers.base import MixerConfig
-from jaxzoo.testing.mixer_inputs import BATCH, HALF, Sequences, assert_close, build, inputs
+from jaxzoo.testing.mixer_inputs import BATCH, HALF, LENGTH, Sequences, assert_close, build, inputs
 from jaxzoo.testing.mixer_streams import LENGTHS, in_turn, streams
 from jaxzoo.testing.mixer_training import BatchRows, training
 
