@@ -76,14 +76,6 @@ def _laptop() -> Scale:
             seed=(0,),
         ),
         config=lambda point: _small(point, vocab_size=128, batches=1_500, valid=512),
-        remarks={
-            "all-mqnar": "With two heads 0.99 is recalled, but for 0.97 at d = 16 and N = 64; with one head 0.69 to "
-            "0.85.",
-            "ahead-mqnar": "It holds with two heads. With one, Based of two layers is ahead at d = 32, by 0.08 at "
-            "most.",
-            "short-based": "With d = 32 it recalls 0.99 of MQAR at every length, so that it gains where it lacked: "
-            "with d = 16, most where sequences are long.",
-        },
     )
 
 
