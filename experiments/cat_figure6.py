@@ -5,7 +5,7 @@
 The best learning rate is that of the trained length, whatever comes out at the others; curves and claims are about the
 means of its seeds, where the paper shows the best of its runs. YaRN is no training of its own: it is the model with
 rotary positions, asked at each longer length with frequencies that are slower by as much. The text of the paper names
-Mamba, Based, attention and linear attention, and YaRN and no positions beside them; which of them are curves here, and
+Mamba, Based, attention and linear attention, YaRN, and attention without positions; which of them are curves here, and
 which positions attention has, it does not say.
 """
 

@@ -126,7 +126,7 @@ FLAT, FALLING = {16: 1.0, 32: 1.0, 64: 0.99}, {16: 1.0, 32: 0.9, 64: 0.2}
 
 
 def test_keeps():
-    """Kills: the trained length alone, one form of CAT for the other, LinCAT for CAT."""
+    """Kills: the trained length alone, one form of CAT for the other, LinCAT for CAT, the best seed for their mean."""
     assert verdict(experiment, "keeps-mqar", [run("CAT", FALLING), run("CAT, 2 heads", FLAT)]).verdict == "held"
     found = verdict(experiment, "keeps-mqar", [run("CAT", FALLING), run("LinCAT", FLAT)])
     assert found.verdict == "not held"
@@ -135,6 +135,10 @@ def test_keeps():
     assert verdict(experiment, "keeps-mqnar", [run("CAT", FLAT)]).verdict == "not tested"
     wide = run("CAT", FALLING, d_model=64)
     assert verdict(experiment, "keeps-mqar", [run("CAT", FLAT), wide]).verdict == "not held"
+    other_seed = run("CAT", {16: 1.0, 32: 1.0, 64: 0.5}, seed=1)
+    found = verdict(experiment, "keeps-mqar", [run("CAT", FLAT), other_seed])
+    assert found.verdict == "not held"
+    assert found.numbers == "CAT 0.74 at least (d = 32, N = 64)"
 
 
 def test_falls():

@@ -88,6 +88,16 @@ def test_time_left_by_runs_of_this_machine(tmp_path):
     assert last_words(None) == "about 18s left"
 
 
+def test_time_left_of_runs_that_stop_early(tmp_path):
+    """Kills: all steps of the config counted for runs whose like have stopped after a half."""
+    sweep = open_small(tmp_path)
+    for task in sweep.tasks[::4]:
+        sweep.directory.write_result(task.id, {**RESULT, "steps": 3, "metrics": {}})
+    stream = io.StringIO()
+    Board(Screen(stream), 1).show(sweep, last=True)
+    assert stream.getvalue().splitlines()[3].endswith("about 1m12s left")  # six runs of 12 s
+
+
 def test_seeds_of_rates_that_have_lost_do_not_count(tmp_path):
     """Kills: a finished search that looks unfinished, and time for runs that are never made."""
     opened = open_small(tmp_path, RATES="(1e-3, 1e-2, 1e-1)", SEEDS="(0, 1, 2)")

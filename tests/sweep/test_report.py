@@ -216,3 +216,9 @@ def test_numbers_are_short_and_exact_where_whole():
         "x",
     ]
     assert coordinates({"length": 1024, "window": None, "rate": 1 / 3}) == "length 1024, rate 0.3333"
+
+
+def test_the_figure_says_its_scale(tmp_path):
+    """Kills: a picture that is passed on without its sizes and its budget; a text that is taken for a formula."""
+    report(tmp_path / "new", about=ABOUT._replace(scale_about="Some $x$ tokens, 3 steps."))
+    assert ">Scale laptop: Some $x$ tokens, 3 steps.</text>" in (tmp_path / "new/figure.svg").read_text()

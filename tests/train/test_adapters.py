@@ -69,6 +69,7 @@ def test_finetunes_merges_and_resumes(files, tmp_path, capsys, monkeypatch):
     assert of_run.config.read_text() != stored_config
     for x, again in zip(jax.tree.leaves(merged), jax.tree.leaves(load_variables(of_run, config, 4)[1]), strict=True):
         np.testing.assert_array_equal(x, again)
+    assert export(["--run", "tuned", "--adapters", "--out", "scaled.safetensors"]) == 0, capsys.readouterr().err
     of_run.config.write_text(stored_config)
 
     straight = (tmp_path / "tuned/metrics.jsonl").read_text()
@@ -87,6 +88,7 @@ def test_finetunes_merges_and_resumes(files, tmp_path, capsys, monkeypatch):
 
     assert export(["--run", "tuned", "--out", "whole.safetensors"]) == 0
     assert export(["--run", "tuned", "--adapters", "--out", "adapters.safetensors"]) == 0, capsys.readouterr().err
+    assert (tmp_path / "scaled.safetensors").read_bytes() == (tmp_path / "adapters.safetensors").read_bytes()
     for number in range(3):  # the library orders the metadata in another way each time
         assert export(["--run", "tuned", "--adapters", "--out", f"{number}.safetensors"]) == 0
         assert (tmp_path / f"{number}.safetensors").read_bytes() == (tmp_path / "adapters.safetensors").read_bytes()
