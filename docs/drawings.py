@@ -14,8 +14,8 @@ from flax import nnx
 from benchmarks.subjects import in_model
 from jaxzoo.mixers import Mixer, MixerConfig
 
-RESULTS = Path(__file__).parents[1] / "experiments/results/mqar_gallery/results.jsonl"
-STEPS = 400
+RESULTS = Path(__file__).parents[1] / "experiments/results/mqar_gallery/overnight/results.jsonl"
+STEPS = 2_500
 """Training steps of the gallery."""
 TEXT, BOX_HEIGHT = 13, 84
 """Height of the letters and of the largest box, in pixels."""
@@ -92,7 +92,7 @@ def draw_learning(name: str) -> str:
         _text(left + width + 6, top + height * (1 - curves[name][-1][1]), name),
     ]
     parts += [_text(4, top + height * (1 - value) + 4, f"{value:g}") for value in (0, 0.5, 1)]
-    parts += [_text(left + width * step / STEPS - 10, top + height + 18, f"{step}") for step in (0, 200, 400)]
+    parts += [_text(left + width * step / STEPS - 10, top + height + 18, f"{step}") for step in (0, STEPS // 2, STEPS)]
     parts.append(_text(left + width / 2 - 30, top + height + 34, "steps"))
     return _svg(left + width + 8 * len(name) + 70, top + height + 44, parts, f"Accuracy of {name} on MQAR by steps")
 

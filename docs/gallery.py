@@ -19,14 +19,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 from benchmarks.subjects import family, growth, in_model, mixer_state_bytes, train_growth
-from docs.drawings import draw_learning, draw_state, state_arrays
+from docs.drawings import STEPS, draw_learning, draw_state, state_arrays
 from jaxzoo.cli import tasks
 from jaxzoo.mixers import MIXERS, Context, Mixer, MixerConfig
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.tasks.demos import DEMOS
 
 ROOT = Path(__file__).parents[1]
-ACCURACY = ROOT / "experiments/results/mqar_gallery/table.md"
+ACCURACY = ROOT / "experiments/results/mqar_gallery/overnight/table.md"
 WIDTH, LENGTH = 64, 1024
 COLUMNS = (
     "causal",
@@ -110,7 +110,7 @@ def _entry(name: str, config: MixerConfig, cells: list[str]) -> str:
     rows = [f"| {column} | {cell} |" for column, cell in zip(COLUMNS, cells, strict=True) if cell]
     learned = re.search(rf"^\| {name} \| \S+ \| ([\d.]+)", ACCURACY.read_text(), re.MULTILINE)
     if learned:
-        rows.append(f"| accuracy on MQAR, 8 pairs, 400 steps | {learned[1]} |")
+        rows.append(f"| accuracy on MQAR, 8 pairs, {STEPS:,} steps | {learned[1]} |")
     parts = [
         f"# {name}",
         title,

@@ -11,6 +11,7 @@ does not stream has none, and stands at the right edge.
 import contextlib
 import dataclasses
 import functools
+import math
 import runpy
 import statistics
 from collections.abc import Sequence
@@ -24,25 +25,30 @@ from jaxzoo.config import ExperimentConfig
 from jaxzoo.mixers import WindowedLinearAttentionConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned
 from jaxzoo.sweep.claims import CHANCE, chance
-from jaxzoo.sweep.figure import Mark, guessing, label_marks, marked_line
+from jaxzoo.sweep.figure import Mark, guessing
 from jaxzoo.sweep.results import SeedScore
 from jaxzoo.tasks import mqar
-from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
+from pallas_kernels.figure import PALETTE, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LENGTH, N_PAIRS, VOCAB_SIZE = 64, 8, 256
-AXES = ("mixer", "d_model")
 ATTENTION = "attention"
 GATED = ("base_conv", "base_conv filter=implicit", "gated_short_conv", "hyena", "hyena form=release", "h3")
 """Gated convolutions and, of state spaces, H3: filters that do not depend on the input, and products."""
+FAMILIES = {
+    "attention": "attention",
+    "conv": "convolution",
+    "linear": "linear attention, delta rule, RWKV",
+    "ssm": "state space",
+}
 SOLVED = 0.9
 """Zoology, Sec. 4.3: at most this is not solved."""
 
 
 class Score(NamedTuple):
-    """A mixer at a width."""
+    """A mixer's result."""
 
     seeds: SeedScore
     """Its runs at the learning rate that is best in the mean over the seeds; a run that diverged counts as 0."""
@@ -105,24 +111,22 @@ def _smoke() -> Scale:
     )
 
 
-def scores(results: Results, **where: Any) -> dict[str, dict[int, Score]]:
-    """Scores by mixer and width, in order."""
-    found: dict[str, dict[int, Score]] = {}
-    places = {tuple(row["point"][axis] for axis in AXES) for row in results.select(**where)}
-    for name, width in sorted(places):
-        at = results.select(**{**where, "mixer": name, "d_model": width})
+def scores(results: Results, **where: Any) -> dict[str, Score]:
+    """Scores by mixer, in alphabetical order."""
+    found: dict[str, Score] = {}
+    for name in sorted({row["point"]["mixer"] for row in results.select(**where)}):
+        at = results.select(**{**where, "mixer": name})
         state = next((row["state_bytes"] for row in at if row["state_bytes"] is not None), None)
         with contextlib.suppress(Missing):
-            found.setdefault(name, {})[width] = Score(Results(at).seeds(), state, Mark.of(at))
-    return {name: widths for name, widths in found.items() if widths}
+            found[name] = Score(Results(at).seeds(), state, Mark.of(at))
+    return found
 
 
 def _of(results: Results, names: Sequence[str]) -> dict[str, Score]:
-    """The scores of some mixers at the largest width."""
     found = scores(results, mixer=tuple(names))
     if not found:
         raise Missing(f"no run of {', '.join(names)}")
-    return {name: widths[max(widths)] for name, widths in found.items()}
+    return found
 
 
 def _attention_solves(results: Results) -> Finding:
@@ -162,28 +166,30 @@ def _more_state(results: Results) -> Finding:
 
 
 def draw(results: Results) -> "Figure":
-    """Accuracy against state bytes, a panel and a colour a family; a line joins the widths of a mixer."""
-    found = scores(results)
-    families = {name: family(subjects()[name]) for name in found}
-    columns = sorted(set(families.values()))
-    edge = 2 * max((each.state_bytes or 0 for widths in found.values() for each in widths.values()), default=1)
-    title = f"MQAR, {LENGTH} tokens, {N_PAIRS} pairs: a short convolution, then the mixer"
-    figure, (axes,) = panels(1, len(columns), size=(3.8 * len(columns), 5.2), title=title, sharex=True, sharey=True)
-    marks: dict[str, list[tuple[str, float, float]]] = {name: [] for name in columns}
-    for name, widths in found.items():
-        column, each = columns.index(families[name]), list(widths.values())
-        states, accuracies = [score.state_bytes or edge for score in each], [score.accuracy for score in each]
-        spread, runs = [(score.seeds.low, score.seeds.high) for score in each], [score.runs for score in each]
-        marked_line(axes[column], states, accuracies, runs, label=f"_{name}", series=column, spread=spread)
-        marks[families[name]].append((name, states[-1], accuracies[-1]))
-    for place, name in zip(axes, columns, strict=True):
-        guessing(place, results.rows)
-        place.set_title(name, fontsize=TITLE_POINTS)
-        place.set(xlabel=f"state of a sequence, bytes\n(at {edge:,}: no stream)", ylim=(-0.03, 1.03))
-        plain_log_ticks(place, "x")
-    for place, name in zip(axes, columns, strict=True):  # when the shared axes have their limits
-        label_marks(place, marks[name])
-    axes[0].set(ylabel="accuracy, mean of the seeds, best learning rate")
+    """A line for each mixer, by the bytes of its state: its accuracy with the range of its seeds, and its state."""
+    found = sorted(scores(results).items(), key=lambda item: (item[1].state_bytes or math.inf, -item[1].accuracy))
+    families = list(dict.fromkeys(family(config) for config in subjects().values()))
+    title = f"MQAR, {LENGTH} tokens, {N_PAIRS} pairs, a short convolution, then the mixer: recall and state"
+    size = (8.5, 1.5 + 0.17 * len(found))
+    figure, ((recall, state),) = panels(1, 2, size=size, title=title, sharey=True, width_ratios=(3, 2))
+    for place, (name, score) in enumerate(found):
+        kind = family(subjects()[name])
+        style = PALETTE[families.index(kind)]._asdict()
+        if score.seeds.high > score.seeds.low:
+            recall.hlines([place], [score.seeds.low], [score.seeds.high], color=style["color"], linewidth=0.9, zorder=1)
+        dot = recall.scatter([score.accuracy], [place], s=20, zorder=2, label=FAMILIES[kind], **style)
+        dot.set_gid(str(score.runs))
+        if score.state_bytes is None:
+            state.annotate(
+                "does not stream", (0.02, place), xycoords=("axes fraction", "data"), va="center", fontsize=8
+            )
+        else:
+            state.scatter([score.state_bytes], [place], s=20, **style)
+    recall.set(xlim=(-0.03, 1.03), xlabel="accuracy, mean of the seeds, best learning rate")
+    recall.set(yticks=range(len(found)), yticklabels=[name for name, _ in found], ylim=(len(found) - 0.4, -0.6))
+    state.set(xlabel="state of a sequence, bytes")
+    guessing(recall, results.rows, vertical=True)
+    plain_log_ticks(state, "x", (1_000, 3_000, 10_000, 30_000, 100_000))
     add_legend(figure)
     return figure
 

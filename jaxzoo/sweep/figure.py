@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxzoo.sweep.results import SCORE, Missing, Results, Row, SeedScore, ranked
-from pallas_kernels.figure import LEGEND_POINTS, bound_style, series_style
+from pallas_kernels.figure import bound_style, series_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,38 +102,13 @@ def marked_line(
         dot.set_gid(str(mark))
 
 
-LABEL_GAP = 0.042
-"""Least distance of two names in a panel, as a share of its height."""
+def guessing(
+    panel: "Axes", rows: Iterable[Row], metric: str = SCORE, *, x: str | None = None, vertical: bool = False
+) -> None:
+    """Draws the guessing line of the runs of a panel, where they share one.
 
-
-def label_marks(panel: "Axes", marks: Sequence[tuple[str, float, float]]) -> None:
-    """Writes a name next to each mark (name, x, y), in place of a legend; called when the axes have their limits.
-
-    Names stand at heights of their own, so that none covers another; a line leads to a mark that is not at that height.
+    With the axis `x`, over its values; `vertical` where the metric is on the x-axis.
     """
-    to_share = lambda x, y: panel.transAxes.inverted().transform(panel.transData.transform((x, y)))  # noqa: E731
-    shares = [tuple(map(float, to_share(x, y))) for _, x, y in marks]
-    placed = sorted(zip(shares, marks, strict=True), key=lambda pair: pair[0][1])
-    heights: list[float] = []
-    for (_, share), _ in placed:
-        heights.append(max(share, heights[-1] + LABEL_GAP if heights else 0.0))
-    top = 1.0
-    for i in reversed(range(len(placed))):
-        heights[i] = min(heights[i], top)
-        top = heights[i] - LABEL_GAP
-    for ((x, share), (name, *place)), height in zip(placed, heights, strict=True):
-        side = 1 if x < 0.5 else -1
-        line = {"arrowstyle": "-", "color": "#999999", "linewidth": 0.6} if abs(height - share) > 0.01 else None
-        style = {"ha": "left" if side > 0 else "right", "va": "center", "fontsize": LEGEND_POINTS - 1, "zorder": 1.5}
-        ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.4}
-        where = (x + 0.035 * side, height)
-        panel.annotate(
-            name, (place[0], place[1]), where, textcoords="axes fraction", arrowprops=line, bbox=ground, **style
-        )
-
-
-def guessing(panel: "Axes", rows: Iterable[Row], metric: str = SCORE, *, x: str | None = None) -> None:
-    """Draws the guessing line of the runs of a panel, where they share one; with the axis `x`, over its values."""
     lines: dict[Any, set[float]] = {}
     for row in rows:
         if metric in row.get("guess", {}):
@@ -141,7 +116,10 @@ def guessing(panel: "Axes", rows: Iterable[Row], metric: str = SCORE, *, x: str 
     if not lines or max(map(len, lines.values())) > 1:
         return
     heights = {place: line for place, (line,) in lines.items()}
-    if x is None:
-        panel.axhline(heights[None], **bound_style(1), label="guessing")
+    style = {**bound_style(1), "label": "guessing"}
+    if x is not None:
+        panel.plot(sorted(heights), [heights[place] for place in sorted(heights)], **style)
+    elif vertical:
+        panel.axvline(heights[None], **style)
     else:
-        panel.plot(sorted(heights), [heights[place] for place in sorted(heights)], **bound_style(1), label="guessing")
+        panel.axhline(heights[None], **style)

@@ -1,13 +1,12 @@
 """Marks of figures: which runs they name, in the picture that matplotlib writes."""
 
-import itertools
 import re
 from xml.etree import ElementTree
 
 import pytest
 
 from jaxzoo.sweep import Results
-from jaxzoo.sweep.figure import LABEL_GAP, Mark, accuracy_label, curve, guessing, label_marks
+from jaxzoo.sweep.figure import Mark, accuracy_label, curve, guessing
 from jaxzoo.sweep.page import Label, inline
 from pallas_kernels.figure import panels, render
 from tests.sweep.small_sweep import POINTS, draw, row, rows
@@ -27,26 +26,9 @@ def marks(svg):
     return found
 
 
-def test_names_next_to_marks_do_not_cover_each_other():
-    """Kills: names at one height, out of the panel, in another order than their marks, or moved without need; a name
-    that runs out of the panel at its side."""
-    _, ((panel,),) = panels(1, 1, size=(4, 4), title="")
-    heights = [1.0, 1.0, 0.99, 0.5, 0.0, 0.0]
-    panel.set(xlim=(0, 10), ylim=(0, 1))
-    label_marks(panel, [(str(i), 1 + 1.5 * i, y) for i, y in enumerate(heights)])
-    names = {text.get_text(): text for text in panel.texts}
-    places = [names[str(i)].xyann for i in range(6)]
-    assert places[3][1] == pytest.approx(0.5)
-    found = sorted(y for _, y in places)
-    assert min(b - a for a, b in itertools.pairwise(found)) > LABEL_GAP - 1e-9
-    assert found[0] == 0.0
-    assert found[-1] == 1.0
-    assert places[2][1] < min(places[0][1], places[1][1])
-    assert [names[str(i)].get_ha() for i in range(6)] == ["left"] * 3 + ["right"] * 3
-
-
 def test_the_guessing_line():
-    """Kills: a line of other runs, one line for tasks that differ, places in the order of the rows."""
+    """Kills: a line of other runs, one line for tasks that differ, places in the order of the rows, a line that lies
+    where the metric is on the x-axis."""
 
     def drawn(lines, **options):
         _, ((panel,),) = panels(1, 1, size=(4, 4), title="")
@@ -54,6 +36,7 @@ def test_the_guessing_line():
         return [list(line.get_ydata()) for line in panel.lines]
 
     assert drawn([(16, 0.25), (32, 0.25)]) == [[0.25, 0.25]]
+    assert drawn([(16, 0.25)], vertical=True) == [[0, 1]]
     assert drawn([(16, 0.25), (32, 0.125)]) == drawn([]) == drawn([], x="length") == []
     assert drawn([(32, 0.125), (16, 0.25), (32, 0.125)], x="length") == [[0.25, 0.125]]
     assert drawn([(32, 0.125), (32, 0.25)], x="length") == []
