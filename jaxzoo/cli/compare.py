@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from jaxzoo.cli.config_file import import_files
 from jaxzoo.cli.flags import PICTURES, ArgumentParser, UsageError, output_file, override
 from jaxzoo.cli.runner import Main, run, say, use_compilation_cache
+from jaxzoo.cli.user_files import import_files
 
 PROGRAM = "python -m jaxzoo.compare"
 DESCRIPTION = """Scores trained models (directories of runs, or .safetensors files) on the validation sets of the first

@@ -1,29 +1,21 @@
-"""Config files: the user's Python files, each imported as a module."""
+"""Config files: Python files of the user that define a configuration, and what the command line replaces in it."""
 
 import argparse
-import contextlib
-import hashlib
 import inspect
-import sys
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jaxzoo.cli import packaged
 from jaxzoo.cli.flags import UsageError, override
-from jaxzoo.config_io import STORED_MODULE, unknown
+from jaxzoo.cli.user_files import MIXER_FLAG, TASK_FLAG, failures_of, find_class, import_file, normal_name
+from jaxzoo.config_io import unknown
 
 if TYPE_CHECKING:
     from jaxzoo.config import ExperimentConfig
     from jaxzoo.mixers import MixerConfig
     from jaxzoo.tasks.base import TaskConfig
-
-MIXER_FLAG, TASK_FLAG = "--model.mixer", "--task"
-"""Choose the mixer and the task of a file whose `config` is a function with a parameter `mixer` or `task`."""
 
 
 def add_config_options(parser: argparse.ArgumentParser, mixers: Sequence[str] = ()) -> None:
@@ -111,7 +103,7 @@ def load_config(
             )
         if wanted is not None:
             chosen[what] = _named(option, wanted)
-    with _failures_of(file):
+    with failures_of(file):
         config = config(**chosen) if callable(config) else config
     if not isinstance(config, ExperimentConfig):
         raise UsageError(
@@ -119,14 +111,6 @@ def load_config(
             "in a dict `configs`"
         )
     return config
-
-
-def normal_name(text: str) -> str:
-    """A name of the command line as configurations, mixers and tasks are registered: `RET-NET` is `ret_net`.
-
-    `FILE.py:NAME` stays as it is.
-    """
-    return text if ":" in text else text.lower().replace("-", "_")
 
 
 def _choose(file: Path, config: Any, configs: Mapping[str, Any], name: str | None) -> Any:
@@ -147,99 +131,6 @@ def _choose(file: Path, config: Any, configs: Mapping[str, Any], name: str | Non
     return configs[found[0]]
 
 
-def import_file(file: Path, kind: packaged.Kind = "configs", *, what: str = "") -> ModuleType:
-    """Imports a Python file of the user's, so that the classes that it defines are known. Raises `UsageError`.
-
-    The module's name contains a hash of path and contents, so that an unchanged file gives the same classes again. Its
-    folder is appended to `sys.path` and stays there, for imports inside its functions; if the folder is a package, the
-    folder that contains the package too.
-    """
-    what = what or f"{kind.removesuffix('s')} file"
-    if not file.is_file():
-        raise UsageError(f"{what} {file} {packaged.missing(file, kind)}")
-    with _failures_of(file, what):
-        path = file.resolve()
-        source = path.read_bytes()
-        name = f"{path.stem}_{hashlib.sha256(bytes(path) + source).hexdigest()[:16]}"
-        if name in sys.modules:
-            return sys.modules[name]
-        outside = path.parent
-        while (outside / "__init__.py").is_file():
-            outside = outside.parent
-        for folder in (path.parent, outside):
-            if str(folder) not in sys.path:
-                sys.path.append(str(folder))
-        module = sys.modules[name] = ModuleType(name)  # where dataclasses and type hints find it
-        module.__file__ = str(path)
-        setattr(module, STORED_MODULE, path.stem)
-        try:
-            exec(compile(source, path, "exec"), vars(module))
-        except BaseException:
-            del sys.modules[name]
-            raise
-        return module
-
-
-def import_files(files: Iterable[str | Path]) -> None:
-    """Imports several config files.
-
-    Raises:
-      UsageError: one fails, or gets the class or module of another: a run knows a class by the names of its module and
-        its own, and Python a module next to a file by its name.
-    """
-    known: dict[tuple[str, str], Path] = {}
-    folders: list[Path] = []
-    for file in map(Path, files):
-        for neighbour in file.parent.glob("*.py"):
-            taken = Path(getattr(sys.modules.get(neighbour.stem), "__file__", None) or neighbour)
-            if taken.parent in folders and taken != neighbour.resolve():
-                clash = f"its module {neighbour.stem} would be {taken}"
-                raise UsageError(f"--config {file}: {clash}; take one run at a time")
-        module = import_file(file)
-        folders.append(file.resolve().parent)
-        for name, value in vars(module).items():
-            if not isinstance(value, type) or value.__module__ != module.__name__:
-                continue
-            other = known.setdefault((file.stem, name), file)
-            if other.resolve() != file.resolve():
-                raise UsageError(
-                    f"--config {other} and {file}: both are {file.stem}:{name} to a run, which would get the class of "
-                    "the last file; take one run at a time"
-                )
-
-
-def class_in_file(text: str, base: type, option: str) -> type:
-    """The class that `FILE:NAME` names: a subclass of `base`. NAME may lack the ending `Config`."""
-    file, _, name = text.rpartition(":")
-    module = import_file(Path(file), what=f"{option}: file")
-    own = {key: value for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)}
-    for found in (name, f"{name}Config"):
-        if found in own and not inspect.isabstract(own[found]):
-            return own[found]
-    names = [key for key, value in own.items() if value.__module__ == module.__name__]
-    hint = unknown("class", name, names) if names else "it defines none"
-    raise UsageError(f"{option} {text}: {file} must define {name} or {name}Config, a {base.__name__}: {hint}")
-
-
-def find_class(name: str, base: type, option: str, registered: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
-    """A registered class or function, a class of an installed package (entry points), or of a file (`FILE.py:NAME`).
-
-    Raises:
-      UsageError: there is none of this name (with the nearest one), or the file fails.
-    """
-    what = "mixer" if option == MIXER_FLAG else "task"
-    if ":" in name:
-        return class_in_file(name, base, option)
-    normal = normal_name(name)
-    installed = {point.name: point for point in entry_points(group=f"jaxzoo.{what}s")}
-    if normal in registered:
-        return registered[normal]
-    if normal in installed:
-        return installed[normal].load()
-    yours = "; a task of yours is FILE.py:NAME" if what == "task" else ""
-    raise UsageError(f"{option}: {unknown(what, normal, [*registered, *installed])}{yours}")
-
-
 def _named(option: str, name: str) -> "MixerConfig | TaskConfig":
     """The mixer of `--model.mixer`, or the task of `--task`, with its defaults."""
     from jaxzoo.mixers import MIXERS, MixerConfig
@@ -248,22 +139,5 @@ def _named(option: str, name: str) -> "MixerConfig | TaskConfig":
 
     tasks = {key: demo.full_size for key, demo in DEMOS.items()}
     base, registered = (MixerConfig, MIXERS) if option == MIXER_FLAG else (TaskConfig, tasks)
-    with _failures_of(Path(name.rpartition(":")[0]), f"{option}: file"):
+    with failures_of(Path(name.rpartition(":")[0]), f"{option}: file"):
         return find_class(name, base, option, registered)()
-
-
-@contextlib.contextmanager
-def _failures_of(file: Path, what: str = "config file") -> Iterator[None]:
-    """One line for whatever the user's file raises, SystemExit and KeyboardInterrupt included."""
-    try:
-        yield
-    except UsageError:
-        raise
-    except BaseException as error:
-        path, last_line = str(file.resolve()), traceback.format_exception_only(error)[-1].strip()
-        if isinstance(error, SyntaxError) and error.filename == path:
-            number = error.lineno
-        else:
-            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-            number = lines[-1] if lines else None
-        raise UsageError(f"{what} {file}{f', line {number}' if number else ''}: {last_line}") from error

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.flags import ArgumentParser, UsageError, which_checkpoint
 from jaxzoo.cli.runner import Main, run, say
+from jaxzoo.cli.user_files import import_file
 
 PROGRAM = "python -m jaxzoo.convert"
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from jaxzoo.cli.config_file import import_files
 from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file, positive, which_checkpoint
 from jaxzoo.cli.runner import Main, run, use_compilation_cache
+from jaxzoo.cli.user_files import import_files
 from jaxzoo.data.statistics.bigram_counts import THRESHOLD
 
 DESCRIPTION = """Scores a trained model on the validation sets of its run; with --slices, its associative recall on

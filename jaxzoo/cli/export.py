@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file, which_checkpoint
 from jaxzoo.cli.runner import Main, run, say
+from jaxzoo.cli.user_files import import_file
 from jaxzoo.whole_files import write_whole
 
 if TYPE_CHECKING:

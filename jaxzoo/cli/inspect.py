@@ -3,9 +3,9 @@
 import dataclasses
 from pathlib import Path
 
-from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.flags import PICTURES, UsageError, output_file, which_checkpoint
 from jaxzoo.cli.runner import Main, make_main, say, use_compilation_cache
+from jaxzoo.cli.user_files import import_file
 
 MOST_TOKENS = 512
 """Longest example: maps have t x t entries, and an influence takes t d backward passes."""

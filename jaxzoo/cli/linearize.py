@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxzoo.cli.config_file import import_files
 from jaxzoo.cli.flags import ArgumentParser, UsageError, override, which_checkpoint
 from jaxzoo.cli.progress import ProgressLines
 from jaxzoo.cli.runner import Main, run, say, use_compilation_cache
+from jaxzoo.cli.user_files import import_files
 from jaxzoo.config_io import Json, to_json
 from jaxzoo.json_files import read_json
 from jaxzoo.linearization import MIXERS

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxzoo.cli import packaged
-from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.flags import ArgumentParser, UsageError, positive
+from jaxzoo.cli.user_files import import_file
 from jaxzoo.config_io import nearest
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jaxzoo.cli.config_file import TASK_FLAG, find_class, normal_name
 from jaxzoo.cli.flags import ArgumentParser, UsageError, parse_flags, positive, seed
 from jaxzoo.cli.runner import Main, run
+from jaxzoo.cli.user_files import TASK_FLAG, find_class, normal_name
 from jaxzoo.tasks.demos import DEMOS, Demo
 
 if TYPE_CHECKING:

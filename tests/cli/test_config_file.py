@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jaxzoo.cli.config_file import import_file, import_files, load_config
+from jaxzoo.cli.config_file import load_config
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.train import parse_command
+from jaxzoo.cli.user_files import import_file, import_files
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import from_json, to_json
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.evaluate import main as evaluate
 from jaxzoo.cli.tasks import main as tasks
 from jaxzoo.cli.train import main as train
+from jaxzoo.cli.user_files import import_file
 from jaxzoo.testing import check_mixer
 from tests.cli.test_mixer_flag import SMALL, ZOO
 

@@ -11,8 +11,9 @@ import pytest
 
 import jaxzoo
 from jaxzoo.cli import __main__ as console, packaged
-from jaxzoo.cli.config_file import import_file, load_config
+from jaxzoo.cli.config_file import load_config
 from jaxzoo.cli.flags import UsageError
+from jaxzoo.cli.user_files import import_file
 
 pytestmark = pytest.mark.full
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxzoo.cli.config_file import import_file
+from jaxzoo.cli.user_files import import_file
 from jaxzoo.mixers import Context, RWKV7TimeMixConfig, state_bytes
 from jaxzoo.testing import check_mixer
 from jaxzoo.testing.mixer_gradients import check_call, check_gradients
