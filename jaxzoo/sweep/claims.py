@@ -20,8 +20,8 @@ SOLVED = 0.9
 """Accuracy above which a task is solved (Zoology, Sec. 4.3)."""
 CHANCE = 0.05
 """Probability below which chance is no explanation of a trend."""
-ARRANGEMENTS = 5_040
-"""Largest number of arrangements that a permutation test tries; beyond it 2,000 are drawn at random."""
+ARRANGEMENTS, DRAWS = 5_040, 1_999
+"""Largest number of arrangements that a permutation test tries; beyond it so many are drawn at random."""
 
 HELD, NOT_HELD, NOT_TESTED = "held", "not held", "not tested"
 
@@ -180,6 +180,9 @@ def chance(
 ) -> float:
     """Permutation test: the probability that values in random order, within each group, reach a statistic.
 
+    Where orders are drawn at random the one that was observed counts as one of them (Phipson and Smyth 2010), so that
+    no probability is 0.
+
     Args:
       observed: the statistic of the values as they are.
       groups: values in the order of what they may depend on.
@@ -198,9 +201,8 @@ def chance(
         reached = [statistic([list(group) for group in order]) >= observed - 1e-12 for order in orders]
     else:
         rng = random.Random(0)
-        reached = [
-            statistic([rng.sample(group, len(group)) for group in groups]) >= observed - 1e-12 for _ in range(2_000)
-        ]
+        orders = ([rng.sample(group, len(group)) for group in groups] for _ in range(DRAWS))
+        reached = [True, *(statistic(order) >= observed - 1e-12 for order in orders)]
     return sum(reached) / len(reached)
 
 

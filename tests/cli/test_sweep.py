@@ -232,8 +232,9 @@ def test_killed_workers_and_interrupts_lose_nothing(tmp_path):
     killed = wait_for(lambda: with_checkpoint(tmp_path / "out"))
     os.kill(killed, signal.SIGKILL)
     directory = SweepDirectory(tmp_path / "out")
-    wait_for(lambda: any(told["attempt"] == 2 for told in progress_of_all(directory).values()))
-    time.sleep(3)
+    wait_for(
+        lambda: any(told["attempt"] == 2 and told.get("step", 0) > 300 for told in progress_of_all(directory).values())
+    )
     sweep.send_signal(signal.SIGINT)
     assert sweep.wait(timeout=120) == 130
     assert not list((tmp_path / "out/running").glob("*.json"))

@@ -98,11 +98,12 @@ def test_fewer_bits_are_better():
 
 
 def test_chance_by_hand():
-    """Kills: a test that counts fewer orders than reach the statistic, or orders across groups."""
+    """Kills: a test that counts fewer orders than reach the statistic, or orders across groups; a probability of 0."""
     rises = lambda orders: sum(b > a for group in orders for a, b in itertools.pairwise(group))  # noqa: E731
     assert chance(3, [[1, 2, 3, 4]], rises) == pytest.approx(1 / 24)
     assert chance(2, [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]], rises) == pytest.approx(26 / 32)
-    assert chance(9, [list(range(10))], rises) < 0.01
+    assert chance(9, [list(range(10))], rises) == pytest.approx(1 / 2_000)
+    assert chance(0, [list(range(10))], rises) == 1
     with pytest.raises(Missing, match="too few sizes"):
         chance(2, [[1, 2, 3]], rises)
 
