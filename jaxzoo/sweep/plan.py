@@ -1,6 +1,7 @@
 """Cost of a sweep before it is made: runs, programs, time and disk."""
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -18,8 +19,9 @@ from jaxzoo.train.session import Session
 
 MEASURE_SECONDS = 60.0
 """Time limit of the measurements; programs that are not measured by then are estimated."""
-STEPS = 5
-"""Measured steps per program; the fastest counts."""
+STEPS, STEP_SECONDS = 5, 0.5
+"""Least number of measured steps per program, and least time of them; their median counts: the first steps are faster,
+whose batches were made while the program was compiled."""
 EVENTS_BYTES = 20_000
 """Approximate size of the metrics of a run on disk."""
 
@@ -66,22 +68,22 @@ def _measured(task: Task) -> MeasuredProgram:
     with jax.set_mesh(session.mesh):
         lanes = SequentialRuns(session, [session.init_state()], [task.trained.optimizer.learning_rate])
         stream = session.dataset.train()
-        first, step = _first_and_fastest(lambda: lanes.update([next(stream)], [0])[0][0](), STEPS)
+        first, step = _first_and_median(lambda: lanes.update([next(stream)], [0])[0][0](), STEPS, STEP_SECONDS)
         every = task.trained.train.eval_every
         if not every:
             return MeasuredProgram(task, first - step, step)
-        first_validation, validation = _first_and_fastest(lambda: session.evaluate(lanes.state(0).variables), 1)
+        first_validation, validation = _first_and_median(lambda: session.evaluate(lanes.state(0).variables), 1)
     return MeasuredProgram(task, first - step + first_validation - validation, step + validation / every)
 
 
-def _first_and_fastest(run: Callable[[], object], times: int) -> tuple[float, float]:
-    """Seconds of the first call, which compiles, and of the fastest of the next ones."""
+def _first_and_median(run: Callable[[], object], times: int, least_seconds: float = 0.0) -> tuple[float, float]:
+    """Seconds of the first call, which compiles, and the median of the next: so many, more until `least_seconds`."""
     seconds = []
-    for _ in range(1 + times):
+    while len(seconds) <= times or sum(seconds[1:]) < least_seconds:
         start = time.perf_counter()
         run()
         seconds.append(time.perf_counter() - start)
-    return seconds[0], min(seconds[1:])
+    return seconds[0], statistics.median(seconds[1:])
 
 
 def plan(sweep: Sweep, measured: Sequence[MeasuredProgram], *, workers: int, vectorized: bool) -> list[str]:

@@ -3,6 +3,8 @@
 import dataclasses
 import re
 
+import pytest
+
 from jaxzoo.sweep import plan as plan_module
 from jaxzoo.sweep.plan import MeasuredProgram, plan
 from jaxzoo.train.flops import train_flops
@@ -73,8 +75,22 @@ def test_what_was_not_measured_is_estimated_by_what_was(tmp_path):
 def test_a_step_has_its_share_of_the_validations(tmp_path, monkeypatch):
     """Kills: validations, or their compilation, that cost nothing."""
     seconds = iter([(10.0, 1.0), (5.0, 2.0)])
-    monkeypatch.setattr(plan_module, "_first_and_fastest", lambda run, times: next(seconds))
+    monkeypatch.setattr(plan_module, "_first_and_median", lambda run, *least: next(seconds))
     task = open_small(tmp_path).tasks[0]
     (found,) = plan_module.measure([task])
     every = task.trained.train.eval_every
     assert found == MeasuredProgram(task, compile_seconds=9.0 + 3.0, step_seconds=1.0 + 2.0 / every)
+
+
+def test_what_is_measured_of_a_step(monkeypatch):
+    """Kills: the compilation among the steps, the fastest step, whose batch is ready, too few steps."""
+    taken, clock = [9.0, 0.1, 0.3, 0.2, 0.3, 0.9, 5.0], [0.0]
+
+    def run():
+        clock[0] += taken.pop(0)
+
+    monkeypatch.setattr(plan_module.time, "perf_counter", lambda: clock[0])
+    assert plan_module._first_and_median(run, 3) == pytest.approx((9.0, 0.2))
+    taken.insert(0, 9.0)
+    assert plan_module._first_and_median(run, 1, 1.0) == pytest.approx((9.0, 0.6))
+    assert taken == [5.0]
