@@ -7,7 +7,7 @@ import jax
 import pytest
 from matplotlib.collections import LineCollection
 
-from experiments.mqar_gallery import LENGTH, VOCAB_SIZE, config, draw, experiment, scores
+from experiments.mqar_gallery import FAMILIES, LENGTH, VOCAB_SIZE, config, draw, experiment, scores
 from jaxzoo.mixers import MIXERS, RetNetConfig
 from jaxzoo.sweep import Results
 from jaxzoo.sweep.figure import Mark
@@ -67,12 +67,19 @@ def test_scores_are_the_best_mean_not_the_mean_of_the_best():
 
 def test_the_picture():
     """Kills: lines in another order than their states, a name at another mixer's line, one that does not stream and
-    vanishes or has a state, the range of other seeds, a mark that does not know its runs, one style for two families.
+    vanishes or has a state, the range of other seeds, a mark that does not know its runs, one style for two families, a
+    legend of mixers, a guessing line across the accuracies.
     """
     rows = [run("ret_net", 0.5, state_bytes=400), run("ret_net", 0.7, seed=1, state_bytes=400), run("mamba", 0.2)]
     rows.append(run("attention", 0.9, state_bytes=None))
-    figure = draw(Results(rows))
+    figure = draw(Results([{**row, "guess": {"valid/accuracy": 0.25}} for row in rows]))
     recall, state = figure.axes
+    assert [list(line.get_xdata()) for line in recall.lines] == [[0.25, 0.25]]
+    (legend,) = figure.legends
+    assert {text.get_text() for text in legend.get_texts()} == {
+        *map(FAMILIES.get, ("linear", "ssm", "attention")),
+        "guessing",
+    }
     dots = {mark.runs: dot for dot in recall.collections if (mark := Mark.parse(dot.get_gid() or ""))}
     places = [tuple(dot.get_offsets()[0]) for dot in dots.values()]
     assert places == [(0.2, 0), (pytest.approx(0.6), 1), (0.9, 2)]

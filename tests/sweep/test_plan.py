@@ -73,13 +73,14 @@ def test_what_was_not_measured_is_estimated_by_what_was(tmp_path):
 
 
 def test_a_step_has_its_share_of_the_validations(tmp_path, monkeypatch):
-    """Kills: validations, or their compilation, that cost nothing."""
-    seconds = iter([(10.0, 1.0), (5.0, 2.0)])
-    monkeypatch.setattr(plan_module, "_first_and_median", lambda run, *least: next(seconds))
+    """Kills: validations, or their compilation, that cost nothing; steps that are too few for a median."""
+    seconds, asked = iter([(10.0, 1.0), (5.0, 2.0)]), []
+    monkeypatch.setattr(plan_module, "_first_and_median", lambda run, *least: asked.append(least) or next(seconds))
     task = open_small(tmp_path).tasks[0]
     (found,) = plan_module.measure([task])
     every = task.trained.train.eval_every
     assert found == MeasuredProgram(task, compile_seconds=9.0 + 3.0, step_seconds=1.0 + 2.0 / every)
+    assert asked == [(plan_module.STEPS, plan_module.STEP_SECONDS), (1,)]
 
 
 def test_what_is_measured_of_a_step(monkeypatch):
