@@ -43,6 +43,7 @@ FAMILIES = {
     "linear": "linear attention, delta rule, RWKV",
     "ssm": "state space",
 }
+"""Words for the families, in the order of their styles."""
 SOLVED = 0.9
 """Zoology, Sec. 4.3: at most this is not solved."""
 
@@ -168,14 +169,13 @@ def _more_state(results: Results) -> Finding:
 def draw(results: Results) -> "Figure":
     """A line for each mixer, by the bytes of its state: its accuracy with the range of its seeds, and its state."""
     found = sorted(scores(results).items(), key=lambda item: (item[1].state_bytes or math.inf, -item[1].accuracy))
-    families = list(dict.fromkeys(family(config) for config in subjects().values()))
     title = f"MQAR, {LENGTH} tokens, {N_PAIRS} pairs, a short convolution, then the mixer: recall and state"
     size = (8.5, 1.5 + 0.17 * len(found))
     figure, ((recall, state),) = panels(1, 2, size=size, title=title, sharey=True, width_ratios=(3, 2))
     figure.set_layout_engine("constrained", w_pad=0.12)  # long names at the left
     for place, (name, score) in enumerate(found):
         kind = family(subjects()[name])
-        style = PALETTE[families.index(kind)]._asdict()
+        style = PALETTE[list(FAMILIES).index(kind)]._asdict()
         if score.seeds.high > score.seeds.low:
             recall.hlines([place], [score.seeds.low], [score.seeds.high], color=style["color"], linewidth=0.9, zorder=1)
         dot = recall.scatter([score.accuracy], [place], s=20, zorder=2, label=FAMILIES[kind], **style)
