@@ -27,12 +27,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from jaxzoo.checked import Checked, PositiveFloat, PositiveInt
 from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
 from jaxzoo.cli.runner import run
-from jaxzoo.config_io import nearest
-from jaxzoo.screen import Screen
-from jaxzoo.whole_files import write_whole
+from jaxzoo.config.checked import Checked, PositiveFloat, PositiveInt
+from jaxzoo.config.config_io import nearest
+from jaxzoo.utils.screen import Screen
+from jaxzoo.utils.whole_files import write_whole
 
 PROGRAM = "python -m benchmarks.mixers_cpu"
 FROM, TO = 1024, 8192

@@ -34,12 +34,12 @@ import numpy as np
 import tyro
 from flax import nnx
 
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.layers.implicit_filter import position_features
 from jaxzoo.layers.variables import traits_of
 from jaxzoo.models import presets
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.train.optimizer import decay_mask, make_schedule
 from jaxzoo.train.session import Session
 

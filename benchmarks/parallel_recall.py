@@ -1,7 +1,7 @@
 """Time of Algorithm 11 (Zoology) against attention's lookup, and gates of its circuit: a JSON file and a picture.
 
 `python -m benchmarks.parallel_recall`; see `--help`. Answers are compared with a dictionary before they are timed. The
-circuits of `jaxzoo/theory/recall_circuit.py` are counted, not run.
+circuits of `experiments/theory/recall_circuit.py` are counted, not run.
 """
 
 import dataclasses
@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
-from jaxzoo.array_typing import Array
+from experiments.theory.circuits import Circuit, compile_channels, schedule
+from experiments.theory.parallel_recall import NOTHING, Tokens, one_sort, parallel_recall
+from experiments.theory.recall_circuit import build
 from jaxzoo.sweep.machine import commit, machine
-from jaxzoo.theory.circuits import Circuit, compile_channels, schedule
-from jaxzoo.theory.parallel_recall import NOTHING, Tokens, one_sort, parallel_recall
-from jaxzoo.theory.recall_circuit import build
+from jaxzoo.utils.array_typing import Array
 from pallas_kernels.figure import add_legend, bound_style, panels, save, series_style
 
 CHUNK = 256

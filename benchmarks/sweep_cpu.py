@@ -24,10 +24,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxzoo.checked import Checked, PositiveInt
 from jaxzoo.cli.flags import flags_of, parse_flags
 from jaxzoo.cli.runner import Failure, run
-from jaxzoo.screen import Screen
+from jaxzoo.config.checked import Checked, PositiveInt
+from jaxzoo.utils.screen import Screen
 
 PROGRAM = "python -m benchmarks.sweep_cpu"
 RUNS = Path(__file__).with_name("sweep_cpu_runs.py")

@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxzoo.checked import Checked, PositiveFloat, PositiveInt
 from jaxzoo.cli.flags import flags_of, parse_flags
 from jaxzoo.cli.runner import run
-from jaxzoo.screen import Screen
+from jaxzoo.config.checked import Checked, PositiveFloat, PositiveInt
+from jaxzoo.utils.screen import Screen
 
 PROGRAM = "python -m benchmarks.token_input"
 SIZES = ((64, 256), (16, 2048))

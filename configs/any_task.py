@@ -7,12 +7,12 @@ decoder of `--task compression`. The task is trained at its defaults; its fields
 
 import dataclasses
 
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.mixers import BaseConvConfig, MixerConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 
 MIXER, TASK = TaylorLinearAttentionConfig(), MQARConfig()
 

@@ -30,13 +30,13 @@ API = {
         *(f"jaxzoo.ops.{file.stem}" for file in sorted((ROOT / "jaxzoo/ops").glob("[a-z]*.py"))),
         *(f"pallas_kernels.{file.parent.name}.api" for file in sorted((ROOT / "pallas_kernels").glob("*/api.py"))),
     ),
-    "Models": ("jaxzoo.models.config", "jaxzoo.models.language_model", "jaxzoo.models.accounting"),
-    "Configuration": ("jaxzoo.config", "jaxzoo.checked"),
+    "Models": ("jaxzoo.models.model_config", "jaxzoo.models.language_model", "jaxzoo.models.accounting"),
+    "Configuration": ("jaxzoo.train.config", "jaxzoo.config.checked"),
     "Tasks": ("jaxzoo.tasks.base", "jaxzoo.tasks.recall_data", "jaxzoo.tasks.mqar"),
     "Generation": ("jaxzoo.generation.generate", "jaxzoo.generation.sampling"),
     "Checkpoints of other libraries": ("jaxzoo.interop.loading", "jaxzoo.interop.saving"),
     "Sweeps": ("jaxzoo.sweep.experiment", "jaxzoo.sweep.claims", "jaxzoo.sweep.results"),
-    "Array types": ("jaxzoo.array_typing",),
+    "Array types": ("jaxzoo.utils.array_typing",),
 }
 MARK = re.compile(r"<!-- The site adds here .*?-->", re.DOTALL)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?://|#|mailto:)([^)\s#]+)(#[^)\s]*)?\)")

@@ -28,11 +28,11 @@ from experiments.based_models import (
 )
 from experiments.protocol import LAPTOP, Protocol
 from experiments.window_time import window_time
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.mixers import MixerConfig, SlidingWindowAttentionConfig, TaylorLinearAttentionConfig
 from jaxzoo.sweep import Experiment, Measurement, Point, Results, Scale
 from jaxzoo.sweep.figure import accuracy_label, curve, guessing
 from jaxzoo.tasks.recall_data import RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig
 from pallas_kernels.figure import PALETTE, TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ import numpy as np
 
 from experiments.based_models import LAPTOP, LAPTOP_DATA, run
 from experiments.frontier import PERFECT, SAME, by_state, frontier, leads, more_recalls_more
-from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import from_json, to_json
+from jaxzoo.config.config_io import from_json, to_json
 from jaxzoo.sweep import Change, Claim, Finding, Missing, Results, learned
 from jaxzoo.sweep.claims import CHANCE, chance
+from jaxzoo.train.config import ExperimentConfig
 
 PRIOR = ("Attention", "Sliding window", "Mamba", "H3", "Hyena")
 CLASSES = (*PRIOR, "Based")

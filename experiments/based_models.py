@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.protocol import LAPTOP, OVERNIGHT, PAPER, RELEASE, SEEDS, Protocol
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.mixers.linear.feature_map import FeatureMap
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.models.presets import (
@@ -26,6 +25,7 @@ from jaxzoo.sweep import Point, Scale, Value, grid
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.presets import based_figure2
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig
 
 Model = Callable[[dict[str, Any], Variant], LanguageModelConfig]
 """The model of a point."""

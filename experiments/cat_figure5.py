@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from experiments import recall
 from experiments.cat import CAT, FORMS, LIN_CAT, MODELS, TASKS, leads, perfect
 from experiments.protocol import LAPTOP, OVERNIGHT, PAPER, SEEDS, Protocol
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Point, Results, Scale, grid, learned
 from jaxzoo.sweep.figure import accuracy_label, curve, guessing
+from jaxzoo.train.config import ExperimentConfig
 from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:

@@ -32,13 +32,13 @@ from experiments.cat_lengths import (
     trained_length,
 )
 from experiments.protocol import LAPTOP, OVERNIGHT, PAPER, SEEDS, Protocol
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.layers.rotary_scaling import RotaryScaling
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Missing, Results, Scale, grid, learned
 from jaxzoo.sweep.figure import Mark, accuracy_label, marked_line
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig
 from pallas_kernels.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks
 
 if TYPE_CHECKING:

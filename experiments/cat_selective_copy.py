@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from experiments import recall
 from experiments.cat import CAT, CLOSE, MODELS, accuracies, on_par, perfect
 from experiments.protocol import LAPTOP, PAPER, Protocol
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.mixers import ConvolutionAugmentedAttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned
 from jaxzoo.sweep.figure import accuracy_label, curve, guessing
 from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
+from jaxzoo.train.config import ExperimentConfig
 from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from experiments import recall
 from experiments.protocol import LAPTOP, Protocol
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.mixers import (
     AttentionConfig,
     BaseConvConfig,
@@ -30,6 +29,7 @@ from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, S
 from jaxzoo.sweep.figure import Mark, marked_line
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.base import TaskConfig
+from jaxzoo.train.config import ExperimentConfig
 from pallas_kernels.figure import add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from experiments import recall
 from experiments.protocol import LAPTOP
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.mixers import (
     AttentionConfig,
@@ -31,6 +30,7 @@ from jaxzoo.sweep.figure import Mark, marked_line
 from jaxzoo.sweep.results import SCORE
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.base import TaskConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from pallas_kernels.figure import TITLE_POINTS, add_legend, panels
 
 if TYPE_CHECKING:

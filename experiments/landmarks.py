@@ -1,4 +1,4 @@
-"""The law of landmarks (CAT, Propositions 1 and 2; `jaxzoo.theory.landmark`), and the points of CAT's Figure 4.
+"""The law of landmarks (CAT, Propositions 1 and 2; `experiments.theory.landmark`), and the points of CAT's Figure 4.
 
 Landmarks meet the query as numbers: x_L has length 1, so that a sum of B tokens gives `sigma sqrt(B / d) z`
 with z a standard normal, independent for each block, and the block of x_L gives `1 + sigma sqrt((B - 1) / d) z`. Under
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxzoo.theory.landmark import Smoothing
+from experiments.theory.landmark import Smoothing
 
 SHARES = {"d at 10 %": 0.1, "d at 50 %": 0.5}
 """Shares of the contexts that succeed at the ends of a band."""

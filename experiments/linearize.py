@@ -22,8 +22,7 @@ from flax import nnx
 
 from experiments.recall_text import learn_bpe
 from jaxzoo.cli.runner import Failure, make_main, use_compilation_cache
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
-from jaxzoo.config_io import to_json
+from jaxzoo.config.config_io import to_json
 from jaxzoo.data.corpus.files import read_corpus
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
@@ -37,6 +36,7 @@ from jaxzoo.models import LanguageModelConfig
 from jaxzoo.models.accounting import count_parameters, state_bytes
 from jaxzoo.models.blueprint import split_variables
 from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.train.experiment import run_experiment
 from jaxzoo.train.importing import create_imported
 from jaxzoo.train.loss import score_targets

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from benchmarks.subjects import family, subjects
 from experiments import recall
 from experiments.protocol import LAPTOP, SEEDS
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.mixers import WindowedLinearAttentionConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned
 from jaxzoo.sweep.claims import CHANCE, chance
 from jaxzoo.sweep.figure import Mark, guessing
 from jaxzoo.sweep.results import SeedScore
 from jaxzoo.tasks import mqar
+from jaxzoo.train.config import ExperimentConfig
 from pallas_kernels.figure import PALETTE, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:

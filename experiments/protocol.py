@@ -8,10 +8,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Literal
 
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.mixers import MixerConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks.recall_data import RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int, Integer
 
-from jaxzoo.checked import Count, PositiveInt
+from jaxzoo.config.checked import Count, PositiveInt
 from jaxzoo.data.base import UNLABELLED, ValidSet
 from jaxzoo.data.corpus.files import Document, read_corpus
 from jaxzoo.data.text_data import TextData, TextDataConfig

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from experiments.protocol import LAPTOP, Protocol
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.mixers import (
     AttentionConfig,
     DeltaNetConfig,
@@ -32,6 +31,7 @@ from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.tasks.bit_strings import ParityConfig
 from jaxzoo.tasks.permutations import preset
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig
 from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:

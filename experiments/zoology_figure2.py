@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from experiments import recall
 from experiments.protocol import LAPTOP, OVERNIGHT, PAPER, RELEASE, SEEDS, Protocol
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.mixers import LongConvConfig, RetNetConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.models.presets import (
@@ -32,6 +31,7 @@ from jaxzoo.models.presets.common import mqar_model
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Point, Results, Scale, grid, learned, solved
 from jaxzoo.tasks import mqar, presets
 from jaxzoo.tasks.recall_data import RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from experiments import recall
 from experiments.protocol import LAPTOP, PAPER, Protocol
 from experiments.zoology_figure2 import laptop_data, smoke_data
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.mixers import InputDependentConvConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.models.presets import mqar_attention, mqar_base_conv, mqar_hybrid_attention, mqar_input_dependent_conv
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Point, Results, Scale, grid, learned, solved
 from jaxzoo.tasks import presets
 from jaxzoo.tasks.recall_data import RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

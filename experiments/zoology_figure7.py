@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from experiments import recall
 from experiments.protocol import LAPTOP, PAPER, Protocol
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.models.presets import mqar_attention, mqar_multi_head_hyena
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned, solved
 from jaxzoo.tasks import mqar
+from jaxzoo.train.config import ExperimentConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

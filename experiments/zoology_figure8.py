@@ -23,11 +23,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.runner import make_main, say, use_compilation_cache
 from jaxzoo.loading import load
 from jaxzoo.tasks.mqar import MQARConfig
+from jaxzoo.utils.array_typing import Array, Float, Int
 from pallas_kernels import figure
 
 LEARNED = 0.5

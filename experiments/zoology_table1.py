@@ -21,7 +21,6 @@ import numpy as np
 
 from configs.recall import attention, base_conv, based
 from experiments.recall_text import HIT_ACCURACY, RecallTextConfig, text_numbers
-from jaxzoo.config import ExperimentConfig, TrainConfig
 from jaxzoo.evals.gap_share import GapShare
 from jaxzoo.evals.recall_report import RecallReport
 from jaxzoo.evals.recall_slices import ALL, HITS, MeasuredModel, Sections, SliceScore
@@ -29,6 +28,7 @@ from jaxzoo.mixers import BaseConvConfig, GatedDeltaNetConfig, HyenaConfig, Mamb
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Measurement, Missing, Point, Results, Scale, grid, learned
 from jaxzoo.sweep.results import BITS
+from jaxzoo.train.config import ExperimentConfig, TrainConfig
 from pallas_kernels.figure import TITLE_POINTS, add_legend, bound_style, panels, series_style
 
 if TYPE_CHECKING:

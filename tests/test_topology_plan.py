@@ -5,14 +5,14 @@ import dataclasses
 import pytest
 
 from jaxzoo.cli.plan import main
-from jaxzoo.config import ExperimentConfig, TrainConfig
 from jaxzoo.data.token_data import TokenDataConfig
 from jaxzoo.mixers import SlidingWindowAttentionConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModelConfig
+from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.plan.compile import make_plan
 from jaxzoo.plan.plan import Plan
 from jaxzoo.plan.topology import find_topology
-from jaxzoo.sharding import MeshConfig
+from jaxzoo.train.config import ExperimentConfig, TrainConfig
 from tests.pallas_kernels.aot import absent_devices
 
 pytestmark = pytest.mark.full

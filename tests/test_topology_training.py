@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import pytest
 
-from jaxzoo.config import ExperimentConfig, TrainConfig
 from jaxzoo.mixers import SlidingWindowAttentionConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModelConfig
-from jaxzoo.sharding import MeshConfig
+from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig, TrainConfig
 from jaxzoo.train.session import Session
 from pallas_kernels.compile_check.compiler_text import read_program
 from tests.pallas_kernels.aot import absent_devices

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from jaxzoo.checked import Checked
 from jaxzoo.cli.flags import flags_of, parse_flags
 from jaxzoo.cli.runner import run
-from jaxzoo.screen import Screen
+from jaxzoo.config.checked import Checked
+from jaxzoo.utils.screen import Screen
 
 PROGRAM = "python -m benchmarks.generation"
 

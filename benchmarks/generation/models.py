@@ -16,7 +16,7 @@ from jaxzoo.mixers import (
     TaylorLinearAttentionConfig,
 )
 from jaxzoo.models import presets
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 
 Models = Mapping[str, LanguageModelConfig]
 

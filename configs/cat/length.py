@@ -17,12 +17,12 @@ with slower rotary positions by
 import dataclasses
 from collections.abc import Callable
 
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.mixers import ConvolutionAugmentedAttentionConfig, LinCATConfig, MixerConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 
 TRAINED, ASKED = 128, (32, 64, 128, 256, 512, 1024)
 VOCAB_SIZE = 2048

@@ -9,11 +9,11 @@ own. One number a tap cannot, without normalised rows (Theorem 1): whatever taps
 less with another one than with itself. See it with `--model.pattern.0.filters head`.
 """
 
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.mixers import ConvolutionAugmentedAttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks import ngram_recall
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 
 TASK = ngram_recall.mqnar(length=128, n_pairs=16, vocab_size=512)
 

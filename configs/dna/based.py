@@ -9,7 +9,6 @@ optimizer of its language models. Nobody has trained them with this library.
     python -m jaxzoo.data.tokenize --data corpora/hg38 --tokenizer dna --out corpora/hg38_tokens
 """
 
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.data.token_data import TokenDataConfig
 from jaxzoo.mixers import (
     AttentionConfig,
@@ -20,7 +19,8 @@ from jaxzoo.mixers import (
     TaylorLinearAttentionConfig,
 )
 from jaxzoo.models import LanguageModelConfig
-from jaxzoo.sharding import MeshConfig
+from jaxzoo.parallel.sharding import MeshConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 
 BATCH_BASES = 2**20
 STEPS = 9_537

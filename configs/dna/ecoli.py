@@ -10,7 +10,6 @@ validation and test:
     python -m jaxzoo.train --config configs/dna/ecoli.py --name based
 """
 
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.data.token_data import TokenDataConfig
 from jaxzoo.mixers import (
     AttentionConfig,
@@ -21,6 +20,7 @@ from jaxzoo.mixers import (
     TaylorLinearAttentionConfig,
 )
 from jaxzoo.models import LanguageModelConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 
 LENGTH = 1024
 

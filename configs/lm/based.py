@@ -4,8 +4,8 @@ Choose one by `--config configs/lm/based.py --name NAME`; configs/README.md list
 have not been trained with this library. Data, schedule, and what the paper leaves open: `recipes.based`.
 """
 
-from jaxzoo import recipes
 from jaxzoo.models import presets
+from jaxzoo.train import recipes
 
 configs = {
     # This row has the decay of App. C, as its numbers in Table 6 tell; those of 30B and 50B tokens have none.

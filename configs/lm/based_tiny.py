@@ -1,9 +1,9 @@
 """A byte-level language model of Based's three mixers, on the source of Python's standard library."""
 
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.mixers import GatedShortConvConfig, SlidingWindowAttentionConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModelConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 
 config = ExperimentConfig(
     model=LanguageModelConfig(

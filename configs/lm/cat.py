@@ -4,8 +4,8 @@ Choose one by `--config configs/lm/cat.py --name NAME`; configs/README.md lists 
 have not been trained with this library. Data, schedule, and what the paper leaves open: `recipes.cat`.
 """
 
-from jaxzoo import recipes
 from jaxzoo.models import presets
+from jaxzoo.train import recipes
 
 configs = {
     "pythia_370m": recipes.cat(presets.pythia_370m()),

@@ -23,11 +23,11 @@ neither holds at this size, in so few steps.
 
 import dataclasses
 
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.mixers import ConvolutionAugmentedAttentionConfig, MixerConfig
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
 from jaxzoo.models import LanguageModelConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 
 CAT = ConvolutionAugmentedAttentionConfig(n_taps=21)
 

@@ -7,7 +7,6 @@ has heads; softmax attention gets rotary positions, BaseConv implicit filters. `
 
 import dataclasses
 
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.mixers import (
     AttentionConfig,
@@ -20,6 +19,7 @@ from jaxzoo.mixers import (
     TaylorLinearAttentionConfig,
 )
 from jaxzoo.models import LanguageModelConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 
 FIELDS = {
     AttentionConfig: {"n_heads": 4, "positions": "rotary"},

@@ -4,8 +4,8 @@ Choose one by `--config configs/lm/zoology.py --name NAME`; configs/README.md li
 have not been trained with this library. Data, schedule, and what the paper leaves open: `recipes.zoology`.
 """
 
-from jaxzoo import recipes
 from jaxzoo.models import presets
+from jaxzoo.train import recipes
 
 configs = {
     "zoology_attention_73m": recipes.zoology(presets.zoology_attention_73m()),

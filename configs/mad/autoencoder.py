@@ -6,11 +6,11 @@ a laptop's: the benchmark has 32 tokens, and trains 200 epochs of 12,800 example
 pairs of learning rate and weight decay.
 """
 
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.mixers import AttentionConfig, MixerConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks.mad import CompressionConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 
 MIXER, TASK = AttentionConfig(n_heads=16, positions="rotary"), CompressionConfig(length=16)
 

@@ -3,11 +3,11 @@
 The hybrid of Based, Figure 2: a short convolution, then attention of one head without positions.
 """
 
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.mixers import AttentionConfig, BaseConvConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 
 config = ExperimentConfig(
     model=LanguageModelConfig(

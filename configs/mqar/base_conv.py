@@ -3,11 +3,11 @@
 Zoology's Figure 2: filters that do not depend on the input need a width that grows with the length to recall.
 """
 
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.mixers import BaseConvConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 
 config = ExperimentConfig(
     model=LanguageModelConfig(

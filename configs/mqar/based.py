@@ -5,11 +5,11 @@ attention. Deviations: no MLP; the projections of the linear attention start fiv
 recall sets in after some 150 steps instead of 200 or more.
 """
 
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.mixers import BaseConvConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 
 config = ExperimentConfig(
     model=LanguageModelConfig(

@@ -9,11 +9,11 @@ The task is `jaxzoo.tasks.continuous_mqar`; `preset(n_pairs, n_passes, n_keys=..
 
 import dataclasses
 
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.mixers import AttentionConfig, MixerConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks import continuous_mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 
 MIXER, TASK = AttentionConfig(), continuous_mqar.preset(n_pairs=16, n_keys=512, n_values=512)
 

@@ -12,11 +12,11 @@ with, and recalls nothing.
 
 import dataclasses
 
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.mixers import BaseConvConfig, MixerConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 
 DEFAULT = TaylorLinearAttentionConfig()
 

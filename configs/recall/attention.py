@@ -3,10 +3,10 @@
 The papers' baseline: rotary positions over the whole head, SwiGLU, RMSNorm.
 """
 
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.data.token_data import TokenDataConfig
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 
 config = ExperimentConfig(
     model=LanguageModelConfig(

@@ -4,10 +4,10 @@ One of three models of equal size with which docs/recall.md measures recall on r
 `configs/recall/attention.py` and `configs/recall/base_conv.py`. docs/data.md makes their data.
 """
 
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.data.token_data import TokenDataConfig
 from jaxzoo.mixers import GatedShortConvConfig, SlidingWindowAttentionConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModelConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 
 config = ExperimentConfig(
     model=LanguageModelConfig(

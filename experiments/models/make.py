@@ -17,7 +17,7 @@ from jaxzoo.cli.runner import use_compilation_cache
 from jaxzoo.cli.train import main as train
 from jaxzoo.loading import load
 from jaxzoo.models.accounting import count_parameters, state_bytes
-from jaxzoo.whole_files import write_json, write_whole
+from jaxzoo.utils.whole_files import write_json, write_whole
 
 PLACE = Path(__file__).parent
 RUNS = Path("runs/models")

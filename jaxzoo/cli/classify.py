@@ -4,16 +4,16 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
-from jaxzoo.checked import Checked, PositiveFloat, PositiveInt, Seed
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.runner import Main, make_main, say, use_compilation_cache
-from jaxzoo.json_files import read_json
+from jaxzoo.config.checked import Checked, PositiveFloat, PositiveInt, Seed
+from jaxzoo.config.json_files import read_json
 from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.whole_files import write_json
+from jaxzoo.utils.whole_files import write_json
 
 if TYPE_CHECKING:
-    from jaxzoo.config import ExperimentConfig
     from jaxzoo.data.labelled_sequences import LabelledSequences, LabelledSequencesConfig
+    from jaxzoo.train.config import ExperimentConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class ClassifyCommand(Checked):
 
 
 def _classify(command: ClassifyCommand) -> None:
-    from jaxzoo.config_io import to_json
+    from jaxzoo.config.config_io import to_json
     from jaxzoo.train.experiment import run_experiment
     from jaxzoo.train.origin import CheckpointPlace
     from jaxzoo.train.restore import NewestCheckpoint
@@ -89,8 +89,8 @@ def _classify(command: ClassifyCommand) -> None:
 
 def _experiment(pretrained: "ExperimentConfig", command: ClassifyCommand) -> "ExperimentConfig":
     """The pretrained model on the sequences; its maximal length grows where it is no part of its parameters."""
-    from jaxzoo.config import OptimizerConfig, TrainConfig
     from jaxzoo.data.labelled_sequences import LabelledSequencesConfig
+    from jaxzoo.train.config import OptimizerConfig, TrainConfig
 
     model = pretrained.model
     if command.length > model.max_length:

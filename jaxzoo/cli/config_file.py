@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from jaxzoo.cli import packaged
 from jaxzoo.cli.flags import UsageError, override
 from jaxzoo.cli.user_files import MIXER_FLAG, TASK_FLAG, failures_of, find_class, import_file, normal_name
-from jaxzoo.config_io import unknown
+from jaxzoo.config.config_io import unknown
 
 if TYPE_CHECKING:
-    from jaxzoo.config import ExperimentConfig
     from jaxzoo.mixers import MixerConfig
     from jaxzoo.tasks.base import TaskConfig
+    from jaxzoo.train.config import ExperimentConfig
 
 
 def add_config_options(parser: argparse.ArgumentParser, mixers: Sequence[str] = ()) -> None:
@@ -86,7 +86,9 @@ def load_config(
     if not file.is_file():
         raise UsageError(f"config file {file} {packaged.missing(file, 'configs')}")
 
-    from jaxzoo.config import ExperimentConfig  # not by the file's import, where Ctrl-C would be a failure of the file
+    from jaxzoo.train.config import (
+        ExperimentConfig,  # not by the file's import, where Ctrl-C would be a failure of the file
+    )
 
     module = import_file(file)
     config = _choose(file, getattr(module, "config", None), getattr(module, "configs", {}), name)

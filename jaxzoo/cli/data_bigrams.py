@@ -3,9 +3,9 @@
 import dataclasses
 from pathlib import Path
 
-from jaxzoo.checked import Checked, PositiveInt
 from jaxzoo.cli.progress import ProgressLines
 from jaxzoo.cli.runner import GOES_ON, Main, make_main
+from jaxzoo.config.checked import Checked, PositiveInt
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

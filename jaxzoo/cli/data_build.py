@@ -4,9 +4,9 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxzoo.checked import PositiveInt
 from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import GOES_ON, Main, make_main, say
+from jaxzoo.config.checked import PositiveInt
 from jaxzoo.data.corpus.building import BuildConfig
 from jaxzoo.data.corpus.fasta import FastaLayout
 

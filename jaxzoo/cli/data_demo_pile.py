@@ -3,8 +3,8 @@
 import dataclasses
 from pathlib import Path
 
-from jaxzoo.checked import Checked
 from jaxzoo.cli.runner import Main, make_main
+from jaxzoo.config.checked import Checked
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

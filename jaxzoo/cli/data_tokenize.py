@@ -5,10 +5,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxzoo.checked import Checked, PositiveInt
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import GOES_ON, Main, make_main
+from jaxzoo.config.checked import Checked, PositiveInt
 
 if TYPE_CHECKING:
     from jaxzoo.data.tokens.token_shards import TokenDirectory

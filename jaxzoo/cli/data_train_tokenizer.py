@@ -4,10 +4,10 @@ import dataclasses
 import time
 from pathlib import Path
 
-from jaxzoo.checked import Checked, PositiveInt
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.progress import ProgressLines
 from jaxzoo.cli.runner import Main, make_main, say
+from jaxzoo.config.checked import Checked, PositiveInt
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -66,7 +66,7 @@ def _evaluate(argv: Sequence[str]) -> None:
         evaluate_tasks(options, flags)
     else:
         from jaxzoo.cli.evaluate_common import open_run, write_results
-        from jaxzoo.config_io import to_json
+        from jaxzoo.config.config_io import to_json
         from jaxzoo.train.progress import table
 
         use_compilation_cache()

@@ -14,7 +14,7 @@ from jaxzoo.models.adapters import AdaptedBlueprint
 from jaxzoo.models.blueprint import Blueprint, Variables
 from jaxzoo.train.session import Session
 from jaxzoo.train.trained import Which, load_variables, read_run, require_shapes, shapes_of
-from jaxzoo.whole_files import write_whole
+from jaxzoo.utils.whole_files import write_whole
 
 PROGRAM = "python -m jaxzoo.evaluate"
 

@@ -16,21 +16,21 @@ from typing import Any
 
 import jax
 
-from jaxzoo.checked import shorten
 from jaxzoo.cli.evaluate_common import PROGRAM, check_variables, write_results
 from jaxzoo.cli.flags import UsageError, override
 from jaxzoo.cli.progress import ProgressLines
 from jaxzoo.cli.runner import say, use_compilation_cache
-from jaxzoo.config_io import first_difference, to_json
+from jaxzoo.config.checked import shorten
+from jaxzoo.config.config_io import first_difference, to_json
+from jaxzoo.config.json_files import add_checksum, decode_json, read_json
 from jaxzoo.evals.recall_tasks import RECALL_TASKS, read_examples, score_recall
 from jaxzoo.evals.text_model import Requests, TextModel
-from jaxzoo.json_files import add_checksum, decode_json, read_json
 from jaxzoo.loading import load
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.models.blueprint import make_blueprint, split_variables
-from jaxzoo.text_table import text_table
 from jaxzoo.train.trained import read_run
-from jaxzoo.whole_files import write_whole
+from jaxzoo.utils.text_table import text_table
+from jaxzoo.utils.whole_files import write_whole
 
 
 def evaluate_tasks(options: argparse.Namespace, flags: Sequence[str]) -> None:

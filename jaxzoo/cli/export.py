@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file, which_checkpoint
 from jaxzoo.cli.runner import Main, run, say
 from jaxzoo.cli.user_files import import_file
-from jaxzoo.whole_files import write_whole
+from jaxzoo.utils.whole_files import write_whole
 
 if TYPE_CHECKING:
     from jaxzoo.train.trained import Which
@@ -64,7 +64,7 @@ def _export(argv: Sequence[str]) -> None:
 def _write(directory: Path, step: "Which", out: Path, *, half: bool) -> None:
     import jax
 
-    from jaxzoo.config_io import to_json
+    from jaxzoo.config.config_io import to_json
     from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
     from jaxzoo.train.portable import need_library, rounded, write_portable
     from jaxzoo.train.run_dir import RunDirectory

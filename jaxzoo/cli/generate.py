@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 import tyro
 
-from jaxzoo.checked import Checked, FractionAboveZero, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.progress import ProgressLines
 from jaxzoo.cli.runner import Main, make_main, say, use_compilation_cache
 from jaxzoo.cli.user_files import import_file
+from jaxzoo.config.checked import Checked, FractionAboveZero, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 from jaxzoo.data.tokens.text_output import TextOutput, check_stops
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ from jaxzoo.cli.flags import ArgumentParser, UsageError, override, which_checkpo
 from jaxzoo.cli.progress import ProgressLines
 from jaxzoo.cli.runner import Main, run, say, use_compilation_cache
 from jaxzoo.cli.user_files import import_files
-from jaxzoo.config_io import Json, to_json
-from jaxzoo.json_files import read_json
+from jaxzoo.config.config_io import Json, to_json
+from jaxzoo.config.json_files import read_json
 from jaxzoo.linearization import MIXERS
-from jaxzoo.screen import Failure
 from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.utils.screen import Failure
 
 if TYPE_CHECKING:
-    from jaxzoo.config import ExperimentConfig
+    from jaxzoo.train.config import ExperimentConfig
 
 PROGRAM = "python -m jaxzoo.linearize"
 TARGETS = ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -47,7 +47,7 @@ def _linearize(argv: Sequence[str]) -> None:
     from jaxzoo.linearization.measure import measure, table
     from jaxzoo.linearization.transfer import TransferConfig
     from jaxzoo.loading import load
-    from jaxzoo.sharding import make_mesh
+    from jaxzoo.parallel.sharding import make_mesh
     from jaxzoo.train.checks import check_batch_size
 
     settings = TransferConfig(tokens=options.transfer_tokens, learning_rate=options.transfer_learning_rate)

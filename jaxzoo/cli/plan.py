@@ -14,7 +14,7 @@ from jaxzoo.cli.config_file import add_config_options, read_config
 from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file, positive
 from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import run
-from jaxzoo.screen import Failure, Screen
+from jaxzoo.utils.screen import Failure, Screen
 
 PROGRAM = "python -m jaxzoo.plan"
 

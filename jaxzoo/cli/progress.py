@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from jaxzoo.screen import Screen
+from jaxzoo.utils.screen import Screen
 
 REPORT_SECONDS = {True: 1.0, False: 10.0}
 """Time between two updates of `show_progress`: on a terminal, which shows one line, and elsewhere."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from jaxzoo.cli.flags import parse_flags
-from jaxzoo.screen import Failure, Screen, is_muted
+from jaxzoo.utils.screen import Failure, Screen, is_muted
 
 Options = TypeVar("Options")
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.runner import Main, run
 from jaxzoo.cli.sweep_options import open_sweep, parse
-from jaxzoo.screen import Failure, Screen
+from jaxzoo.utils.screen import Failure, Screen
 
 if TYPE_CHECKING:
     from jaxzoo.sweep.cluster import ClusterWorkers
@@ -98,7 +98,7 @@ def _take_over(sweep: "Sweep", others: "Sequence[SweepDirectory]", screen: Scree
 
 def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, screen: Screen) -> None:
     """Makes the runs that neither --reuse nor the experiment's kept results have, and the report."""
-    from jaxzoo.sweep.board import Board, oversee
+    from jaxzoo.sweep.board import SweepProgress, oversee
     from jaxzoo.sweep.plan import expected
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: the workers save first
@@ -116,7 +116,7 @@ def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, scre
     n_left = len(expected(sweep))
     screen.say(f"{sweep.experiment.title}, scale {options.scale}: {len(sweep.tasks)} runs, {n_left} to make")
     screen.say(f"{n_workers} {who}; {directory.path}")
-    oversee(sweep, workers, n_workers, Board(screen, n_workers, machine))
+    oversee(sweep, workers, n_workers, SweepProgress(screen, n_workers, machine))
     report([str(directory.path)], None, screen, experiment=options.experiment)
     n_failed = len(directory.failed() & {task.id for task in sweep.tasks})
     if n_failed:

@@ -35,7 +35,7 @@ def _work(argv: Sequence[str]) -> None:
 
     import jax
 
-    from jaxzoo.distributed.agreement import StopSignals
+    from jaxzoo.parallel.agreement import StopSignals
     from jaxzoo.sweep.cluster import STOPPING
     from jaxzoo.sweep.queue import Queue
     from jaxzoo.sweep.work import work

@@ -14,10 +14,10 @@ from typing import Any, TextIO
 from jaxzoo.cli.flags import UsageError, output_file
 from jaxzoo.cli.progress import ProgressLines
 from jaxzoo.cli.runner import Main, make_main, say
-from jaxzoo.json_files import read_json
+from jaxzoo.config.json_files import read_json
 from jaxzoo.tasks.record_documents import MAX_SHARE, RecordsConfig, RecordSet
 from jaxzoo.tasks.record_sources import DEBIAN, DPKG_STATUS, PYTHON, debian_records, python_records
-from jaxzoo.whole_files import write_rows
+from jaxzoo.utils.whole_files import write_rows
 
 MANIFEST = "manifest.json"
 MADE_BY = "jaxzoo.tasks.records"

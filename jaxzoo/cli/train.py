@@ -14,9 +14,9 @@ from pathlib import Path
 from jaxzoo.cli.config_file import add_config_options, read_config
 from jaxzoo.cli.flags import ArgumentParser, UsageError, positive
 from jaxzoo.cli.runner import Main, quieten, run, say, use_compilation_cache
-from jaxzoo.config_io import to_json
-from jaxzoo.screen import mute
+from jaxzoo.config.config_io import to_json
 from jaxzoo.train.run_dir import RunDirectory, default_run_dir
+from jaxzoo.utils.screen import mute
 
 PROGRAM = "python -m jaxzoo.train"
 
@@ -37,7 +37,7 @@ def _train(argv: Sequence[str]) -> None:
         return
     directory = RunDirectory(options.run_dir.absolute())
     with _part_of_run(options):
-        from jaxzoo.distributed.agreement import together
+        from jaxzoo.parallel.agreement import together
 
         with together(OSError, ValueError):
             directory.check(resume=options.resume, overwrite=options.overwrite)
@@ -144,8 +144,8 @@ def _part_of_run(options: argparse.Namespace) -> Iterator[None]:
     if options.coordinator is None and not options.distributed:
         yield
         return
-    from jaxzoo.distributed.agreement import is_leader
-    from jaxzoo.distributed.joining import ProcessPlace, joined
+    from jaxzoo.parallel.agreement import is_leader
+    from jaxzoo.parallel.joining import ProcessPlace, joined
 
     place = None
     if options.coordinator is not None:

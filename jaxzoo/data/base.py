@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
-from jaxzoo.array_typing import Array, Int
-from jaxzoo.checked import Checked
+from jaxzoo.config.checked import Checked
 from jaxzoo.data.tokenizer import Tokenizer
+from jaxzoo.utils.array_typing import Array, Int
 
 UNLABELLED = -100
 """Target of a position that is neither learned nor scored."""

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jaxzoo.checked import PositiveInt, Seed
+from jaxzoo.config.checked import PositiveInt, Seed
+from jaxzoo.config.json_files import parse_json
 from jaxzoo.data.base import UNLABELLED, Batch, DataConfig
 from jaxzoo.data.examples import ExampleData, is_held_out
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
-from jaxzoo.json_files import parse_json
 
 VALID_SHARE = 20
 

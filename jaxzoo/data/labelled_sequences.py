@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jaxzoo.checked import PositiveInt, Seed
+from jaxzoo.config.checked import PositiveInt, Seed
 from jaxzoo.data.base import Batch, DataConfig
 from jaxzoo.data.corpus.built import BuiltData
 from jaxzoo.data.corpus.labelled import SPLITS, check_splits, read_benchmark

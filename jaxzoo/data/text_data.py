@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 from jaxtyping import UInt
 
-from jaxzoo.checked import Rule, Seed
+from jaxzoo.config.checked import Rule, Seed
 from jaxzoo.data.corpus.files import Document, read_corpus
 from jaxzoo.data.tokenizer import ByteTokenizer, Tokenizer
 from jaxzoo.data.tokens.token_shards import token_dtype

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt
 
-from jaxzoo.checked import Checked, PositiveFloat, Seed
+from jaxzoo.config.checked import Checked, PositiveFloat, Seed
 from jaxzoo.data.base import Score
 from jaxzoo.data.statistics.ngram import markov_baselines
 from jaxzoo.data.tokenizer import DNATokenizer, Tokenizer

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Integer, UInt
 
-from jaxzoo.checked import PositiveInt
+from jaxzoo.config.checked import PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch, DataConfig, Score, ValidSet, make_valid_set, require_batch_sizes
 from jaxzoo.data.statistics.ngram import Tokens, ngram_baselines
 from jaxzoo.data.tokenizer import Tokenizer

@@ -12,14 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxzoo.array_typing import Array
 from jaxzoo.data.base import Batch, Dataset
 from jaxzoo.data.statistics.ngram import bits_per_byte
 from jaxzoo.loading import Loaded
 from jaxzoo.models.accounting import count_parameters, state_bytes
-from jaxzoo.text_table import text_table
 from jaxzoo.train.evaluate import padded_batches
 from jaxzoo.train.loss import score_targets
+from jaxzoo.utils.array_typing import Array
+from jaxzoo.utils.text_table import text_table
 from pallas_kernels.figure import add_legend, panels, plain_log_ticks, save, series_style
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 ITERATIONS, RATE = 600, 0.03
 """Steps and learning rate of Adam."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jaxzoo.config.json_files import read_json
 from jaxzoo.evals.gap_share import GapShare, gap_share, share_interval
 from jaxzoo.evals.recall_slices import (
     ALL,
@@ -17,9 +18,8 @@ from jaxzoo.evals.recall_slices import (
     SliceScore,
     bin_names,
 )
-from jaxzoo.json_files import read_json
-from jaxzoo.text_table import markdown_table
-from jaxzoo.whole_files import unfinished, write_whole
+from jaxzoo.utils.text_table import markdown_table
+from jaxzoo.utils.whole_files import unfinished, write_whole
 from pallas_kernels.figure import LINES, add_legend, bound_style, panels, save, series_style
 
 if TYPE_CHECKING:

@@ -24,10 +24,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int, Int64, Integer
 
-from jaxzoo.array_typing import Array
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.data.statistics.bigram_counts import THRESHOLD
 from jaxzoo.data.statistics.repeats import repeat_distances
+from jaxzoo.utils.array_typing import Array
 
 FREQUENCY_EDGES = (1, 2, *(10**k for k in range(1, 16)))
 """Beginnings of the bins of frequency but for the first, which is 0: 1, 2-9, 10-99, ..."""

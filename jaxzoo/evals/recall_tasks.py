@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxzoo.config.json_files import read_json_lines
 from jaxzoo.evals.text_model import TextModel
-from jaxzoo.json_files import read_json_lines
 
 RECALL_TASKS = {
     "fda": "hazyresearch/based-fda",

@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int32, Integer
 
-from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.text_output import TextOutput
 from jaxzoo.generation import Generation, Sampling
 from jaxzoo.generation.generate import cache_capacity
 from jaxzoo.models.blueprint import Variables, make_blueprint, split_variables
 from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
+from jaxzoo.utils.array_typing import Array, Bool, Float, Int
 
 HEAD_BLOCK = 32
 """Positions of a row whose logits are in memory at once."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from jaxzoo.config_io import to_json
+from jaxzoo.config.config_io import to_json
 from jaxzoo.data.base import Dataset
 from jaxzoo.train.session import Session
 

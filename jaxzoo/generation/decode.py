@@ -11,11 +11,11 @@ from typing import NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
 from jaxzoo.generation.sampling import Knobs, sample
 from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
 from jaxzoo.models.language_model import LanguageModelConfig, ModelState
-from jaxzoo.sharding import constrain
+from jaxzoo.parallel.sharding import constrain
+from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
 
 Tree = TypeVar("Tree")
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxzoo.array_typing import Array, Float, Int, PRNGKeyArray
-from jaxzoo.checked import Checked, FractionAboveZero, NonNegativeFloat, NonNegativeInt
+from jaxzoo.config.checked import Checked, FractionAboveZero, NonNegativeFloat, NonNegativeInt
+from jaxzoo.utils.array_typing import Array, Float, Int, PRNGKeyArray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

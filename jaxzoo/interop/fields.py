@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from jaxzoo.config_io import nearest
-from jaxzoo.json_files import read_json
+from jaxzoo.config.config_io import nearest
+from jaxzoo.config.json_files import read_json
 
 T = TypeVar("T")
 

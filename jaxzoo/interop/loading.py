@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, SingleDeviceSharding
 
+from jaxzoo.config.json_files import read_json
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.tokenizer_files import PAIRS, load_tokenizer
 from jaxzoo.interop.families import FAMILIES
@@ -19,12 +20,11 @@ from jaxzoo.interop.fields import read_config
 from jaxzoo.interop.mapping import Account, Family, Slot, account, slots
 from jaxzoo.interop.safetensors_file import read_safetensors
 from jaxzoo.interop.torch_pickle import read_torch_file
-from jaxzoo.json_files import read_json
 from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint, names_of
-from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
-from jaxzoo.screen import warn
-from jaxzoo.sharding import named_sharding
+from jaxzoo.models.model_config import LanguageModelConfig
+from jaxzoo.parallel.sharding import named_sharding
+from jaxzoo.utils.screen import warn
 
 READERS: Mapping[str, Callable[[Path], dict[str, np.ndarray]]] = {
     "model.safetensors": read_safetensors,
@@ -79,8 +79,8 @@ def load(
 
     Args:
       directory: the folder.
-      mesh: a mesh of `jaxzoo.sharding.make_mesh`, over which the table there shares out the variables; None: all lies
-        on the first device.
+      mesh: a mesh of `jaxzoo.parallel.sharding.make_mesh`, over which the table there shares out the variables; None:
+        all lies on the first device.
       dtype: float32 or bfloat16: the dtype of activations and of matrices; norms, biases and decays stay float32. None:
         float32.
       ignore_fields: fields of config.json that say nothing about the function of the model.

@@ -10,7 +10,7 @@ import numpy as np
 from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.transforms import SAME, TRANSPOSED, Transform
 from jaxzoo.models.blueprint import Blueprint, names_of
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 
 
 class Move(NamedTuple):

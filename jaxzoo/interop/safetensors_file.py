@@ -14,8 +14,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from jaxzoo.json_files import parse_json
-from jaxzoo.whole_files import replacing
+from jaxzoo.config.json_files import parse_json
+from jaxzoo.utils.whole_files import replacing
 
 DTYPES: Mapping[str, np.dtype] = {
     "F64": np.dtype(np.float64),

@@ -16,9 +16,9 @@ from jaxzoo.interop.families import FAMILIES
 from jaxzoo.interop.mapping import Account, Family, Move, slots, their_shapes
 from jaxzoo.interop.safetensors_file import write_safetensors
 from jaxzoo.models.blueprint import Variables, make_blueprint, names_of, split_variables
-from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
-from jaxzoo.whole_files import write_json, write_whole
+from jaxzoo.models.model_config import LanguageModelConfig
+from jaxzoo.utils.whole_files import write_json, write_whole
 
 LARGEST_FILE = 5 * 10**9
 """Bytes of tensors in one file at most; larger models are several files and an index."""

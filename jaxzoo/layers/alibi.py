@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 
 def alibi_slopes(n_heads: int) -> np.ndarray:

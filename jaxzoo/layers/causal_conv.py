@@ -20,11 +20,11 @@ from jax import lax
 from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.packed_conv import packed_conv
 from jaxzoo.layers.variables import parameter
-from jaxzoo.sequence_parallel import apply_with_halo, whole_sequences
-from jaxzoo.sharding import sequence_devices
+from jaxzoo.parallel.sequence_parallel import apply_with_halo, whole_sequences
+from jaxzoo.parallel.sharding import sequence_devices
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 MAX_DIRECT_TAPS = 8
 """Widest filter that is applied by shifted adds. Forward and backward pass on two CPU cores at (b, t, d) =

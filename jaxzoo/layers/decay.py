@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.variables import parameter
+from jaxzoo.utils.array_typing import Array, Float
 
 
 def head_decay(decay_const: float, n_heads: int) -> np.ndarray:

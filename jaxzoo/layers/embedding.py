@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.sharding import mesh_axes, partition_spec
+from jaxzoo.parallel.sharding import mesh_axes, partition_spec
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 
 def look_up(

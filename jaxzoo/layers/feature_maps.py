@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxzoo.array_typing import Array, Float, Int, PRNGKeyArray
+from jaxzoo.utils.array_typing import Array, Float, Int, PRNGKeyArray
 
 
 def pos_elu(x: Float[Array, "... k"]) -> Float[Array, "... k"]:

@@ -18,11 +18,11 @@ from flax import nnx
 from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.checked import Checked, PositiveInt
+from jaxzoo.config.checked import Checked, PositiveInt
 from jaxzoo.layers.causal_conv import uniform_parameter
 from jaxzoo.layers.variables import parameter
-from jaxzoo.sequence_parallel import apply_with_halo
+from jaxzoo.parallel.sequence_parallel import apply_with_halo
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 PARTS = ("queries", "keys", "values")
 FilterInit = Literal["uniform", "delta"]

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.variables import along_last, parameter
+from jaxzoo.utils.array_typing import Array, Float
 
 HeadNorm = Literal["layer", "rms", "none"]
 

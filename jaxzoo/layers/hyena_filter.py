@@ -20,11 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import Checked, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Rule
+from jaxzoo.config.checked import Checked, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Rule
 from jaxzoo.layers.causal_conv import uniform_parameter
 from jaxzoo.layers.implicit_filter import exact_matmul, position_features
 from jaxzoo.layers.variables import parameter
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

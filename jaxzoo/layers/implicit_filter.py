@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.causal_conv import uniform_parameter
 from jaxzoo.layers.variables import parameter
+from jaxzoo.utils.array_typing import Array, Float
 
 
 class ImplicitFilter(nnx.Module):

@@ -17,9 +17,9 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.norm import Norm, norm
+from jaxzoo.utils.array_typing import Array, Float
 
 
 class LastTokenDecoder(nnx.Module):

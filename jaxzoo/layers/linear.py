@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.variables import metadata
+from jaxzoo.utils.array_typing import Array, Float
 
 
 def _follow_input(arrays: Any, /, **_: Any) -> Any:

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.linear import linear
+from jaxzoo.utils.array_typing import Array, Float
 
 Activation = Literal["none", "tanh", "sigmoid"]
 

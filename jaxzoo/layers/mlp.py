@@ -22,8 +22,8 @@ from typing import Literal
 import jax
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.linear import linear
+from jaxzoo.utils.array_typing import Array, Float
 
 MLPKind = Literal["swiglu", "geglu", "geglu_tanh", "glu", "gelu", "gelu_tanh"]
 

@@ -15,7 +15,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 BLOCK = 8
 """Tokens of a block whose pairs are summed by shifted adds; the widest filter that needs nothing else."""

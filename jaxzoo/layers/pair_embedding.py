@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float, Int, PRNGKeyArray
 from jaxzoo.layers.embedding import look_up
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import Buffer, buffer
+from jaxzoo.utils.array_typing import Array, Float, Int, PRNGKeyArray
 
 
 class PairEmbedding(nnx.Module):

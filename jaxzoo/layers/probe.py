@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxzoo.array_typing import Array, Float
+from jaxzoo.utils.array_typing import Array, Float
 
 Replacement = Callable[[Array], Array]
 """Maps the value that was computed to the one that the model goes on with."""

@@ -17,8 +17,8 @@ import math
 import jax.numpy as jnp
 import numpy as np
 
-from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.rotary_scaling import NO_SCALING, RotaryScaling
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 TURN = 2.0**32
 """Integer phase of one full turn: int32 arithmetic wraps exactly there."""

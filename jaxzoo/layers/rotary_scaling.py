@@ -24,7 +24,7 @@ from typing import Annotated, Literal, Self
 
 import numpy as np
 
-from jaxzoo.checked import Checked, PositiveFloat, PositiveInt, Rule
+from jaxzoo.config.checked import Checked, PositiveFloat, PositiveInt, Rule
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -31,11 +31,11 @@ from flax import nnx
 from jax import lax
 from jax.tree_util import Partial
 
-from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.causal_conv import causal_conv
 from jaxzoo.layers.variables import parameter
-from jaxzoo.sequence_parallel import scan_in_parts
-from jaxzoo.sharding import sequence_devices
+from jaxzoo.parallel.sequence_parallel import scan_in_parts
+from jaxzoo.parallel.sharding import sequence_devices
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 Discretization = Literal["bilinear", "zoh"]
 Spectrum = Literal["lin", "inv"]

@@ -10,8 +10,8 @@ channel in their last axis.
 import jax
 import jax.numpy as jnp
 
-from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.causal_conv import causal_conv
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 
 def shift_conv(

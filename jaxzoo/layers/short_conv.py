@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.causal_conv import causal_conv_from, uniform_parameter
 from jaxzoo.layers.variables import along_last
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 
 class ShortConv(nnx.Module):

@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.variables import along_last
-from jaxzoo.sequence_parallel import apply_with_halo
+from jaxzoo.parallel.sequence_parallel import apply_with_halo
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 
 def token_shift(

@@ -1,7 +1,7 @@
 """Variables of a module: parameters, which learn, and buffers, which do not; each with its metadata.
 
-Logical axes say how a variable is sharded over a mesh (`jaxzoo.sharding`); a parameter also says what the optimizer
-must know. Nothing is guessed from a name or a rank.
+Logical axes say how a variable is sharded over a mesh (`jaxzoo.parallel.sharding`); a parameter also says what the
+optimizer must know. Nothing is guessed from a name or a rank.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from jaxzoo.sharding import LOGICAL_AXES
+from jaxzoo.parallel.sharding import LOGICAL_AXES
 
 
 class Buffer(nnx.Variable[jax.Array]):

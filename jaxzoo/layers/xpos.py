@@ -18,8 +18,8 @@ bfloat16; outside it the factor is NaN.
 import jax.numpy as jnp
 import numpy as np
 
-from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.rotary import fractions
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 GAMMA = 0.4
 """The paper's gamma: what keeps the fastest pair from fading at once."""

@@ -14,8 +14,8 @@ from jaxzoo.interop.mapping import Slot, slots
 from jaxzoo.mixers import AttentionConfig, GatedDeltaNetConfig, MixerConfig, WindowedLinearAttentionConfig
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
 from jaxzoo.models.blueprint import Variables, make_blueprint, names_of, split_variables
-from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.models.model_config import LanguageModelConfig
 
 WINDOWS = {"based": 64, "hedgehog": 0}
 """Tokens that keep softmax attention, where the user gives no number."""

@@ -17,17 +17,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import Checked, NonNegativeInt, PositiveFloat
-from jaxzoo.config import OptimizerConfig
+from jaxzoo.config.checked import Checked, NonNegativeInt, PositiveFloat
 from jaxzoo.data.base import Batch, Stream
 from jaxzoo.inspection.capture import capture
 from jaxzoo.interop.mapping import slots
 from jaxzoo.linearization.conversion import layer_of_mixer
 from jaxzoo.mixers import Context
 from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint, names_of
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
+from jaxzoo.train.config import OptimizerConfig
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
+from jaxzoo.utils.array_typing import Array, Float
 
 Trained = dict[str, Array]
 """Parameters that learn, by name in the model, such as `stacks/0/blocks/1/mixer/q_map`."""

@@ -31,8 +31,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float, Int, PRNGKeyArray
-from jaxzoo.checked import Checked, NonNegativeFloat, PositiveInt
+from jaxzoo.config.checked import Checked, NonNegativeFloat, PositiveInt
+from jaxzoo.utils.array_typing import Array, Float, Int, PRNGKeyArray
 
 State = Any
 """A NamedTuple of arrays, batch leading; each mixer defines its own."""

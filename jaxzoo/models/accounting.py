@@ -9,8 +9,8 @@ from flax import nnx
 
 from jaxzoo.layers.mlp import n_matrices
 from jaxzoo.mixers import MixerConfig
-from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.models.model_config import LanguageModelConfig
 
 
 def abstract_model(config: LanguageModelConfig) -> LanguageModel:

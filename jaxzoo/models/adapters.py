@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jaxzoo.array_typing import PRNGKeyArray
-from jaxzoo.checked import PositiveFloat, PositiveInt
-from jaxzoo.config_io import unknown
+from jaxzoo.config.checked import PositiveFloat, PositiveInt
+from jaxzoo.config.config_io import unknown
 from jaxzoo.layers.variables import Traits
 from jaxzoo.models.blueprint import Blueprint, Variables
 from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.utils.array_typing import PRNGKeyArray
 
 FROZEN = "frozen"
 """Key of the buffers under which the parameters of the adapted model are kept."""

@@ -12,14 +12,14 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float, PRNGKeyArray
 from jaxzoo.layers.mlp import MLP
 from jaxzoo.layers.norm import Norm, norm
 from jaxzoo.layers.probe import is_recording, scope, show, show_lazily
 from jaxzoo.mixers.base import Context, Losses, Mixer, MixerConfig, State
-from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.layout import Fold
-from jaxzoo.sharding import constrain
+from jaxzoo.models.model_config import LanguageModelConfig
+from jaxzoo.parallel.sharding import constrain
+from jaxzoo.utils.array_typing import Array, Float, PRNGKeyArray
 
 Mix = Callable[[Mixer, Array, State, Context], tuple[Array, State, Losses]]
 """Way to run a mixer: (mixer, normed input, state, context) -> (output, new state, its terms of the loss)."""

@@ -7,7 +7,7 @@ from flax import nnx
 
 from jaxzoo.layers.variables import Buffer, traits_of
 from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
-from jaxzoo.sharding import LOGICAL_AXES
+from jaxzoo.parallel.sharding import LOGICAL_AXES
 
 Shapes = dict[str, tuple[int, ...]]
 """Shapes by the names of variables, such as `stacks/0/blocks/1/mixer/q/kernel`."""

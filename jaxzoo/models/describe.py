@@ -16,9 +16,9 @@ from jaxzoo.models.accounting import (
     papers_flops_per_token,
     state_bytes,
 )
-from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.models.layout import Fold
+from jaxzoo.models.model_config import LanguageModelConfig
 
 WIDTHS = (48, 16, 16, 16)
 """Columns of the table: name, parameters, state bytes, FLOPs per token; 99 characters with the gaps."""

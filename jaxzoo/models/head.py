@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.sharding import constrain
+from jaxzoo.parallel.sharding import constrain
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 MASKED_LOGIT = -1e30
 

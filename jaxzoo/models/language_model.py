@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float, Int, PRNGKeyArray
 from jaxzoo.layers.embedding import look_up
 from jaxzoo.layers.last_token_decoder import LastTokenDecoder
 from jaxzoo.layers.norm import Norm, norm
@@ -25,10 +24,11 @@ from jaxzoo.layers.probe import scope, show
 from jaxzoo.layers.variables import parameter
 from jaxzoo.mixers.base import Context, Losses, Mixer, State
 from jaxzoo.models.block import Mix, Stack, add_losses, constrain_residual, dropout, fold_in
-from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.head import project
 from jaxzoo.models.layout import Fold
+from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.ops.segments import position_in_segment
+from jaxzoo.utils.array_typing import Array, Float, Int, PRNGKeyArray
 
 __all__ = ["LanguageModel", "LanguageModelConfig", "ModelState"]
 

@@ -11,8 +11,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.ops.local_attention import attend_one
+from jaxzoo.utils.array_typing import Array, Float, Int
 from pallas_kernels.softmax import softmax_attention
 
 

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.tree_util import Partial
 
-from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.probe import show, show_scores
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention
-from jaxzoo.sequence_parallel import scan_in_parts
+from jaxzoo.parallel.sequence_parallel import scan_in_parts
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 
 def bonus_linear_attention(

@@ -28,9 +28,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxzoo.array_typing import Array
 from jaxzoo.ops.segments import document_starts
-from jaxzoo.sharding import on_mesh
+from jaxzoo.parallel.sharding import on_mesh
+from jaxzoo.utils.array_typing import Array
 from pallas_kernels import delta_chunks as delta, gated_linear_attention as gated, ut_transform as ut
 from pallas_kernels.delta_chunks import backends as delta_backends, general_backends, general_delta_rule
 from pallas_kernels.delta_chunks.problem import GeneralProblem

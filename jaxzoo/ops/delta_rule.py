@@ -41,11 +41,11 @@ import numpy as np
 from jax import lax
 from jax.tree_util import Partial
 
-from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.probe import show, show_scores
 from jaxzoo.ops.delta_kernels import kernel_form
 from jaxzoo.ops.segments import document_starts
-from jaxzoo.sequence_parallel import Composition, scan_in_parts
+from jaxzoo.parallel.sequence_parallel import Composition, scan_in_parts
+from jaxzoo.utils.array_typing import Array, Float, Int
 from pallas_kernels.dispatch import may_run_on
 from pallas_kernels.gated_linear_attention.decayed_scores import PIECE, decayed_scores, sums_to_borders
 from pallas_kernels.gated_linear_attention.xla import cut

@@ -25,9 +25,9 @@ import numpy as np
 from jax import lax
 from jax.tree_util import Partial
 
-from jaxzoo.array_typing import Array, Int
 from jaxzoo.ops.segments import document_starts
-from jaxzoo.sequence_parallel import scan_in_parts
+from jaxzoo.parallel.sequence_parallel import scan_in_parts
+from jaxzoo.utils.array_typing import Array, Int
 from pallas_kernels.xla_chunks import tokens_at_once
 
 GROUP = 8

@@ -9,8 +9,8 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.layers.causal_conv import fast_size
+from jaxzoo.utils.array_typing import Array, Bool, Float, Int
 
 
 def match_counts(

@@ -29,10 +29,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.ops.landmarks import LongFilter, block_sums, carried, take
 from jaxzoo.ops.local_attention import local_attention
 from jaxzoo.ops.segments import position_in_segment
+from jaxzoo.utils.array_typing import Array, Bool, Float, Int
 from pallas_kernels.softmax import softmax_attention
 
 CHUNK = 128

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.ops.diagonal_scan import diagonal_scan
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 
 class LongFilter(NamedTuple):

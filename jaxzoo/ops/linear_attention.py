@@ -19,10 +19,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.tree_util import Partial
 
-from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.probe import show, show_scores
-from jaxzoo.sequence_parallel import scan_in_parts
-from jaxzoo.sharding import on_mesh
+from jaxzoo.parallel.sequence_parallel import scan_in_parts
+from jaxzoo.parallel.sharding import on_mesh
+from jaxzoo.utils.array_typing import Array, Float, Int
 from pallas_kernels.dispatch import may_run_by_default
 from pallas_kernels.gated_linear_attention import gated_linear_attention, sharded_gated_linear_attention
 from pallas_kernels.gated_linear_attention.decayed_scores import PIECE as PIECE

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from jaxzoo.array_typing import Array, Bool, Float, Int
-from jaxzoo.sequence_parallel import apply_with_halo
-from jaxzoo.sharding import sequence_devices
+from jaxzoo.parallel.sequence_parallel import apply_with_halo
+from jaxzoo.parallel.sharding import sequence_devices
+from jaxzoo.utils.array_typing import Array, Bool, Float, Int
 from pallas_kernels.softmax import softmax_attention
 
 

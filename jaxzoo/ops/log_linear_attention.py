@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 CHUNK = 64
 """Chunk length."""

@@ -12,10 +12,10 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.causal_conv import whole_conv
-from jaxzoo.sequence_parallel import whole_sequences
-from jaxzoo.sharding import sequence_devices
+from jaxzoo.parallel.sequence_parallel import whole_sequences
+from jaxzoo.parallel.sharding import sequence_devices
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 
 def outer_product_conv(

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxzoo.array_typing import Array, Bool, Int
+from jaxzoo.utils.array_typing import Array, Bool, Int
 
 
 def position_in_segment(segment_ids: Int[Array, "b t"]) -> Int[Array, "b t"]:

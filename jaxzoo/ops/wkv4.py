@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.tree_util import Partial
 
-from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.sequence_parallel import Composition, scan_in_parts
-from jaxzoo.sharding import on_mesh
+from jaxzoo.parallel.sequence_parallel import Composition, scan_in_parts
+from jaxzoo.parallel.sharding import on_mesh
+from jaxzoo.utils.array_typing import Array, Float, Int
 from pallas_kernels.dispatch import may_run_by_default
 from pallas_kernels.wkv4 import sharded_wkv4, wkv4 as kernel_wkv4
 from pallas_kernels.wkv4.state import EMPTY, Wkv4State as Wkv4State, empty_state as empty_state

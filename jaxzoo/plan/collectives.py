@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxzoo.array_typing import Int
 from jaxzoo.plan.hlo import Hlo, Instruction
+from jaxzoo.utils.array_typing import Int
 
 _WIRE = {
     "all-gather": lambda n: n - 1,

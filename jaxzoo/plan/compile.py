@@ -11,8 +11,8 @@ from typing import Any
 
 import jax
 
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.base import Batch
+from jaxzoo.parallel.sharding import make_mesh, named_sharding
 from jaxzoo.plan import cudnn
 from jaxzoo.plan.collectives import read_traffic
 from jaxzoo.plan.hlo import Hlo
@@ -20,10 +20,10 @@ from jaxzoo.plan.memory_traffic import memory_bytes
 from jaxzoo.plan.plan import Memory, Plan, step_work
 from jaxzoo.plan.sources import read_sources
 from jaxzoo.plan.topology import Topology
-from jaxzoo.screen import Failure
-from jaxzoo.sharding import make_mesh, named_sharding
 from jaxzoo.train.checks import check_data, check_sequence_axis
+from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.session import Program
+from jaxzoo.utils.screen import Failure
 from pallas_kernels.compile_check.compiler_text import read_program
 
 _TOO_LARGE = re.compile(r"required for (.*?) \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)")

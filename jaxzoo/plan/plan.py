@@ -5,15 +5,15 @@ import math
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from jaxzoo.checked import PositiveFloat, PositiveInt, shorten
-from jaxzoo.config import ExperimentConfig
+from jaxzoo.config.checked import PositiveFloat, PositiveInt, shorten
+from jaxzoo.config.json_files import read_json
 from jaxzoo.data.base import Batch
-from jaxzoo.devices import DEVICES, Accelerator
-from jaxzoo.json_files import read_json
 from jaxzoo.models.accounting import flops_per_token, head_flops
 from jaxzoo.plan.collectives import Traffic
 from jaxzoo.plan.sources import SourceTraffic
-from jaxzoo.whole_files import write_json
+from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.utils.devices import DEVICES, Accelerator
+from jaxzoo.utils.whole_files import write_json
 
 FORWARD_AGAIN = {"nothing": 0, "projections": 0, "mixer_inputs": 1, "period": 1, "everything": 2}
 """Repeated forward passes of the layers in the backward pass, by remat policy."""
@@ -103,7 +103,7 @@ class Plan:
     topology: str
     """As it is written: `v5e:16x16`."""
     device: str
-    """Name of the device in `jaxzoo.devices`."""
+    """Name of the device in `jaxzoo.utils.devices`."""
     mesh: dict[str, PositiveInt]
     """Sizes of the axes."""
     remat: str
@@ -198,5 +198,5 @@ class Plan:
 
 
 def find(name: str) -> Accelerator:
-    """The device of a name in `jaxzoo.devices`."""
+    """The device of a name in `jaxzoo.utils.devices`."""
     return next(device for device in DEVICES if device.name == name)

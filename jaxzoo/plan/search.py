@@ -9,14 +9,14 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.base import Batch
 from jaxzoo.models.blueprint import make_blueprint
+from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.plan.compile import RejectedError, make_plan
 from jaxzoo.plan.plan import FORWARD_AGAIN, Plan, step_work
 from jaxzoo.plan.report import duration, mesh_words, saving_words, size, verdict
 from jaxzoo.plan.topology import Topology
-from jaxzoo.sharding import MeshConfig
+from jaxzoo.train.config import ExperimentConfig
 
 WIDEST_TENSOR = 8
 """Devices that share heads and hidden units at most: beyond, activations cross the network too often."""

@@ -6,14 +6,14 @@ import re
 
 from jaxzoo.plan.hlo import Hlo, Instruction
 from jaxzoo.plan.memory_traffic import instruction_bytes
-from jaxzoo.text_table import text_table
+from jaxzoo.utils.text_table import text_table
 
 PASSES = ("forward", "again", "backward", "other")
 """`again`: forward a second time, by remat; `other`: the optimizer, and what no pass claims."""
 UNKNOWN = "(the compiler's own)"
 """Source of copies and the like, which no line of the program asked for."""
 _FOREIGN = re.compile(r"site-packages/(?!jaxzoo/|pallas_kernels/)|/lib/python3|^<")
-_HELPERS = ("layers/linear.py", "jaxzoo/sharding.py", "pallas_kernels/dispatch.py")
+_HELPERS = ("layers/linear.py", "jaxzoo/parallel/sharding.py", "pallas_kernels/dispatch.py")
 """Files that work for their callers, which are named instead."""
 
 

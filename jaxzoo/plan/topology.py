@@ -8,8 +8,8 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from jaxzoo.devices import Accelerator
 from jaxzoo.plan.plan import find
+from jaxzoo.utils.devices import Accelerator
 from pallas_kernels.compile_check.run import ENVIRONMENT
 from pallas_kernels.compile_check.targets import TARGETS, missing
 

@@ -9,7 +9,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from jaxzoo.screen import Failure, Screen
 from jaxzoo.sweep.experiment import coordinates
 from jaxzoo.sweep.outcome import failed
 from jaxzoo.sweep.plan import expected
@@ -19,6 +18,7 @@ from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.sweep.task import Rates, Task
 from jaxzoo.sweep.workers import LocalWorkers, Worker
 from jaxzoo.train.progress import duration
+from jaxzoo.utils.screen import Failure, Screen
 
 if TYPE_CHECKING:
     from jaxzoo.sweep.cluster import ClusterWorkers
@@ -50,7 +50,7 @@ class State(NamedTuple):
         return task in self.done or task in self.failed or task in self.left
 
 
-class Board:
+class SweepProgress:
     """Shows the progress of a sweep that so many workers make at once.
 
     The time left is estimated from runs that were made on `machine` (`jaxzoo.sweep.machine`); None: on any.
@@ -150,7 +150,7 @@ def seconds_left(tasks: Sequence[Any], state: State, workers: int, machine: str 
     return left / workers
 
 
-def oversee(sweep: Sweep, workers: "LocalWorkers | ClusterWorkers", count: int, board: Board) -> None:
+def oversee(sweep: Sweep, workers: "LocalWorkers | ClusterWorkers", count: int, board: SweepProgress) -> None:
     """Keeps `count` workers running until every run of the sweep has a result or has failed.
 
     Raises:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from jaxzoo.extras import need
 from jaxzoo.sweep.directory import SweepDirectory
 from jaxzoo.sweep.queue import is_held, progress_of_all
 from jaxzoo.sweep.workers import Worker, worker_name
+from jaxzoo.utils.extras import need
 
 SHARED = ("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node")
 """Options that submitit knows for every cluster; other names get the prefix of the cluster."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from jaxzoo.json_files import add_checksum, decode_json, parse_json, read_json
+from jaxzoo.config.json_files import add_checksum, decode_json, parse_json, read_json
 from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.whole_files import write_whole
+from jaxzoo.utils.whole_files import write_whole
 
 REPORT = ("figure.png", "figure.svg", "table.md", "claims.json", "report.html")
 """Files that a report adds."""

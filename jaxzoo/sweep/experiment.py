@@ -5,9 +5,9 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.sweep.claims import Claim, complaints, made_up_row
 from jaxzoo.sweep.results import Results, Row
+from jaxzoo.train.config import ExperimentConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import jax
 
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.sweep.lockstep import SequentialRuns
 from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.sweep.task import Rates, Task
+from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.flops import train_flops
 from jaxzoo.train.progress import duration
 from jaxzoo.train.session import Session

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Self
 
 from filelock import FileLock, Timeout
 
-from jaxzoo.json_files import read_json
+from jaxzoo.config.json_files import read_json
 from jaxzoo.sweep.directory import SweepDirectory
-from jaxzoo.whole_files import write_whole
+from jaxzoo.utils.whole_files import write_whole
 
 MOST_ATTEMPTS = 3
 """A run whose workers were killed so often is not tried again: it may be what ends them."""

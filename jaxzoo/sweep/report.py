@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxzoo.json_files import read_json
+from jaxzoo.config.json_files import read_json
 from jaxzoo.sweep.claims import Verdict, judge
 from jaxzoo.sweep.directory import REPORT, About, SweepDirectory
 from jaxzoo.sweep.outcome import Failure, Outcome
@@ -13,7 +13,7 @@ from jaxzoo.sweep.page import page
 from jaxzoo.sweep.results import Missing, Results, Row
 from jaxzoo.sweep.sweep import reported
 from jaxzoo.sweep.table import markdown
-from jaxzoo.whole_files import replacing, write_whole
+from jaxzoo.utils.whole_files import replacing, write_whole
 from pallas_kernels.figure import add_caption, render
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ import functools
 import math
 from typing import Any
 
-from jaxzoo.config import ExperimentConfig
-from jaxzoo.json_files import read_json_lines
+from jaxzoo.config.json_files import read_json_lines
 from jaxzoo.sweep.directory import About, SweepDirectory, checked_result
 from jaxzoo.sweep.experiment import Experiment, Point, Scale, coordinates
 from jaxzoo.sweep.results import BITS, OVER, RATE, SCORE, SEED, Row
 from jaxzoo.sweep.task import Task
-from jaxzoo.whole_files import write_rows
+from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.utils.whole_files import write_rows
 
 
 @dataclasses.dataclass(frozen=True)

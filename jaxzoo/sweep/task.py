@@ -10,9 +10,9 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import Json, to_json
+from jaxzoo.config.config_io import Json, to_json
 from jaxzoo.sweep.experiment import Measurement, Point, Scale
+from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.flops import train_flops
 
 POWER = 0.6

@@ -6,20 +6,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import to_json
-from jaxzoo.distributed.agreement import AgreedStop, StopSignals
-from jaxzoo.screen import warn
+from jaxzoo.config.config_io import to_json
+from jaxzoo.parallel.agreement import AgreedStop, StopSignals
 from jaxzoo.sweep.lockstep import SequentialRuns, VmappedRuns
 from jaxzoo.sweep.results import thinned
 from jaxzoo.sweep.task import Task
 from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.loop import Current, Fetch, NonFiniteError, TrainingRun
 from jaxzoo.train.metrics import Row, read_rows
 from jaxzoo.train.restore import UnusableError
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
-from jaxzoo.train.start import Start, begin
+from jaxzoo.train.start import ResumePoint, begin
+from jaxzoo.utils.screen import warn
 
 Tell = Callable[..., None]
 """`tell(task, step=..., steps=..., score=...)`."""
@@ -28,7 +28,7 @@ CURVE_POINTS = 60
 """Largest number of points of a learning curve in a result."""
 
 
-class Member:
+class SweepRun:
     """One of the runs.
 
     Attributes:
@@ -42,7 +42,7 @@ class Member:
     def __init__(self, task: Task, run: RunDirectory, session: Session):
         self.task: Task = task
         self._run, self._session = run, session
-        self.start: Start = _start(session, task.trained, run)
+        self.start: ResumePoint = _start(session, task.trained, run)
         self.seconds: float = 0.0
         self.cpu_seconds: float = 0.0
         self.diverged: int | None = None
@@ -92,7 +92,7 @@ class Member:
         return read_rows(self._run.metrics)
 
 
-def _start(session: Session, config: ExperimentConfig, run: RunDirectory) -> Start:
+def _start(session: Session, config: ExperimentConfig, run: RunDirectory) -> ResumePoint:
     """Locks a run directory and opens the run at its newest checkpoint, or at step 0. Raises `InUseError`."""
     stored = to_json(config)
     if run.holds_run and any(run.checkpoints.glob("*")):
@@ -109,8 +109,8 @@ def _start(session: Session, config: ExperimentConfig, run: RunDirectory) -> Sta
 
 
 def train_members(
-    members: Sequence[Member], session: Session, *, vectorized: bool, tell: Tell, stop: StopSignals
-) -> Iterator[tuple[Member, Any]]:
+    members: Sequence[SweepRun], session: Session, *, vectorized: bool, tell: Tell, stop: StopSignals
+) -> Iterator[tuple[SweepRun, Any]]:
     """Trains runs that begin at the same step; yields each with its last state as soon as it has ended.
 
     A run that `stop` has stopped is saved, and yielded with the state None.
@@ -149,7 +149,7 @@ class Clock:
     def __init__(self) -> None:
         self._before = time.perf_counter(), time.process_time()
 
-    def share(self, members: Sequence[Member]) -> None:
+    def share(self, members: Sequence[SweepRun]) -> None:
         """Adds an equal share of the time since the last call to each run."""
         before, self._before = self._before, (time.perf_counter(), time.process_time())
         for member in members:

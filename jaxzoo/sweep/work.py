@@ -12,16 +12,16 @@ from typing import Any
 
 import jax
 
-from jaxzoo.config_io import to_json
-from jaxzoo.distributed.agreement import StopSignals
+from jaxzoo.config.config_io import to_json
 from jaxzoo.models.accounting import state_bytes
+from jaxzoo.parallel.agreement import StopSignals
 from jaxzoo.sweep.directory import SweepDirectory
 from jaxzoo.sweep.experiment import Measurement
 from jaxzoo.sweep.machine import commit, machine, versions
 from jaxzoo.sweep.queue import Queue
 from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.sweep.task import Task
-from jaxzoo.sweep.train import Member, curve, train_members
+from jaxzoo.sweep.train import SweepRun, curve, train_members
 from jaxzoo.train.flops import train_flops
 from jaxzoo.train.run_dir import InUseError, RunDirectory
 from jaxzoo.train.session import Session
@@ -108,12 +108,12 @@ def _trained(
 ) -> Iterator[dict[str, Any]]:
     session = Session(tasks[0].trained, limited=True)
     runs: dict[str, RunDirectory] = {task.id: directory.run(task.id) for task in tasks}
-    members: list[Member] = []
+    members: list[SweepRun] = []
     with jax.set_mesh(session.mesh):
         try:
             for task in tasks:
                 with contextlib.suppress(InUseError):  # another process writes there
-                    members.append(Member(task, runs[task.id], session))
+                    members.append(SweepRun(task, runs[task.id], session))
             for member in members:
                 if member.start.step:
                     member.seconds, member.cpu_seconds = directory.cost(member.task.id)
@@ -133,7 +133,7 @@ def _trained(
                     directory.write_cost(member.task.id, member.seconds, member.cpu_seconds)
 
 
-def _result(member: Member, session: Session, others: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+def _result(member: SweepRun, session: Session, others: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     rows, config = member.rows(), member.task.trained
     last = next((row for row in reversed(rows) if "valid/accuracy" in row), {})
     metrics = {name: value for name, value in last.items() if name.startswith("valid/")}

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import UInt
 
-from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
-from jaxzoo.checked import Checked, PositiveInt
+from jaxzoo.config.checked import Checked, PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch
+from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
 
 Split = Literal["train", "test"]
 """Which of two disjoint sets of examples."""
@@ -119,7 +119,7 @@ def _generate(config: TaskConfig, key: PRNGKeyArray, odd: jax.Array | bool, numb
     return jax.vmap(lambda number: config.example(jax.random.fold_in(key, number), odd))(numbers)
 
 
-class Drawn(NamedTuple):
+class TaskExample(NamedTuple):
     """An example as lists of the config's length, or shorter."""
 
     tokens: list[int]
@@ -136,7 +136,7 @@ class HostTask(TaskConfig, abc.ABC):
     """
 
     @abc.abstractmethod
-    def draw(self, rng: np.random.Generator, split: Split) -> Drawn:
+    def draw(self, rng: np.random.Generator, split: Split) -> TaskExample:
         """Draws one example."""
 
     @property

@@ -33,11 +33,11 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
-from jaxzoo.checked import PositiveInt
+from jaxzoo.config.checked import PositiveInt
 from jaxzoo.data.base import Batch
 from jaxzoo.tasks import sampling
 from jaxzoo.tasks.base import TaskConfig
+from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
 
 END = 2
 """The token after the bits, which asks."""

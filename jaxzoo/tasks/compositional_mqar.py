@@ -33,11 +33,11 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxzoo.array_typing import Array, Bool, PRNGKeyArray
-from jaxzoo.checked import PositiveFloat, PositiveInt
+from jaxzoo.config.checked import PositiveFloat, PositiveInt
 from jaxzoo.data.base import Batch
 from jaxzoo.tasks import sampling
 from jaxzoo.tasks.slotted_recall import NEUTRAL, SlottedRecallConfig
+from jaxzoo.utils.array_typing import Array, Bool, PRNGKeyArray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

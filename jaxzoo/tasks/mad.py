@@ -33,11 +33,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
-from jaxzoo.checked import FractionBelowOne, NonNegativeInt, PositiveInt, Seed
+from jaxzoo.config.checked import FractionBelowOne, NonNegativeInt, PositiveInt, Seed
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import Drawn, HostTask, Split, TaskConfig
+from jaxzoo.tasks.base import HostTask, Split, TaskConfig, TaskExample
+from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class NoisyRecallConfig(MADConfig):
     def legend(self) -> str:
         return f"{super().legend}, noise {self.n_plain}..{self.vocab_size - 1}"
 
-    def draw(self, rng: np.random.Generator, split: Split) -> Drawn:
+    def draw(self, rng: np.random.Generator, split: Split) -> TaskExample:
         """Pairs and noise, and the last pair one of those before."""
         n, values = self.length // 2, rng.integers(self.n_keys, self.n_plain, self.n_keys)
         keys = rng.integers(self.n_keys, size=n)
@@ -109,7 +109,7 @@ class NoisyRecallConfig(MADConfig):
             if keys[i] in seen:
                 targets[i, 0] = pairs[i, 1]
             seen.add(keys[i])
-        return Drawn(pairs.ravel().tolist(), targets.ravel().tolist())
+        return TaskExample(pairs.ravel().tolist(), targets.ravel().tolist())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ class FuzzyRecallConfig(MADConfig):
         """All tokens but the padding."""
         return self.vocab_size - 1
 
-    def draw(self, rng: np.random.Generator, split: Split) -> Drawn:
+    def draw(self, rng: np.random.Generator, split: Split) -> TaskExample:
         """Keys and values while there is room, one of them twice: somewhere, and at the end."""
 
         def motif(first: int, size: int, n: int) -> tuple[int, ...]:
@@ -168,7 +168,7 @@ class FuzzyRecallConfig(MADConfig):
             seen.add(each)
         pad = self.length + 1 - len(tokens)
         tokens, targets = [self.n_plain] * pad + tokens, [UNLABELLED] * pad + targets
-        return Drawn(tokens[:-1], targets[1:])
+        return TaskExample(tokens[:-1], targets[1:])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -197,12 +197,12 @@ class MemorizationConfig(MADConfig):
         order = np.random.default_rng(self.kv_map_seed).permutation(self.n_values)
         return self.n_keys + order[: self.n_keys]
 
-    def draw(self, rng: np.random.Generator, split: Split) -> Drawn:
+    def draw(self, rng: np.random.Generator, split: Split) -> TaskExample:
         """Keys, and the question after each."""
         keys = rng.integers(self.n_keys, size=self.length // 2)
         tokens = np.stack([keys, np.full(keys.shape, self.n_plain)], 1)
         targets = np.stack([np.full(keys.shape, UNLABELLED), self.facts[keys]], 1)
-        return Drawn(tokens.ravel().tolist(), targets.ravel().tolist())
+        return TaskExample(tokens.ravel().tolist(), targets.ravel().tolist())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

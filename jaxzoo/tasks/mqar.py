@@ -29,11 +29,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
-from jaxzoo.checked import PositiveInt
+from jaxzoo.config.checked import PositiveInt
 from jaxzoo.data.base import Batch
 from jaxzoo.tasks import sampling
 from jaxzoo.tasks.slotted_recall import SlottedRecallConfig
+from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
 
 Fillers = Literal["zero", "random", "any"]
 Places = Literal["slots", "anywhere"]

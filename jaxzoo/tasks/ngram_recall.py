@@ -31,11 +31,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxzoo.array_typing import Array, Bool, PRNGKeyArray
-from jaxzoo.checked import NonNegativeInt, PositiveInt
+from jaxzoo.config.checked import NonNegativeInt, PositiveInt
 from jaxzoo.data.base import Batch
 from jaxzoo.tasks import sampling
 from jaxzoo.tasks.slotted_recall import NEUTRAL, SlottedRecallConfig
+from jaxzoo.utils.array_typing import Array, Bool, PRNGKeyArray
 
 NO_MATCH, FIRST_KEY = 1, 2
 """Answer to a gram that the context does not have, smallest token of a gram."""

@@ -34,11 +34,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
-from jaxzoo.checked import PositiveInt
+from jaxzoo.config.checked import PositiveInt
 from jaxzoo.data.base import Batch
 from jaxzoo.tasks import sampling
 from jaxzoo.tasks.base import TaskConfig
+from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

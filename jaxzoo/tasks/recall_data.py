@@ -13,10 +13,10 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxzoo.array_typing import Int
-from jaxzoo.checked import Checked, Rule, Seed
+from jaxzoo.config.checked import Checked, Rule, Seed
 from jaxzoo.data.base import UNLABELLED, Batch, DataConfig, Score, ValidSet, make_valid_set
 from jaxzoo.tasks.base import TaskConfig
+from jaxzoo.utils.array_typing import Int
 
 MAX_EXAMPLES = 100_000_000
 """The order of an epoch is kept in memory, 8 bytes an example."""

@@ -33,7 +33,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from jaxzoo.checked import Checked, Fraction, PositiveInt, Rule, Seed
+from jaxzoo.config.checked import Checked, Fraction, PositiveInt, Rule, Seed
 from jaxzoo.data.corpus.files import hash_share
 from jaxzoo.tasks.record_sources import Record
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import UInt
 
-from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
+from jaxzoo.utils.array_typing import Array, Bool, Float, Int, PRNGKeyArray
 
 
 def below(words: UInt[Array, "n"], size: int) -> Int[Array, "n"]:

@@ -28,11 +28,11 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxzoo.array_typing import Array, Bool, PRNGKeyArray
-from jaxzoo.checked import PositiveInt
+from jaxzoo.config.checked import PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks import sampling
 from jaxzoo.tasks.base import TaskConfig
+from jaxzoo.utils.array_typing import Array, Bool, PRNGKeyArray
 
 SEPARATOR = 0
 """The token after the prompt."""

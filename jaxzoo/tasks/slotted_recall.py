@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import UInt
 
-from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
-from jaxzoo.checked import LARGEST, PositiveFloat, PositiveInt
+from jaxzoo.config.checked import LARGEST, PositiveFloat, PositiveInt
 from jaxzoo.data.base import Batch
 from jaxzoo.tasks import sampling
 from jaxzoo.tasks.base import TaskConfig
+from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
 
 NEUTRAL = 0
 """Token of empty positions."""

@@ -34,12 +34,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from jaxzoo.array_typing import Int
-from jaxzoo.checked import PositiveInt
+from jaxzoo.config.checked import PositiveInt
 from jaxzoo.data.base import UNLABELLED
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
-from jaxzoo.tasks.base import TRIALS, Drawn, HostTask, Split
+from jaxzoo.tasks.base import TRIALS, HostTask, Split, TaskExample
+from jaxzoo.utils.array_typing import Int
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 FIRST = "Ada Ben Carl Dora Emil Fay Gus Hal Ines Jon Kay Leo Mia Ned Olga Pia Rex Sam Tess Uma Vic Walt Xena Yves Zoe"
@@ -103,7 +103,7 @@ class TextTask(HostTask, abc.ABC):
     def text(self, rng: np.random.Generator, n_noise: int) -> Text:
         """Draws an example with this much noise."""
 
-    def draw(self, rng: np.random.Generator, split: Split) -> Drawn:
+    def draw(self, rng: np.random.Generator, split: Split) -> TaskExample:
         """Draws an example with as much noise as fits."""
 
         def joined(n_noise: int) -> tuple[list[int], int]:  # the same example with more noise or less
@@ -124,7 +124,7 @@ class TextTask(HostTask, abc.ABC):
                 step //= 2
         tokens, n_answer = joined(n_noise)
         targets = [UNLABELLED] * (len(tokens) - 1 - n_answer) + tokens[len(tokens) - n_answer :]
-        return Drawn(tokens[:-1], targets)
+        return TaskExample(tokens[:-1], targets)
 
     @property
     def noise_at_once(self) -> int:

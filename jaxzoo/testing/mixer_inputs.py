@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 
 from jaxzoo.mixers.base import Context, Inherited, Mixer, MixerConfig
-from jaxzoo.quick_prng import QUICK_PRNG
+from jaxzoo.testing.quick_prng import QUICK_PRNG
 
 BATCH, LENGTH = 3, 13
 WARM = (0, 4, 9)

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxzoo import __version__
-from jaxzoo.json_files import parse_json
+from jaxzoo.config.json_files import parse_json
 from jaxzoo.models.adapters import AdaptedBlueprint, Lora, adapt
 from jaxzoo.models.blueprint import Variables, make_blueprint, names_of
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.train.adapters import merge, stored_lora, with_adapters
 from jaxzoo.train.digest import variables_digest
 from jaxzoo.train.portable import need_library, opened, save_arrays

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxzoo.config_io import Json
+from jaxzoo.config.config_io import Json
 from jaxzoo.models.adapters import FROZEN, AdaptedBlueprint, Lora
 from jaxzoo.models.blueprint import Variables
 

@@ -12,23 +12,23 @@ from typing import Any, Self
 
 import orbax.checkpoint as ocp
 
-from jaxzoo.config_io import Json
-from jaxzoo.distributed.agreement import is_leader, leaders, together
-from jaxzoo.screen import warn
+from jaxzoo.config.config_io import Json
+from jaxzoo.parallel.agreement import is_leader, leaders, together
 from jaxzoo.train.digest import digests
 from jaxzoo.train.restore import (
     SEAL,
     STATE,
     UNFINISHED,
     UNUSABLE,
+    CheckpointManifest,
     NewestCheckpoint,
-    Seal,
     folders,
     newest_usable,
     restore,
 )
 from jaxzoo.train.state import TrainState
-from jaxzoo.whole_files import write_json
+from jaxzoo.utils.screen import warn
+from jaxzoo.utils.whole_files import write_json
 
 
 class Checkpoints:
@@ -86,7 +86,7 @@ class Checkpoints:
           OSError: this save, or the one before it, could not be written; older checkpoints are untouched.
         """
         self.wait()
-        seal = Seal(step, cursor, config, n_rows, digests(state)).to_json()
+        seal = CheckpointManifest(step, cursor, config, n_rows, digests(state)).to_json()
         items = {STATE: ocp.args.StandardSave(state), SEAL: ocp.args.JsonSave(seal)}
         with _as_os_error(self._directory):
             with together(OSError):
@@ -103,7 +103,7 @@ class Checkpoints:
                 raise
         self.newest = step
 
-    def restore_newest(self, abstract: TrainState, config: Json) -> tuple[TrainState, Seal] | None:
+    def restore_newest(self, abstract: TrainState, config: Json) -> tuple[TrainState, CheckpointManifest] | None:
         """The newest checkpoint that can be used, as `newest_usable` finds it, with the arguments of `restore`; writes
         nothing. Raises `UnusableError`: there are checkpoints, or were, and none can be used."""
         known = [*map(str, folders(self._directory)), UNFINISHED, UNUSABLE]

@@ -5,12 +5,12 @@ Each raises `ValueError` with field, rule and remedy.
 
 from jax.sharding import Mesh
 
-from jaxzoo.config import ExperimentConfig, TrainConfig
-from jaxzoo.config_io import nearest
+from jaxzoo.config.config_io import nearest
 from jaxzoo.data.base import Dataset
-from jaxzoo.distributed.agreement import gathered, together
-from jaxzoo.models.config import LanguageModelConfig
-from jaxzoo.sharding import row_devices
+from jaxzoo.models.model_config import LanguageModelConfig
+from jaxzoo.parallel.agreement import gathered, together
+from jaxzoo.parallel.sharding import row_devices
+from jaxzoo.train.config import ExperimentConfig, TrainConfig
 from jaxzoo.train.evaluate import metric_names
 from pallas_kernels import certificates
 

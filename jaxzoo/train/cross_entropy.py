@@ -5,8 +5,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.data.base import UNLABELLED
+from jaxzoo.utils.array_typing import Array, Bool, Float, Int
 from pallas_kernels.dispatch import may_run_on
 
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxzoo.array_typing import Array, Int
 from jaxzoo.models.blueprint import Variables, names_of
+from jaxzoo.utils.array_typing import Array, Int
 
 
 class ArrayDigest(NamedTuple):

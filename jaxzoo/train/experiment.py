@@ -7,12 +7,11 @@ from collections.abc import Iterator
 
 import jax
 
-from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import to_json
-from jaxzoo.distributed.agreement import AgreedStop, StopSignals, is_leader, together
-from jaxzoo.screen import Failure, Screen, warn
+from jaxzoo.config.config_io import to_json
+from jaxzoo.parallel.agreement import AgreedStop, StopSignals, is_leader, together
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.checks import check_adapters, check_kernels
+from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.loop import NonFiniteError, TrainingRun
 from jaxzoo.train.memory import check_compiled
 from jaxzoo.train.origin import CheckpointPlace, Origin, read_origin
@@ -22,7 +21,8 @@ from jaxzoo.train.restore import UnusableError
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
 from jaxzoo.train.speed import Speed, step_work
-from jaxzoo.train.start import Start, begin
+from jaxzoo.train.start import ResumePoint, begin
+from jaxzoo.utils.screen import Failure, Screen, warn
 
 
 def run_experiment(
@@ -80,7 +80,7 @@ def run_experiment(
             run.release()
 
 
-def _new(session: Session, run: RunDirectory, origin: Origin | None, *, overwrite: bool) -> Start:
+def _new(session: Session, run: RunDirectory, origin: Origin | None, *, overwrite: bool) -> ResumePoint:
     """Claims the run directory, empties it, and gives the start of the run."""
     start = begin(session, None, variables=origin and origin.variables)
     config, note = to_json(session.config), origin and origin.note
@@ -90,7 +90,7 @@ def _new(session: Session, run: RunDirectory, origin: Origin | None, *, overwrit
     return start
 
 
-def _resumed(session: Session, run: RunDirectory, profile: range | None) -> Start:
+def _resumed(session: Session, run: RunDirectory, profile: range | None) -> ResumePoint:
     """Claims the run directory and gives the start of the run at its newest checkpoint."""
     with together(OSError, ValueError):
         if is_leader():
@@ -122,7 +122,7 @@ def _resumed(session: Session, run: RunDirectory, profile: range | None) -> Star
     return start
 
 
-def _train(session: Session, run: RunDirectory, start: Start, screen: Screen, profile: range | None) -> None:
+def _train(session: Session, run: RunDirectory, start: ResumePoint, screen: Screen, profile: range | None) -> None:
     config, began = session.config.train, time.monotonic()
     speed = Speed(step_work(session), session.mesh.local_devices, start.step)
     progress = Progress(screen, steps=config.steps, speed=speed, log_every=config.log_every)

@@ -5,10 +5,10 @@ import functools
 import jax
 import numpy as np
 
-from jaxzoo.config import ExperimentConfig, RecallDataConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.models.accounting import head_flops, layer_flops_per_token, outer_flops
 from jaxzoo.tasks.base import TaskConfig
+from jaxzoo.train.config import ExperimentConfig, RecallDataConfig
 
 PASSES = 3
 """Forward and backward, in forward passes."""

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import jax
 
-from jaxzoo.config_io import Json
+from jaxzoo.config.config_io import Json
 from jaxzoo.models.blueprint import Variables
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.digest import variables_digest
 from jaxzoo.train.portable import ExportedFile
-from jaxzoo.train.restore import Seal, tokenizer_of
+from jaxzoo.train.restore import CheckpointManifest, tokenizer_of
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.trained import load_variables, read_experiment
 
 
-def import_run(file: Path, run: RunDirectory) -> Seal:
+def import_run(file: Path, run: RunDirectory) -> CheckpointManifest:
     """Makes a run whose one checkpoint, that of step 0, holds the variables of a file that `write_portable` wrote;
     returns what the file says.
 

@@ -9,10 +9,10 @@ from typing import Any, Self
 
 import jax
 
-from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import to_json
-from jaxzoo.distributed.agreement import AgreedStop, is_leader, together
+from jaxzoo.config.config_io import to_json
+from jaxzoo.parallel.agreement import AgreedStop, is_leader, together
 from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.metrics import MetricsLog, RowFile, best_steps, rows_until
 from jaxzoo.train.patience import patiently
 from jaxzoo.train.plot import draw_learning_curve
@@ -20,7 +20,7 @@ from jaxzoo.train.profiling import StepTracer
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
 from jaxzoo.train.speed import Speed
-from jaxzoo.train.start import Start
+from jaxzoo.train.start import ResumePoint
 from jaxzoo.train.state import TrainState, first_not_finite
 from jaxzoo.train.step import Metrics
 
@@ -65,7 +65,7 @@ class TrainingRun:
         self,
         session: Session,
         run: RunDirectory,
-        start: Start,
+        start: ResumePoint,
         stop: AgreedStop,
         report: Report,
         *,

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from jaxzoo.array_typing import Array, Float, Int, PRNGKeyArray
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.mixers.base import Losses
 from jaxzoo.models.head import project
 from jaxzoo.models.language_model import LanguageModel
-from jaxzoo.sharding import mesh_axes, partition_spec
+from jaxzoo.parallel.sharding import mesh_axes, partition_spec
 from jaxzoo.train.cross_entropy import TokenScores, VocabularyPart, cross_entropy, gradient, softmax
+from jaxzoo.utils.array_typing import Array, Float, Int, PRNGKeyArray
 from pallas_kernels.dispatch import may_run_on
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.models.accounting import abstract_model, count_parameters
-from jaxzoo.models.config import LanguageModelConfig
-from jaxzoo.sharding import row_devices
+from jaxzoo.models.model_config import LanguageModelConfig
+from jaxzoo.parallel.sharding import row_devices
+from jaxzoo.train.config import ExperimentConfig
 
 FLOAT_BYTES = 4
 STATE_COPIES = {"adamw": 4, "lion": 3, "muon": 3, "adafactor": 2}

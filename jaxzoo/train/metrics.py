@@ -17,9 +17,9 @@ from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
 from tensorboardX.summary import hparams, scalar
 
 from jaxzoo.models.blueprint import names_of
-from jaxzoo.screen import warn
 from jaxzoo.train.patience import patiently
-from jaxzoo.whole_files import write_rows
+from jaxzoo.utils.screen import warn
+from jaxzoo.utils.whole_files import write_rows
 
 Row = dict[str, float]
 """`{"step": 10, "train/loss": 2.5, ...}`."""

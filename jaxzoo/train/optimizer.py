@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.config import OptimizerConfig
 from jaxzoo.layers.variables import Traits
+from jaxzoo.train.config import OptimizerConfig
+from jaxzoo.utils.array_typing import Array, Float
 
 HIDDEN_AXES = frozenset({"embed", "heads", "mlp", "channels"})
 """Logical axes of what a hidden matrix maps from and to."""

@@ -7,16 +7,16 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxzoo.config_io import Json, completed, first_difference, to_json
+from jaxzoo.config.config_io import Json, completed, first_difference, to_json
 from jaxzoo.models.blueprint import Variables
-from jaxzoo.models.config import LanguageModelConfig
-from jaxzoo.screen import warn
+from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.train.digest import variables_digest
 from jaxzoo.train.portable import ExportedFile, read_header
 from jaxzoo.train.restore import tokenizer_of
 from jaxzoo.train.session import Session
 from jaxzoo.train.state import first_not_finite
 from jaxzoo.train.trained import Which, find_run, read_merged
+from jaxzoo.utils.screen import warn
 
 OPTION = "--init-from"
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import jax
 
-from jaxzoo.screen import warn
+from jaxzoo.utils.screen import warn
 
 T = TypeVar("T")
 

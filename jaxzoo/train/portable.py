@@ -17,15 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxzoo import __version__
-from jaxzoo.config_io import Json
-from jaxzoo.extras import need
-from jaxzoo.json_files import parse_json
+from jaxzoo.config.config_io import Json
+from jaxzoo.config.json_files import parse_json
 from jaxzoo.models.blueprint import Variables, names_of
 from jaxzoo.train.adapters import stored_lora
 from jaxzoo.train.digest import ArrayDigest, variables_digest
-from jaxzoo.train.restore import Seal, tokenizer_of
+from jaxzoo.train.restore import CheckpointManifest, tokenizer_of
 from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.whole_files import replacing
+from jaxzoo.utils.extras import need
+from jaxzoo.utils.whole_files import replacing
 
 EXTENSION = ".safetensors"
 
@@ -42,7 +42,7 @@ class ExportedFile(RunDirectory):
         return read_header(self.model)[0].config
 
 
-def write_portable(file: Path, variables: Variables, seal: Seal) -> None:
+def write_portable(file: Path, variables: Variables, seal: CheckpointManifest) -> None:
     """Writes all that a model holds, with the seal of its checkpoint, whole or not at all. Each array is on the host
     once.
 
@@ -94,7 +94,7 @@ def _sort_metadata(file: Path) -> None:
         content.write(text.ljust(size))
 
 
-def read_header(file: Path) -> tuple[Seal, str]:
+def read_header(file: Path) -> tuple[CheckpointManifest, str]:
     """Reads the metadata of a file, without its arrays: the seal of a checkpoint with these variables (the sums of its
     digests are unknown, and 0), and the joint digest of all variables.
 
@@ -110,7 +110,9 @@ def read_header(file: Path) -> tuple[Seal, str]:
         kinds = {name: "buffers" if name in buffers else "params" for name in shapes}
         sums = {f"{kinds[name]}/{name.replace('.', '/')}": ArrayDigest(shape, "", 0) for name, shape in shapes.items()}
         cursor = {"fingerprint": f"{metadata['tokenizer']}:exported"} if metadata["tokenizer"] else {}
-        seal = Seal(int(metadata["step"]), cursor, parse_json(metadata["config"], dict, where="config"), 0, sums)
+        seal = CheckpointManifest(
+            int(metadata["step"]), cursor, parse_json(metadata["config"], dict, where="config"), 0, sums
+        )
         return seal, metadata["digest"]
     except (LookupError, ValueError):
         raise ValueError(

@@ -4,8 +4,8 @@ import shutil
 import time
 from collections.abc import Mapping
 
-from jaxzoo.screen import Screen
 from jaxzoo.train.speed import Speed
+from jaxzoo.utils.screen import Screen
 
 LIVE_SECONDS = 0.1
 """Shortest time between two drawings of the live line."""

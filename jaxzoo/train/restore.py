@@ -11,15 +11,15 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import orbax.checkpoint as ocp
 
-from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import Json, completed, first_difference
-from jaxzoo.distributed.agreement import leaders, together
-from jaxzoo.json_files import parse_json, read_json
+from jaxzoo.config.config_io import Json, completed, first_difference
+from jaxzoo.config.json_files import parse_json, read_json
 from jaxzoo.models.blueprint import Shapes, Variables, names_of
-from jaxzoo.screen import warn
+from jaxzoo.parallel.agreement import leaders, together
+from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.digest import Digests, digests
 from jaxzoo.train.run_dir import MAY_CHANGE
 from jaxzoo.train.state import TrainState
+from jaxzoo.utils.screen import warn
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class UnusableError(Exception):
     """A checkpoint cannot be used; the message names its item or array, and why."""
 
 
-class Seal(NamedTuple):
+class CheckpointManifest(NamedTuple):
     """Description that is saved with the arrays of a step, as one text, so that no part can be exchanged."""
 
     step: int
@@ -71,7 +71,7 @@ def folders(directory: Path) -> dict[int, Path]:
     return {step: directory / str(step) for step in steps}
 
 
-def read_seal(folder: Path) -> Seal:
+def read_seal(folder: Path) -> CheckpointManifest:
     """The seal of the checkpoint in the folder of a step.
 
     Raises:
@@ -80,7 +80,7 @@ def read_seal(folder: Path) -> Seal:
     content = _read(folder, SEAL, ocp.args.JsonRestore())
     try:
         sha256 = content.pop("sha256")
-        seal = parse_json(json.dumps(content), Seal, where=SEAL)
+        seal = parse_json(json.dumps(content), CheckpointManifest, where=SEAL)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise UnusableError(f"{SEAL} is damaged") from None
     if sha256 != _sha256(content):
@@ -90,7 +90,7 @@ def read_seal(folder: Path) -> Seal:
     return seal
 
 
-def read_arrays(folder: Path, seal: Seal, wanted: Mapping[str, Any]) -> dict[str, Any]:
+def read_arrays(folder: Path, seal: CheckpointManifest, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Reads some parts of the state of a checkpoint, such as `params`. Every process must call it.
 
     Args:
@@ -121,7 +121,7 @@ def tokenizer_of(cursor: dict[str, Any]) -> str:
     return made_by.rpartition(":")[0] if isinstance(made_by, str) else ""
 
 
-def restore(folder: Path, abstract: TrainState, config: Json = None) -> tuple[TrainState, Seal]:
+def restore(folder: Path, abstract: TrainState, config: Json = None) -> tuple[TrainState, CheckpointManifest]:
     """State and seal of the checkpoint in the folder of a step, verified by its digests.
 
     Args:

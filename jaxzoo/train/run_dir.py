@@ -7,9 +7,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from jaxzoo.config_io import Json, completed, first_difference
-from jaxzoo.json_files import read_json
-from jaxzoo.whole_files import unfinished, write_json, write_whole
+from jaxzoo.config.config_io import Json, completed, first_difference
+from jaxzoo.config.json_files import read_json
+from jaxzoo.utils.whole_files import unfinished, write_json, write_whole
 
 EVENTS = "events.out.tfevents."
 """Beginning of the names of TensorBoard's files."""
@@ -117,7 +117,7 @@ class RunDirectory:
 
     def check_same(self, config: Json) -> None:
         """Raises `ValueError` for a config that differs from the run's in a field outside `MAY_CHANGE`, by its name."""
-        from jaxzoo.config import ExperimentConfig  # loads JAX, for which --help does not wait
+        from jaxzoo.train.config import ExperimentConfig  # loads JAX, for which --help does not wait
 
         found = first_difference(completed(self.read_config(), ExperimentConfig), config, ignore=MAY_CHANGE)
         if found:

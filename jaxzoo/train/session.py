@@ -11,24 +11,24 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.base import Batch, Dataset, Stream
-from jaxzoo.distributed.rows import place_rows, place_whole, rows_of_process
 from jaxzoo.models.adapters import AdaptedBlueprint, Lora, adapt
 from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
-from jaxzoo.sharding import RULES, make_mesh, row_devices
+from jaxzoo.parallel.rows import place_rows, place_whole, rows_of_process
+from jaxzoo.parallel.sharding import RULES, make_mesh, row_devices
 from jaxzoo.train.checks import check_adapters, check_batch_size, check_data, check_metric, check_sequence_axis
+from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.evaluate import evaluate, padded_batches
 from jaxzoo.train.memory import check_estimate
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.state import TrainState, first_state, init_state, state_shardings
 from jaxzoo.train.step import Metrics, make_eval_step, make_target_nats_step, make_train_step
+from jaxzoo.utils.array_typing import Array, Float
 from pallas_kernels import certificates
 from pallas_kernels.dispatch import lowering_for
 
 
-class PerShape:
+class CompiledStep:
     """A jitted function of (state or variables, batch or batches), compiled ahead of time once per shape of batch.
 
     The shape of a batch: which fields it has, and their shapes and dtypes. `kernels`: as in
@@ -115,21 +115,21 @@ class Program:
         self.everywhere: NamedSharding = NamedSharding(self.mesh, PartitionSpec())
         self.row_sharding: NamedSharding = NamedSharding(self.mesh, PartitionSpec(RULES["batch"]))
         step = make_train_step(self.blueprint, self._optimizer, schedule, train)
-        self.train_step: PerShape = self.updating(step, self.state_shardings)
-        self.eval_step: PerShape = self._scoring(make_eval_step(self.blueprint, train))
-        self.target_nats_step: PerShape = self._scoring(make_target_nats_step(self.blueprint, train))
+        self.train_step: CompiledStep = self.updating(step, self.state_shardings)
+        self.eval_step: CompiledStep = self._scoring(make_eval_step(self.blueprint, train))
+        self.target_nats_step: CompiledStep = self._scoring(make_target_nats_step(self.blueprint, train))
 
-    def updating(self, step: Callable[..., Any], shardings: Any) -> PerShape:
+    def updating(self, step: Callable[..., Any], shardings: Any) -> CompiledStep:
         """Compiles `step(state, batch) -> (state, metrics)` where the arrays of the state have these shardings."""
         taken, given = (shardings, self.row_sharding), (shardings, self.everywhere)
         jitted = jax.jit(step, donate_argnums=0, in_shardings=taken, out_shardings=given)
-        return PerShape(jitted, self.config.train.pallas_kernels)
+        return CompiledStep(jitted, self.config.train.pallas_kernels)
 
-    def _scoring(self, step: Callable[..., Any]) -> PerShape:
+    def _scoring(self, step: Callable[..., Any]) -> CompiledStep:
         """Compiles `step(variables, batch) -> scores`."""
         taken = self.state_shardings.variables, self.row_sharding
         jitted = jax.jit(step, in_shardings=taken, out_shardings=self.everywhere)
-        return PerShape(jitted, self.config.train.pallas_kernels)
+        return CompiledStep(jitted, self.config.train.pallas_kernels)
 
 
 class Session(Program):

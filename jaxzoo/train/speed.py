@@ -5,10 +5,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from jaxzoo.config import RecallDataConfig
-from jaxzoo.devices import find_device
+from jaxzoo.train.config import RecallDataConfig
 from jaxzoo.train.flops import train_flops
 from jaxzoo.train.session import Session
+from jaxzoo.utils.devices import find_device
 
 
 class StepWork(NamedTuple):

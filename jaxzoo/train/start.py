@@ -2,17 +2,17 @@
 
 import dataclasses
 
-from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import to_json
+from jaxzoo.config.config_io import to_json
 from jaxzoo.data.base import Stream
 from jaxzoo.models.blueprint import Variables
 from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.session import Session
 from jaxzoo.train.state import TrainState
 
 
 @dataclasses.dataclass
-class Start:
+class ResumePoint:
     """State and stream with which training begins."""
 
     state: TrainState
@@ -32,7 +32,7 @@ def begin(
     checkpoints: Checkpoints | None,
     config: ExperimentConfig | None = None,
     variables: Variables | None = None,
-) -> Start:
+) -> ResumePoint:
     """The start of a new run, or of one that goes on from the newest checkpoint that can be used.
 
     Args:
@@ -49,10 +49,10 @@ def begin(
     stream = session.stream()
     found = checkpoints.restore_newest(session.abstract_state, to_json(config)) if checkpoints else None
     if found is None:
-        return Start(session.init_state(config.train.seed, variables), stream, is_given=variables is not None)
+        return ResumePoint(session.init_state(config.train.seed, variables), stream, is_given=variables is not None)
     state, seal = found
     try:
         stream.set_state(seal.cursor)
     except (LookupError, TypeError) as error:
         raise ValueError(f"checkpoint {seal.step}: its cursor is not one of these data: {error!r}") from error
-    return Start(state, stream, seal.step, seal.n_rows)
+    return ResumePoint(state, stream, seal.step, seal.n_rows)

@@ -8,11 +8,11 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxzoo.array_typing import Array, Int
 from jaxzoo.models.adapters import AdaptedBlueprint
 from jaxzoo.models.blueprint import Blueprint, Variables, names_of, split_variables
 from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
-from jaxzoo.sharding import named_sharding
+from jaxzoo.parallel.sharding import named_sharding
+from jaxzoo.utils.array_typing import Array, Int
 
 
 class TrainState(NamedTuple):
@@ -81,9 +81,9 @@ def _all_finite(variables: Variables) -> Variables:
 def state_shardings(blueprint: Blueprint | AdaptedBlueprint, abstract: TrainState, mesh: Mesh) -> TrainState:
     """Sharding of every array of the state.
 
-    Parameters and buffers follow the table of `jaxzoo.sharding`. An array of the optimizer's state that stands under
-    the name of a parameter and has its shape (a moment) lies where the parameter lies; all else, Adafactor's rows and
-    columns too, is on every device.
+    Parameters and buffers follow the table of `jaxzoo.parallel.sharding`. An array of the optimizer's state that
+    stands under the name of a parameter and has its shape (a moment) lies where the parameter lies; all else,
+    Adafactor's rows and columns too, is on every device.
     """
     everywhere: Any = NamedSharding(mesh, PartitionSpec())
     variables: Any = jax.tree.map(

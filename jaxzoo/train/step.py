@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxzoo.array_typing import Array, Float, PRNGKeyArray
-from jaxzoo.config import TrainConfig
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.models.adapters import AdaptedBlueprint
 from jaxzoo.models.blueprint import Blueprint, Variables
-from jaxzoo.sharding import constrain
+from jaxzoo.parallel.sharding import constrain
+from jaxzoo.train.config import TrainConfig
 from jaxzoo.train.loss import score_targets, sum_of_losses
 from jaxzoo.train.state import TrainState
+from jaxzoo.utils.array_typing import Array, Float, PRNGKeyArray
 
 Metrics = dict[str, Array]
 

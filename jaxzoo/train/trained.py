@@ -7,18 +7,18 @@ from typing import Any, Literal
 import jax
 from jax.sharding import SingleDeviceSharding
 
-from jaxzoo.config import ExperimentConfig, TrainConfig
-from jaxzoo.config_io import UnknownTypeError, first_difference, from_json
+from jaxzoo.config.config_io import UnknownTypeError, first_difference, from_json
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 from jaxzoo.models.adapters import adapt
 from jaxzoo.models.blueprint import Blueprint, Shapes, Variables, make_blueprint, names_of
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.train.adapters import merge, stored_lora, with_adapters
+from jaxzoo.train.config import ExperimentConfig, TrainConfig
 from jaxzoo.train.memory import check_model
 from jaxzoo.train.metrics import best_steps, read_rows
 from jaxzoo.train.portable import EXTENSION, ExportedFile, read_header, read_portable
-from jaxzoo.train.restore import Seal, UnusableError, folders, newest_usable, read_arrays, read_seal
+from jaxzoo.train.restore import CheckpointManifest, UnusableError, folders, newest_usable, read_arrays, read_seal
 from jaxzoo.train.run_dir import RunDirectory
 
 Which = int | Literal["best"] | None
@@ -75,7 +75,7 @@ def read_experiment(config: Any, source: Path) -> ExperimentConfig:
 
 def load_variables(
     run: RunDirectory, config: ExperimentConfig, step: Which = None, *, device: Any = None
-) -> tuple[Blueprint, Variables, Seal]:
+) -> tuple[Blueprint, Variables, CheckpointManifest]:
     """The model of a run, its variables on one device, and the seal of its checkpoint.
 
     Args:
@@ -97,7 +97,7 @@ def load_variables(
 
 def read_merged(
     run: RunDirectory, step: Which, model: LanguageModelConfig, abstract: Variables, where: str, end: str
-) -> tuple[Variables, Seal]:
+) -> tuple[Variables, CheckpointManifest]:
     """The variables of a run's model, in which its adapters are merged, and the seal of the checkpoint.
 
     Args as those of `read_stored`, and `model` without adapters, whose variables are `abstract`.
@@ -117,7 +117,9 @@ def on_device(shapes: Any, device: Any) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes)
 
 
-def read_stored(run: RunDirectory, step: Which, abstract: Variables, where: str, end: str) -> tuple[Variables, Seal]:
+def read_stored(
+    run: RunDirectory, step: Which, abstract: Variables, where: str, end: str
+) -> tuple[Variables, CheckpointManifest]:
     """The variables and the seal of a checkpoint, or of the exported model in its place, verified by its digests.
 
     Args:
@@ -129,10 +131,10 @@ def read_stored(run: RunDirectory, step: Which, abstract: Variables, where: str,
       OSError: a file cannot be read, or holds other numbers than were saved.
     """
 
-    def check(seal: Seal) -> None:
+    def check(seal: CheckpointManifest) -> None:
         require_shapes(seal.shapes, abstract, f"{where}: checkpoint {seal.step} is of another model", end)
 
-    def read(folder: Path) -> tuple[Variables, Seal]:
+    def read(folder: Path) -> tuple[Variables, CheckpointManifest]:
         seal = read_seal(folder)
         check(seal)
         return Variables(**read_arrays(folder, seal, abstract._asdict())), seal
@@ -220,7 +222,7 @@ def text_tokenizer(run: RunDirectory, config: ExperimentConfig, given: Tokenizer
     return tokenizer
 
 
-def check_tokens(run: RunDirectory, seal: Seal, tokenizer: Tokenizer, *, is_given: bool) -> None:
+def check_tokens(run: RunDirectory, seal: CheckpointManifest, tokenizer: Tokenizer, *, is_given: bool) -> None:
     """Raises `ValueError` where a checkpoint was trained on tokens of another tokenizer."""
     made_by = str(seal.cursor.get("fingerprint"))
     is_unknown = run.is_imported and "fingerprint" not in seal.cursor  # of a folder without a tokenizer

@@ -8,7 +8,7 @@ import pytest
 from jaxzoo.cli import classify, train
 
 CONFIG = """
-from jaxzoo.config import ExperimentConfig, LabelledSequencesConfig, TrainConfig
+from jaxzoo.train.config import ExperimentConfig, LabelledSequencesConfig, TrainConfig
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
 config = ExperimentConfig(

@@ -11,8 +11,8 @@ from jaxzoo.cli.config_file import load_config
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.train import parse_command
 from jaxzoo.cli.user_files import import_file, import_files
-from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import from_json, to_json
+from jaxzoo.config.config_io import from_json, to_json
+from jaxzoo.train.config import ExperimentConfig
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -30,7 +30,7 @@ def test_failing_config_file_names_its_line(tmp_path):
         ("configs = [1]\n", "`configs` must be a dict of configurations by name$"),
         ("cnfig = 1\n", "must define `config`, an ExperimentConfig"),
         (
-            "from jaxzoo.config import OptimizerConfig\n\nconfig = OptimizerConfig(b1=2)\n",
+            "from jaxzoo.train.config import OptimizerConfig\n\nconfig = OptimizerConfig(b1=2)\n",
             r"line 3: ValueError: OptimizerConfig\.b1=2 must be in",
         ),
         ("\nraise SystemExit(3)\n", "line 2: SystemExit: 3$"),
@@ -46,7 +46,7 @@ OWN = """
     from __future__ import annotations
 
     import dataclasses
-    from jaxzoo.config import ExperimentConfig
+    from jaxzoo.train.config import ExperimentConfig
     from jaxzoo.mixers import BaseConvConfig, GatedShortConvConfig
     from jaxzoo.models import LanguageModelConfig
     from jaxzoo.tasks.mqar import MQARConfig
@@ -127,7 +127,7 @@ def test_every_config_of_the_repository_loads():
 
 SEVERAL = """
     import dataclasses
-    from jaxzoo.config import ExperimentConfig
+    from jaxzoo.train.config import ExperimentConfig
     from jaxzoo.mixers import RetNetConfig
     from jaxzoo.models import LanguageModelConfig
     from jaxzoo.tasks.presets import based_figure2

@@ -14,7 +14,7 @@ from tests.cli.test_generate import files_of
 from tests.train.conftest import use_one_device
 
 FILE = """
-    from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
+    from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
     from jaxzoo.mixers import AttentionConfig
     from jaxzoo.models import LanguageModelConfig
     from jaxzoo.tasks import ngram_recall

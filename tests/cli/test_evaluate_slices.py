@@ -15,7 +15,7 @@ from flax import nnx
 from jaxzoo.cli import evaluate_slices
 from jaxzoo.cli.evaluate import main
 from jaxzoo.cli.train import main as train
-from jaxzoo.config_io import to_json
+from jaxzoo.config.config_io import to_json
 from jaxzoo.data.statistics.bigram_counts import count_bigrams
 from jaxzoo.data.tokens.token_shards import TokenizedDocument, shard_name, write_manifest, write_shard
 from jaxzoo.evals.recall_slices import RecallSums

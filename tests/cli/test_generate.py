@@ -13,13 +13,13 @@ import pytest
 
 from jaxzoo.cli.flags import flags_of
 from jaxzoo.cli.generate import GenerateCommand, main
-from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import from_json
+from jaxzoo.config.config_io import from_json
 from jaxzoo.data.tokenizer import ByteTokenizer
 from jaxzoo.generation import Generation, Sampling, generate
 from jaxzoo.loading import load
 from jaxzoo.models import LanguageModel
 from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.restore import read_seal, restore
 from jaxzoo.train.session import Session
 

@@ -25,7 +25,7 @@ CONFIG = """
     import jax.numpy as jnp
     import numpy as np
 
-    from jaxzoo.config import ExperimentConfig, TrainConfig
+    from jaxzoo.train.config import ExperimentConfig, TrainConfig
     from jaxzoo.data.base import Batch, DataConfig, ValidSet
     from jaxzoo.data.tokens.token_shards import TokenDirectory
     from jaxzoo.data.tokens.tokenizer_files import load_tokenizer

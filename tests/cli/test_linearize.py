@@ -9,15 +9,15 @@ from flax import nnx
 
 from jaxzoo.cli.generate import main as generate
 from jaxzoo.cli.linearize import _as_run, main as linearize
-from jaxzoo.config import ExperimentConfig, TrainConfig
-from jaxzoo.config_io import to_json
+from jaxzoo.config.config_io import to_json
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.interop import save
 from jaxzoo.loading import load
 from jaxzoo.mixers import AttentionConfig, HGRN2Config, WindowedLinearAttentionConfig
 from jaxzoo.models.blueprint import split_variables
-from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.models.model_config import LanguageModelConfig
+from jaxzoo.train.config import ExperimentConfig, TrainConfig
 from jaxzoo.train.importing import create_imported
 from jaxzoo.train.run_dir import RunDirectory
 

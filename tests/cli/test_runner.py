@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from jaxzoo.cli.runner import Failure, run
-from jaxzoo.screen import Screen
+from jaxzoo.utils.screen import Screen
 
 
 def raising(error):
@@ -102,7 +102,7 @@ def in_shell(command: str, redirection: str) -> tuple[int, str]:
     program = f"""
         import sys
         from jaxzoo.cli.runner import run
-        from jaxzoo.screen import Screen
+        from jaxzoo.utils.screen import Screen
         def command(argv):
             {COMMANDS[command]}
         status = run(command, [])

@@ -20,7 +20,7 @@ def test_a_run_that_dies_and_is_resumed_equals_an_unbroken_one(tmp_path, run, ro
     sources = f"TokenSourceConfig(path={paths[0]!r}, weight=2), TokenSourceConfig(path={paths[1]!r})"
     data = f"TokenDataConfig(sources=({sources}), length=16, valid_tokens=96, packing='concatenate')"
     file = tmp_path / "tokens.py"
-    imports = "from jaxzoo.config import TokenDataConfig, TokenSourceConfig\n"
+    imports = "from jaxzoo.train.config import TokenDataConfig, TokenSourceConfig\n"
     file.write_text(imports + textwrap.dedent(CONFIG).replace("data=DATA", f"data={data}"))
     assert run(file, "whole") == 0
     assert f"tokens of bytes: {paths[0]}, 66.7 % of the rows: " in capsys.readouterr().out
@@ -49,7 +49,7 @@ def test_a_directory_without_tokens_is_refused_in_one_line(tmp_path, capsys):
     for flags in [["--data.path", "none"], ["--data.sources.0.path", "none"]]:
         file = tmp_path / "tokens.py"
         choice = "path='x'" if "path" in flags[0].split(".")[1] else "sources=(TokenSourceConfig(path='x'),)"
-        imports = "from jaxzoo.config import TokenDataConfig, TokenSourceConfig\n"
+        imports = "from jaxzoo.train.config import TokenDataConfig, TokenSourceConfig\n"
         data = f"data=TokenDataConfig({choice}, length=16)"
         file.write_text(imports + textwrap.dedent(CONFIG).replace("data=DATA", data))
         assert main(["--config", str(file), "--run-dir", str(tmp_path / "r"), *flags]) == 2
@@ -65,7 +65,7 @@ def test_recall_is_measured_with_the_counts_of_the_run_s_own_tokens(tmp_path, ru
     for name, seed in (("a", 1), ("b", 2)):
         count_bigrams(write(tmp_path / name, seed=seed), tmp_path / f"{name}-counts")
     file = tmp_path / "tokens.py"
-    imports = "from jaxzoo.config import TokenDataConfig\n"
+    imports = "from jaxzoo.train.config import TokenDataConfig\n"
     data = f"data=TokenDataConfig(path={str(tmp_path / 'a')!r}, length=16, valid_tokens=96)"
     file.write_text(imports + textwrap.dedent(CONFIG).replace("data=DATA", data))
     assert run(file, "r", "--train.steps", "1") == 0
@@ -83,7 +83,9 @@ def test_damaged_tokens_are_refused_in_one_line(tmp_path, capsys):
     path = write(tmp_path / "tokens", seed=1)
     file = tmp_path / "tokens.py"
     data = f"data=TokenDataConfig(path={str(path)!r}, length=16, valid_tokens=96)"
-    file.write_text("from jaxzoo.config import TokenDataConfig\n" + textwrap.dedent(CONFIG).replace("data=DATA", data))
+    file.write_text(
+        "from jaxzoo.train.config import TokenDataConfig\n" + textwrap.dedent(CONFIG).replace("data=DATA", data)
+    )
     shard = path / "train-00000.tokens.npy"
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))

@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import pytest
 
 from jaxzoo.cli.config_file import load_config
-from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import from_json
+from jaxzoo.config.config_io import from_json
 from jaxzoo.data.statistics.ngram import ngram_baselines
-from jaxzoo.distributed.agreement import StopSignals
 from jaxzoo.mixers.conv.base_conv import BaseConv
+from jaxzoo.parallel.agreement import StopSignals
 from jaxzoo.train import loss
 from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.metrics import MetricsLog
 from jaxzoo.train.restore import read_seal
 from jaxzoo.train.session import Session

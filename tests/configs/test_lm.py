@@ -16,7 +16,7 @@ from jaxzoo.cli.config_file import load_config
 from jaxzoo.data.base import Batch
 from jaxzoo.models.blueprint import make_blueprint
 from jaxzoo.models.language_model import LanguageModelConfig
-from jaxzoo.sharding import RULES, MeshConfig, make_mesh
+from jaxzoo.parallel.sharding import RULES, MeshConfig, make_mesh
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.state import init_state, state_shardings
 from jaxzoo.train.step import make_train_step

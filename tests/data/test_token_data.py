@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from jaxzoo.cli.flags import override
-from jaxzoo.config import TokenDataConfig, TokenSourceConfig
-from jaxzoo.config_io import from_json, to_json
+from jaxzoo.config.config_io import from_json, to_json
 from jaxzoo.data import token_data
 from jaxzoo.data.base import DataConfig
 from jaxzoo.data.token_data import TokenData
 from jaxzoo.data.tokens.token_shards import allow_open_shards
 from jaxzoo.data.tokens.token_windows import MOST_WINDOWS, Concatenation, ShuffledText, as_integers, source_of
+from jaxzoo.train.config import TokenDataConfig, TokenSourceConfig
 from tests.data.shards import BYTES, write_tokens
 
 LENGTH = 7

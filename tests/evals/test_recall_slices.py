@@ -14,7 +14,7 @@ from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.evals.recall_report import FILES, RecallReport, check_directory, draw_recall, write_report
 from jaxzoo.evals.recall_slices import MeasuredModel, RecallSums, SliceScore, bin_names, target_repeats
 from jaxzoo.evals.valid_tokens import valid_digest
-from jaxzoo.text_table import markdown_table
+from jaxzoo.utils.text_table import markdown_table
 from tests.data.recall_reference import bigram_counts
 from tests.evals.slices_reference import CountedBigrams, check_sections, distance_back, slow_sections
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import jax
 
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.sweep import Experiment, Results, Scale
 from jaxzoo.sweep.claims import Verdict, judge
 from jaxzoo.sweep.results import Row
 from jaxzoo.sweep.task import Task
+from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.session import Session
 
 

@@ -4,7 +4,6 @@ import pytest
 
 from experiments import based_figure1, based_figure2, based_figure3, based_figure8
 from experiments.window_time import window_time
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.mixers import (
     BaseConvConfig,
     H3Config,
@@ -18,6 +17,7 @@ from jaxzoo.mixers import (
 from jaxzoo.models.accounting import state_bytes
 from jaxzoo.sweep import Measurement
 from jaxzoo.sweep.task import Task
+from jaxzoo.train.config import ExperimentConfig
 
 FIGURES = {
     name: module.experiment

@@ -4,7 +4,7 @@ import pytest
 
 from experiments import based_figure1, based_figure2, based_figure3, based_figure8
 from experiments.frontier import by_state, frontier, leads, more_recalls_more
-from jaxzoo.config_io import to_json
+from jaxzoo.config.config_io import to_json
 from jaxzoo.sweep import Missing, Results
 from jaxzoo.sweep.claims import judge
 from jaxzoo.sweep.figure import Mark

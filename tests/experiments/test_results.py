@@ -9,12 +9,12 @@ import pytest
 
 from jaxzoo.cli.sweep import report
 from jaxzoo.cli.sweep_options import open_sweep
-from jaxzoo.screen import Screen
 from jaxzoo.sweep.directory import SweepDirectory
 from jaxzoo.sweep.outcome import Outcome
 from jaxzoo.sweep.report import judged, read_report
 from jaxzoo.sweep.results import Results
 from jaxzoo.sweep.table import markdown
+from jaxzoo.utils.screen import Screen
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / "experiments/results"

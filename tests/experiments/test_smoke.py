@@ -11,12 +11,12 @@ import pytest
 
 from jaxzoo.cli.sweep import report
 from jaxzoo.cli.sweep_options import open_sweep
-from jaxzoo.distributed.agreement import StopSignals
-from jaxzoo.screen import Screen
+from jaxzoo.parallel.agreement import StopSignals
 from jaxzoo.sweep.directory import About
 from jaxzoo.sweep.queue import Queue
 from jaxzoo.sweep.work import work
 from jaxzoo.train.session import Session
+from jaxzoo.utils.screen import Screen
 from tests.data.shards import DNA, write_tokens
 
 ROOT = Path(__file__).parents[2]

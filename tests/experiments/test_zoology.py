@@ -6,9 +6,9 @@ import pytest
 
 from experiments import zoology_figure2, zoology_figure2_bottom, zoology_figure6, zoology_figure7
 from experiments.zoology_figure2_bottom import LEARNED
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.models.presets import mqar_attention, mqar_base_conv, mqar_h3, mqar_hyena, mqar_mamba, mqar_rwkv
 from jaxzoo.sweep.task import Task
+from jaxzoo.train.config import ExperimentConfig
 
 pytestmark = pytest.mark.full
 

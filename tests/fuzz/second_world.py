@@ -17,7 +17,7 @@ from tests.interop import published, torch_files
 from tests.sweep import small
 
 COMPLETIONS = """
-from jaxzoo.config import *
+from jaxzoo.train.config import *
 from jaxzoo.data.completions import CompletionsConfig
 from jaxzoo.mixers import AttentionConfig
 

@@ -20,7 +20,7 @@ ROWS = [
 ]
 BUILD = ("--source", "jsonl", "--paths", "in", "--subset-field", "meta.subset", "--valid-fraction", "0.3")
 CONFIG = """
-from jaxzoo.config import *
+from jaxzoo.train.config import *
 from jaxzoo.mixers import AttentionConfig, BaseConvConfig
 
 config = ExperimentConfig(

@@ -16,7 +16,7 @@ from jaxzoo.mixers import MIXERS, AttentionConfig, GatedShortConvConfig, TaylorL
 from jaxzoo.models import LanguageModel, LanguageModelConfig
 from jaxzoo.models.accounting import abstract_model
 from jaxzoo.models.blueprint import make_blueprint, split_variables
-from jaxzoo.sharding import MeshConfig, make_mesh, named_sharding
+from jaxzoo.parallel.sharding import MeshConfig, make_mesh, named_sharding
 from tests.mixers.outside import AverageConfig, SignedTokensConfig
 from tests.models.hybrids import ALL_FIVE, hybrid_config, make_model, run
 

@@ -26,7 +26,7 @@ from jaxzoo.mixers import (
 )
 from jaxzoo.models import LanguageModel, LanguageModelConfig
 from jaxzoo.models.blueprint import Variables
-from jaxzoo.sharding import MeshConfig, make_mesh
+from jaxzoo.parallel.sharding import MeshConfig, make_mesh
 from tests.interop import published, torch_files
 
 NAME = "llama-yarn-tied"

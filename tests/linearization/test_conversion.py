@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.base import Batch
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.evals.compare import Scored
@@ -21,8 +20,9 @@ from jaxzoo.linearization.transfer import TransferConfig, transfer
 from jaxzoo.loading import Loaded
 from jaxzoo.mixers import AttentionConfig, HGRN2Config
 from jaxzoo.models.blueprint import Variables, make_blueprint, split_variables
-from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.models.model_config import LanguageModelConfig
+from jaxzoo.train.config import ExperimentConfig
 from tests.pallas_kernels.shared import full, slow
 
 ATTENTION = AttentionConfig(n_heads=4, n_kv_heads=2, positions="rotary")

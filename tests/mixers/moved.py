@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from jaxzoo.quick_prng import QUICK_PRNG
+from jaxzoo.testing.quick_prng import QUICK_PRNG
 
 
 def moved(make):

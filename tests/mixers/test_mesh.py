@@ -18,7 +18,7 @@ from jaxzoo.mixers import (
     TaylorLinearAttention,
     TaylorLinearAttentionConfig,
 )
-from jaxzoo.sharding import MeshConfig, make_mesh
+from jaxzoo.parallel.sharding import MeshConfig, make_mesh
 from tests.mixers.moved import quick_rngs
 from tests.pallas_kernels.shared import MARKERS, PLATFORMS, assert_close, full, needs_eight_devices, slow
 

@@ -20,8 +20,8 @@ from jaxzoo.mixers import (
     TaylorLinearAttentionConfig,
 )
 from jaxzoo.ops.linear_attention import LinearState, linear_attention
-from jaxzoo.sequence_parallel import apply_with_halo
-from jaxzoo.sharding import MeshConfig, constrain, make_mesh, named_sharding
+from jaxzoo.parallel.sequence_parallel import apply_with_halo
+from jaxzoo.parallel.sharding import MeshConfig, constrain, make_mesh, named_sharding
 from jaxzoo.testing.mixer_inputs import build
 from tests.mixers.cases import CASES
 from tests.mixers.moved import quick_rngs

@@ -9,7 +9,7 @@ from flax import nnx
 from jaxzoo.mixers import AttentionConfig, GatedShortConvConfig
 from jaxzoo.models import LanguageModel
 from jaxzoo.models.accounting import count_parameters
-from jaxzoo.sharding import LOGICAL_AXES, RULES
+from jaxzoo.parallel.sharding import LOGICAL_AXES, RULES
 from tests.models.hybrids import hybrid_config, initialised, make_model, random_tokens, run
 
 

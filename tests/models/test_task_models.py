@@ -11,7 +11,6 @@ import pytest
 from flax import nnx
 
 import jaxzoo
-from jaxzoo.config import ExperimentConfig, TrainConfig
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.evals.compare import compare
 from jaxzoo.generation import generate
@@ -22,10 +21,11 @@ from jaxzoo.models import LanguageModelConfig
 from jaxzoo.models.accounting import count_parameters, flops_per_token, head_flops
 from jaxzoo.models.blueprint import make_blueprint
 from jaxzoo.models.describe import describe
-from jaxzoo.sharding import MeshConfig
+from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.tasks import continuous_mqar
 from jaxzoo.tasks.mad import CompressionConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig, TrainConfig
 from jaxzoo.train.loss import score_targets
 from jaxzoo.train.memory import check_model, frozen_entries
 from jaxzoo.train.session import Session

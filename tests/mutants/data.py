@@ -4,8 +4,8 @@ from tests.mutants.mutant import Mutant, planted
 
 MUTANTS: list[Mutant] = [
     *planted(
-        "jaxzoo/json_files.py",
-        "tests/test_json_files.py",
+        "jaxzoo/config/json_files.py",
+        "tests/config/test_json_files.py",
         ("fields that nobody declared are ignored", "if name not in fields:", "if False:"),
         ("a field that occurs twice is read once", "if key in result:", "if False:"),
         ("depth is not checked", "        _check_depth(value)\n", ""),

@@ -265,7 +265,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="a document that ends in a part is carried on",
-        path="jaxzoo/sequence_parallel.py",
+        path="jaxzoo/parallel/sequence_parallel.py",
         old="continues & (ids[:, 0] == ids[:, -1])",
         new="continues",
         tests=(f"{SEQUENCE}[RWKV5TimeMix-tiny-sequence-True]",),

@@ -24,15 +24,15 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="optimizer state not restored",
         path="jaxzoo/train/start.py",
-        old="return Start(state, stream, seal.step",
-        new="return Start(state._replace(opt_state=session.init_state().opt_state), stream, seal.step",
+        old="return ResumePoint(state, stream, seal.step",
+        new="return ResumePoint(state._replace(opt_state=session.init_state().opt_state), stream, seal.step",
         tests=RESUME,
     ),
     Mutant(
         name="random key not restored",
         path="jaxzoo/train/start.py",
-        old="return Start(state, stream, seal.step",
-        new="return Start(state._replace(key=session.init_state(7).key), stream, seal.step",
+        old="return ResumePoint(state, stream, seal.step",
+        new="return ResumePoint(state._replace(key=session.init_state(7).key), stream, seal.step",
         tests=RESUME,
     ),
     Mutant(
@@ -221,10 +221,10 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="rows of a batch in the order in which they come",
-        path="jaxzoo/distributed/rows.py",
+        path="jaxzoo/parallel/rows.py",
         old="places = [place_of[row] for row in range(n_rows)[index[0]]]",
         new="places = list(range(n_rows))[index[0]]",
-        tests=("tests/distributed/test_rows.py",),
+        tests=("tests/parallel/test_rows.py",),
     ),
     Mutant(
         name="a loop's collectives counted once",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.ops.delta_rule import CHUNK, Removal, _after, _matmul_states, delta_rule, delta_rule_step
-from jaxzoo.sharding import MeshConfig, make_mesh
+from jaxzoo.parallel.sharding import MeshConfig, make_mesh
 from pallas_kernels import xla_chunks
 from pallas_kernels.dispatch import lowering_for
 from tests.pallas_kernels.shared import full, needs_eight_devices, slow

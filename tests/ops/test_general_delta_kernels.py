@@ -9,7 +9,7 @@ import pytest
 
 from jaxzoo.ops.delta_kernels import general_by_kernels, kernel_form
 from jaxzoo.ops.delta_rule import CHUNK, Removal, delta_rule
-from jaxzoo.sharding import MeshConfig, make_mesh
+from jaxzoo.parallel.sharding import MeshConfig, make_mesh
 from pallas_kernels import certificates
 from pallas_kernels.dispatch import lowering_for
 from tests.ops.test_delta_rule import (

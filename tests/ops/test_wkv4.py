@@ -9,7 +9,7 @@ import pytest
 
 from jaxzoo.ops import wkv4 as module
 from jaxzoo.ops.wkv4 import Wkv4State, empty_state, wkv4, wkv4_step
-from jaxzoo.sharding import MeshConfig, make_mesh
+from jaxzoo.parallel.sharding import MeshConfig, make_mesh
 from pallas_kernels import certificates
 from pallas_kernels.dispatch import lowering_for
 from pallas_kernels.wkv4.xla import CHUNK, by_tree, in_turn

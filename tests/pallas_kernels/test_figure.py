@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from jaxzoo.whole_files import unfinished
+from jaxzoo.utils.whole_files import unfinished
 from pallas_kernels.figure import PALETTE, add_caption, add_legend, panels, plain_log_ticks, save, series_style
 
 

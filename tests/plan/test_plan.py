@@ -11,11 +11,10 @@ import pytest
 from jax.experimental import pallas as pl
 
 from jaxzoo.cli.config_file import load_config
-from jaxzoo.config import ExperimentConfig, MeshConfig, TrainConfig
 from jaxzoo.data.token_data import TokenDataConfig
-from jaxzoo.devices import DEVICES, find_device
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
+from jaxzoo.parallel.sharding import make_mesh
 from jaxzoo.plan import cudnn, search as searching
 from jaxzoo.plan.collectives import Traffic
 from jaxzoo.plan.compile import RejectedError, expected_seconds, make_plan
@@ -23,8 +22,9 @@ from jaxzoo.plan.plan import FORWARD_AGAIN, Memory, Plan, Work, find, step_work
 from jaxzoo.plan.report import advice, describe, table
 from jaxzoo.plan.search import candidates, search
 from jaxzoo.plan.topology import Topology, find_topology
-from jaxzoo.sharding import make_mesh
+from jaxzoo.train.config import ExperimentConfig, MeshConfig, TrainConfig
 from jaxzoo.train.session import Program
+from jaxzoo.utils.devices import DEVICES, find_device
 from pallas_kernels.compile_check.targets import TARGETS
 from pallas_kernels.sliding_window.backends import BACKENDS
 from pallas_kernels.sliding_window.problem import Problem

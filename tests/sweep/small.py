@@ -23,7 +23,7 @@ FACTS = {
 EXPERIMENT = """
     import dataclasses
 
-    from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
+    from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
     from jaxzoo.mixers import AttentionConfig, BaseConvConfig
     from jaxzoo.models import LanguageModelConfig
     from jaxzoo.sweep import Claim, Experiment, Finding, Measurement, Scale, grid

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from jaxzoo.screen import Screen
-from jaxzoo.sweep.board import Board
+from jaxzoo.sweep.board import SweepProgress
 from jaxzoo.sweep.queue import Queue
+from jaxzoo.utils.screen import Screen
 from tests.sweep.small import FACTS, open_small
 
 RESULT = {**FACTS, "steps": 6, "seconds": 12.0}
@@ -44,7 +44,7 @@ def test_the_table_counts_and_names_the_best(tmp_path):
     """Kills: runs that are counted twice, a best of runs that diverged, failures that nobody hears of."""
     sweep, _ = half_done(tmp_path)
     stream = io.StringIO()
-    Board(Screen(stream), 2).show(sweep, last=True)
+    SweepProgress(Screen(stream), 2).show(sweep, last=True)
     lines = [line.split() for line in stream.getvalue().splitlines()]
     assert lines[1:3] == [["attention", "1/4", "0", "0", "0.250"], ["convolution", "1/4", "0", "1", "-"]]
     assert stream.getvalue().splitlines()[3].startswith("2 of 8 runs done, 0 running, 1 failed, about ")
@@ -67,7 +67,7 @@ def test_time_left_by_runs_that_are_done(tmp_path):
         sweep.directory.running(tasks[6], "json").write_text(json.dumps(told))
         for left in (tasks[0], tasks[7]):  # of killed workers
             sweep.directory.running(left, "json").write_text(json.dumps(told))
-        Board(Screen(stream), 3).show(sweep)
+        SweepProgress(Screen(stream), 3).show(sweep)
     assert "6 of 8 runs done, 1 running, 1 failed, about 2s left" in stream.getvalue()  # half of 12 s, three workers
     assert "  model convolution, learning_rate 0.01, seed 0: step 3/6  accuracy 0.125" in stream.getvalue()
 
@@ -80,7 +80,7 @@ def test_time_left_by_runs_of_this_machine(tmp_path):
 
     def last_words(machine):
         stream = io.StringIO()
-        Board(Screen(stream), 1, machine).show(sweep, last=True)
+        SweepProgress(Screen(stream), 1, machine).show(sweep, last=True)
         return stream.getvalue().splitlines()[3].rpartition(", ")[2]
 
     assert last_words("two cores") == "about 36s left"  # three runs of 12 s
@@ -94,7 +94,7 @@ def test_time_left_of_runs_that_stop_early(tmp_path):
     for task in sweep.tasks[::4]:
         sweep.directory.write_result(task.id, {**RESULT, "steps": 3, "metrics": {}})
     stream = io.StringIO()
-    Board(Screen(stream), 1).show(sweep, last=True)
+    SweepProgress(Screen(stream), 1).show(sweep, last=True)
     assert stream.getvalue().splitlines()[3].endswith("about 1m12s left")  # six runs of 12 s
 
 
@@ -105,7 +105,7 @@ def test_seeds_of_rates_that_have_lost_do_not_count(tmp_path):
 
     def shown():
         stream = io.StringIO()
-        Board(Screen(stream), 1).show(sweep, last=True)
+        SweepProgress(Screen(stream), 1).show(sweep, last=True)
         return [line.split() for line in stream.getvalue().splitlines()[1:3]], stream.getvalue().splitlines()[-1]
 
     for point, task in sweep.points:
@@ -126,7 +126,7 @@ def test_a_terminal_is_drawn_over(tmp_path):
     """Kills: a screen that fills with tables, a cursor that stays hidden, a table that is wiped at the end."""
     sweep, _ = half_done(tmp_path)
     stream = Terminal()
-    board = Board(Screen(stream), 2)
+    board = SweepProgress(Screen(stream), 2)
     board.show(sweep)
     before = len(stream.getvalue())
     board.show(sweep)
@@ -146,6 +146,6 @@ def test_a_pipe_that_closes_does_not_end_the_sweep(tmp_path):
             raise BrokenPipeError
 
     sweep, _ = half_done(tmp_path)
-    board = Board(Screen(Closed()), 2)
+    board = SweepProgress(Screen(Closed()), 2)
     board.show(sweep)
     board.show(sweep, last=True)

@@ -10,7 +10,7 @@ import pytest
 
 from jaxzoo.cli.runner import run as run_command
 from jaxzoo.cli.sweep_options import parse
-from jaxzoo.distributed.agreement import StopSignals
+from jaxzoo.parallel.agreement import StopSignals
 from jaxzoo.sweep import cluster as cluster_module
 from jaxzoo.sweep.cluster import STOPPING, ClusterWorkers, run_in_job
 from jaxzoo.sweep.directory import About, SweepDirectory

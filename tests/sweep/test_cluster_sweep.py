@@ -26,7 +26,7 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 STEPS = 4000
 EXPERIMENT = f"""
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.mixers import BaseConvConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Experiment, Scale, grid

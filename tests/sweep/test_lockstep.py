@@ -10,9 +10,9 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxzoo.mixers import MIXERS, BaseConvConfig
-from jaxzoo.sharding import MeshConfig, make_mesh
+from jaxzoo.parallel.sharding import MeshConfig, make_mesh
 from jaxzoo.sweep import lockstep
-from jaxzoo.sweep.lockstep import Rated, SequentialRuns, VmappedRuns
+from jaxzoo.sweep.lockstep import RunWithRate, SequentialRuns, VmappedRuns
 from jaxzoo.train.session import Session
 from tests.sweep.small import open_small
 
@@ -63,13 +63,13 @@ def test_lanes_of_one_number(lanes_of, monkeypatch):
     """Kills: a rate or state of another run, metrics of another run where one has ended; by hand, for a state that is
     one number, whose loss, and from which a step takes rate times batch."""
 
-    def step(rated: Rated, batch):
+    def step(rated: RunWithRate, batch):
         state = rated.state - rated.peak * jnp.sum(batch)
-        return Rated(state, rated.peak), {"loss": state}
+        return RunWithRate(state, rated.peak), {"loss": state}
 
     everywhere = NamedSharding(make_mesh(MeshConfig(), jax.devices()[:1]), PartitionSpec())
     monkeypatch.setattr(lockstep, "_rated_step", lambda _: step)
-    monkeypatch.setattr(lockstep, "_shardings", lambda _: Rated(everywhere, everywhere))
+    monkeypatch.setattr(lockstep, "_shardings", lambda _: RunWithRate(everywhere, everywhere))
     session = SimpleNamespace(place=jnp.asarray, updating=lambda step, _: jax.jit(step), everywhere=everywhere)
     lanes = lanes_of(session, [jnp.float32(x) for x in (10, 20, 30)], [0.5, 0.25, 0.125])
     found = [*lanes.update([2.0], [0, 1, 2]), *lanes.update([2.0], [0, 2])]

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from jaxzoo.json_files import add_checksum
+from jaxzoo.config.json_files import add_checksum
 from jaxzoo.sweep.directory import About, SweepDirectory
 from jaxzoo.sweep.plan import expected
 from jaxzoo.sweep.queue import progress_of_all

@@ -2,13 +2,13 @@
 
 import dataclasses
 
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Measurement, Scale
 from jaxzoo.sweep.task import Task
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig
 
 DATA = RecallDataConfig(
     train=(Examples(task=mqar.paper(16, 2, vocab_size=32), n_examples=64),),

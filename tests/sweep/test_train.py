@@ -5,7 +5,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from jaxzoo.distributed.agreement import StopSignals
+from jaxzoo.parallel.agreement import StopSignals
 from jaxzoo.sweep import train
 from jaxzoo.train.run_dir import RunDirectory
 from tests.sweep.small import open_small
@@ -33,7 +33,7 @@ def test_a_run_with_checkpoints_goes_on(saved, tmp_path, monkeypatch):
         run.release()
     session = MagicMock()
     session.dataset.manifest.return_value = None
-    start = train.Member(open_small(tmp_path).tasks[0], run, session).start
+    start = train.SweepRun(open_small(tmp_path).tasks[0], run, session).start
     ((_, checkpoints, _),) = begun
     assert start.step == 3
     assert (checkpoints is not None) == saved

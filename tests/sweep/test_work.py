@@ -12,14 +12,14 @@ import jax
 import pytest
 
 from jaxzoo.cli.sweep import report
-from jaxzoo.distributed.agreement import StopSignals
-from jaxzoo.screen import Screen
+from jaxzoo.parallel.agreement import StopSignals
 from jaxzoo.sweep import Measurement
 from jaxzoo.sweep.directory import About, SweepDirectory
 from jaxzoo.sweep.lockstep import VmappedRuns
 from jaxzoo.sweep.queue import Queue
 from jaxzoo.sweep.work import work
 from jaxzoo.train.session import Session
+from jaxzoo.utils.screen import Screen
 from tests.sweep.small import FACTS, open_small
 
 

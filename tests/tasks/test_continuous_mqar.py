@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from jaxzoo.config import ExperimentConfig, LanguageModelConfig
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.tasks.continuous_mqar import ContinuousMQARConfig, preset
 from jaxzoo.tasks.mad import CompressionConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig, guessing_line
+from jaxzoo.train.config import ExperimentConfig, LanguageModelConfig
 from tests.tasks.examples import N, assert_law, assert_refused, make
 from tests.tasks.oracles import oracle
 

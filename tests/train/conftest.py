@@ -12,16 +12,16 @@ import jax
 import pytest
 
 from jaxzoo.cli.train import main
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.mixers import BaseConvConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModelConfig
-from jaxzoo.sharding import MeshConfig, make_mesh
+from jaxzoo.parallel.sharding import MeshConfig, make_mesh
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 
 CONFIG = """
     import dataclasses
-    from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
+    from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
     from jaxzoo.data.text_data import TextDataConfig
     from jaxzoo.mixers import BaseConvConfig
     from jaxzoo.models import LanguageModelConfig
@@ -56,7 +56,7 @@ OWN_DATA = '''
     import dataclasses
     import jax.numpy as jnp
     import numpy as np
-    from jaxzoo.config import ExperimentConfig, TrainConfig
+    from jaxzoo.train.config import ExperimentConfig, TrainConfig
     from jaxzoo.data.base import Batch, DataConfig, Score, ValidSet
     from jaxzoo.mixers import BaseConvConfig
     from jaxzoo.models import LanguageModelConfig

@@ -10,9 +10,9 @@ from pathlib import Path
 import jax
 import pytest
 
-from jaxzoo.config_io import to_json
+from jaxzoo.config.config_io import to_json
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.restore import Seal, UnusableError, folders, read_seal
+from jaxzoo.train.restore import CheckpointManifest, UnusableError, folders, read_seal
 from jaxzoo.train.session import Session
 from jaxzoo.train.state import TrainState
 
@@ -100,7 +100,7 @@ class Saved:
     def files(self, step: int) -> list[str]:
         return sorted(str(f.relative_to(self.folder(step))) for f in self.folder(step).rglob("*") if f.is_file())
 
-    def restore(self) -> tuple[TrainState, Seal] | None:
+    def restore(self) -> tuple[TrainState, CheckpointManifest] | None:
         checkpoints = Checkpoints(self.directory / "c", record=self.record)
         with jax.set_mesh(self.mesh):
             return checkpoints.restore_newest(self.abstract, self.config)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from jaxzoo.data.base import UNLABELLED, Batch
+from jaxzoo.parallel.sharding import MeshConfig, make_mesh
 from jaxzoo.plan.collectives import read_traffic
 from jaxzoo.plan.hlo import Hlo
-from jaxzoo.sharding import MeshConfig, make_mesh
 from jaxzoo.train.cross_entropy import rows_at_once, rows_by_passes
 from jaxzoo.train.loss import _Head, _mean_of_first, _on_mesh, _sums, score_targets, sum_of_losses
 from jaxzoo.train.session import Session

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxzoo.config_io import to_json
-from jaxzoo.sharding import MeshConfig
+from jaxzoo.config.config_io import to_json
+from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.session import Session
 from jaxzoo.train.start import begin

@@ -9,11 +9,11 @@ import numpy as np
 import optax
 import pytest
 
-from jaxzoo.config import OptimizerConfig
 from jaxzoo.layers.variables import Traits
 from jaxzoo.mixers import BaseConvConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.models.blueprint import make_blueprint
+from jaxzoo.train.config import OptimizerConfig
 from jaxzoo.train.optimizer import decay_mask, is_hidden_matrix, make_optimizer, make_schedule
 
 TRAITS = {

@@ -12,10 +12,10 @@ import pytest
 
 from jaxzoo.cli.config_file import load_config
 from jaxzoo.cli.flags import override
-from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import from_json, to_json
-from jaxzoo.sharding import MeshConfig
+from jaxzoo.config.config_io import from_json, to_json
+from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.loop import TrainingRun
 from jaxzoo.train.origin import CheckpointPlace, read_origin
 from jaxzoo.train.restore import restore

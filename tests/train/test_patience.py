@@ -9,7 +9,7 @@ from jaxzoo.train import patience
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.metrics import MetricsLog, read_rows
 from jaxzoo.train.restore import folders
-from jaxzoo.whole_files import write_json
+from jaxzoo.utils.whole_files import write_json
 
 
 class Disk:

@@ -17,7 +17,7 @@ from jaxzoo.loading import load
 from jaxzoo.models.blueprint import Variables, names_of, split_variables
 from jaxzoo.train.digest import digests
 from jaxzoo.train.portable import read_header, read_portable, write_portable
-from jaxzoo.train.restore import Seal
+from jaxzoo.train.restore import CheckpointManifest
 from tests.train.test_origin import SHORT, configured, make_run, saved_variables
 
 NANS = np.array([[0x7FC00123, 0xFFC12345, 0x7F800000], [0x80000000, 0x00000001, 0x3F800000]], np.uint32)
@@ -34,7 +34,9 @@ def odd(tmp_path):
     bf16 = jax.lax.bitcast_convert_type(jnp.asarray(NANS >> 16, jnp.uint16), jnp.bfloat16)
     params = {"stacks": {0: {"a": jnp.asarray(NANS.view(np.float32)), "b": bf16}}}
     variables = Variables(params, {"stacks": {0: {"signs": jnp.arange(4, dtype=jnp.int32)}}})
-    seal = Seal(7, {"fingerprint": "tok:1:corpus"}, {"model": {"d_model": 3}}, 0, digests(variables._asdict()))
+    seal = CheckpointManifest(
+        7, {"fingerprint": "tok:1:corpus"}, {"model": {"d_model": 3}}, 0, digests(variables._asdict())
+    )
     write_portable(tmp_path / "m.safetensors", variables, seal)
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[3])
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), variables)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import to_json
+from jaxzoo.config.config_io import to_json
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.run_dir import InUseError, RunDirectory, default_run_dir
 
 CONFIG = {
@@ -203,8 +203,8 @@ def test_a_killed_process_gives_the_directory_up(tmp_path):
     program = """
 import sys
 from pathlib import Path
-from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import to_json
+from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.config.config_io import to_json
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks import mqar

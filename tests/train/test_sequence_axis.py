@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.config_io import to_json
+from jaxzoo.config.config_io import to_json
 from jaxzoo.data.base import Batch
 from jaxzoo.mixers import MIXERS, AttentionConfig, BigBirdConfig
-from jaxzoo.sharding import MeshConfig, make_mesh
+from jaxzoo.parallel.sharding import MeshConfig, make_mesh
 from jaxzoo.train.loss import sum_of_losses
 from jaxzoo.train.session import Session
 from tests.mixers.test_sequence_parallel import HASTY
@@ -181,9 +181,9 @@ PROGRAM = """
 import dataclasses, json, sys
 import jax
 import jaxzoo.mixers, jaxzoo.tasks.mqar, jaxzoo.tasks.recall_data
-from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import from_json
-from jaxzoo.sharding import MeshConfig
+from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.config.config_io import from_json
+from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.train.session import Session
 config = from_json(json.loads(sys.argv[1]), ExperimentConfig)
 for sizes in json.loads(sys.argv[2]):

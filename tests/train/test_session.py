@@ -8,17 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.config import OptimizerConfig
 from jaxzoo.data.base import Batch
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.mixers import AttentionConfig, BaseConvConfig
-from jaxzoo.sharding import MeshConfig
+from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train import session as session_module
 from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.config import OptimizerConfig
 from jaxzoo.train.restore import restore
-from jaxzoo.train.session import PerShape, Session
+from jaxzoo.train.session import CompiledStep, Session
 from tests.mixers.outside import N_TOKENS, AverageConfig, SignedTokensConfig
 
 STEPS = 4
@@ -180,7 +180,7 @@ def test_state_of_every_optimizer_is_sharded_and_goes_on_with_one_device(tiny_co
 
 def test_one_compilation_for_each_shape_of_batch():
     """Kills: a compilation a batch, and a program that is run on a batch with other fields than its own."""
-    step = PerShape(jax.jit(lambda state, batch: state + sum(x.size for x in jax.tree.leaves(batch))))
+    step = CompiledStep(jax.jit(lambda state, batch: state + sum(x.size for x in jax.tree.leaves(batch))))
     short, long = jnp.ones((2, 3), jnp.int32), jnp.ones((2, 4), jnp.int32)
     batches = [
         Batch(tokens=long, targets=long),

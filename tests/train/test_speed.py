@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from jaxzoo.data.text_data import TextDataConfig
-from jaxzoo.devices import find_device
-from jaxzoo.sharding import MeshConfig
+from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.train import speed as module
 from jaxzoo.train.metrics import RowFile, rows_until
 from jaxzoo.train.session import Session
 from jaxzoo.train.speed import Speed, StepWork, step_work
+from jaxzoo.utils.devices import find_device
 
 WORK = StepWork("tokens", 512, 3e9, 1e12)
 

@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import from_json, to_json
+from jaxzoo.config.config_io import from_json, to_json
 from jaxzoo.data.base import UNLABELLED
 from jaxzoo.tasks.demos import DEMOS
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.flops import train_flops
 from jaxzoo.train.session import Session
 

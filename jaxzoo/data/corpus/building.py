@@ -18,15 +18,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from jaxzoo.checked import Checked, FractionBelowOne, PositiveInt
+from jaxzoo.config.checked import Checked, FractionBelowOne, PositiveInt
+from jaxzoo.config.json_files import read_json
 from jaxzoo.data.corpus.built import check_metadata
 from jaxzoo.data.corpus.fasta import FastaLayout, read_layout
 from jaxzoo.data.corpus.lines import COMPRESSED
 from jaxzoo.data.corpus.shards import VERSION, FilePiece, finish, write_piece
 from jaxzoo.data.corpus.sources import SOURCES, DocumentFields, Layout, Skipped, find_source_files, read_documents
 from jaxzoo.data.pieces.resumable import ResumableDirectory
-from jaxzoo.extras import need
-from jaxzoo.json_files import read_json
+from jaxzoo.utils.extras import need
 
 FORMAT = 1
 """Format of `build.json`; changes when the same request would give other bytes."""

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from jaxzoo.checked import Count
+from jaxzoo.config.checked import Count
+from jaxzoo.config.json_files import add_checksum, decode_json, read_json
 from jaxzoo.data.corpus.lines import TextDocument
-from jaxzoo.extras import need
-from jaxzoo.json_files import add_checksum, decode_json, read_json
-from jaxzoo.whole_files import write_json
+from jaxzoo.utils.extras import need
+from jaxzoo.utils.whole_files import write_json
 
 AT_ONCE = 64
 """Documents that are read together."""

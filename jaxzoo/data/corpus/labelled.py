@@ -9,7 +9,7 @@ Splits are `train`, `test`, and `valid` or none.
 import csv
 from pathlib import Path
 
-from jaxzoo.checked import shorten
+from jaxzoo.config.checked import shorten
 from jaxzoo.data.corpus.lines import MOST_LINE_BYTES, TextDocument
 
 SPLITS = ("train", "valid", "test")

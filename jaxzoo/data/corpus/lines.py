@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxzoo.config_io import nearest
-from jaxzoo.extras import need
+from jaxzoo.config.config_io import nearest
+from jaxzoo.utils.extras import need
 
 CHUNK_BYTES = 2**16
 """Bytes that are read, or split into lines, at once."""

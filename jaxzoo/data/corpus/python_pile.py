@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jaxzoo.data.corpus.files import find_files, hash_share
-from jaxzoo.extras import need
-from jaxzoo.whole_files import replacing
+from jaxzoo.utils.extras import need
+from jaxzoo.utils.whole_files import replacing
 
 FILES = ("train/00.jsonl.zst", "train/01.jsonl.zst", "val.jsonl.zst")
 VALID_FRACTION = 0.1

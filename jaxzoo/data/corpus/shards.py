@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxzoo.checked import Count
+from jaxzoo.config.checked import Count
+from jaxzoo.config.json_files import add_checksum, read_json
 from jaxzoo.data.corpus.built import write_metadata_checksums
 from jaxzoo.data.corpus.files import hash_share
 from jaxzoo.data.corpus.sources import BEGINNING, SUMMARIES, Layout, Position, Skipped, TextDocument, read_documents
-from jaxzoo.json_files import add_checksum, read_json
-from jaxzoo.whole_files import replacing, write_json, write_whole
+from jaxzoo.utils.whole_files import replacing, write_json, write_whole
 
 WRITER_OPTIONS = "group_size:1,zstd:3"
 """Options of array_record that determine its bytes; one document per group, so that any can be read alone."""

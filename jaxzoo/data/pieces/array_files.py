@@ -9,7 +9,7 @@ from typing import IO
 
 import numpy as np
 
-from jaxzoo.whole_files import replacing
+from jaxzoo.utils.whole_files import replacing
 
 
 class ArrayWriter:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jaxzoo.checked import shorten
-from jaxzoo.config_io import first_difference
+from jaxzoo.config.checked import shorten
+from jaxzoo.config.config_io import first_difference
+from jaxzoo.config.json_files import add_checksum, read_json
 from jaxzoo.data.pieces.share_out import Report, is_shared, share_out
-from jaxzoo.json_files import add_checksum, read_json
-from jaxzoo.whole_files import write_json
+from jaxzoo.utils.whole_files import write_json
 
 T = TypeVar("T")
 

@@ -18,13 +18,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Int64, Integer, UInt64
 
-from jaxzoo.checked import Count
+from jaxzoo.config.checked import Count
+from jaxzoo.config.json_files import add_checksum, read_json
 from jaxzoo.data.pieces.array_files import ArrayGroup, writing_arrays
 from jaxzoo.data.pieces.resumable import ResumableDirectory, read_manifest
 from jaxzoo.data.pieces.share_out import Report
 from jaxzoo.data.tokens.token_shards import TokenDirectory
-from jaxzoo.json_files import add_checksum, read_json
-from jaxzoo.whole_files import write_json
+from jaxzoo.utils.whole_files import write_json
 
 FORMAT = 2
 """Format of the directory; another number is refused."""

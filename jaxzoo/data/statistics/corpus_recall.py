@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Int64, UInt
 
+from jaxzoo.config.json_files import add_checksum, read_json
 from jaxzoo.data.pieces.array_files import ArrayGroup, writing_arrays
 from jaxzoo.data.pieces.resumable import ResumableDirectory
 from jaxzoo.data.pieces.share_out import Report
@@ -39,8 +40,7 @@ from jaxzoo.data.statistics.repeats import repeat_distances
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.token_shards import Counts, TokenDirectory, TokenShard
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
-from jaxzoo.json_files import add_checksum, read_json
-from jaxzoo.whole_files import write_json, write_whole
+from jaxzoo.utils.whole_files import write_json, write_whole
 from pallas_kernels.figure import save
 
 FORMAT = 2

@@ -27,11 +27,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Int64, UInt
 
-from jaxzoo.checked import Count, NonNegativeInt, PositiveInt
+from jaxzoo.config.checked import Count, NonNegativeInt, PositiveInt
+from jaxzoo.config.json_files import add_checksum, read_json
 from jaxzoo.data.pieces.array_files import ArrayGroup, writing_arrays
 from jaxzoo.data.pieces.resumable import read_manifest
-from jaxzoo.json_files import add_checksum, read_json
-from jaxzoo.whole_files import write_json
+from jaxzoo.utils.whole_files import write_json
 
 FORMAT = 2
 """Format of the directory; another number is refused."""

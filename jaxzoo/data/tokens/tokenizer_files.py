@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt
 
-from jaxzoo.checked import shorten
+from jaxzoo.config.checked import shorten
+from jaxzoo.config.json_files import read_json
 from jaxzoo.data.tokenizer import ByteTokenizer, DNATokenizer, Tokenizer
 from jaxzoo.data.tokens.token_shards import token_dtype
 from jaxzoo.data.tokens.tokenizer_definition import Definition
-from jaxzoo.extras import need
-from jaxzoo.json_files import read_json
-from jaxzoo.whole_files import write_whole
+from jaxzoo.utils.extras import need
+from jaxzoo.utils.whole_files import write_whole
 
 PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 """Names of GPT-2's two files: its authors', and other publishers'."""

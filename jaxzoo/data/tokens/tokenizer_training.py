@@ -10,7 +10,7 @@ from jaxzoo.data.corpus.built import BuiltData
 from jaxzoo.data.tokenizer import END_OF_TEXT
 from jaxzoo.data.tokens.tokenizer_definition import Definition
 from jaxzoo.data.tokens.tokenizer_files import BPETokenizer
-from jaxzoo.extras import need
+from jaxzoo.utils.extras import need
 
 SMALLEST = 257
 """Ids of the bytes and of end-of-text."""

@@ -24,7 +24,7 @@ from jaxzoo.mixers import (
     TaylorLinearAttentionConfig,
 )
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 
 LAYER, OURS, MLP = "transformer.layers.{i}", "layers.{i}", "transformer.layers.0.mlp"
 MIXER = f"{OURS}.mixer"

@@ -7,7 +7,7 @@ from jaxzoo.interop.fields import Fields
 from jaxzoo.layers.mlp import MLPKind
 from jaxzoo.mixers import AttentionConfig, MixerConfig, SlidingWindowAttentionConfig
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 
 GATED: Mapping[str, MLPKind] = {"silu": "swiglu", "gelu": "geglu", "gelu_pytorch_tanh": "geglu_tanh"}
 """Our gated MLPs by the name of their activation."""

@@ -10,7 +10,7 @@ from jaxzoo.interop.rope import read_rope, write_rope
 from jaxzoo.interop.transforms import split_heads
 from jaxzoo.layers.mlp import MLPKind
 from jaxzoo.mixers import AttentionConfig
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 
 LAYER, OURS = "gpt_neox.layers.{i}", "layers.{i}"
 MLP = {"dense_h_to_4h": "up_proj", "dense_4h_to_h": "down_proj"}

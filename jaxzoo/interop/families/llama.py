@@ -8,7 +8,7 @@ from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm
 from jaxzoo.interop.rope import read_rope, write_rope
 from jaxzoo.mixers import AttentionConfig, MixerConfig, SlidingWindowAttentionConfig
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 
 LAYER, OURS = "model.layers.{i}", "layers.{i}"
 PROJECTIONS = {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "o_proj": "out_proj"}

@@ -8,7 +8,7 @@ from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm
 from jaxzoo.interop.transforms import CONV
 from jaxzoo.mixers import MambaConfig
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 
 LAYER, OURS = "backbone.layers.{i}.mixer", "layers.{i}.mixer"
 VECTORS = {"conv1d.bias": "conv_bias", "dt_proj.bias": "dt_bias", "A_log": "a_log", "D": "skip"}

@@ -9,7 +9,7 @@ from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm
 from jaxzoo.interop.transforms import CONV
 from jaxzoo.mixers import Mamba2Config
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 
 LAYER, OURS = "backbone.layers.{i}.mixer", "layers.{i}.mixer"
 OPTIONS = ("norm_before_gate", "normalize", "dt_limit", "proj_bias", "conv_bias", "skip_per_channel", "n_levels")

@@ -9,7 +9,7 @@ from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm, pa
 from jaxzoo.interop.rope import read_rope, write_rope
 from jaxzoo.interop.transforms import CONV, PLUS_ONE, split_heads
 from jaxzoo.mixers import AttentionConfig, GatedDeltaNetConfig, MixerConfig
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 
 LAYER, OURS = "model.layers.{i}", "layers.{i}"
 LINEAR, ATTENTION, MIXER = f"{LAYER}.linear_attn", f"{LAYER}.self_attn", f"{OURS}.mixer"

@@ -12,7 +12,7 @@ from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm
 from jaxzoo.interop.rope import read_rope, write_rope
 from jaxzoo.interop.transforms import CONV, PLUS_ONE
 from jaxzoo.mixers import RGLRUConfig, SlidingWindowAttentionConfig
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 
 LAYER, OURS = "model.layers.{i}", "layers.{i}"
 MIXER = f"{LAYER}.temporal_block"

@@ -11,7 +11,7 @@ from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm
 from jaxzoo.interop.transforms import ROW
 from jaxzoo.mixers import RWKV4ChannelMixConfig, RWKV4TimeMixConfig
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 
 BLOCK, TIME, CHANNEL = "rwkv.blocks.{i}", "layers.{time}.mixer", "layers.{channel}.mixer"
 

@@ -14,7 +14,7 @@ from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.mapping import Family, Row, linears, norm
 from jaxzoo.interop.transforms import ROW, ROWS, SAME, TRANSPOSED, Transform
 from jaxzoo.mixers import MixerConfig, RWKV7ChannelMixConfig, RWKV7TimeMixConfig
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 
 MAPS = {"w": "decay", "a": "rate", "v": "value_share", "g": "gate"}
 """Our low-rank maps by their letter."""

@@ -32,8 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Bool, Float, Int
-from jaxzoo.checked import NonNegativeInt, PositiveInt, Seed
+from jaxzoo.config.checked import NonNegativeInt, PositiveInt, Seed
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
 from jaxzoo.mixers.attention.softmax_attention import (
     AttentionState,
@@ -45,6 +44,7 @@ from jaxzoo.mixers.attention.softmax_attention import (
 from jaxzoo.mixers.base import Capabilities, Context
 from jaxzoo.ops.block_sparse_attention import block_sparse_attention, block_sparse_step
 from jaxzoo.ops.segments import position_in_segment
+from jaxzoo.utils.array_typing import Array, Bool, Float, Int
 
 BigBirdState = AttentionState
 """KV cache of whole blocks: slot `p` holds absolute position `p`."""

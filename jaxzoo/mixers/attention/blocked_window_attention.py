@@ -22,12 +22,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.checked import PositiveInt
+from jaxzoo.config.checked import PositiveInt
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
 from jaxzoo.ops.local_attention import attend_one, keys_per_query, local_attention
 from jaxzoo.ops.segments import position_in_segment
+from jaxzoo.utils.array_typing import Array, Float, Int
 from pallas_kernels.sliding_window import SlidingWindowCache, empty_cache
 from pallas_kernels.sliding_window.cache import append, append_one, history, rounded
 

@@ -35,7 +35,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.layers.causal_conv import push_history
 from jaxzoo.layers.head_filters import PARTS, HeadFilters, HeadFiltersConfig, head_conv, initial_taps
 from jaxzoo.layers.linear import split_heads
@@ -53,6 +52,7 @@ from jaxzoo.mixers.attention.softmax_attention import (
     visible_tokens,
 )
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
+from jaxzoo.utils.array_typing import Array, Bool, Float, Int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

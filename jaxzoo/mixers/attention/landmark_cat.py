@@ -44,8 +44,7 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.checked import PositiveInt, Rule
+from jaxzoo.config.checked import PositiveInt, Rule
 from jaxzoo.layers.causal_conv import push_history
 from jaxzoo.layers.head_filters import PARTS, HeadFilters, HeadFiltersConfig
 from jaxzoo.layers.implicit_filter import ImplicitFilter
@@ -63,6 +62,7 @@ from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
 from jaxzoo.ops.landmark_attention import Gate, Retrieval, landmark_attention, landmark_attention_from
 from jaxzoo.ops.landmarks import LongFilter, extend_landmarks
 from jaxzoo.ops.local_attention import keys_per_query
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

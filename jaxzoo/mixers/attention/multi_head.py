@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 import jax
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.checked import FractionAboveZero, NonNegativeFloat, PositiveInt, Rule
+from jaxzoo.config.checked import FractionAboveZero, NonNegativeFloat, PositiveInt, Rule
 from jaxzoo.layers.head_norm import GatedNorm
 from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.layers.rotary import rotary
 from jaxzoo.layers.rotary_scaling import NO_SCALING, RotaryScaling
 from jaxzoo.layers.xpos import xpos_factors
 from jaxzoo.mixers.base import NO_CONTEXT, Context, Mixer, MixerConfig, State
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

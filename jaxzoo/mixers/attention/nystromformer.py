@@ -34,12 +34,12 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import NonNegativeInt, PositiveInt
+from jaxzoo.config.checked import NonNegativeInt, PositiveInt
 from jaxzoo.layers.causal_conv import causal_conv, conv_flops, uniform_parameter
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
 from jaxzoo.mixers.attention.softmax_attention import dense_attention
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -34,8 +34,7 @@ from flax import nnx
 from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Bool, Float, Int
-from jaxzoo.checked import PositiveInt
+from jaxzoo.config.checked import PositiveInt
 from jaxzoo.layers.feature_maps import orthogonal_gaussian, performer_exponent
 from jaxzoo.layers.probe import recording
 from jaxzoo.layers.variables import Buffer, buffer
@@ -44,7 +43,8 @@ from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, linear_attention_step
 from jaxzoo.ops.local_attention import attend_one, keys_per_query, local_attention
 from jaxzoo.ops.segments import position_in_segment
-from jaxzoo.sequence_parallel import apply_with_halo
+from jaxzoo.parallel.sequence_parallel import apply_with_halo
+from jaxzoo.utils.array_typing import Array, Bool, Float, Int
 from pallas_kernels.sliding_window import SlidingWindowCache
 from pallas_kernels.sliding_window.cache import append, append_one, rounded
 

@@ -44,8 +44,7 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
-from jaxzoo.checked import Fraction, NonNegativeFloat, PositiveInt, Seed
+from jaxzoo.config.checked import Fraction, NonNegativeFloat, PositiveInt, Seed
 from jaxzoo.layers.linear import linear
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, SteppedByPrefill
 from jaxzoo.mixers.attention.softmax_attention import (
@@ -63,6 +62,7 @@ from jaxzoo.mixers.attention.softmax_attention import (
 )
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Losses
 from jaxzoo.ops.segments import position_in_segment, seen_before
+from jaxzoo.utils.array_typing import Array, Bool, Float, Int, PRNGKeyArray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,12 +21,12 @@ from typing import Literal, Self
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import PositiveInt
+from jaxzoo.config.checked import PositiveInt
 from jaxzoo.layers.probe import show_scores
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
 from jaxzoo.mixers.base import Capabilities, Context
-from jaxzoo.sharding import on_mesh
+from jaxzoo.parallel.sharding import on_mesh
+from jaxzoo.utils.array_typing import Array, Float
 from pallas_kernels.sliding_window import (
     SlidingWindowCache,
     empty_cache,

@@ -21,13 +21,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.layers.alibi import alibi_bias
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.probe import show_scores
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, SteppedByPrefill
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
-from jaxzoo.sharding import constrain, on_mesh
+from jaxzoo.parallel.sharding import constrain, on_mesh
+from jaxzoo.utils.array_typing import Array, Bool, Float, Int
 from pallas_kernels.sliding_window import sharded_sliding_window_attention, sliding_window_attention
 from pallas_kernels.softmax import softmax_attention
 

@@ -36,13 +36,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import PositiveFloat, PositiveInt
+from jaxzoo.config.checked import PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import MAX_DIRECT_TAPS, causal_conv_from, conv_flops, empty_history, uniform_parameter
 from jaxzoo.layers.implicit_filter import ImplicitFilter
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.base import Capabilities, Context, Inherited, Mixer, MixerConfig
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -24,12 +24,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import PositiveInt
+from jaxzoo.config.checked import PositiveInt
 from jaxzoo.layers.causal_conv import causal_conv_from, conv_flops, empty_history, uniform_parameter
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import along_last
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -32,8 +32,7 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import PositiveInt, Rule
+from jaxzoo.config.checked import PositiveInt, Rule
 from jaxzoo.layers.causal_conv import causal_conv_from, conv_flops, empty_history
 from jaxzoo.layers.hyena_filter import HyenaFilter, HyenaFilterConfig
 from jaxzoo.layers.linear import linear
@@ -41,6 +40,7 @@ from jaxzoo.layers.short_conv import ShortConv
 from jaxzoo.layers.variables import parameter
 from jaxzoo.mixers.base import Context, Mixer
 from jaxzoo.mixers.conv.long_filter import LongFilterConfig
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

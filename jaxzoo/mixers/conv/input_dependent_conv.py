@@ -31,13 +31,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import NonNegativeInt, PositiveInt
+from jaxzoo.config.checked import NonNegativeInt, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import parameter
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.input_dependent_filters import autocorrelation, conv_rows, match_counts, strongest_lags
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -28,13 +28,13 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import FractionBelowOne, NonNegativeFloat, PositiveFloat, PositiveInt
+from jaxzoo.config.checked import FractionBelowOne, NonNegativeFloat, PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import causal_conv_from, conv_flops, empty_history
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import parameter
 from jaxzoo.mixers.base import Context, Mixer
 from jaxzoo.mixers.conv.long_filter import LongFilterConfig
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Self
 
-from jaxzoo.checked import PositiveInt
+from jaxzoo.config.checked import PositiveInt
 from jaxzoo.layers.causal_conv import MAX_DIRECT_TAPS
 from jaxzoo.mixers.base import Capabilities, Inherited, MixerConfig
 

@@ -24,8 +24,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import PositiveInt
+from jaxzoo.config.checked import PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops, empty_history, push_history
 from jaxzoo.layers.hyena_filter import HyenaFilter, HyenaFilterConfig
 from jaxzoo.layers.linear import linear
@@ -34,6 +33,7 @@ from jaxzoo.layers.variables import parameter
 from jaxzoo.mixers.base import Context, Mixer
 from jaxzoo.mixers.conv.long_filter import LongFilterConfig
 from jaxzoo.ops.outer_product_conv import outer_product_conv, outer_product_conv_step
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

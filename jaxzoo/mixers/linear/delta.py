@@ -23,14 +23,14 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import NonNegativeFloat, PositiveInt
+from jaxzoo.config.checked import NonNegativeFloat, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops, empty_history
 from jaxzoo.layers.head_norm import GatedNorm
 from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.layers.short_conv import ShortConv
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.delta_rule import CHUNK, delta_rule, delta_rule_step
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -20,10 +20,10 @@ from typing import Literal, Self
 import jax
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.head_norm import GatedNorm
 from jaxzoo.layers.linear import linear
 from jaxzoo.mixers.linear.delta import DeltaConfig, DeltaMixer
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

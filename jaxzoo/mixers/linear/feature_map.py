@@ -43,12 +43,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.checked import PositiveInt
+from jaxzoo.config.checked import PositiveInt
 from jaxzoo.layers import feature_maps as maps
 from jaxzoo.layers.head_norm import head_norm
 from jaxzoo.layers.variables import Buffer, buffer, parameter
 from jaxzoo.mixers.base import Inherited, MixerConfig
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 FeatureMap = Literal[
     "relu",

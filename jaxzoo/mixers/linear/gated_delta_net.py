@@ -32,12 +32,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.decay import a_log_parameter, dt_bias_parameter, time_step
 from jaxzoo.layers.head_norm import GatedNorm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import along_last
 from jaxzoo.mixers.linear.delta import DeltaConfig, DeltaMixer
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,13 +21,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import NonNegativeFloat, PositiveFloat, PositiveInt
+from jaxzoo.config.checked import NonNegativeFloat, PositiveFloat, PositiveInt
 from jaxzoo.layers.head_norm import head_norm
 from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention_from
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -26,13 +26,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveInt
+from jaxzoo.config.checked import NonNegativeFloat, NonNegativeInt, PositiveInt
 from jaxzoo.layers.head_norm import GatedNorm
 from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.layers.variables import Buffer, buffer
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention_from
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -27,13 +27,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import PositiveInt
+from jaxzoo.config.checked import PositiveInt
 from jaxzoo.layers.decay import a_log_parameter, dt_bias_parameter, time_step
 from jaxzoo.layers.head_norm import GatedNorm
 from jaxzoo.layers.linear import split_heads
 from jaxzoo.layers.low_rank import LowRank
 from jaxzoo.mixers.linear.delta import DeltaConfig, DeltaMixer
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

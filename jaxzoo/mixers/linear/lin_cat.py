@@ -22,14 +22,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.checked import NonNegativeFloat, PositiveInt
+from jaxzoo.config.checked import NonNegativeFloat, PositiveInt
 from jaxzoo.layers.causal_conv import push_history
 from jaxzoo.layers.head_filters import PARTS, HeadFilters, HeadFiltersConfig
 from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.mixers.base import Capabilities, Context, Mixer
 from jaxzoo.mixers.linear.feature_map import FeatureMapConfig, QueryKeyFeatures
 from jaxzoo.ops.linear_attention import CHUNK, PIECE, LinearState, linear_attention_from
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -27,8 +27,7 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.checked import NonNegativeFloat, PositiveInt, Rule
+from jaxzoo.config.checked import NonNegativeFloat, PositiveInt, Rule
 from jaxzoo.layers.decay import head_decay
 from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.mixers.base import Capabilities, Context, Mixer
@@ -41,6 +40,7 @@ from jaxzoo.ops.linear_attention import (
     empty_state,
     linear_attention_from,
 )
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

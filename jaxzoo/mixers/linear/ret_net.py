@@ -32,14 +32,14 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.checked import FractionAboveZero, NonNegativeFloat, PositiveInt, Rule
+from jaxzoo.config.checked import FractionAboveZero, NonNegativeFloat, PositiveInt, Rule
 from jaxzoo.layers.decay import head_decay
 from jaxzoo.layers.head_norm import HeadNorm, head_norm
 from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.layers.rotary import rotary
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention_from
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,14 +10,14 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import NonNegativeInt, PositiveInt
+from jaxzoo.config.checked import NonNegativeInt, PositiveInt
 from jaxzoo.layers.head_norm import head_norm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.token_shift import token_shift
 from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig, State
 from jaxzoo.ops.bonus_linear_attention import bonus_linear_attention, bonus_linear_attention_step
+from jaxzoo.utils.array_typing import Array, Float
 
 Sums = tuple[Array, ...]
 """Arrays of a time mix's state but the last input."""

@@ -32,13 +32,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import PositiveInt
+from jaxzoo.config.checked import PositiveInt
 from jaxzoo.layers.token_shift import mix
 from jaxzoo.layers.variables import parameter
 from jaxzoo.mixers.base import Context
 from jaxzoo.mixers.linear.rwkv import RWKVConfig, RWKVMixer, Sums, decay_curve, projection, share, zigzag
 from jaxzoo.ops.wkv4 import Wkv4State, empty_state, wkv4, wkv4_step
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -28,11 +28,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import PositiveInt
+from jaxzoo.config.checked import PositiveInt
 from jaxzoo.layers.token_shift import mix
 from jaxzoo.mixers.base import Context
 from jaxzoo.mixers.linear.rwkv import RWKVConfig, RWKVMixer, Sums, projection, share
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

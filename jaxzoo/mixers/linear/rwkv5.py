@@ -34,12 +34,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import NonNegativeFloat, PositiveInt
+from jaxzoo.config.checked import NonNegativeFloat, PositiveInt
 from jaxzoo.layers.linear import split_heads
 from jaxzoo.layers.token_shift import mix
 from jaxzoo.mixers.linear.rwkv import RWKVBonusHeads, RWKVConfig, projection, share
 from jaxzoo.ops.linear_attention import CHUNK
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

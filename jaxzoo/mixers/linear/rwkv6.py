@@ -41,12 +41,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import NonNegativeFloat, PositiveInt
+from jaxzoo.config.checked import NonNegativeFloat, PositiveInt
 from jaxzoo.layers.linear import split_heads
 from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.linear.rwkv import RWKVBonusHeads, RWKVConfig, projection
 from jaxzoo.ops.linear_attention import CHUNK
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -48,14 +48,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import NonNegativeFloat, PositiveInt
+from jaxzoo.config.checked import NonNegativeFloat, PositiveInt
 from jaxzoo.layers.linear import split_heads
 from jaxzoo.layers.low_rank import Activation, LowRank
 from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, MixerConfig
 from jaxzoo.mixers.linear.rwkv import RWKVConfig, RWKVHeads, RWKVHeadsState, Sums, projection
 from jaxzoo.ops.delta_rule import CHUNK, Removal, delta_rule, delta_rule_step
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -22,11 +22,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import PositiveInt
+from jaxzoo.config.checked import PositiveInt
 from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.base import Context
 from jaxzoo.mixers.linear.rwkv import RWKVConfig, RWKVMixer, Sums, projection
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -32,13 +32,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import NonNegativeFloat, PositiveInt, Rule
+from jaxzoo.config.checked import NonNegativeFloat, PositiveInt, Rule
 from jaxzoo.layers.decay import head_decay
 from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.layers.probe import show_scores
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
-from jaxzoo.sharding import on_mesh
+from jaxzoo.parallel.sharding import on_mesh
+from jaxzoo.utils.array_typing import Array, Float
 from pallas_kernels.taylor_attention import (
     TaylorState,
     default_chunk,

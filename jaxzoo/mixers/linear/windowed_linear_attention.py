@@ -34,8 +34,7 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Bool, Float, Int
-from jaxzoo.checked import NonNegativeInt, PositiveInt
+from jaxzoo.config.checked import NonNegativeInt, PositiveInt
 from jaxzoo.layers.feature_maps import hedgehog_features, taylor_features
 from jaxzoo.layers.probe import show_scores
 from jaxzoo.layers.variables import parameter
@@ -43,6 +42,7 @@ from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, SteppedByPrefill
 from jaxzoo.mixers.base import Capabilities, Context
 from jaxzoo.ops.linear_attention import LinearState, linear_attention, linear_attention_step
 from jaxzoo.ops.segments import position_in_segment
+from jaxzoo.utils.array_typing import Array, Bool, Float, Int
 from pallas_kernels.softmax import softmax_attention
 
 

@@ -37,14 +37,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import PositiveFloat, PositiveInt
+from jaxzoo.config.checked import PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops, uniform_parameter
 from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.layers.s4d import S4D, Discretization, Spectrum, s4d_conv, s4d_prefill, s4d_step
 from jaxzoo.layers.shift_ssm import shift_conv, shift_prefill, shift_step
 from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.utils.array_typing import Array, Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -38,8 +38,7 @@ from flax import nnx
 from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.checked import PositiveFloat, PositiveInt
+from jaxzoo.config.checked import PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops, empty_history, push_history
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.s4d import (
@@ -56,7 +55,8 @@ from jaxzoo.layers.s4d import (
 from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
-from jaxzoo.sequence_parallel import apply_with_halo
+from jaxzoo.parallel.sequence_parallel import apply_with_halo
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

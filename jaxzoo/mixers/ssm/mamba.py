@@ -42,8 +42,7 @@ from flax import nnx
 from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import PositiveFloat, PositiveInt
+from jaxzoo.config.checked import PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import causal_conv_from, conv_flops, empty_history, uniform_parameter
 from jaxzoo.layers.decay import dt_bias_parameter
 from jaxzoo.layers.linear import linear
@@ -51,7 +50,8 @@ from jaxzoo.layers.probe import show
 from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
-from jaxzoo.sharding import on_mesh
+from jaxzoo.parallel.sharding import on_mesh
+from jaxzoo.utils.array_typing import Array, Float
 from pallas_kernels.selective_scan import selective_scan, sharded_selective_scan
 
 

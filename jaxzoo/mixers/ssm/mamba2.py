@@ -38,8 +38,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jaxzoo.config.checked import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops, empty_history
 from jaxzoo.layers.decay import a_log_parameter, dt_bias_parameter, time_step
 from jaxzoo.layers.head_norm import GatedNorm
@@ -56,6 +55,7 @@ from jaxzoo.ops.log_linear_attention import (
     log_linear_attention_step,
 )
 from jaxzoo.ops.segments import position_in_segment
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

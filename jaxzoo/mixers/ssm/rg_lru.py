@@ -36,8 +36,7 @@ from flax import nnx
 from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.checked import PositiveFloat, PositiveInt
+from jaxzoo.config.checked import PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops, empty_history
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.probe import show
@@ -46,6 +45,7 @@ from jaxzoo.layers.variables import parameter
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
 from jaxzoo.ops.segments import position_in_segment
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import inspect
 import re
 from collections.abc import Callable
 
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.models.presets import common
 from jaxzoo.models.presets.based import *
 from jaxzoo.models.presets.cat import *

@@ -17,7 +17,7 @@ from jaxzoo.mixers import (
     TaylorLinearAttentionConfig,
 )
 from jaxzoo.mixers.linear.feature_map import FeatureMap
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.models.presets.common import Variant, is_release, neox_mlp_width, rwkv_model, text_hyena, text_model
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from jaxzoo.layers.hyena_filter import HyenaFilterConfig
 from jaxzoo.mixers import BaseConvConfig, HyenaConfig, MixerConfig
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 
 Variant = Literal["paper", "release"]
 

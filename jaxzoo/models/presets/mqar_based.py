@@ -13,7 +13,7 @@ from jaxzoo.mixers import (
     TaylorLinearAttentionConfig,
 )
 from jaxzoo.mixers.linear.feature_map import FeatureMap
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.models.presets.common import Variant, is_release, mqar_model, short_conv
 
 

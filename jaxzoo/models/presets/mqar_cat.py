@@ -10,7 +10,7 @@ from typing import Literal
 
 from jaxzoo.mixers import ConvolutionAugmentedAttentionConfig, LinCATConfig
 from jaxzoo.mixers.linear.feature_map import FeatureMap
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.models.presets.common import Variant, mqar_model
 
 

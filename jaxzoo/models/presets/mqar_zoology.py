@@ -16,7 +16,7 @@ from jaxzoo.mixers import (
     RWKV4TimeMixConfig,
     SlidingWindowAttentionConfig,
 )
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.models.presets.common import Variant, is_release, mqar_model, short_conv
 
 

@@ -20,7 +20,7 @@ from jaxzoo.mixers import (
     RWKV7TimeMixConfig,
     SlidingWindowAttentionConfig,
 )
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.models.presets.common import neox_mlp_width, rwkv_model, text_model
 
 WORLD = {"vocab_size": 65536, "pad_vocab_multiple": 8, "embed_norm": True}

@@ -15,7 +15,7 @@ from jaxzoo.mixers import (
     RWKV4ChannelMixConfig,
     RWKV4TimeMixConfig,
 )
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.models.presets.common import rwkv_model, text_model, zoology_model
 
 LONG_CONV = LongConvConfig(n_channels=1, squash=0.001, kernel_dropout=0.1, kernel_learning_rate_scale=0.0625)

@@ -1,7 +1,7 @@
 """The Hyenas of Zoology (Arora et al. 2024): Tables 4, 5 and 11."""
 
 from jaxzoo.mixers import MixerConfig, MultiHeadHyenaConfig, SlidingWindowAttentionConfig
-from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.models.presets.common import spread, text_hyena, zoology_model
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from jaxzoo.data.pieces.resumable import ResumableDirectory
 from jaxzoo.data.pieces.share_out import is_shared, share_out
-from jaxzoo.whole_files import write_json
+from jaxzoo.utils.whole_files import write_json
 
 
 def note(folder: Path, *seconds_and_file: Any) -> None:

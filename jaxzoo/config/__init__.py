@@ -1,0 +1,1 @@
+"""Typed configs and JSON, independent of all other packages."""

@@ -1,1 +1,0 @@
-"""Several processes that make one run: how they meet, agree, and end together."""

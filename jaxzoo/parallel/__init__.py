@@ -1,0 +1,1 @@
+"""Meshes, sharding rules, the sequence axis, and runs of several processes."""

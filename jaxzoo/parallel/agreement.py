@@ -1,0 +1,139 @@
+"""Agreement between the processes of a run. In a run of one process nothing here costs anything.
+
+JAX's processes all run the same program: one that raises, or takes another branch, while the others enter a collective
+leaves them waiting. What only one process can see (a file, a signal, a lock) is therefore agreed on before anything
+depends on it. Every process must make these calls, in the same order.
+"""
+
+import contextlib
+import json
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterator
+from types import FrameType
+from typing import Any, Self
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxzoo.utils.array_typing import Array, Bool
+
+
+def is_leader() -> bool:
+    """Whether this is process 0, which alone writes files and speaks to the user. Starts no devices."""
+    return not is_one_of_many() or jax.process_index() == 0
+
+
+def is_one_of_many() -> bool:
+    """Whether there are other processes. Starts no devices where there cannot be any."""
+    return jax.distributed.is_initialized() and jax.process_count() > 1
+
+
+def gathered(value: Any) -> list[Any]:
+    """The JSON values of all processes, in their order; also a barrier."""
+    if not is_one_of_many():
+        return [value]
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    lengths = multihost_utils.process_allgather(np.int32(len(text)))
+    width = 1 << int(lengths.max()).bit_length()  # few widths, few compilations
+    texts = multihost_utils.process_allgather(np.pad(text, (0, width - len(text))))
+    return [json.loads(bytes(row[:length])) for row, length in zip(texts, lengths, strict=True)]
+
+
+def leaders(value: Callable[[], Any]) -> Any:
+    """Returns the JSON value that the function gives process 0; the others do not call it. Also a barrier."""
+    return gathered(value() if is_leader() else None)[0]
+
+
+@contextlib.contextmanager
+def together(*kinds: type[Exception]) -> Iterator[None]:
+    """Raises in all processes, after the block, what one of them raises in it: its own error, or that of the first.
+
+    The block must hold no collective. It ends with a barrier.
+
+    Args:
+      kinds: what is shared, the special before the general; each is made of one text. Anything else is a defect and
+        leaves this process alone.
+    """
+    error = None
+    try:
+        yield
+    except kinds as raised:
+        error = raised
+    kind = next((i for i, each in enumerate(kinds) if isinstance(error, each)), None)
+    said = gathered(error and [kind, " ".join(str(error).split())])
+    if error:
+        raise error
+    for process, failure in enumerate(said):
+        if failure:
+            kind, text = failure
+            raise kinds[kind](f"process {process}: {text}")
+
+
+class StopSignals:
+    """Inside the block the first SIGTERM, SIGHUP or Ctrl-C only sets `requested`; a second one kills as usual.
+
+    SIGHUP stays ignored where it is ignored already, as under nohup.
+
+    Args:
+      more: signals that do the same.
+      patient: whether later signals change nothing, for jobs of a scheduler that repeats its signals.
+    """
+
+    def __init__(self, more: Collection[signal.Signals] = (), *, patient: bool = False) -> None:
+        self.requested = False
+        self._numbers, self._patient = [signal.SIGTERM, signal.SIGINT, *more], patient
+        hangup = getattr(signal, "SIGHUP", None)
+        if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
+            self._numbers.append(hangup)
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in self._numbers:
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.requested: bool = True
+        for each in () if self._patient else self._before:
+            signal.signal(each, signal.SIG_DFL)
+
+
+class AgreedStop:
+    """Agreement of all processes, at the same step, that one of them has been told to stop.
+
+    Attributes:
+      requested: whether; in a run of one process as soon as it is told, otherwise two calls of `ask` later.
+
+    The answer to one question is fetched at the next, so that no device waits for it. Cost: one integer of each device
+    of the mesh, which has all of the run, is added up at every step.
+    """
+
+    def __init__(self, request: StopSignals, mesh: Mesh):
+        self._wish = request
+        self._alone = not is_one_of_many()
+        self._agreed = False
+        self._asked: Bool[Array, ""] | None = None
+        self._shares = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+        self._any = jax.jit(lambda x: x.any(), out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+    @property
+    def requested(self) -> bool:
+        return self._wish.requested if self._alone else self._agreed
+
+    def ask(self) -> None:
+        """Exchanges the request; to be called once per step."""
+        if self._alone:
+            return
+        if self._asked is not None:
+            self._agreed = self._agreed or bool(self._asked)
+        request = np.array([self._wish.requested])
+        n = self._shares.mesh.size
+        self._asked = self._any(jax.make_array_from_callback((n,), self._shares, lambda _: request))

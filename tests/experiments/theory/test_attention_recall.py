@@ -1,0 +1,116 @@
+"""Zoology, Prop. 4.3 and H.27: constructed attention solves MQAR in triples, and each part of it is needed."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from experiments.theory.attention_recall import NOTHING, RecallLayers, answers, build, encode
+from jaxzoo.models.accounting import count_parameters
+from jaxzoo.tasks import mqar
+from tests.experiments.theory.triples import draw, solve
+
+LONGEST = 4096
+"""Rows that one set of parameters is built for."""
+
+
+def run(layers, u):
+    definition, parameters = nnx.split(layers)
+    return apply(definition, parameters, u)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def apply(definition, parameters, u):
+    return nnx.merge(definition, parameters)(u)
+
+
+def share_right(layers, instance, n_tokens):
+    keys, values, queries = instance
+    return (answers(run(layers, encode(keys, values, queries, n_tokens))) == solve(*instance)).mean()
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "n_triples"),
+    [
+        (5, 40),
+        *(pytest.param(*sizes, marks=pytest.mark.full) for sizes in ((2, 1), (5, 1), (64, 1364))),
+        pytest.param(17, 150, marks=pytest.mark.slow),
+    ],
+)
+def test_every_query_is_answered(n_tokens, n_triples):
+    """Kills: a shift by one too many, heads mixed up, a query that sees its own triple or a later one, no answer where
+    there is a key, an answer where there is none, a peak that fades or comes again far away. At c = 64 the rows are
+    4095; parameters are those of 4096 rows at every length."""
+    rng = np.random.default_rng(n_triples)
+    instance = draw(rng, batch_size=1 if n_triples > 1000 else 8, n_triples=n_triples, n_tokens=n_tokens)
+    expected = solve(*instance)
+    assert (expected == NOTHING).any()
+    assert n_triples == 1 or (expected != NOTHING).mean() > 0.5
+    u = encode(*instance, n_tokens)
+    outputs = run(build(n_tokens, LONGEST), u)
+    np.testing.assert_array_equal(answers(outputs), expected)
+    one_hot = (expected[..., None] == np.arange(n_tokens)).astype(np.float32)
+    np.testing.assert_allclose(outputs[:, 5::3, :n_tokens], one_hot, rtol=0, atol=2e-3)
+
+
+@pytest.mark.full
+def test_definition_3_1_by_the_papers_reduction():
+    """Kills an own triple that is seen: in `(x_i, x_{i+1}, x_i)` every query is its own triple's key. The tokens are
+    those of the MQAR task, whose labels are the truth."""
+    config = mqar.paper(length=32, n_pairs=6, vocab_size=40)
+    batch = config.labelled(0, np.arange(16))
+    x = np.asarray(batch.tokens)
+    triples = (x, np.concatenate([x[:, 1:], np.zeros_like(x[:, :1])], axis=1), x)
+    found = answers(run(build(40, LONGEST), encode(*triples, 40)))
+    np.testing.assert_array_equal(np.take_along_axis(found, np.asarray(batch.positions), axis=1), batch.targets)
+
+
+@pytest.mark.full
+def test_parameters_do_not_depend_on_the_length():
+    """Kills positions that are parameters, and O(c^2) with a factor that grows: 36 c^2 + 6 c at any length."""
+    for c in (16, 64):
+        for max_length in (2**4, 2**16):
+            first, second = build(c, max_length)
+            assert count_parameters(first) + count_parameters(second) == 36 * c**2 + 6 * c
+
+
+@pytest.mark.full
+def test_sharpness_grows_with_the_length():
+    """Kills a bound that is not one, and a sharpness that ignores the length. The worst case: one query without a
+    match after 500 equal values; outputs are within 2 errors if built for 4096 rows, far off if built for 8."""
+    keys, values, queries = np.zeros((3, 1, 500), int)
+    queries[0, -1] = 1
+    u = encode(keys, values, queries, 16)
+    for max_length, close in ((LONGEST, True), (8, False)):
+        for error in (1e-3, 1e-2):
+            output = np.asarray(run(build(16, max_length, error=error), u))[0, -1, :16]
+            assert (np.abs(output).max() <= 2 * error) == close
+
+
+def test_errors_that_no_sharpness_gives():
+    """Kills a logarithm of 0, and an infinite or negative sharpness."""
+    for error in (0.0, 0.25):
+        with pytest.raises(ValueError, match=f"error={error} must be above 0 and below 1/4"):
+            build(4, 16, error=error)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("part", ["delays", "factor", "values"])
+def test_every_part_is_needed(part):
+    """Kills tests that cannot fail: keys delayed by 2 rows and values by 3, a delayed key that weighs no more than the
+    query itself, values that are not delayed."""
+    instance = draw(np.random.default_rng(1), batch_size=4, n_triples=60, n_tokens=16)
+    first, second = build(16, LONGEST)
+    assert first.k_proj.bias is not None
+    bias, out = np.array(first.k_proj.bias[...]), np.array(first.out_proj.kernel[...])
+    if part == "delays":
+        bias = np.roll(bias, 16)
+    elif part == "factor":
+        out[:16] /= 2
+    else:
+        bias[16:] = 0
+    first.k_proj.bias[...], first.out_proj.kernel[...] = jnp.asarray(bias), jnp.asarray(out)
+    assert share_right(RecallLayers(first, second), instance, 16) < 0.8

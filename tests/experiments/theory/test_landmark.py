@@ -1,0 +1,214 @@
+"""Propositions 1 and 2 of CAT: the law of landmarks against tokens, the layer against both, and the bounds."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+from scipy.special import log_ndtr
+
+from experiments.landmarks import critical_dimensions, sufficient_dimension, uniform_critical_dimensions
+from experiments.theory.landmark import recall_layer
+
+LENGTH, SIZE = 64, 8
+BLOCKS = LENGTH // SIZE
+
+
+def insufficient_dimension(t, *, n_blocks, block_size, sigma=1.0, epsilon=0.0):
+    """Bound (B); 0 where t is so large that it says nothing."""
+    root = math.sqrt((1 - epsilon) * math.log(n_blocks)) - t
+    return 2 * sigma**2 * block_size * max(root, 0.0) ** 2
+
+
+def guarantee(t):
+    """`1 - 3 exp(-t^2 / 4)`, the probability of the propositions; it says nothing up to t = 2.1."""
+    return 1 - 3 * math.exp(-(t**2) / 4)
+
+
+def rho_of(smoothing):
+    return 1.0 if smoothing == "mean" else np.exp(-1 / SIZE)
+
+
+def landmarks_of(x, smoothing):
+    """(n, blocks, d) of tokens (n, length, d), in float64 and token by token: those before the last block."""
+    rho, running, found = rho_of(smoothing), np.zeros((len(x), x.shape[2])), []
+    for i in range(x.shape[1] - SIZE):
+        running = rho * running + x[:, i]
+        if i % SIZE == SIZE - 1:
+            found.append(running)
+            running = running if smoothing == "exponential" else np.zeros_like(running)
+    return np.stack(found, axis=1)
+
+
+def retrieves(x, target, smoothing):
+    """Whether the landmark of the block of token `target` is the query's best."""
+    scores = np.einsum("bnd,bd->bn", landmarks_of(x, smoothing), x[:, -1])
+    return scores.argmax(axis=1) == target // SIZE
+
+
+def contexts_of_definition(rng, n, d, sigma, place=None):
+    """Definition 6, without a delay of the keys: x_L somewhere before the last block."""
+    x = rng.normal(0, sigma / np.sqrt(d), (n, LENGTH, d))
+    x[:, -1] /= np.linalg.norm(x[:, -1], axis=1, keepdims=True)
+    places = rng.integers(SIZE, size=n) if place is None else place
+    first = rng.integers(BLOCKS - 1, size=n) * SIZE + places
+    x[np.arange(n), first] = x[:, -1]
+    return x, first
+
+
+def random_contexts(rng, n, *, length, d, block_size):
+    """Definition 6, float32: the token after the first x_L, whose key it is under the delay, in a block before the
+    last."""
+    x = rng.normal(0, 1 / np.sqrt(d), (n, length, d))
+    x[:, -1] /= np.linalg.norm(x[:, -1], axis=1, keepdims=True)
+    first = rng.integers(length - block_size - 1, size=n)
+    x[np.arange(n), first] = x[:, -1]
+    return x.astype(np.float32), first
+
+
+def success_probability(d, *, n_blocks, block_size, sigma=1.0):
+    """The probability of Proposition 1's event for a fixed query, by quadrature of the law: no draws."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(200)
+    reach = (np.sqrt(d) / sigma + np.sqrt(block_size - 1) * nodes) / np.sqrt(block_size)
+    return weights @ np.exp((n_blocks - 2) * log_ndtr(reach)) / weights.sum()
+
+
+@pytest.mark.parametrize(
+    ("smoothing", "place", "d", "sigma"),
+    [
+        ("mean", None, 16, 0.5),
+        ("exponential", 3, 24, 0.7),
+        pytest.param("mean", None, 16, 1.0, marks=pytest.mark.full),
+        pytest.param("exponential", None, 32, 1.0, marks=pytest.mark.full),
+        pytest.param("exponential", 0, 64, 1.0, marks=pytest.mark.full),
+        pytest.param("exponential", SIZE - 1, 16, 1.0, marks=pytest.mark.full),
+    ],
+)
+def test_the_law_is_that_of_tokens(smoothing, place, d, sigma):
+    """Kills: the noise of a block of B and not B - 1 beside x_L, the own block as a competitor, smoothing that begins
+    anew in each block, a signal that ends with its block, a place counted from the end. Shares of 6000 draws of each
+    kind, which differ by less than 4 of their standard errors."""
+    x, first = contexts_of_definition(np.random.default_rng(1), 6000, d, sigma, place)
+    tokens = retrieves(x, first, smoothing).mean()
+    options = {"n_blocks": BLOCKS, "block_size": SIZE, "sigma": sigma}
+    law = (critical_dimensions(6000, smoothing=smoothing, place=place, seed=2, **options) < d).mean()
+    assert 0.05 < tokens < 0.95
+    assert abs(tokens - law) < 4 * np.sqrt(2 * tokens * (1 - tokens) / 6000)
+    if smoothing == "mean":
+        assert abs(success_probability(d, **options) - law) < 4 * np.sqrt(law * (1 - law) / 6000)
+
+
+@pytest.mark.parametrize(
+    ("query_dim", "d"),
+    [(2, 50), pytest.param(1, 40, marks=pytest.mark.full), pytest.param(5, 90, marks=pytest.mark.full)],
+)
+def test_the_uniform_law_is_that_of_tokens(query_dim, d):
+    """Kills: a noise of the block of x_L that is drawn anew for each competitor, the wrong number of components across,
+    a norm where its square is due. S is spanned by the first axes. Where `|P (n_j - n_0)| < 1` for all j no query of S
+    fails, and elsewhere the one along the longest fails."""
+    rng = np.random.default_rng(3)
+    sums = rng.normal(0, 1 / np.sqrt(d), (3000, BLOCKS - 1, SIZE, query_dim))
+    sums[:, 0, 0] = 0  # the place of x_L, in block 0
+    noise = sums.sum(axis=2)
+    apart = noise[:, 1:] - noise[:, :1]
+    norms = np.linalg.norm(apart, axis=2)
+    worst = norms.max(axis=1)
+    options = {"n_blocks": BLOCKS, "block_size": SIZE, "query_dim": query_dim}
+    law = (uniform_critical_dimensions(3000, seed=4, **options) < d).mean()
+    tokens = (worst < 1).mean()
+    assert 0.05 < tokens < 0.95
+    assert abs(tokens - law) < 4 * np.sqrt(2 * tokens * (1 - tokens) / 3000)
+
+    def succeeds(queries):  # (n or 1, queries, dim)
+        queries = queries / np.linalg.norm(queries, axis=-1, keepdims=True)
+        scores = np.einsum("bjk,bqk->bqj", noise, np.broadcast_to(queries, (len(noise), *queries.shape[1:])))
+        scores[..., 0] += 1
+        return (scores.argmax(axis=2) == 0).all(axis=1)
+
+    assert succeeds(rng.normal(size=(1, 200, query_dim)))[worst < 1].all()
+    along = np.take_along_axis(apart, norms.argmax(axis=1)[:, None, None], axis=1)
+    assert not succeeds(along)[worst >= 1].any()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("smoothing", "d"), [("exponential", 40), pytest.param("mean", 20, marks=pytest.mark.full)])
+def test_the_layer_recalls_what_it_retrieves(smoothing, d):
+    """Kills: a landmark one token off, an own block that is retrieved, a filter that sees the future or forgets the
+    blocks before. Instance by instance: the layer's output is nearest to the token after x_L if and only if the
+    landmarks, summed in float64 from the delayed keys, retrieve its block."""
+    x, first = random_contexts(np.random.default_rng(5), 300, length=LENGTH, d=d, block_size=SIZE)
+    y = np.asarray(jax.jit(recall_layer(d, SIZE, smoothing=smoothing))(x))[:, -1]
+    nearest = np.linalg.norm(y[:, None] - x, axis=2).argmin(axis=1)
+    recalled = nearest == first + 1
+    keys = np.concatenate([np.zeros_like(x[:, :1]), x[:, :-1]], axis=1).astype(np.float64)
+    keys[:, -1] = x[:, -1]  # `retrieves` reads the query there; the own block has no landmark
+    np.testing.assert_array_equal(recalled, retrieves(keys, first + 1, smoothing))
+    assert 0.1 < recalled.mean() < 0.9
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("length", [64, 1024])
+def test_the_layer_recalls_above_the_bound(length):
+    """Kills a construction whose success does not come from its dimension: bound (A) at t = 3 promises 0.68."""
+    n_blocks = length // 4
+    d = int(np.ceil(sufficient_dimension(3.0, n_blocks=n_blocks, block_size=4)))
+    x, first = random_contexts(np.random.default_rng(6), 20, length=length, d=d, block_size=4)
+    y = np.asarray(jax.jit(recall_layer(d, 4))(x))[:, -1]
+    np.testing.assert_allclose(y, x[np.arange(20), first + 1], atol=1e-3)
+
+
+@pytest.mark.parametrize(("n_blocks", "block_size"), [(16, 4), pytest.param(2**14, 64, marks=pytest.mark.full)])
+def test_propositions_hold(n_blocks, block_size):
+    """Kills a bound that contexts break. (B) with epsilon = 0; Proposition 2 with x_L at the place where smoothing
+    forgets most of it."""
+    sizes = {"n_blocks": n_blocks, "block_size": block_size}
+    means = critical_dimensions(1000, seed=7, **sizes)
+    smooth = critical_dimensions(1000, smoothing="exponential", place=0, seed=8, **sizes)
+    uniform = {dim: uniform_critical_dimensions(200, query_dim=dim, seed=9, **sizes) for dim in (1, 4, 16)}
+    for t in (2.2, 2.6, 3.0):
+        assert (means < sufficient_dimension(t, **sizes)).mean() >= guarantee(t)
+        assert (means >= insufficient_dimension(t, **sizes)).mean() >= guarantee(t)
+        assert (smooth < sufficient_dimension(t, smoothing="exponential", **sizes)).mean() >= guarantee(t)
+        for dim, critical in uniform.items():
+            assert (critical < sufficient_dimension(t, query_dim=dim, **sizes)).mean() >= guarantee(t)
+
+
+def test_bounds_by_hand():
+    """Kills a bound without its square, a factor, sigma^2, or the root of a term. log 16 = 2.7726, its root 1.6651."""
+    sizes = {"n_blocks": 16, "block_size": 10, "sigma": 0.5}
+    assert sufficient_dimension(2.0, **sizes) == pytest.approx(2 * 0.25 * 10 * 3.6651**2, rel=1e-4)
+    assert sufficient_dimension(2.0, query_dim=9, **sizes) == pytest.approx(5 * 6.6651**2, rel=1e-4)
+    assert sufficient_dimension(1.0, smoothing="exponential", **sizes) == pytest.approx(125 * 2.6651**2, rel=1e-4)
+    assert insufficient_dimension(0.5, **sizes) == pytest.approx(5 * 1.1651**2, rel=1e-4)
+    assert insufficient_dimension(0.2, epsilon=0.75, **sizes) == pytest.approx(5 * (1.6651 / 2 - 0.2) ** 2, rel=1e-4)
+    assert insufficient_dimension(2.0, **sizes) == 0
+    assert guarantee(2.0) == pytest.approx(1 - 3 / np.e)
+
+
+def test_the_constant_is_sharp():
+    """Kills another constant than 2 in the law or in the bounds: with e^400 blocks, d 20 % above `2 sigma^2 B log M`
+    succeeds nearly always, and 20 % below nearly never ("if and only if d / (2 B log M) >= 1 + o(1)")."""
+    sizes = {"n_blocks": int(np.exp(400.0)), "block_size": 100, "sigma": 0.5}
+    threshold = sufficient_dimension(0.0, **sizes)
+    assert threshold == pytest.approx(2 * 0.25 * 100 * 400)
+    assert success_probability(1.2 * threshold, **sizes) > 0.98
+    assert success_probability(0.8 * threshold, **sizes) < 0.02
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("block_size", [16, 256])
+def test_the_crossing_of_a_million_tokens(block_size):
+    """Kills a crossing of another order: at L = 2^20 half of the contexts succeed between 0.6 and 1 times
+    `2 sigma^2 B log M`, and the draws agree with the quadrature. The rest is what sqrt(2 log M) overstates the largest
+    of M normal numbers by."""
+    n_blocks = 2**20 // block_size
+    formula = sufficient_dimension(0.0, n_blocks=n_blocks, block_size=block_size)
+    half = np.median(critical_dimensions(400, n_blocks=n_blocks, block_size=block_size, seed=10))
+    assert 0.6 * formula < half < formula
+    assert abs(success_probability(half, n_blocks=n_blocks, block_size=block_size) - 0.5) < 4 * 0.5 / np.sqrt(400)
+
+
+def test_no_uniform_bound_of_proposition_2():
+    """Kills a bound that the paper does not have."""
+    with pytest.raises(ValueError, match="query_dim=3 must be 0 with smoothing='exponential'"):
+        sufficient_dimension(1.0, n_blocks=8, block_size=8, query_dim=3, smoothing="exponential")
