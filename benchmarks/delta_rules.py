@@ -19,8 +19,8 @@ import tyro
 
 from jaxzoo.ops.delta_rule import Removal, delta_rule
 from pallas_kernels import certificates
-from pallas_kernels.benchmark import ceilings, environment, peers, report, run
-from pallas_kernels.benchmark.candidates import Candidate
+from pallas_kernels.benchmark import ceilings, environment, report, run
+from pallas_kernels.benchmark.candidates import Candidate, Peers
 from pallas_kernels.delta_chunks import reference
 from pallas_kernels.delta_chunks.problem import GeneralProblem
 from pallas_kernels.workload import Kind, Workload
@@ -41,8 +41,8 @@ class BenchmarkConfig:
 
     rules: tuple[str, ...] = tuple(RULES)
     """Rules by name."""
-    peers: tuple[str, ...] = ()
-    """Checkouts of flash-linear-attention."""
+    peers: Path | None = None
+    """A checkout of flash-linear-attention."""
     b: int = 4
     """Rows."""
     t: int = 8192
@@ -80,10 +80,6 @@ class Rules:
     def default_names(self, platform: str) -> tuple[str, ...]:
         return tuple(candidate.name for candidate in self.candidates(platform))
 
-    def peers(self, paths: list[str], platform: str):
-        wanted = {f"fla_{function}": (part, _fla(name), function) for name, (part, function) in RULES.items()}
-        return peers.of_flash_linear_attention(paths, platform, wanted)
-
     def truth(self, workload: Workload, inputs: Any) -> Any:
         f = _as_general(workload.name)
         if workload.kind == "forward":
@@ -93,19 +89,29 @@ class Rules:
         return y, pull_back(dy)
 
 
+def peers(checkout: Path | None, platform: str) -> Peers:
+    """The rules of flash-linear-attention."""
+    if checkout is None:
+        return Peers()
+    from benchmarks import torch_peers  # imports torch where it is installed
+
+    wanted = {f"fla_{name}": torch_peers.FlaFunction(part, name, _fla(rule)) for rule, (part, name) in RULES.items()}
+    return torch_peers.flash_linear_attention(checkout, platform, wanted)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Measures, prints and writes, as the command line `argv` (None: the process's own) says."""
     config = tyro.cli(BenchmarkConfig, args=argv)
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch takes its memory next to JAX
     op, platform = Rules(), jax.default_backend()
-    found, notes, versions = op.peers(list(config.peers), platform)
+    found, notes, versions = peers(config.peers, platform)
     about = environment.describe()
     about["versions"] |= versions
     settings = run.Settings(seconds=config.seconds, repeats=10, seeds=2, trace=platform == "gpu")
     rows: list[dict] = []
     result = {
         "op": "delta_rule", **about, "commit": environment.git_commit(Path(__file__).parents[1]),
-        "settings": dataclasses.asdict(settings), "notes": notes, "rows": rows,
+        "settings": dataclasses.asdict(settings), "notes": list(notes), "rows": rows,
         "ceilings": dataclasses.asdict(ceilings.measure(platform, seconds=config.seconds, repeats=10)),
     }  # fmt: skip
     path = config.out / f"delta_rule-{environment.slug(about['device'])}-{about['date']}.json"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks, save, series_style
+from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks, save, series_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -24,7 +24,7 @@ from experiments.theory.parallel_recall import NOTHING, Tokens, one_sort, parall
 from experiments.theory.recall_circuit import build
 from jaxzoo.sweep.machine import commit, machine
 from jaxzoo.utils.array_typing import Array
-from pallas_kernels.figure import add_legend, bound_style, panels, save, series_style
+from jaxzoo.utils.figure import add_legend, bound_style, panels, save, series_style
 
 CHUNK = 256
 """Queries whose scores `attention_lookup` holds at once."""

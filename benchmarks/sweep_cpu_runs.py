@@ -15,7 +15,7 @@ from jaxzoo.sweep.figure import curve
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
-from pallas_kernels.figure import panels
+from jaxzoo.utils.figure import panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.subjects import in_model
 from jaxzoo.mixers import MIXERS, state_bytes
-from pallas_kernels.figure import PALETTE, add_legend, panels, plain_log_ticks, save, series_style
+from jaxzoo.utils.figure import PALETTE, add_legend, panels, plain_log_ticks, save, series_style
 
 IMAGES = Path(__file__).parent / "images"
 SHOWN = ("attention", "sliding_window_attention", "taylor_linear_attention", "delta_net", "mamba", "gated_short_conv")

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pallas_kernels.figure import LEGEND_POINTS, TITLE_POINTS, add_legend, panels, plain_log_ticks, save
+from jaxzoo.utils.figure import LEGEND_POINTS, TITLE_POINTS, add_legend, panels, plain_log_ticks, save
 from pallas_kernels.registry import load
 from pallas_kernels.schedule_model import table as predictions
 

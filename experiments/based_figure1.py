@@ -33,7 +33,7 @@ from jaxzoo.sweep import Experiment, Measurement, Point, Results, Scale
 from jaxzoo.sweep.figure import accuracy_label, curve, guessing
 from jaxzoo.tasks.recall_data import RecallDataConfig
 from jaxzoo.train.config import ExperimentConfig
-from pallas_kernels.figure import PALETTE, TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks
+from jaxzoo.utils.figure import PALETTE, TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,7 +18,7 @@ from experiments.frontier import by_state, finish_by_state, leads, more_recalls_
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, learned
 from jaxzoo.sweep.figure import accuracy_label, guessing
 from jaxzoo.sweep.results import SCORE
-from pallas_kernels.figure import PALETTE, add_legend, panels, plain_log_ticks
+from jaxzoo.utils.figure import PALETTE, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

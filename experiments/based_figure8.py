@@ -15,7 +15,7 @@ from experiments.based_models import Sizes, scales
 from experiments.frontier import by_state, finish_by_state, more_recalls_more, size_curve
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Point, Results, learned
 from jaxzoo.sweep.figure import curve, guessing
-from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
+from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

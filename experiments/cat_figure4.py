@@ -19,7 +19,7 @@ from experiments.landmarks import BOUND, HIGH, LOW, band
 from experiments.recall import at_least_two
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Measurement, Missing, Results, Scale, grid
 from jaxzoo.sweep.figure import Mark, marked_line
-from pallas_kernels.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks, series_style
+from jaxzoo.utils.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks, series_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,7 +18,7 @@ from experiments.protocol import LAPTOP, OVERNIGHT, PAPER, SEEDS, Protocol
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Point, Results, Scale, grid, learned
 from jaxzoo.sweep.figure import accuracy_label, curve, guessing
 from jaxzoo.train.config import ExperimentConfig
-from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
+from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -39,7 +39,7 @@ from jaxzoo.sweep import Change, Claim, Experiment, Missing, Results, Scale, gri
 from jaxzoo.sweep.figure import Mark, accuracy_label, marked_line
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.config import ExperimentConfig
-from pallas_kernels.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks
+from jaxzoo.utils.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,7 +20,7 @@ from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, S
 from jaxzoo.sweep.figure import accuracy_label, curve, guessing
 from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
 from jaxzoo.train.config import ExperimentConfig
-from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
+from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -30,7 +30,7 @@ from jaxzoo.sweep.figure import Mark, marked_line
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.train.config import ExperimentConfig
-from pallas_kernels.figure import add_legend, panels, plain_log_ticks
+from jaxzoo.utils.figure import add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,7 +19,7 @@ from jaxzoo.sweep import Change, Claim, Experiment, Finding, Measurement, Missin
 from jaxzoo.sweep.figure import Mark, marked_line
 from jaxzoo.sweep.results import BITS
 from jaxzoo.train.config import ExperimentConfig
-from pallas_kernels.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks, series_style
+from jaxzoo.utils.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks, series_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

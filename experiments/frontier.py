@@ -14,7 +14,7 @@ from jaxzoo.sweep import Finding, Missing, Results
 from jaxzoo.sweep.claims import CHANCE, chance
 from jaxzoo.sweep.figure import accuracy_label, curve, guessing
 from jaxzoo.sweep.results import OVER, SCORE, Row
-from pallas_kernels.figure import add_legend, panels, plain_log_ticks
+from jaxzoo.utils.figure import add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

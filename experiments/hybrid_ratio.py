@@ -31,7 +31,7 @@ from jaxzoo.sweep.results import SCORE
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
-from pallas_kernels.figure import TITLE_POINTS, add_legend, panels
+from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

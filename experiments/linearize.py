@@ -42,7 +42,7 @@ from jaxzoo.train.importing import create_imported
 from jaxzoo.train.loss import score_targets
 from jaxzoo.train.origin import CheckpointPlace
 from jaxzoo.train.run_dir import RunDirectory
-from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, save, series_style
+from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, save, series_style
 
 LENGTH, BATCH, VOCAB_SIZE = 256, 8, 2048
 N_LAYERS, N_HEADS = 6, 5

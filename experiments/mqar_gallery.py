@@ -28,7 +28,7 @@ from jaxzoo.sweep.figure import Mark, guessing
 from jaxzoo.sweep.results import SeedScore
 from jaxzoo.tasks import mqar
 from jaxzoo.train.config import ExperimentConfig
-from pallas_kernels.figure import PALETTE, add_legend, panels, plain_log_ticks
+from jaxzoo.utils.figure import PALETTE, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

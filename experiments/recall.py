@@ -8,7 +8,7 @@ from jaxzoo.sweep import Finding, Missing, Results
 from jaxzoo.sweep.figure import curve, guessing
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
+from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

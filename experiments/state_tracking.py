@@ -32,7 +32,7 @@ from jaxzoo.tasks.bit_strings import ParityConfig
 from jaxzoo.tasks.permutations import preset
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.config import ExperimentConfig
-from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
+from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

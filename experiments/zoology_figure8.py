@@ -27,8 +27,8 @@ from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.runner import make_main, say, use_compilation_cache
 from jaxzoo.loading import load
 from jaxzoo.tasks.mqar import MQARConfig
+from jaxzoo.utils import figure
 from jaxzoo.utils.array_typing import Array, Float, Int
-from pallas_kernels import figure
 
 LEARNED = 0.5
 """Largest share of the guessing perplexity (the number of possible values) at which a model is said to recall."""

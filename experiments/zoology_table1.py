@@ -29,7 +29,7 @@ from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Measurement, Missing, Point, Results, Scale, grid, learned
 from jaxzoo.sweep.results import BITS
 from jaxzoo.train.config import ExperimentConfig, TrainConfig
-from pallas_kernels.figure import TITLE_POINTS, add_legend, bound_style, panels, series_style
+from jaxzoo.utils.figure import TITLE_POINTS, add_legend, bound_style, panels, series_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,8 +19,8 @@ from jaxzoo.models.accounting import count_parameters, state_bytes
 from jaxzoo.train.evaluate import padded_batches
 from jaxzoo.train.loss import score_targets
 from jaxzoo.utils.array_typing import Array
+from jaxzoo.utils.figure import add_legend, panels, plain_log_ticks, save, series_style
 from jaxzoo.utils.text_table import text_table
-from pallas_kernels.figure import add_legend, panels, plain_log_ticks, save, series_style
 
 
 class RowSums(NamedTuple):

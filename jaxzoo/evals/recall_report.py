@@ -18,9 +18,9 @@ from jaxzoo.evals.recall_slices import (
     SliceScore,
     bin_names,
 )
+from jaxzoo.utils.figure import LINES, add_legend, bound_style, panels, save, series_style
 from jaxzoo.utils.text_table import markdown_table
 from jaxzoo.utils.whole_files import unfinished, write_whole
-from pallas_kernels.figure import LINES, add_legend, bound_style, panels, save, series_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.inspection.capture import capture, shown
 from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
 from jaxzoo.tasks.continuous_mqar import pair_text
-from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, save, series_style
+from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, save, series_style
 
 MOST_HEADS = 4
 """Heads of a layer that are drawn; more are averaged."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxzoo.sweep.results import SCORE, Missing, Results, Row, SeedScore, ranked
-from pallas_kernels.figure import bound_style, series_style
+from jaxzoo.utils.figure import bound_style, series_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

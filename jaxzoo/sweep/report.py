@@ -13,8 +13,8 @@ from jaxzoo.sweep.page import page
 from jaxzoo.sweep.results import Missing, Results, Row
 from jaxzoo.sweep.sweep import reported
 from jaxzoo.sweep.table import markdown
+from jaxzoo.utils.figure import add_caption, render
 from jaxzoo.utils.whole_files import replacing, write_whole
-from pallas_kernels.figure import add_caption, render
 
 if TYPE_CHECKING:
     from jaxzoo.sweep.experiment import Experiment, Scale

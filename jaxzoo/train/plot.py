@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxzoo.train.metrics import Row
-from pallas_kernels.figure import add_legend, bound_style, panels, plain_log_ticks, save, series_style
+from jaxzoo.utils.figure import add_legend, bound_style, panels, plain_log_ticks, save, series_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,14 +1,15 @@
-"""`python -m pallas_kernels.benchmark OP`: checks and times an op, and writes JSON and plots; the package says how."""
+"""`python -m pallas_kernels.benchmark OP`: checks and times an op, and writes JSON; the package says how."""
 
 import argparse
 import dataclasses
+import importlib.util
 import os
 import sys
 from collections.abc import Collection
 from pathlib import Path
 
 from pallas_kernels.benchmark import ceilings as ceilings_module, environment, ops, report, run
-from pallas_kernels.benchmark.candidates import KINDS, Candidate, Op
+from pallas_kernels.benchmark.candidates import KINDS, Candidate, Op, Peers
 from pallas_kernels.registry import OPS
 
 REPOSITORY = Path(__file__).parents[2]
@@ -16,7 +17,7 @@ EPILOG = """\
 examples:
   python -m pallas_kernels.benchmark taylor_attention
   python -m pallas_kernels.benchmark taylor_attention --groups cpu_length --implementations xla naive
-  python -m pallas_kernels.benchmark taylor_attention --groups headline step --peers ../flash-linear-attention
+  python -m pallas_kernels.benchmark taylor_attention --groups headline step --peers benchmarks/torch_peers.py
   python -m pallas_kernels.benchmark --render benchmarks/results/taylor-nvidia-h200-2026-01-31.json
 
 Groups are those of the op's workloads.py; without --groups, those named cpu... on a CPU and all others elsewhere.
@@ -43,7 +44,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--implementations", nargs="+", metavar="NAME", help="candidates by name; default: those of the platform"
     )
-    p.add_argument("--peers", nargs="+", default=[], metavar="PATH", help="checkouts of public peers, used in place")
+    p.add_argument(
+        "--peers", type=Path, metavar="FILE.py", help="run FILE.py, whose peers(op, platform) adds candidates"
+    )
     p.add_argument(
         "--out", type=Path, default=Path("benchmarks/results"), metavar="DIR", help="results; default: %(default)s"
     )
@@ -58,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--trace", action="store_true", help="record the time of every kernel of a row in the JSON")
     p.add_argument("--force", action="store_true", help="replace a result of the same op, device and date")
     p.add_argument("--commit", help="commit of this code; default: from git")
-    p.add_argument("--render", type=Path, metavar="FILE.json", help="print the tables and draw the plots of a result")
+    p.add_argument("--render", type=Path, metavar="FILE.json", help="print the tables of a result")
     return p
 
 
@@ -74,7 +77,6 @@ def main(argv: list[str] | None = None) -> int:
     if isinstance(job, Job):
         return benchmark(job)
     print(report.markdown(job[0]))
-    _draw(*job)
     return 0
 
 
@@ -95,6 +97,7 @@ def prepare(options: argparse.Namespace) -> Job:
 
     Raises:
       ValueError: an option names what does not exist.
+      FileNotFoundError: the file of peers is missing.
       FileExistsError: a result of this op, device and date is there.
     """
     if options.op is None:
@@ -107,7 +110,7 @@ def prepare(options: argparse.Namespace) -> Job:
     if path.exists() and not options.force:
         raise FileExistsError(f"{path} exists: --force replaces it, --out DIR writes elsewhere")
     names = options.groups or ops.default_groups(groups, platform)
-    peers, notes, versions = op.peers(options.peers, platform)
+    peers, notes, versions = _peers(options.peers, options.op, platform)
     default = (*op.default_names(platform), *(c.name for c in peers))
     settings = run.Settings(
         seconds=min(options.seconds, 0.2) if options.quick else options.seconds,
@@ -125,14 +128,14 @@ def prepare(options: argparse.Namespace) -> Job:
         settings=settings,
         result={
             "op": options.op, **about, "commit": commit, "settings": dataclasses.asdict(settings) | flags,
-            "notes": notes,
+            "notes": list(notes),
         },
         path=path,
     )  # fmt: skip
 
 
 def benchmark(job: Job) -> int:
-    """Measures, writes after every row, prints and draws."""
+    """Measures, writes after every row, and prints."""
     for note in job.result["notes"]:
         print(note, flush=True)
     platform, settings = job.result["platform"], job.settings
@@ -145,7 +148,6 @@ def benchmark(job: Job) -> int:
         report.save(result, job.path)
     print(report.markdown(result))
     print(job.path)
-    _draw(result, job.path)
     return int(any(row["status"] in ("wrong", "failed") for row in rows))
 
 
@@ -158,22 +160,24 @@ def _shapes(groups: dict, name: str, quick: bool) -> list:
     return [w for w in groups[name] if w.name in kept]
 
 
+def _peers(file: Path | None, op: str, platform: str) -> Peers:
+    """The peers that a file of Python names for an op; it runs in this process."""
+    if file is None:
+        return Peers()
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"--peers {file}: must be a file of Python")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.peers(op, platform)
+
+
 def _candidates(known: list[Candidate], wanted: Collection[str]) -> list[Candidate]:
     names = [c.name for c in known]
     unknown = [name for name in wanted if name not in names]
     if unknown:
         raise ValueError(f"--implementations {' '.join(unknown)}: must be among {', '.join(names)}")
     return [c for c in known if c.name in wanted]
-
-
-def _draw(result: dict, path: Path) -> None:
-    from pallas_kernels.benchmark import plot
-
-    try:
-        for picture in plot.draw(result, path.with_suffix("")):
-            print(picture)
-    except ModuleNotFoundError as error:
-        print(f"no plots: {error.name} is missing; --render {path} draws them where it is installed")
 
 
 def _positive(text: str) -> int:

@@ -2,8 +2,8 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import jax
 
@@ -26,11 +26,21 @@ class Candidate:
     """Workload and seed -> its own inputs; None: the workload's."""
     truth: Callable[[Workload, Any], Any] | None = None
     """Its own float64 outputs from float64 inputs; None: the op's."""
-    framework: Literal["jax", "torch"] = "jax"
+    program: Callable | None = None
+    """(function, input sets, calls, gradients=...) -> `programs.Program` of another framework; None: JAX compiles."""
     context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
     """Context in which its program is built, traced and lowered."""
     same_function: bool = True
     """Whether the floor of the workload is a floor of this candidate."""
+
+
+class Peers(NamedTuple):
+    """Public peers of an op, as `peers(op, platform)` of a file of `--peers` returns them."""
+
+    candidates: Sequence[Candidate] = ()
+    notes: Sequence[str] = ()
+    """A line for each peer that is absent."""
+    versions: Mapping[str, str] = {}
 
 
 class Op(Protocol):
@@ -38,10 +48,6 @@ class Op(Protocol):
 
     def candidates(self, platform: str) -> list[Candidate]:
         """Everything but peers, on "cpu", "gpu" or "tpu"."""
-        ...
-
-    def peers(self, paths: list[str], platform: str) -> tuple[list[Candidate], list[str], dict[str, str]]:
-        """Peers that are here; a line for each that is not; versions."""
         ...
 
     def default_names(self, platform: str) -> tuple[str, ...]:

@@ -20,12 +20,6 @@ def default_names(platform: str) -> tuple[str, ...]:
     return ("auto", "xla", *{"cpu": ("reference",), "gpu": ("mosaic_gpu",), "tpu": ("mosaic_tpu",)}[platform])
 
 
-def peers(paths: list[str], platform: str) -> tuple[list[Candidate], list[str], dict[str, str]]:
-    """None."""
-    del paths, platform
-    return [], [], {}
-
-
 def truth(workload: Workload, inputs: Any) -> Any:
     """The reference; six arrays are those of the general delta rule."""
     general = len(inputs) - (workload.kind != "forward") == 6

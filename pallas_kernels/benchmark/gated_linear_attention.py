@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.benchmark import peers as peers_module
 from pallas_kernels.benchmark.candidates import Candidate, implementation
 from pallas_kernels.gated_linear_attention import reference
 from pallas_kernels.gated_linear_attention.api import IMPLEMENTATIONS
@@ -23,11 +22,6 @@ def candidates(platform: str) -> list[Candidate]:
 
 def default_names(platform: str) -> tuple[str, ...]:
     return ("auto", "xla", *{"cpu": ("reference",), "gpu": ("mosaic_gpu",), "tpu": ("mosaic_tpu",)}[platform])
-
-
-def peers(paths: list[str], platform: str) -> tuple[list[Candidate], list[str], dict[str, str]]:
-    """`chunk_simple_gla` (a decay per head) and `chunk_gla` (per channel) of flash-linear-attention."""
-    return peers_module.gated_flash_linear_attention(paths, platform)
 
 
 def truth(workload: Workload, inputs: Any) -> Any:

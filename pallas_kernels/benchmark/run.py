@@ -115,7 +115,7 @@ def _compile(jobs: list[tuple[Workload, Candidate]], settings: Settings) -> list
         try:
             with candidate.context():
                 function = candidate.build(workload)
-                if candidate.framework == "torch":
+                if candidate.program is not None:
                     return function
                 calls = programs.plan(workload, jax.default_backend(), settings.seeds)[1]
                 return programs.lower(function, jax.eval_shape(lambda: _maker(workload, candidate)(0)), calls)
@@ -138,10 +138,8 @@ def _measured(candidate: Candidate, made: Any, sets: _Sets, calls: int, truth, k
     if isinstance(made, Exception):
         raise made
     workload, inputs = sets.workload, sets.of(candidate)
-    if candidate.framework == "torch":
-        from pallas_kernels.benchmark.torch_programs import TorchProgram
-
-        program = TorchProgram(made, inputs, calls, gradients=workload.kind == "forward_backward")
+    if candidate.program is not None:
+        program = candidate.program(made, inputs, calls, gradients=workload.kind == "forward_backward")
     else:
         program = programs.JaxProgram(made, inputs, calls)
         free = free_bytes()

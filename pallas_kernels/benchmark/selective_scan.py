@@ -20,12 +20,6 @@ def default_names(platform: str) -> tuple[str, ...]:
     return ("auto", "xla", *{"cpu": ("reference",), "gpu": ("mosaic_gpu",), "tpu": ("mosaic_tpu",)}[platform])
 
 
-def peers(paths: list[str], platform: str) -> tuple[list[Candidate], list[str], dict[str, str]]:
-    """None: mamba_ssm's `selective_scan_fn` is CUDA code that its package builds."""
-    del paths, platform
-    return [], [], {}
-
-
 def truth(workload: Workload, inputs: Any) -> Any:
     """The reference; a step is a sequence of one token."""
     rates = Problem(b=1, t=1, d=int(workload.sizes["d"]), n=int(workload.sizes["n"])).rates()

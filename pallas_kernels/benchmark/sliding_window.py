@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.benchmark import peers as peers_module, softmax
+from pallas_kernels.benchmark import softmax
 from pallas_kernels.benchmark.candidates import SEQUENCE_KINDS, Candidate, by_kind, implementation
 from pallas_kernels.sliding_window.api import IMPLEMENTATIONS
 from pallas_kernels.workload import Workload
@@ -29,12 +29,6 @@ def default_names(platform: str) -> tuple[str, ...]:
         "gpu": ("auto", "xla", "mosaic_gpu", "cudnn"),
         "tpu": ("auto", "xla", "mosaic_tpu", "splash_tpu", "jax_nn"),
     }[platform]
-
-
-def peers(paths: list[str], platform: str) -> tuple[list[Candidate], list[str], dict[str, str]]:
-    """torch's flex_attention and scaled_dot_product_attention, flash-attn where it is installed."""
-    del paths
-    return peers_module.torch_windows(platform)
 
 
 def truth(workload: Workload, inputs: Any) -> Any:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.benchmark import peers as peers_module, softmax
+from pallas_kernels.benchmark import softmax
 from pallas_kernels.benchmark.candidates import SEQUENCE_KINDS, Candidate, by_kind, implementation
 from pallas_kernels.taylor_attention import TaylorState, empty_state, reference
 from pallas_kernels.taylor_attention.api import IMPLEMENTATIONS
@@ -32,11 +32,6 @@ def candidates(platform: str) -> list[Candidate]:
 def default_names(platform: str) -> tuple[str, ...]:
     others = {"cpu": ("reference", "naive"), "gpu": ("mosaic_gpu",), "tpu": ("mosaic_tpu",)}
     return ("auto", "xla", *others[platform], "softmax")
-
-
-def peers(paths: list[str], platform: str) -> tuple[list[Candidate], list[str], dict[str, str]]:
-    """`fused_chunk_based` and `parallel_based` of flash-linear-attention; their eps is 1e-6, of sums of 1/2 or more."""
-    return peers_module.flash_linear_attention(paths, platform)
 
 
 def truth(workload: Workload, inputs: Any) -> Any:

@@ -56,7 +56,7 @@ def config(point):
     return dataclasses.replace(made, optimizer=optimizer, train=train)
 
 def draw(results):
-    from pallas_kernels.figure import panels
+    from jaxzoo.utils.figure import panels
     return panels(1, 1, size=(3, 3), title="echo")[0]
 
 def smoke():

@@ -50,7 +50,6 @@ def toy_op(*names):
         truth=lambda workload, inputs: 2 * inputs[0],
         candidates=lambda platform: candidates,
         default_names=lambda platform: names,
-        peers=lambda paths, platform: ([], ["peers: none is here"] if paths else [], {}),
     )
 
 
@@ -266,20 +265,31 @@ def fake_command(monkeypatch, op):
     monkeypatch.setattr(command.ceilings_module, "measure", lambda *a, **k: CEILINGS)
 
 
+PEERS = """
+from pallas_kernels.benchmark.candidates import Candidate, Peers
+
+def peers(op, platform):
+    peer = Candidate(name=f"peer of {op} on {platform}", build=lambda workload: workload.build("wrong"))
+    return Peers([peer], ["another peer is absent"], {"peer": "1"})
+"""
+
+
 def test_command_writes_what_it_prints(timed, monkeypatch, tmp_path, capsys):
-    fake_command(monkeypatch, toy_op("right", "refuse", "wrong"))
-    assert command.main(["toy", "--out", str(tmp_path), "--peers", "nowhere"]) == 1
+    """Kills a file of peers that is not run, a row that is lost, and an exit status that hides a wrong one."""
+    fake_command(monkeypatch, toy_op("right", "refuse"))
+    (tmp_path / "peers.py").write_text(PEERS)
+    assert command.main(["toy", "--out", str(tmp_path), "--peers", str(tmp_path / "peers.py")]) == 1
     (path,) = tmp_path.glob("*.json")
     result = json.loads(path.read_text())
     assert path.name == f"toy-{environment.slug(result['device'])}-{result['date']}.json"
     assert [(row["name"], row["status"]) for row in result["rows"]] == [
         (name, status) for name in ("t5", "t4") for status in ("ok", "refused", "wrong")
     ]
-    assert result["notes"] == ["peers: none is here"]
+    assert result["rows"][2]["implementation"] == "peer of toy on cpu"
+    assert (result["notes"], result["versions"]["peer"]) == (["another peer is absent"], "1")
     out = capsys.readouterr().out
     assert "| t5 | forward | right | 2 | 1 to 3 | 50 % |" in out
     assert "| t5 | forward | refuse | refused: refused: t is odd |" in out
-    assert (tmp_path / f"{path.stem}-cpu.png").stat().st_size > 1000
     assert command.main(["toy", "--out", str(tmp_path), "--force", "--implementations", "right"]) == 0
 
 
@@ -293,6 +303,7 @@ BAD = [
     ),
     (["taylor_attention", "--kinds", "nope"], "invalid choice: 'nope'"),
     (["taylor_attention", "--repeats", "0"], "0 must be positive"),
+    (["taylor_attention", "--peers", "missing.py"], "missing.py"),
     (["--render", "missing.json"], "missing.json"),
 ]
 

@@ -1,8 +1,7 @@
-"""What is compared computes what it is said to, and truths are those of the definitions; peers that are missing."""
+"""What is compared computes what it is said to, and truths are those of the definitions."""
 
 import dataclasses
 import functools
-import importlib.util
 import subprocess
 import sys
 from typing import NamedTuple
@@ -17,7 +16,6 @@ from pallas_kernels.benchmark import (
     delta_chunks as delta,
     gated_linear_attention as gated,
     ops,
-    peers,
     run,
     selective_scan as scan,
     sliding_window as window,
@@ -39,8 +37,6 @@ from pallas_kernels.taylor_attention.workloads import GROUPS, TAYLOR
 from pallas_kernels.workload import Workload
 from tests.pallas_kernels.shared import full, relative_l2, slow
 
-TORCH = importlib.util.find_spec("torch") is not None
-needs_torch = pytest.mark.skipif(not TORCH, reason="torch is no dependency; its adapters are checked where it is")
 LONG = Problem(b=2, t=768, h=2, g=1, k=3, v=4, dtype=jnp.float32)
 
 
@@ -252,113 +248,3 @@ def test_benchmark_imports_without_its_extras():
     blocked = ("matplotlib", "torch", "triton", "jaxzoo", "jaxtyping", "tyro", "grain", "flax")
     code = f"import sys; sys.modules.update(dict.fromkeys({blocked})); import pallas_kernels.benchmark.__main__"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@pytest.mark.full
-def test_a_path_without_the_peer_is_one_line(tmp_path):
-    found, notes, versions = taylor.peers([str(tmp_path)], "cpu")
-    assert (found, versions) == ([], {})
-    assert notes == [f"peers: none of ['{tmp_path}'] holds fla/ops/based; fla not run"]
-    assert taylor.peers([], "cpu") == ([], [], {})
-
-
-def checkout(root):
-    """A stand-in for the peer, whose other folders must not be imported."""
-    for folder in ("fla", "fla/ops", "fla/ops/based"):
-        (root / folder).mkdir()
-    (root / "fla" / "__init__.py").write_text("raise ImportError('all models')")
-    (root / "fla" / "ops" / "__init__.py").write_text("raise ImportError('all operators')")
-    (root / "fla" / "utils.py").write_text("from . import __version__\nEPS = 1e-6\n")
-    (root / "fla" / "ops" / "based" / "__init__.py").write_text(PEER)
-
-
-PEER = """
-from fla.utils import EPS
-
-
-def fused_chunk_based(q, k, v, scale=None, use_norm=True):
-    import torch
-
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    s = (q.shape[-1] ** -0.5 if scale is None else scale) * q @ k.transpose(-1, -2)
-    weights = (1 + s + s * s / 2).tril()
-    return (weights @ v / (weights.sum(-1, keepdim=True) + EPS)).transpose(1, 2)
-
-
-def parallel_based(q, k, v, scale=None, use_norm=True):
-    return fused_chunk_based(q, k, v)[:, :, :, :] * 1.1
-"""
-
-
-@pytest.fixture
-def imported_modules():
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if name.split(".")[0] == "fla":
-            del sys.modules[name]
-
-
-@pytest.mark.full
-def test_only_the_operators_of_a_checkout_are_imported(tmp_path, imported_modules):
-    checkout(tmp_path)
-    assert peers.import_part(tmp_path, "fla", ("ops",), "based").EPS == 1e-6
-
-
-@pytest.mark.full
-@pytest.mark.skipif(TORCH, reason="torch is here")
-def test_without_torch_a_peer_is_one_line(tmp_path):
-    checkout(tmp_path)
-    assert taylor.peers([str(tmp_path)], "gpu")[1] == ["peers: torch is not installed; fla not run"]
-    assert window.peers([], "gpu")[1] == ["peers: torch is not installed; flex_attention and sdpa not run"]
-
-
-@pytest.mark.full
-@needs_torch
-def test_fla_needs_cuda(tmp_path, imported_modules):
-    checkout(tmp_path)
-    assert taylor.peers([str(tmp_path)], "gpu")[1] == ["peers: torch sees no CUDA device; fla not run"]
-
-
-@pytest.mark.full
-@needs_torch
-@pytest.mark.parametrize("kind", ["forward", "forward_backward"])
-def test_peers_in_torch_are_checked_as_all_others(kind, tmp_path, monkeypatch, imported_modules):
-    """A right and a wrong peer, through the adapters, on a CPU."""
-    checkout(tmp_path)
-    monkeypatch.setattr(peers, "_no_torch", lambda *a, **k: None)
-    found, notes, versions = taylor.peers([str(tmp_path)], "cpu")
-    assert [c.name for c in found] == ["fla_fused_chunk", "fla_parallel"]
-    assert not notes
-    assert versions["flash-linear-attention"] == "unknown"
-    spec = dataclasses.replace(LONG, t=40)
-    errors = [torch_errors(TAYLOR.workload("x", spec, kind), c, taylor.truth) for c in found]
-    assert max(errors[0]) < 1e-5
-    assert min(errors[1]) > 1e-2
-
-
-@pytest.mark.full
-@needs_torch
-@pytest.mark.filterwarnings("default")  # torch.compile warns of torch's own code
-@pytest.mark.parametrize("kind", ["forward", "forward_backward"])
-@pytest.mark.parametrize("g", [2, 4])
-@pytest.mark.parametrize("name", ["torch_flex", "torch_sdpa"])
-def test_torch_windows_are_our_window(name, kind, g):
-    candidate = next(c for c in peers.torch_windows("cpu")[0] if c.name == name)
-    if (name, kind) == ("torch_flex", "forward_backward"):
-        with pytest.raises(NotImplementedError, match="no backward on a CPU"):
-            candidate.build(window_workload(kind, g=g))
-        return
-    assert max(torch_errors(window_workload(kind, g=g), candidate, window.truth)) < 1e-5
-
-
-def torch_errors(work, candidate, truth):
-    from pallas_kernels.benchmark.torch_programs import TorchProgram
-
-    sets = [work.inputs(seed) for seed in range(2)]
-    program = TorchProgram(candidate.build(work), sets, 1, gradients=work.kind == "forward_backward")
-    rows = np.arange(2)
-    actual, finite = program.outputs(rows)
-    assert finite
-    program.batch(3)
-    return checks.errors(actual, checks.expected(truth, work, sets[0], rows))

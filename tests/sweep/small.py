@@ -29,7 +29,7 @@ EXPERIMENT = """
     from jaxzoo.sweep import Claim, Experiment, Finding, Measurement, Scale, grid
     from jaxzoo.tasks import mqar
     from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-    from pallas_kernels.figure import panels
+    from jaxzoo.utils.figure import panels
 
     STEPS, RATES, SEEDS, MODELS = 6, (1e-3, 1e-2), (0, 1), ("attention", "convolution")
     EVAL_EVERY, CHECKPOINT_EVERY, STOP_AT = 3, 2, 0.0

@@ -5,7 +5,7 @@ from jaxzoo.sweep.directory import About
 from jaxzoo.sweep.figure import curve
 from jaxzoo.sweep.outcome import Outcome
 from jaxzoo.sweep.report import judged, pictures_of, summary, write_report
-from pallas_kernels.figure import add_legend, panels
+from jaxzoo.utils.figure import add_legend, panels
 
 ACCURACY = {
     ("attention", 16): (0.5, 0.9),

@@ -32,7 +32,7 @@ from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Experiment, Scale, grid
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from pallas_kernels.figure import panels
+from jaxzoo.utils.figure import panels
 
 TASK = mqar.paper(length=16, n_pairs=2, vocab_size=32)
 

@@ -8,7 +8,7 @@ import pytest
 from jaxzoo.sweep import Results
 from jaxzoo.sweep.figure import Mark, accuracy_label, curve, guessing
 from jaxzoo.sweep.page import Label, inline
-from pallas_kernels.figure import panels, render
+from jaxzoo.utils.figure import panels, render
 from tests.sweep.small_sweep import POINTS, draw, row, rows
 
 SVG = "{http://www.w3.org/2000/svg}"

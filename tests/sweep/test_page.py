@@ -143,7 +143,7 @@ def _with_words(word):
 
 def _draw_one(results):
     from jaxzoo.sweep.figure import curve
-    from pallas_kernels.figure import panels
+    from jaxzoo.utils.figure import panels
 
     figure, ((panel,),) = panels(1, 1, size=(3, 3), title="")
     (name,) = results.values("model")

@@ -40,8 +40,8 @@ from jaxzoo.data.statistics.repeats import repeat_distances
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.token_shards import Counts, TokenDirectory, TokenShard
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
+from jaxzoo.utils.figure import save
 from jaxzoo.utils.whole_files import write_json, write_whole
-from pallas_kernels.figure import save
 
 FORMAT = 2
 

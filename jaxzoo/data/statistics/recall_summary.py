@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int64, Integer
 
-from pallas_kernels.figure import PALETTE, add_legend, panels, plain_log_ticks, series_style
+from jaxzoo.utils.figure import PALETTE, add_legend, panels, plain_log_ticks, series_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

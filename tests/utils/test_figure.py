@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
+from jaxzoo.utils.figure import PALETTE, add_caption, add_legend, panels, plain_log_ticks, save, series_style
 from jaxzoo.utils.whole_files import unfinished
-from pallas_kernels.figure import PALETTE, add_caption, add_legend, panels, plain_log_ticks, save, series_style
 
 
 @pytest.fixture

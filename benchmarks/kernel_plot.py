@@ -1,12 +1,12 @@
-"""Plots of a result, one PNG for each group: curves where one size varies, a dot for each shape elsewhere.
+"""Plots of kernel benchmarks: `python -m benchmarks.kernel_plot RESULT.json ...` writes PNG files next to each result.
 
-matplotlib is imported where it draws: a machine that lacks it writes JSON, and `--render` draws later.
+One picture per group of workloads: curves where one size varies, a dot for each shape elsewhere.
 """
 
+import sys
 from pathlib import Path
 
-from pallas_kernels.benchmark.report import KIND, groups
-from pallas_kernels.figure import (
+from jaxzoo.utils.figure import (
     TITLE_POINTS,
     UNKNOWN,
     add_legend,
@@ -16,6 +16,7 @@ from pallas_kernels.figure import (
     save,
     series_style,
 )
+from pallas_kernels.benchmark.report import KIND, groups, load
 
 LABELS = {"b": "batch", "t": "tokens", "window": "window (tokens)", "h": "heads"}
 SERIES = {
@@ -41,12 +42,21 @@ SERIES = {
 FLOOR = {**bound_style(), "label": "floor"}
 
 
-def draw(result: dict, stem: Path) -> list[Path]:
-    """Writes `<stem>-<group>.png` for every group that has a time; returns the files.
+def main(argv: list[str] | None = None) -> None:
+    """Draws the results whose files are given (None: by the command line)."""
+    files = sys.argv[1:] if argv is None else argv
+    if not files:
+        raise SystemExit("benchmarks.kernel_plot: no RESULT.json is given")
+    for name in files:
+        try:
+            for picture in draw(load(Path(name)), Path(name).with_suffix("")):
+                print(picture)
+        except (OSError, ValueError) as error:
+            raise SystemExit(f"benchmarks.kernel_plot: {error}") from None
 
-    Raises:
-      ModuleNotFoundError: matplotlib is missing.
-    """
+
+def draw(result: dict, stem: Path) -> list[Path]:
+    """Writes `<stem>-<group>.png` for every group that has a time; returns the files."""
     paths = []
     for group in groups(result):
         rows = [row for row in result["rows"] if group in row["groups"] and row["status"] == "ok"]
@@ -148,3 +158,7 @@ def _dot(panel, rows: list[dict]) -> None:
 
 def _style(name: str) -> dict:
     return series_style(SERIES[name]) if name in SERIES else series_style(0) | UNKNOWN._asdict()
+
+
+if __name__ == "__main__":
+    main()

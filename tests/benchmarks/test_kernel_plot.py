@@ -1,0 +1,49 @@
+"""Plots of kernel benchmarks show the rows and the floor."""
+
+import numpy as np
+import pytest
+
+from benchmarks import kernel_plot
+from pallas_kernels.benchmark import report
+from tests.pallas_kernels.test_benchmark_report import small_result
+
+
+@pytest.fixture
+def result():
+    return small_result()
+
+
+@pytest.mark.full
+def test_curves_where_one_size_varies_and_dots_elsewhere(result, tmp_path):
+    paths = kernel_plot.draw(result, tmp_path / "taylor")
+    assert [path.name for path in paths] == ["taylor-cpu_length.png", "taylor-headline.png"]
+    assert min(path.stat().st_size for path in paths) > 5000
+
+
+@pytest.mark.full
+def test_curves_are_the_rows_and_the_floor(result):
+    rows = [r for r in result["rows"] if r["status"] == "ok" and "cpu_length" in r["groups"]]
+    figure = kernel_plot._curves([r for r in rows if r["implementation"] != "auto"], "t", "title", memory=True)
+    time, memory = figure.axes
+    lines = {str(line.get_label()): line.get_xydata() for line in time.get_lines()}
+    assert set(lines) == {"xla", "naive", "floor"}
+    np.testing.assert_allclose(lines["xla"], [[t, t * 1e-3] for t in (256, 1024, 4096)])
+    np.testing.assert_allclose(memory.get_lines()[0].get_xydata(), [[t, t / 2**10] for t in (256, 1024, 4096)])
+
+
+@pytest.mark.full
+def test_nothing_allocated_is_no_error(result):
+    rows = [r | {"temp_bytes": 0} for r in result["rows"][:2]]
+    assert not kernel_plot._curves(rows, "t", "title", memory=True).axes[1].get_lines()
+
+
+@pytest.mark.full
+def test_the_command_draws_files(result, tmp_path, capsys):
+    """Kills a command that draws nothing, and a file that is no result met by a traceback."""
+    report.save(result, tmp_path / "taylor.json")
+    kernel_plot.main([str(tmp_path / "taylor.json")])
+    names = ["taylor-cpu_length.png", "taylor-headline.png"]
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == names
+    assert [line.rpartition("/")[2] for line in capsys.readouterr().out.splitlines()] == names
+    with pytest.raises(SystemExit, match="No such file"):
+        kernel_plot.main([str(tmp_path / "missing.json")])
