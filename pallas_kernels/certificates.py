@@ -1,8 +1,12 @@
-"""Kinds of device on which the kernels were verified: only there are they chosen automatically.
+"""Architectures on which the kernels were verified: only there are they chosen automatically.
 
-A certificate is a report of `python -m pallas_kernels.verify`. It holds for its kind of device, its minor version of
-JAX, and each op all of whose cases are right and whose kernels have the same sources as today. PALLAS_KERNELS in the
-environment, the same on all hosts of a job, says which count:
+A certificate is a report of `python -m pallas_kernels.verify`. It counts for an architecture (the compute capability of
+a GPU: an H100 and an H200 are one; the kind of another device), for a minor version of JAX, and for each op whose cases
+are all right. Each case names the lowered programs that ran. `kernels` holds the syntax hash (`kernel_sources`) of the
+code that lowers to these programs: a device run writes it, and `python -m pallas_kernels.verify --compare` renews it
+without a device after it has lowered every case again to the same programs. Code with another hash is not certified.
+
+PALLAS_KERNELS in the environment, the same on all hosts of a job, says which certificates count:
 
     not set     those in `pallas_kernels/certificates`
     FILE        that one as well
@@ -15,26 +19,21 @@ A program may say the same by `using`, which takes precedence.
 import contextlib
 import contextvars
 import functools
-import hashlib
+import itertools
 import json
 import logging
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from pallas_kernels.kernel_sources import kernel_hash
 from pallas_kernels.registry import OPS
 
 SETTING = "PALLAS_KERNELS"
 FOLDER = Path(__file__).parent / "certificates"
-SHARED = (
-    "halo", "layout", "mosaic_gpu_ring", "mosaic_gpu_tiles", "mosaic_tpu_lanes", "shape", "softmax", "xla_chunks",
-)  # fmt: skip
-"""Files next to this one with which kernels compute; the others choose, count or draw."""
-
 _SETTING: contextvars.ContextVar[str | None] = contextvars.ContextVar("kernel_setting", default=None)
 
 
@@ -57,17 +56,31 @@ def setting() -> str:
     return os.environ.get(SETTING, "") if value is None else value
 
 
-def objection(device: Any, op: str | None = None) -> str | None:
-    """Why no kernel of `op` (None: of any op) is chosen automatically on a device, or None; says so once for each."""
-    kind = None if device is None else device.device_kind
+def architecture(device: Any) -> str | None:
+    """Compute capability of a GPU ("9.0"), kind of another device; None: the device is not known."""
+    return None if device is None else getattr(device, "compute_capability", None) or device.device_kind
+
+
+def objection(target: str | None, op: str | None = None) -> str | None:
+    """Why no kernel of `op` (None: of any op) is chosen automatically, or None; logs one line per architecture.
+
+    Args:
+      target: as `architecture` returns it.
+    """
     if setting() == "none":
         return f"{SETTING} is none"
-    if setting() == "all" or any(each == kind and op in (None, of) for each, of in certified()):
+    known = certified()
+    if setting() == "all" or any(found == target and op in (None, of) for found, of in known):
         return None
-    named = "a device that is not known" if kind is None else kind
-    kernels = "the Pallas kernels" if op is None else f"the Pallas kernels of {op}"
+    named = "a device that is not known"
+    if target is not None:
+        named = f"{_named(target)} with JAX {minor_version(jax.__version__)}"
+    absent = [each for each in OPS if (target, each) not in known]
+    remedy = "python -m pallas_kernels.verify checks them there"
+    if all(_changed(each, target) for each in absent):
+        remedy = "their code changed: python -m pallas_kernels.verify --compare tells whether their programs did"
     _say_once(
-        f"{kernels} are not verified on {named}, and others run; python -m pallas_kernels.verify checks them, "
+        f"the Pallas kernels of {', '.join(absent)} are not verified on {named}, and XLA's programs run; {remedy}, "
         f"{SETTING}=verify.json or {SETTING}=all turns them on"
     )
     return f"not verified on {named}"
@@ -75,29 +88,68 @@ def objection(device: Any, op: str | None = None) -> str | None:
 
 def choice() -> list[str]:
     """All that the automatic choice depends on besides a program and its device; hosts of one job must agree on it."""
-    kinds = ["all"] if setting() == "all" else sorted(f"{kind}: {op}" for kind, op in certified())
-    return [minor_version(jax.__version__), *(kernel_hash(op) for op in OPS), *kinds]
+    found = ["all"] if setting() == "all" else sorted(f"{target}: {op}" for target, op in certified())
+    return [minor_version(jax.__version__), *map(kernel_hash, OPS), *found]
 
 
 def certified() -> frozenset[tuple[str, str]]:
-    """(kind of device, op) with a certificate for this version of JAX and the op's kernels."""
+    """(architecture, op) with certificates for this version of JAX and for the code of the op's kernels."""
+    known = reports()
+    targets = {report["architecture"] for report in known}
+    return frozenset(pair for pair in itertools.product(targets, OPS) if _proven(known, *pair))
+
+
+def verified_multiprocessors(target: str | None) -> frozenset[int]:
+    """Multiprocessors of the GPUs of one architecture on which kernels ran."""
+    return frozenset(report["cores"] for report in reports() if report["architecture"] == target)
+
+
+def _changed(op: str, target: str | None) -> bool:
+    """Whether the certificates of an op are for other code."""
+    found = [report["kernels"].get(op) for report in reports() if report["architecture"] == target]
+    return any(found) and kernel_hash(op) not in found
+
+
+def _named(target: str) -> str:
+    return f"compute capability {target}" if target.replace(".", "").isdigit() else target
+
+
+def _proven(reports: list[dict[str, Any]], target: str, op: str) -> bool:
+    """Whether every case is right, or has only programs of cases that are."""
+    same = [x for x in reports if x["architecture"] == target and x["kernels"].get(op) == kernel_hash(op)]
+    cases = [case for report in same for case in report["cases"] if case["case"].split()[0] == op]
+    right = [case for case in cases if case["status"] == "ok"]
+    names = {case["case"] for case in right}
+    programs = {program for case in right for program in case.get("programs", ())}
+
+    def holds(case: dict[str, Any]) -> bool:
+        if case["status"] in ("wrong", "unstable"):
+            return False
+        own = case.get("programs", ())
+        return case["case"] in names or (bool(own) and programs.issuperset(own))
+
+    return bool(right) and all(map(holds, cases))
+
+
+def reports() -> list[dict[str, Any]]:
+    """Reports of this version of JAX that count by the setting."""
     value = setting()
     if value == "none":
-        return frozenset()
+        return []
     files = [*sorted(FOLDER.glob("*.json")), *([Path(value)] if value not in ("", "all") else [])]
-    return frozenset().union(*map(_certified_by, files))
+    return [report for report in map(_read, files) if minor_version(report["jax"]) == minor_version(jax.__version__)]
 
 
 @functools.cache
-def _certified_by(file: Path) -> frozenset[tuple[str, str]]:
-    """Pairs that one report certifies: none if it is of another version of JAX."""
+def _read(file: Path) -> dict[str, Any]:
+    """What a certificate needs of a report."""
     try:
         report = json.loads(file.read_text())
-        if minor_version(report["jax"]) != minor_version(jax.__version__):
-            return frozenset()
-        same = {op for op, found in report["kernels"].items() if op in OPS and found == kernel_hash(op)}
-        statuses = {op: {x["status"] for x in report["cases"] if x["case"].split()[0] == op} for op in same}
-        return frozenset((report["device"], op) for op, found in statuses.items() if found == {"ok"})
+        cases = [{key: case[key] for key in ("case", "status", "programs") if key in case} for case in report["cases"]]
+        found = {key: report[key] for key in ("jax", "kernels", "cores")}
+        if not all(case["case"].split() and case["status"] for case in cases):
+            raise ValueError("a case without a name")
+        return found | {"cases": cases, "architecture": report["capability"] or report["device"]}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{SETTING}={str(file)!r} must be 'all', 'none' or a report of python -m pallas_kernels.verify: {error!r}"
@@ -107,27 +159,6 @@ def _certified_by(file: Path) -> frozenset[tuple[str, str]]:
 def minor_version(version: str) -> str:
     """Major and minor number."""
     return ".".join(version.split(".")[:2])
-
-
-@functools.cache
-def kernel_hash(op: str) -> str:
-    """SHA-256 of the sources of an op's kernels: its folder, those of the ops that it uses, and what all share."""
-    root = Path(__file__).parent
-    files = [root / f"{name}.py" for name in SHARED]
-    files += (file for each in _with_used(op, root) for file in root.glob(f"{each}/*.py"))
-    texts = (path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() for path in sorted(files))
-    return hashlib.sha256(b"\0".join(texts)).hexdigest()
-
-
-def _with_used(op: str, root: Path) -> set[str]:
-    """The op, the ops whose modules its files import, and theirs."""
-    found, left = {op}, [op]
-    while left:
-        for file in root.glob(f"{left.pop()}/*.py"):
-            imported = set(re.findall(r"from pallas_kernels\.(\w+)", file.read_text())) & set(OPS)
-            left += imported - found
-            found |= imported
-    return found
 
 
 @functools.cache

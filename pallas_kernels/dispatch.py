@@ -21,8 +21,6 @@ from jax.interpreters import batching, mlir
 
 from pallas_kernels import certificates
 
-MOSAIC_GPU_JAX = (0, 11, 2)
-"""The oldest JAX that the Mosaic GPU kernels run on."""
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 """As JAX names what a program is lowered for."""
 
@@ -32,21 +30,27 @@ H100_MULTIPROCESSORS = 132
 
 
 class _Target(NamedTuple):
+    """What a program is lowered for; in place of an absent GPU it answers as JAX's devices do."""
+
     platform: str
     multiprocessors: int
+    compute_capability: str | None
 
 
 _LOWERING_FOR: contextvars.ContextVar[_Target | None] = contextvars.ContextVar("lowering_for", default=None)
 
 
 @contextlib.contextmanager
-def lowering_for(platform: str, *, multiprocessors: int = H100_MULTIPROCESSORS) -> Iterator[None]:
+def lowering_for(
+    platform: str, *, multiprocessors: int = H100_MULTIPROCESSORS, capability: str = "9.0"
+) -> Iterator[None]:
     """Says that programs traced in this context are lowered for `platform`, one of `PLATFORMS`.
 
     For ahead-of-time compilation on a host without such devices: a forward pass saves more for its backward pass where
-    a kernel that reads it may run, and GPU kernels are planned for `multiprocessors`.
+    a kernel that reads it may run, GPU kernels are planned for `multiprocessors`, and those that are certified for the
+    compute capability of the GPU are the automatic choice.
     """
-    token = _LOWERING_FOR.set(_Target(platform, multiprocessors))
+    token = _LOWERING_FOR.set(_Target(platform, multiprocessors, capability if platform == "cuda" else None))
     try:
         yield
     finally:
@@ -66,15 +70,25 @@ def may_run_by_default(platform: str, op: str | None = None) -> bool:
     automatic choice."""
     if not may_run_on(platform):
         return False
-    return certificates.objection(None if _LOWERING_FOR.get() else jax.devices()[0], op) is None
+    target = _LOWERING_FOR.get()
+    device = certificates.architecture(jax.devices()[0]) if target is None else target.compute_capability
+    return certificates.objection(device, op) is None
 
 
 def multiprocessors() -> int:
-    """Multiprocessors of the GPU that kernels are planned for: that of `lowering_for`, else of this process."""
+    """Multiprocessors of the GPU that kernels are planned for: those of `lowering_for`, else of this process.
+
+    A GPU with another count than those that kernels were verified on (an H100 PCIe has 114) runs the plans of an H100
+    SXM: these programs were verified.
+    """
     target = _LOWERING_FOR.get()
     if target is not None:
         return target.multiprocessors
-    return jax.devices()[0].core_count if jax.default_backend() == "gpu" else H100_MULTIPROCESSORS
+    if jax.default_backend() != "gpu":
+        return H100_MULTIPROCESSORS
+    device = jax.devices()[0]
+    verified = certificates.verified_multiprocessors(certificates.architecture(device))
+    return device.core_count if device.core_count in verified else H100_MULTIPROCESSORS
 
 
 def _any_target(problem: Any, device: Any) -> str | None:
@@ -97,7 +111,7 @@ class Backend(NamedTuple):
     target_objection: Callable[[Any, Any], str | None] = _any_target
     """(problem, device) -> why it cannot on a device of its platform, or None; device None: it is not known."""
     verified_only: bool = False
-    """Whether it is chosen automatically only on kinds of device with a certificate (`certificates.py`)."""
+    """Whether it is chosen automatically only on architectures with a certificate (`certificates.py`)."""
     automatic: Callable[[Any], bool] = _every_problem
     """(problem) -> whether it is chosen automatically; False: only by its name."""
 
@@ -205,11 +219,15 @@ def _lower(platform: str, ctx, *operands, choices, like, problem, tree, options,
 
 
 def _device(ctx) -> Any:
-    """One of the devices that a program is lowered for; None: they are not known, or of several platforms."""
+    """One of the devices that a program is lowered for, as `lowering_for` describes an absent GPU; None: they are not
+    known, or of several platforms."""
+    target = _LOWERING_FOR.get()
+    if target is not None and target.platform == "cuda" and ctx.module_context.platforms == ("cuda",):
+        return target
     try:
         backend = ctx.module_context.get_backend(optional=True)
-    except RuntimeError:  # the compiler of a GPU that is absent
-        return None
+    except RuntimeError:  # no such device here: the backend, if there is one, is the compiler of a topology
+        backend = ctx.module_context.backend
     return backend.devices()[0] if backend is not None and backend.devices() else None
 
 
@@ -220,7 +238,7 @@ def _target_objection(choice: _Choice, problem: Any, platform: str, device: Any)
     reason = backend.target_objection(problem, device)
     if reason is not None or not (choice.automatic and backend.verified_only):
         return reason
-    return certificates.objection(device, _op(problem))
+    return certificates.objection(certificates.architecture(device), _op(problem))
 
 
 def _op(problem: Any) -> str | None:
@@ -257,8 +275,6 @@ def mesh_objection(entry_point: str) -> str | None:
 
 def hopper_objection(dtypes: tuple[str, ...], served: tuple[str, ...] = ("bfloat16",)) -> str | None:
     """Why Mosaic GPU kernels do not serve `dtypes` of q, k, v, all one of `served`, on this version of JAX."""
-    if jax.__version_info__ < MOSAIC_GPU_JAX:
-        return f"needs jax >= {'.'.join(map(str, MOSAIC_GPU_JAX))}, this is {jax.__version__}"
     if len(set(dtypes)) > 1 or dtypes[0] not in served:
         return f"dtypes of q, k, v are {dtypes}, not {' or '.join(f'all {name}' for name in served)}"
     return None

@@ -18,6 +18,7 @@ from jax.sharding import SingleDeviceSharding
 
 from pallas_kernels.compile_check.targets import TARGETS, Target
 from pallas_kernels.dispatch import lowering_for
+from pallas_kernels.programs import kernels
 from pallas_kernels.schedule_model.launch import Launch, read_launch
 from pallas_kernels.workload import Workload
 
@@ -55,24 +56,7 @@ def compile_workload(workload: Workload, target: Target, implementation: str | N
 
 def launches(lowered: jax.stages.Lowered) -> dict[str, Launch]:
     """The launch of each Mosaic GPU kernel of a program, by the hash of the kernel as compiled programs print it."""
-    module: Any = lowered.compiler_ir("stablehlo")
-    found = {}
-    for call in _operations(module.operation):
-        if call.name != "stablehlo.custom_call" or "mosaic_gpu" not in str(call.attributes["call_target_name"]):
-            continue
-        config = call.attributes["mhlo.backend_config"]
-        module.context.allow_unregistered_dialects = True
-        kernel = type(module).parse(config["module"].value_bytes, context=module.context)
-        found[str(config["kernel_hash"])[1:-1]] = read_launch(str(kernel))
-    return found
-
-
-def _operations(operation):
-    for region in operation.regions:
-        for block in region.blocks:
-            for child in block.operations:
-                yield child.operation
-                yield from _operations(child.operation)
+    return {kernel.key: read_launch(kernel.text) for kernel in kernels(lowered)}
 
 
 def main(workloads: str, group: str, index: str, target: str, implementation: str, output: str) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from pallas_kernels.certificates import SETTING, kernel_hash
+from pallas_kernels.certificates import SETTING
+from pallas_kernels.kernel_sources import kernel_hash
 from pallas_kernels.registry import OPS
 from pallas_kernels.verify.case import Case, Variant, relative_error, where_wrong
 from pallas_kernels.verify.job import Job, batch_size, in_turn, probe
@@ -28,6 +29,8 @@ killed when it hangs, then time the headline shapes. Later cases compile while o
 Markdown next to it) is written after every case. On a CPU the kernels are interpreted, in fewer cases."""
 EXIT = """exit status: 0 all cases are right; 1 one is wrong, hangs, fails or was not run; 2 no device answers, or the
 kernels do not run on it."""
+NO_DEVICE = ("RESOURCE_EXHAUSTED", "out of memory", "OUT_OF_MEMORY", "Unable to initialize backend")
+"""What a process prints that had no memory or no device; other programs on the machine may have taken them."""
 TIME_S = 60.0
 """Seconds in which a call must be timed."""
 
@@ -35,6 +38,10 @@ TIME_S = 60.0
 def main(argv: list[str] | None = None) -> int:
     """Runs the cases and returns the exit status."""
     args = _parser().parse_args(argv)
+    if args.compare:
+        from pallas_kernels.verify import compare
+
+        return compare.main()
     end = time.monotonic() + 60 * args.minutes
     device = probe()
     if device is None:
@@ -49,13 +56,14 @@ def main(argv: list[str] | None = None) -> int:
     kernels = ", ".join(f"{op} {found[:12]}" for op, found in run.report["kernels"].items())
     print(f"{device['device']}, jax {device['jax']}, kernels {kernels}", flush=True)
     run.cases()
-    run.times()
+    if not args.only:
+        run.times()
     cases = run.report["cases"]
     right = sum(result["status"] == "ok" for result in cases)
     print(f"{right} of {len(cases)} cases are right; written to {args.out} and {page_of(args.out)}")
     if right < len(cases):
         return 1
-    print(f"{SETTING}={args.out.resolve()} makes these kernels the automatic choice on {device['device']}")
+    print(f"{SETTING}={args.out.resolve()} makes these kernels the automatic choice on this architecture")
     return 0
 
 
@@ -71,6 +79,7 @@ class Run:
     def cases(self) -> None:
         """Runs every case; those that no time is left for, or no device, are marked as not run."""
         cases = self._chosen(importlib.import_module(self._args.cases).CASES, lambda case: case.name.split()[0])
+        cases = {i: case for i, case in cases.items() if not self._args.only or case.name in self._args.only}
         found = self.report["cases"]  # complete from the start: a report of a run that is killed certifies nothing else
         found += [{"case": case.name, "status": "not run", "message": "the run was stopped"} for case in cases.values()]
         places = list(cases)
@@ -132,11 +141,20 @@ class Run:
         interpret = self._platform == "cpu"
         variant = Variant(interpret=interpret, segments=segments)._asdict()
         options = {"seed": self._args.seed, "repeats": 0 if interpret else self._args.repeats, "variant": variant}
+        options["multiprocessors"] = self.report.get("cores") if self._platform == "gpu" else None
         return Job(self._args.cases, ("CASES", self._platform, index), options, environment)
 
     def _check(self, case: Case, index: int, job: Job, truth: list[np.ndarray]) -> dict[str, Any]:
-        """Status, errors by output, and for a wrong case the place and what barriers or a single segment change."""
+        """Status, errors by output, and for a wrong case the place and what barriers or a single segment change.
+
+        A process that found no memory or no device is started again once: that says nothing about the kernel.
+        """
         result, found = _compared(case, truth, *job.result(self._args.timeout))
+        if result["status"] == "failed" and any(word in "\n".join(result["output"]) for word in NO_DEVICE):
+            print(f"{case.name}: started again, the process found no memory or no device", flush=True)
+            again = self._job(index)
+            result, found = _compared(case, truth, *again.result(self._args.timeout))
+            result["restarted"] = True
         if result["status"] == "wrong":
             assert found is not None
             names = list(case.tolerances)
@@ -175,7 +193,8 @@ def _compared(
     outputs = [found[str(i)] for i in range(len(names))]
     errors = {name: relative_error(x, y) for name, x, y in zip(names, outputs, truth, strict=True)}
     status = "ok" if all(errors[name] < names[name] for name in names) else "wrong"
-    return {"status": status, "errors": errors, "changed": int(found["changed"]), **result}, outputs
+    ran = {"changed": int(found["changed"]), "programs": found["programs"].tolist()}
+    return {"status": status, "errors": errors, **ran, **result}, outputs
 
 
 def _passes(call: Any) -> set[tuple[str, ...]]:
@@ -226,6 +245,11 @@ def _parser() -> argparse.ArgumentParser:
         "--ops", nargs="+", choices=OPS, metavar="OP",
         help=f"verify, time and certify these alone, of {', '.join(OPS)}; default: all",
     )  # fmt: skip
+    parser.add_argument(
+        "--compare", action="store_true",
+        help="lower the verified cases without a device, compare their programs with the certificates, and renew these",
+    )  # fmt: skip
+    parser.add_argument("--only", nargs="+", metavar="CASE", help="names of cases; default: all of the ops")
     parser.add_argument("--minutes", type=float, default=15.0, help="time after which no case starts; default: 15")
     parser.add_argument(
         "--out", type=Path, default=Path("verify.json"), metavar="FILE", help="report; default: verify.json"

@@ -13,7 +13,7 @@ from pallas_kernels.taylor_attention import backends as taylor_backends, mosaic_
 from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.taylor_attention.state import TaylorState
 from pallas_kernels.verify.case import Variant
-from pallas_kernels.verify.kernel_case import LONG, KernelCase, compile_ahead, exactly, interpretation
+from pallas_kernels.verify.kernel_case import LONG, KernelCase, exactly, interpretation
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class TaylorCase(KernelCase):
         states = [0.02 * rng.standard_normal(s.shape), 0.02 * rng.standard_normal(z.shape)] + [s, z] * self.state
         return tokens + [np.asarray(np.float32(x), np.float64) for x in states]
 
-    def compiled(self, arrays, variant: Variant):
+    def program(self, arrays, variant: Variant):
         q, k, v, dy, ds, dz, *state = self.device_arrays(arrays)
         gpu = self.implementation == "mosaic_gpu"
         problem = Problem(b=self.b, t=self.t, h=self.h, g=self.g, k=self.k, v=self.v, dtype=self.dtype)
@@ -76,7 +76,7 @@ class TaylorCase(KernelCase):
             *gradients, start = backend.backward(*tokens, y, saved, dy, dstate, options, **how)
             return [*gradients, *(start or ())]
 
-        return compile_ahead(run, q, k, v, state, dy, TaylorState(ds, dz))
+        return run, (q, k, v, state, dy, TaylorState(ds, dz))
 
     def truth(self, arrays):
         rates = self.rates if self.rates is None or self.t <= LONG else self.rates[-1:]
@@ -123,7 +123,7 @@ class WindowCase(KernelCase):
         lengths = ((self.t, self.h), (self.past + self.t, self.g), (self.past + self.t, self.g), (self.t, self.h))
         return [self.rounded(rng.standard_normal((self.b, *x, self.d))) for x in lengths]
 
-    def compiled(self, arrays, variant: Variant):
+    def program(self, arrays, variant: Variant):
         q, k, v, dy = (jnp.asarray(x, self.dtype) for x in arrays)
         ids = None if self.ids() is None else jnp.asarray(self.ids())
         backend = window_backends.BACKENDS[self.implementation]
@@ -134,7 +134,7 @@ class WindowCase(KernelCase):
             y, lse = backend.forward(q, k, v, None, ids, **options)
             return backend.backward(q, k, v, None, ids, y, lse, dy, **options) if self.backward else [y]
 
-        return compile_ahead(run, q, k, v, dy)
+        return run, (q, k, v, dy)
 
     def last(self, x: np.ndarray) -> np.ndarray:
         return x if self.t <= LONG else x[-1:, :, -1:]

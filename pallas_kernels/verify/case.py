@@ -15,6 +15,15 @@ class Variant(NamedTuple):
     """Blocks over which a sequence is split; None: the kernel's own choice."""
 
 
+class Compiled(NamedTuple):
+    """A compiled case."""
+
+    run: Callable[[], Sequence[Any]]
+    """Runs the kernels and waits for their outputs."""
+    programs: Sequence[str] = ()
+    """Hashes of the kernels' lowered programs (`programs.Kernel.program`)."""
+
+
 class Case(Protocol):
     """One call of one kernel."""
 
@@ -26,8 +35,8 @@ class Case(Protocol):
         """float64 arrays of numbers that the dtype of the case holds."""
         ...
 
-    def compiled(self, arrays: list[np.ndarray], variant: Variant) -> Callable[[], Sequence[Any]]:
-        """Runs the kernel and waits for its outputs; compiled already."""
+    def compiled(self, arrays: list[np.ndarray], variant: Variant) -> Compiled:
+        """Compiles the kernels for inputs that stay on the device."""
         ...
 
     def truth(self, arrays: list[np.ndarray]) -> list[np.ndarray]:

@@ -1,6 +1,7 @@
 """Cases of the general delta rule, which counts to `delta_chunks`."""
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from pallas_kernels.delta_chunks.general_xla import CHUNK
 from pallas_kernels.delta_chunks.problem import GeneralProblem
 from pallas_kernels.gated_linear_attention.xla import RESET
 from pallas_kernels.verify.case import Variant
-from pallas_kernels.verify.kernel_case import KernelCase, compile_ahead, exactly, interpretation
+from pallas_kernels.verify.kernel_case import KernelCase, exactly, interpretation
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,6 +20,9 @@ class GeneralCase(KernelCase):
     """y and the final state, or all gradients; keys and values of 64, documents of 37 tokens."""
 
     documents: bool = False
+
+    eager_interpretation: ClassVar[bool] = True
+    """On few cores, independent kernels of one interpreted program wait for each other and do not end."""
 
     @property
     def name(self) -> str:
@@ -46,9 +50,7 @@ class GeneralCase(KernelCase):
         state, dstate = (np.asarray(np.asarray(x, np.float32), np.float64) for x in states)
         return [q, k, v, u, z, log_decay, state, dy, dstate]
 
-    def compiled(self, arrays, variant: Variant):
-        """Interpreted without a program around the kernels: on a CPU of few cores, whose threads wait for one another,
-        those that do not depend on each other would not end."""
+    def program(self, arrays, variant: Variant):
         dtypes = (*[self.dtype] * 5, "float32", "float32", self.dtype, "float32")
         given = [jnp.asarray(x, dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
         backend, how = backends.BACKENDS[self.implementation], interpretation(self.implementation, variant)
@@ -64,7 +66,7 @@ class GeneralCase(KernelCase):
             *tokens, first = backend.backward(*operands, saved, pad(dy), dstate, options=options, **how)
             return [*(x[:, : self.t] for x in tokens), first]
 
-        return (lambda: run(*given)) if variant.interpret else compile_ahead(run, *given)
+        return run, given
 
     def truth(self, arrays):
         def run(*arrays):

@@ -1,13 +1,15 @@
 """Base of the cases of all kernels: shapes, tolerances, compilation, and the truth in float64."""
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.verify.case import Variant
+from pallas_kernels.programs import kernels
+from pallas_kernels.verify.case import Compiled, Variant
 
 TOLERANCES = {
     ("mosaic_gpu", "bfloat16"): (4e-3, 8e-3),
@@ -32,12 +34,27 @@ class KernelCase:
     g: int = 2
     dtype: str = "bfloat16"
 
+    eager_interpretation: ClassVar[bool] = False
+    """Whether the interpreted kernels run without a program around them."""
+
     def bounds(self, outputs: tuple[str, ...], gradients: tuple[str, ...]) -> dict[str, float]:
         values, slopes = TOLERANCES[self.implementation, self.dtype]
         return dict.fromkeys(gradients, slopes) if self.backward else dict.fromkeys(outputs, values)
 
     def rounded(self, x) -> np.ndarray:
         return np.asarray(x, jnp.dtype(self.dtype)).astype(np.float64)
+
+    def program(self, arrays: list[np.ndarray], variant: Variant) -> tuple[Callable, Sequence[Any]]:
+        """The function that runs the kernels, and its arguments."""
+        raise NotImplementedError
+
+    def compiled(self, arrays: list[np.ndarray], variant: Variant) -> Compiled:
+        run, given = self.program(arrays, variant)
+        if variant.interpret and self.eager_interpretation:
+            return Compiled(lambda: run(*given))
+        lowered = jax.jit(run).lower(*given)
+        program = lowered.compile()
+        return Compiled(lambda: jax.block_until_ready(jax.tree.leaves(program(*given))), case_programs(lowered))
 
     def device_arrays(self, arrays) -> list[jax.Array]:
         """Tokens in the dtype of the case, states (which lack a time axis) in float32."""
@@ -65,9 +82,9 @@ def interpretation(implementation: str, variant: Variant) -> dict[str, Any]:
     return {"interpret": plgpu.InterpretGPUParams(detect_races=True)}
 
 
-def compile_ahead(run, *arrays):
-    program = jax.jit(run).lower(*arrays).compile()
-    return lambda: jax.block_until_ready(jax.tree.leaves(program(*arrays)))
+def case_programs(lowered: jax.stages.Lowered) -> list[str]:
+    """Hashes of the Mosaic GPU kernels of a case, each once."""
+    return sorted({kernel.program for kernel in kernels(lowered)})
 
 
 def exactly(run, arrays) -> list[np.ndarray]:

@@ -15,7 +15,7 @@ from pallas_kernels.gated_linear_attention import (
 )
 from pallas_kernels.selective_scan import backends as scan_backends, reference as scan_reference, xla as scan_xla
 from pallas_kernels.verify.case import Variant
-from pallas_kernels.verify.kernel_case import LONG, KernelCase, compile_ahead, exactly, interpretation
+from pallas_kernels.verify.kernel_case import LONG, KernelCase, exactly, interpretation
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class GatedCase(KernelCase):
         states = [0.3 * rng.standard_normal((self.b, self.h, self.k, self.v)) for _ in range(2)]
         return tokens + [np.asarray(np.float32(x), np.float64) for x in (decay, *states)]
 
-    def compiled(self, arrays, variant: Variant):
+    def program(self, arrays, variant: Variant):
         q, k, v, dy = (jnp.asarray(x, self.dtype) for x in arrays[:4])
         decay, state, dstate = (jnp.asarray(x, jnp.float32) for x in arrays[4:])
         backend, how = gated_backends.BACKENDS[self.implementation], interpretation(self.implementation, variant)
@@ -64,7 +64,7 @@ class GatedCase(KernelCase):
             y, last, saved = backend.forward(*tokens, options=options, **how)
             return backend.backward(*tokens, saved, dy, dstate, options=options, **how) if self.backward else [y, last]
 
-        return compile_ahead(run, q, k, v, decay, state, dy, dstate)
+        return run, (q, k, v, decay, state, dy, dstate)
 
     def truth(self, arrays):
         def run(q, k, v, dy, decay, state, dstate):
@@ -119,7 +119,7 @@ class ScanCase(KernelCase):
         ids = np.broadcast_to(np.arange(self.t, dtype=np.int32) // 37, (self.b, self.t))
         return scan_xla.keep_of(jnp.asarray(ids) if self.documents else None)
 
-    def compiled(self, arrays, variant: Variant):
+    def program(self, arrays, variant: Variant):
         dtypes = (self.dtype, self.delta_dtype, "float32", self.dtype, self.dtype, "float32", self.dtype, "float32")
         arrays = [jnp.asarray(x, dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
         backend, how = scan_backends.BACKENDS[self.implementation], interpretation(self.implementation, variant)
@@ -133,7 +133,7 @@ class ScanCase(KernelCase):
             found = backend.backward(*operands, saved, dy, dstate, options=options, **how)
             return [x for i, x in enumerate(found) if i != 2 or self.b == 1]
 
-        return compile_ahead(run, *arrays, self.keep())
+        return run, (*arrays, self.keep())
 
     def last(self, x: np.ndarray) -> np.ndarray:
         return x[-1:] if self.t > LONG and len(x) == self.b else x
@@ -181,7 +181,7 @@ class DeltaCase(KernelCase):
         state, dstate = (np.asarray(np.asarray(z, np.float32), np.float64) for z in states)
         return [x, *others, state, dy, dstate]
 
-    def compiled(self, arrays, variant: Variant):
+    def program(self, arrays, variant: Variant):
         dtypes = (*[self.dtype] * 4, "float32", "float32", self.dtype, "float32")
         arrays = [jnp.asarray(x, dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
         backend, how = delta_backends.BACKENDS[self.implementation], interpretation(self.implementation, variant)
@@ -194,7 +194,7 @@ class DeltaCase(KernelCase):
                 return [y, last]
             return backend.backward(*operands, y, states, dy, dstate, options=options, **how)
 
-        return compile_ahead(run, *arrays)
+        return run, arrays
 
     def last(self, x: np.ndarray) -> np.ndarray:
         if self.t <= LONG or len(x) != self.b:

@@ -10,7 +10,7 @@ from pallas_kernels.delta_chunks import reference as recurrence
 from pallas_kernels.ut_transform import backends, reference, values_backends
 from pallas_kernels.ut_transform.problem import Decay, ValuesProblem
 from pallas_kernels.verify.case import Variant
-from pallas_kernels.verify.kernel_case import LONG, KernelCase, compile_ahead, exactly, interpretation
+from pallas_kernels.verify.kernel_case import LONG, KernelCase, exactly, interpretation
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class TransformCase(KernelCase):
         dkeep, dkeys = rest.pop(0) if self.decay != "none" else None, rest.pop(0) if self.k else None
         return (x, beta, decay), (dmix, dread, dwrite, dkeep, dkeys)
 
-    def compiled(self, arrays, variant: Variant):
+    def program(self, arrays, variant: Variant):
         inputs, cotangents = self._parts(arrays)
         dtypes = self.dtype, "float32", "float32", self.dtype, self.dtype, self.dtype, "float32", self.dtype
         cast = [None if z is None else jnp.asarray(z, d) for z, d in zip((*inputs, *cotangents), dtypes, strict=True)]
@@ -81,7 +81,7 @@ class TransformCase(KernelCase):
                 found = backend.forward(*arrays[:3], options=options, **how)
             return [z for z in found if z is not None]
 
-        return compile_ahead(run, *cast)
+        return run, cast
 
     def last(self, x: np.ndarray) -> np.ndarray:
         """The last head of the last row where a call is long, else all; every array has heads as its third axis."""
@@ -141,7 +141,7 @@ class ValuesCase(KernelCase):
         *given, state, dy, dkeys = arrays
         return (*given, *[None] * (4 - len(given)), state), (dy, dkeys)
 
-    def compiled(self, arrays, variant: Variant):
+    def program(self, arrays, variant: Variant):
         inputs, cotangents = self._parts(arrays)
         dtypes = self.dtype, self.dtype, "float32", "float32", "float32", self.dtype, self.dtype
         cast = [None if z is None else jnp.asarray(z, d) for z, d in zip((*inputs, *cotangents), dtypes, strict=True)]
@@ -156,7 +156,7 @@ class ValuesCase(KernelCase):
             found = backend.backward(*inputs, y, kept, dy, dkeys, options=options, **how)
             return [z for z in found if z is not None]
 
-        return compile_ahead(run, *cast)
+        return run, cast
 
     def last(self, x: np.ndarray) -> np.ndarray:
         if self.t <= LONG:

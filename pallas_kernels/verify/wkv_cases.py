@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.verify.case import Variant
-from pallas_kernels.verify.kernel_case import LONG, KernelCase, compile_ahead, exactly, interpretation
+from pallas_kernels.verify.kernel_case import LONG, KernelCase, exactly, interpretation
 from pallas_kernels.wkv4 import backends, reference, xla
 from pallas_kernels.wkv4.state import Wkv4State
 
@@ -51,7 +51,7 @@ class WkvCase(KernelCase):
     def _checked_gradients(self, found: list) -> list:
         return found if self.b == 1 else [*found[:2], *found[4:]]
 
-    def compiled(self, arrays, variant: Variant):
+    def program(self, arrays, variant: Variant):
         dtypes = (*[self.dtype] * 2, *["float32"] * 5, self.dtype, *["float32"] * 2)
         arrays = [jnp.asarray(x, dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
         backend, how = backends.BACKENDS[self.implementation], interpretation(self.implementation, variant)
@@ -69,7 +69,7 @@ class WkvCase(KernelCase):
             *found, start = backend.backward(*operands, saved, last.max, dy, dstate, options=options, **how)
             return self._checked_gradients([*found, start.num, start.den])
 
-        return compile_ahead(run, *arrays)
+        return run, arrays
 
     def last(self, x: np.ndarray) -> np.ndarray:
         return x[-1:] if self.t > LONG and len(x) == self.b else x

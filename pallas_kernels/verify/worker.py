@@ -4,6 +4,7 @@ Arguments: MODULE LIST PLATFORM INDEX FOLDER. The folder has `options.json`. The
 for `go`, runs, and writes `found.npz`. It ends when its parent is gone.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -33,17 +34,28 @@ def main(module: str, listed: str, platform: str, index: str, folder: str) -> No
 
 
 def prepared_case(case: Case, options: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-    """Function that runs a compiled case: outputs by their place, and `changed`, how many repeats have other bits."""
-    run = case.compiled(case.inputs(options["seed"]), Variant(**options["variant"]))
+    """Function that runs a compiled case: outputs by their place, `changed`, how many repeats have other bits, and
+    `programs`, the hashes of the kernels that ran."""
+    with _planned_for(options["multiprocessors"]):
+        run, programs = case.compiled(case.inputs(options["seed"]), Variant(**options["variant"]))
 
     def repeated():
         first = run()
         repeats = (run() for _ in range(options["repeats"]))
         changed = sum(any(map(_differ, first, again)) for again in repeats)
         outputs = {str(i): x.astype(np.float64) for i, x in enumerate(case.checked([np.asarray(x) for x in first]))}
-        return outputs | {"changed": changed}
+        return outputs | {"changed": changed, "programs": np.array(programs, np.str_)}
 
     return repeated
+
+
+def _planned_for(multiprocessors: int | None) -> contextlib.AbstractContextManager[None]:
+    """Kernels are planned for a GPU with so many multiprocessors; None: for no GPU."""
+    if multiprocessors is None:
+        return contextlib.nullcontext()
+    from pallas_kernels.dispatch import lowering_for
+
+    return lowering_for("cuda", multiprocessors=multiprocessors)
 
 
 def _differ(x: Any, y: Any) -> bool:

@@ -4,17 +4,18 @@ import json
 
 from docs import measured_kernels
 from pallas_kernels import certificates
+from pallas_kernels.kernel_sources import kernel_hash
 
 
 def test_shipped_certificates_count():
-    """Kills an edit that silently turns kernels off where they were verified: run verify again, or remove the file."""
+    """Kills an edit that silently turns kernels off where they were verified: run verify --compare, or on a device."""
     files = list(certificates.FOLDER.glob("*.json"))
     assert measured_kernels.CERTIFICATE.resolve() in [file.resolve() for file in files]
     for file in files:
         report = json.loads(file.read_text())
-        assert report["kernels"] == {op: certificates.kernel_hash(op) for op in report["kernels"]}, file.name
+        assert report["kernels"] == {op: kernel_hash(op) for op in report["kernels"]}, file.name
         assert {case["case"].split()[0] for case in report["cases"]} == set(report["kernels"]), file.name
-        assert {case["status"] for case in report["cases"]} == {"ok"}, file.name
+        assert all(case["programs"] for case in report["cases"]), file.name
 
 
 def test_table_has_what_was_measured(tmp_path, monkeypatch):

@@ -2,13 +2,11 @@
 
 import os
 
-import jax
 import pytest
 
 from pallas_kernels import certificates
 from pallas_kernels.compile_check.run import ENVIRONMENT
 from pallas_kernels.compile_check.targets import TARGETS, Target, missing
-from pallas_kernels.dispatch import MOSAIC_GPU_JAX
 
 
 def needs(target: str) -> None:
@@ -21,8 +19,6 @@ def needs(target: str) -> None:
 
 def absent_devices(name: str, monkeypatch: pytest.MonkeyPatch) -> Target:
     """What to compile for in this process; skips where that cannot be."""
-    if name == "h100" and jax.__version_info__ < MOSAIC_GPU_JAX:
-        pytest.skip("Mosaic GPU kernels need jax >= 0.11.2")
     needs(name)
     monkeypatch.setenv(certificates.SETTING, "all")
     for variable, value in ENVIRONMENT.items():

@@ -6,8 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from pallas_kernels.dispatch import MOSAIC_GPU_JAX
-
 AUTO = jax.sharding.AxisType.Auto
 LAYOUTS = {
     "batch_heads": ((4, 2), {"batch_axes": ("x",), "head_axes": ("y",)}),
@@ -18,14 +16,11 @@ LAYOUTS = {
 """Shapes of meshes of eight devices, and what is sharded over their axes."""
 COLLECTIVE = re.compile(r"(\S+) (all-gather|all-reduce|all-to-all|reduce-scatter|collective-permute)(?:-start)?\(")
 
-needs_mosaic_gpu = pytest.mark.skipif(
-    jax.__version_info__ < MOSAIC_GPU_JAX, reason="Mosaic GPU kernels need jax >= 0.11.2"
-)
 needs_eight_devices = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices, as tests/conftest.py makes")
 MARKERS = {"tpu": "tpu_custom_call", "cuda": "mosaic_gpu"}
 """Names of the custom calls that kernels become."""
-PLATFORMS = ("tpu", "cuda") if jax.__version_info__ >= MOSAIC_GPU_JAX else ("tpu",)
-"""Platforms that have kernels on this version of JAX."""
+PLATFORMS = ("tpu", "cuda")
+"""Platforms that have kernels."""
 
 
 def full(*values):

@@ -7,7 +7,7 @@ import types
 import jax
 import pytest
 
-from pallas_kernels import certificates, dispatch
+from pallas_kernels import certificates, dispatch, kernel_sources
 from pallas_kernels.taylor_attention import taylor_attention
 from pallas_kernels.taylor_attention.backends import BACKENDS, KERNELS
 from pallas_kernels.taylor_attention.problem import Problem
@@ -15,6 +15,7 @@ from tests.pallas_kernels.shared import MARKERS, PLATFORMS, lowered
 
 OP, OTHER = "taylor_attention", "sliding_window"
 DEVICE = types.SimpleNamespace(device_kind="NVIDIA H100 80GB HBM3", compute_capability="9.0")
+NOT_VERIFIED = f"not verified on compute capability 9.0 with JAX {certificates.minor_version(jax.__version__)}"
 
 
 @pytest.fixture
@@ -26,13 +27,13 @@ def report(tmp_path, monkeypatch):
     certificates.FOLDER.mkdir()
 
     def write(path, **changed):
-        right = {"device": DEVICE.device_kind, "jax": jax.__version__, "cases": cases("ok")}
-        right["kernels"] = {op: certificates.kernel_hash(op) for op in (OP, OTHER)}
+        right = {"device": DEVICE.device_kind, "capability": "9.0", "cores": 132, "jax": jax.__version__}
+        right |= {"cases": cases("ok"), "kernels": {op: kernel_sources.kernel_hash(op) for op in (OP, OTHER)}}
         path.write_text(json.dumps(right | changed))
         return path
 
     yield write
-    certificates._certified_by.cache_clear()
+    certificates._read.cache_clear()
 
 
 def cases(*statuses, op=OP):
@@ -58,9 +59,9 @@ def test_choice(platform, report, tmp_path, monkeypatch, caplog):
     assert chosen(platform)
     with certificates.using("none"):
         assert not chosen(platform)
-        assert certificates.objection(DEVICE) == "PALLAS_KERNELS is none"
+        assert certificates.objection("9.0") == "PALLAS_KERNELS is none"
     with certificates.using(""):
-        assert certificates.objection(DEVICE) == f"not verified on {DEVICE.device_kind}"
+        assert certificates.objection("9.0") == NOT_VERIFIED
     monkeypatch.setenv(certificates.SETTING, str(report(tmp_path / "own.json")))
     assert chosen(platform)
     monkeypatch.delenv(certificates.SETTING)
@@ -72,20 +73,41 @@ def test_choice(platform, report, tmp_path, monkeypatch, caplog):
         assert certificates.certified() == frozenset()
 
 
-def test_what_a_certificate_is_for(report, monkeypatch):
-    """Kills one that counts for another device, version of JAX or of the kernels, and one with a wrong case."""
-    hashes = {OP: "other", OTHER: certificates.kernel_hash(OTHER)}
-    wrong = {"cases": cases("ok", "wrong")}
-    changes = [{"device": "other"}, {"jax": "0.0.1"}, {"kernels": hashes}, wrong, {"cases": []}]
+def test_what_a_certificate_is_for(report):
+    """Kills one that counts for another architecture, version of JAX or code of the kernels, and one with a case that
+    is wrong; an H200's counts for every GPU of its compute capability."""
+    hashes = {OP: "other", OTHER: kernel_sources.kernel_hash(OTHER)}
+    changes = [{"capability": "8.0"}, {"jax": "0.0.1"}, {"kernels": hashes}, {"cases": []}]
     for i, changed in enumerate(changes):
         report(certificates.FOLDER / f"{i}.json", **changed)
-    assert certificates.certified() == {("other", OP)}
-    assert certificates.objection(DEVICE) == f"not verified on {DEVICE.device_kind}"
+    assert certificates.certified() == {("8.0", OP)}
+    assert certificates.objection("9.0") == NOT_VERIFIED
     assert certificates.objection(None) == "not verified on a device that is not known"
-    report(certificates.FOLDER / "right.json", cases=cases("ok") + cases("wrong", op=OTHER))
-    assert certificates.objection(DEVICE) is None
-    assert certificates.objection(DEVICE, OP) is None
-    assert certificates.objection(DEVICE, OTHER) == f"not verified on {DEVICE.device_kind}"
+    wrong = cases("wrong", op=OTHER)
+    report(certificates.FOLDER / "right.json", device="NVIDIA H200", cases=cases("ok") + wrong)
+    assert certificates.objection("9.0") is None
+    assert certificates.objection("9.0", OP) is None
+    assert certificates.objection("9.0", OTHER) == NOT_VERIFIED
+    assert certificates.verified_multiprocessors("9.0") == {132}
+
+
+@pytest.mark.parametrize(
+    ("found", "counts"),
+    [
+        ([("a", "ok", "xy"), ("b", "failed", "x")], True),
+        ([("a", "ok", "xy"), ("b", "failed", "z")], False),
+        ([("a", "ok", "xy"), ("b", "not run", "")], False),
+        ([("a", "ok", "xy"), ("b", "failed", ""), ("b", "ok", "z")], True),
+        ([("a", "ok", "xy"), ("b", "wrong", "x"), ("b", "ok", "x")], False),
+    ],
+)
+def test_a_case_that_did_not_run(found, counts, report):
+    """Kills an op that is certified although programs of it never ran, or although one was wrong once; and one that is
+    not although all of its programs ran, in other cases or reports."""
+    listed = [{"case": f"{OP} {name}", "status": status, "programs": list(x)} for name, status, x in found]
+    report(certificates.FOLDER / "first.json", cases=listed[:2])
+    report(certificates.FOLDER / "second.json", cases=listed[2:])
+    assert (certificates.objection("9.0", OP) is None) == counts
 
 
 def test_kernels_are_chosen_op_by_op(report, monkeypatch):
@@ -94,32 +116,45 @@ def test_kernels_are_chosen_op_by_op(report, monkeypatch):
         return
     report(certificates.FOLDER / "other.json", cases=cases("ok", op=OTHER) + cases("failed"))
     assert not chosen("cuda")
-    certificates._certified_by.cache_clear()
+    certificates._read.cache_clear()
     report(certificates.FOLDER / "other.json", cases=cases("ok") + cases("not run", op=OTHER))
     assert chosen("cuda")
 
 
-def test_a_hash_is_of_the_files_of_its_op(tmp_path, monkeypatch):
-    """Kills a hash that misses a file of the op, of an op whose code it uses, or one that kernels share, and one that
-    changes with another op's."""
-    for name in (*certificates.SHARED, f"{OP}/a", f"{OTHER}/a"):
-        file = tmp_path / f"{name}.py"
-        file.parent.mkdir(exist_ok=True)
-        file.write_text("")
-    monkeypatch.setattr(certificates, "__file__", str(tmp_path / "certificates.py"))
-    found = lambda: (certificates.kernel_hash.__wrapped__(OP), certificates.kernel_hash.__wrapped__(OTHER))  # noqa: E731
-    first = found()
-    (tmp_path / f"{OP}/a.py").write_text("x")
-    own = found()
-    (tmp_path / f"{certificates.SHARED[0]}.py").write_text("x")
-    shared = found()
-    assert own[0] != first[0]
-    assert own[1] == first[1]
-    assert all(now != before for now, before in zip(shared, own, strict=True))
-    (tmp_path / f"{OTHER}/a.py").write_text(f"from pallas_kernels.{OP}.a import x\n")
-    using = found()
-    (tmp_path / f"{OP}/b.py").write_text("x")
-    assert found()[1] != using[1]
+def test_what_changes_a_hash(tmp_path, monkeypatch):
+    """Kills a hash that misses code which an op's kernels import, directly or not, or that counts comments, docstrings,
+    layout, names of files or another op's code."""
+    package = tmp_path / "pallas_kernels"
+    monkeypatch.setattr(kernel_sources, "ROOT", package)
+
+    def write(name, text):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
+
+    def found():
+        return [kernel_sources.kernel_hash.__wrapped__(op) for op in (OP, OTHER)]
+
+    def changed(name, text):
+        before = found()
+        write(name, text)
+        return [now != then for now, then in zip(found(), before, strict=True)]
+
+    write(f"{OP}/backends.py", f"from pallas_kernels.{OP} import kernel\n")
+    write(f"{OP}/kernel.py", "from pallas_kernels.tiles import size\n\ndef f(x):\n    return x + size\n")
+    write("tiles.py", "size = 64\n")
+    write(f"{OTHER}/backends.py", "from pallas_kernels import tiles\n")
+    commented = '"""Words."""\nfrom pallas_kernels.tiles import size\n# why\n'
+    commented += 'def f(x):\n    """Words."""\n    return (x\n + size)\n'
+    assert changed(f"{OP}/kernel.py", commented) == [False, False]
+    assert changed("tiles.py", 'size = 64\n"""Tokens."""\n') == [False, False]
+    assert changed("certificates.py", "size = 1\n") == [False, False]
+    assert changed(f"{OP}/kernel.py", commented.replace("+", "-")) == [True, False]
+    assert changed("tiles.py", "size = 128\n") == [True, True]
+    assert changed(f"{OTHER}/backends.py", "from pallas_kernels import tiles\nx = 1\n") == [False, True]
+    before = found()
+    (package / "tiles.py").rename(package / "bricks.py")
+    write(f"{OP}/kernel.py", (package / f"{OP}/kernel.py").read_text().replace("tiles", "bricks"))
+    assert found()[0] == before[0]
 
 
 def test_what_is_chosen_by_name_only():

@@ -10,15 +10,12 @@ from pallas_kernels.compile_check import __main__, run, targets
 from pallas_kernels.compile_check.compiler_text import Kernel, read_program, read_ptxas, with_ptxas
 from pallas_kernels.compile_check.report import Report, header, lines
 from pallas_kernels.compile_check.targets import TARGETS, missing
-from pallas_kernels.dispatch import MOSAIC_GPU_JAX
 from pallas_kernels.registry import OPS
 from pallas_kernels.schedule_model import table
 from pallas_kernels.schedule_model.forecast import Call
 from tests.pallas_kernels import single_workloads
 from tests.pallas_kernels.aot import needs
 from tests.pallas_kernels.shared import full, slow
-
-HAS_MOSAIC_GPU = jax.__version_info__ >= MOSAIC_GPU_JAX
 
 # Of ptxas 13.0, for the kernel of unfit_workloads.py and for two that fit. Some reports hold bytes that are no text.
 SPILLING = """\
@@ -207,15 +204,14 @@ def test_a_failing_worker_is_an_error(monkeypatch):
     assert all(x.problems() == ["does not compile: no output"] for x in entries)
 
 
-ON_HOPPER = "mosaic_gpu" if HAS_MOSAIC_GPU else "xla"
 EXPECTED = {
-    "taylor_attention": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
-    "sliding_window": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
-    "gated_linear_attention": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
-    "selective_scan": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
-    "delta_chunks": {"cuda": ON_HOPPER, "tpu": "xla"},
-    "ut_transform": {"cuda": ON_HOPPER, "tpu": "xla"},
-    "wkv4": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
+    "taylor_attention": {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"},
+    "sliding_window": {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"},
+    "gated_linear_attention": {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"},
+    "selective_scan": {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"},
+    "delta_chunks": {"cuda": "mosaic_gpu", "tpu": "xla"},
+    "ut_transform": {"cuda": "mosaic_gpu", "tpu": "xla"},
+    "wkv4": {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"},
 }
 """What the automatic choice takes at the headline shapes."""
 
@@ -251,7 +247,6 @@ def test_headline_shapes_fit(group, name, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not HAS_MOSAIC_GPU, reason="Mosaic GPU kernels need jax >= 0.11.2")
 @pytest.mark.parametrize(("group", "shapes"), [("key_dims", ("k24", "k32")), ("float32", ("float32",))])
 def test_wider_keys_and_float32_fit(group, shapes):
     """Kills kernels of k = 24 and 32, and of float32, that spill, are serialised, or are not taken: states of 96 and of
@@ -304,7 +299,6 @@ def check_predictions(entry):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not HAS_MOSAIC_GPU, reason="Mosaic GPU kernels need jax >= 0.11.2")
 def test_a_spilling_kernel_is_refused():
     """Kills a check that loses the words of ptxas on the way."""
     needs("h100")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels import certificates
 from pallas_kernels.dispatch import Backend, choose, lowering_for, multiprocessors, run
 from pallas_kernels.taylor_attention.mosaic_gpu_split import choose_pieces
 from tests.pallas_kernels.shared import lowered, slow
@@ -106,12 +107,14 @@ def test_a_program_for_an_absent_device_has_none_to_ask():
 
 
 def test_plans_are_for_the_gpu_of_the_process(monkeypatch):
-    """Kills plans for the 132 multiprocessors of an H100 SXM on a GPU that has fewer."""
+    """Kills plans that no device has verified: those for an H100 PCIe (114) before kernels were verified on one."""
     assert multiprocessors() == 132
+    device = types.SimpleNamespace(core_count=114, compute_capability="9.0")
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(jax, "devices", lambda: [types.SimpleNamespace(core_count=114)])
-    assert multiprocessors() == 114
-    assert choose_pieces(1, 1000) == 114
+    monkeypatch.setattr(jax, "devices", lambda: [device])
+    assert multiprocessors() == choose_pieces(1, 1000) == 132
+    monkeypatch.setattr(certificates, "verified_multiprocessors", lambda target: {"9.0": {114, 132}}[target])
+    assert multiprocessors() == choose_pieces(1, 1000) == 114
     with lowering_for("cuda"):
         assert multiprocessors() == 132
     with lowering_for("cuda", multiprocessors=78):

@@ -38,6 +38,7 @@ from pallas_kernels.verify.times import TIMES
 from pallas_kernels.verify.truths import Truths
 from pallas_kernels.wkv4 import backends as wkv
 from pallas_kernels.wkv4.problem import Problem as WkvProblem
+from tests.pallas_kernels import starved_cases
 from tests.pallas_kernels.shared import PLATFORMS
 from tests.pallas_kernels.verify_cases import Numbered
 
@@ -93,6 +94,17 @@ def test_every_case_gets_its_verdict(verify, capsys, tmp_path):
         "| 2.000 (1.000 to 3.000) |",
     ):
         assert line in page, line
+
+
+def test_a_process_without_memory_starts_again(monkeypatch, tmp_path, capsys):
+    """Kills a case that counts as failed because other programs held the device's memory for a moment."""
+    monkeypatch.setenv("STARVED", str(tmp_path / "mark"))
+    args = command._parser().parse_args(["--cases", starved_cases.__name__, "--timeout", "9"])
+    run = command.Run({"platform": "cpu"}, args, 0.0)
+    (case,) = starved_cases.CASES["cpu"]
+    result = run._check(case, 0, run._job(0), case.truth(case.inputs(0)))
+    assert (result["status"], result["restarted"]) == ("ok", True)
+    assert "started again" in capsys.readouterr().out
 
 
 def test_truths_are_those_of_their_cases():

@@ -3,8 +3,11 @@
 import dataclasses
 import os
 import time
+from pathlib import Path
 
 import numpy as np
+
+from pallas_kernels.verify.case import Compiled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +33,8 @@ class Toy:
     def compiled(self, arrays, variant):
         if self.kind == "crashing":
             raise RuntimeError("no such instruction")
+        if self.kind == "starved":
+            self._starve(Path(os.environ["STARVED"]))
         y = np.float32(2 * arrays[0])
         if self.kind == "wrong" and os.environ.get("PALLAS_KERNELS_BARRIERS") != "1":
             y[0, 66, 1, 3] = np.nan
@@ -40,7 +45,13 @@ class Toy:
                 time.sleep(600)
             return [y]
 
-        return run
+        return Compiled(run, ["program"])
+
+    def _starve(self, mark):
+        """No memory the first time."""
+        if not mark.exists():
+            mark.touch()
+            raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 3 bytes")
 
 
 CASES = {"cpu": [Toy("right"), Toy("wrong"), Toy("hanging"), Toy("crashing"), Toy("last")]}

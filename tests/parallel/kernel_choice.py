@@ -20,8 +20,6 @@ from pallas_kernels.taylor_attention import sharded_taylor_attention
 from pallas_kernels.taylor_attention.problem import Problem
 
 MARKERS = {"tpu": "tpu_custom_call", "cuda": "mosaic_gpu"}
-if jax.__version_info__ < dispatch.MOSAIC_GPU_JAX:
-    del MARKERS["cuda"]
 DEVICE = types.SimpleNamespace(device_kind="NVIDIA H100 80GB HBM3", compute_capability="9.0")
 
 

@@ -9,9 +9,7 @@ import pytest
 from pallas_kernels.delta_chunks import backends
 from pallas_kernels.delta_chunks.problem import Problem
 from tests.pallas_kernels.delta_chunks.cases import Call, arrays_of, truth
-from tests.pallas_kernels.shared import assert_close, full, needs_mosaic_gpu, slow
-
-pytestmark = needs_mosaic_gpu
+from tests.pallas_kernels.shared import assert_close, full, slow
 
 
 def measured(call: Call):

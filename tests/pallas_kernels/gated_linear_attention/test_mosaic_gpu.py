@@ -7,9 +7,7 @@ import pytest
 from pallas_kernels.gated_linear_attention import backends, xla
 from pallas_kernels.gated_linear_attention.problem import Problem
 from tests.pallas_kernels.gated_linear_attention.cases import Call, arrays_of, truth
-from tests.pallas_kernels.shared import assert_close, full, needs_mosaic_gpu, slow
-
-pytestmark = needs_mosaic_gpu
+from tests.pallas_kernels.shared import assert_close, full, slow
 
 
 def measured(call: Call):

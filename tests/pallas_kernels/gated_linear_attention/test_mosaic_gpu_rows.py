@@ -8,10 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.pallas_kernels.shared import needs_mosaic_gpu
-
-pytestmark = needs_mosaic_gpu
-
 THREADS = np.arange(256)
 ROWS = THREADS // 32 % 4 * 16 + THREADS % 32 // 4
 COLUMNS = 2 * (THREADS % 4)[:, None] + np.arange(2)

@@ -10,9 +10,7 @@ from pallas_kernels.selective_scan import backends, xla
 from tests.pallas_kernels.aot import absent_devices
 from tests.pallas_kernels.hopper import compile_for_hopper
 from tests.pallas_kernels.selective_scan.cases import Call, arrays_of, truth
-from tests.pallas_kernels.shared import assert_close, full, needs_mosaic_gpu, slow
-
-pytestmark = needs_mosaic_gpu
+from tests.pallas_kernels.shared import assert_close, full, slow
 
 
 def measured(call: Call):

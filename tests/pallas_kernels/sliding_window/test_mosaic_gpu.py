@@ -18,9 +18,6 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-if jax.__version_info__ < (0, 11, 2):
-    pytest.skip("the Mosaic GPU kernels need jax >= 0.11.2", allow_module_level=True)
-
 from pallas_kernels.sliding_window import mosaic_gpu, mosaic_gpu_vjp
 from pallas_kernels.sliding_window.mosaic_gpu_blocks import scratch_of
 from pallas_kernels.sliding_window.mosaic_gpu_layout import (

@@ -10,10 +10,10 @@ import pytest
 from pallas_kernels.dispatch import lowering_for
 from pallas_kernels.taylor_attention import TaylorState, backends, empty_state, taylor_attention, taylor_attention_step
 from pallas_kernels.taylor_attention.problem import Problem
-from tests.pallas_kernels.shared import MARKERS, PLATFORMS, assert_close, full, lowered, needs_mosaic_gpu, slow
+from tests.pallas_kernels.shared import MARKERS, PLATFORMS, assert_close, full, lowered, slow
 from tests.pallas_kernels.taylor_attention.cases import Call, truth
 
-TARGETS = [("tpu", MARKERS["tpu"]), pytest.param("cuda", MARKERS["cuda"], marks=needs_mosaic_gpu)]
+TARGETS = list(MARKERS.items())
 SERVED = Problem(b=2, t=128, h=8, k=16, v=64)
 """bfloat16, and a shape that both kernels take."""
 GROUPED = Problem(b=2, t=128, h=8, g=2, k=16, v=64)
@@ -107,8 +107,8 @@ def test_named_implementations_never_fall_back():
             taylor_attention(*jax.eval_shape(spec.inputs), implementation=implementation)
 
 
-def test_kernels_refuse_what_is_not_theirs(monkeypatch):
-    """Kills a kernel that ignores an option, the version of JAX, or a mesh that the compiler partitions."""
+def test_kernels_refuse_what_is_not_theirs():
+    """Kills a kernel that ignores an option, or a mesh that the compiler partitions."""
     arrays = jax.eval_shape(SERVED.inputs)
     with pytest.raises(NotImplementedError, match="chunk_size=16 is an option of xla"):
         taylor_attention(*arrays, implementation="mosaic_tpu", chunk_size=16)
@@ -117,9 +117,6 @@ def test_kernels_refuse_what_is_not_theirs(monkeypatch):
         with pytest.raises(NotImplementedError, match=r"mesh axes \('data', 'tensor'\) are not manual"):
             taylor_attention(*arrays, implementation="mosaic_tpu")
         assert "tpu_custom_call" not in lowered(value, arrays, "tpu")
-    monkeypatch.setattr(jax, "__version_info__", (0, 11, 1))
-    with pytest.raises(NotImplementedError, match=r"mosaic_gpu: needs jax >= 0.11.2, this is"):
-        taylor_attention(*arrays, implementation="mosaic_gpu")
 
 
 @pytest.mark.parametrize(

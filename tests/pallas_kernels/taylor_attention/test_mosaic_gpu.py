@@ -15,9 +15,6 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-if jax.__version_info__ < (0, 11, 2):
-    pytest.skip("the Mosaic GPU kernels need jax >= 0.11.2", allow_module_level=True)
-
 from pallas_kernels.taylor_attention import (
     TaylorState,
     backends,

@@ -9,13 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallas_kernels.taylor_attention import mosaic_gpu_features as scheme
+from pallas_kernels.taylor_attention import mosaic_gpu_features as scheme, mosaic_gpu_lanes
 from pallas_kernels.taylor_attention.mosaic_gpu_widths import WIDTHS
-
-if jax.__version_info__ < (0, 11, 2):
-    pytest.skip("the Mosaic GPU kernels need jax >= 0.11.2", allow_module_level=True)
-
-from pallas_kernels.taylor_attention import mosaic_gpu_lanes
 from tests.pallas_kernels.shared import full
 
 LANES = np.arange(32)

@@ -5,9 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-if jax.__version_info__ < (0, 11, 2):
-    pytest.skip("the Mosaic GPU kernels need jax >= 0.11.2", allow_module_level=True)
-
 from pallas_kernels.taylor_attention import mosaic_gpu_parts
 
 

@@ -17,7 +17,6 @@ from tests.pallas_kernels.shared import (
     full,
     make_mesh,
     needs_eight_devices,
-    needs_mosaic_gpu,
     slow,
 )
 from tests.pallas_kernels.taylor_attention.cases import Call
@@ -118,7 +117,7 @@ def test_sequence_passes_only_states():
     assert 4 <= len(found) <= 16
 
 
-@pytest.mark.parametrize("platform", ["tpu", pytest.param("cuda", marks=needs_mosaic_gpu)])
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
 def test_kernels_run_inside(platform):
     """Kills a mesh that makes the API fall to xla: inside shard_map all axes are manual."""
     shape, axes = LAYOUTS["everything"]

@@ -9,10 +9,8 @@ import pytest
 
 from pallas_kernels.ut_transform import backends
 from pallas_kernels.ut_transform.problem import Problem
-from tests.pallas_kernels.shared import assert_close, full, needs_mosaic_gpu, slow
+from tests.pallas_kernels.shared import assert_close, full, slow
 from tests.pallas_kernels.ut_transform.cases import Call, arrays_of, truth
-
-pytestmark = needs_mosaic_gpu
 
 
 def measured(call: Call):

@@ -15,7 +15,6 @@ from tests.pallas_kernels.shared import (
     full,
     make_mesh,
     needs_eight_devices,
-    needs_mosaic_gpu,
     slow,
 )
 from tests.pallas_kernels.ut_transform.cases import ValuesCall, evaluate, values_arrays_of, values_truth
@@ -47,7 +46,6 @@ def case(n, **options):
     return ValuesCall(n=n, **{"b": 1, "h": 1, "k": 64, "v": 64, "dtype": "bfloat16"} | options)
 
 
-@needs_mosaic_gpu
 @pytest.mark.parametrize(
     "call",
     [

@@ -10,10 +10,8 @@ from pallas_kernels.dispatch import lowering_for
 from pallas_kernels.wkv4 import Wkv4State, backends
 from tests.pallas_kernels.aot import absent_devices
 from tests.pallas_kernels.hopper import compile_for_hopper
-from tests.pallas_kernels.shared import assert_close, full, needs_mosaic_gpu, slow
+from tests.pallas_kernels.shared import assert_close, full, slow
 from tests.pallas_kernels.wkv4.cases import Call, operands_of, truth
-
-pytestmark = needs_mosaic_gpu
 
 
 def measured(call: Call):
