@@ -5,7 +5,6 @@ also run without lm_eval. `--out` is written after each task, and `--resume` ask
 """
 
 import argparse
-import hashlib
 import importlib.util
 import json
 import os
@@ -22,13 +21,14 @@ from jaxzoo.cli.progress import ProgressLines
 from jaxzoo.cli.runner import say, use_compilation_cache
 from jaxzoo.config.checked import shorten
 from jaxzoo.config.config_io import first_difference, to_json
-from jaxzoo.config.json_files import add_checksum, decode_json, read_json
+from jaxzoo.config.json_files import decode_json
 from jaxzoo.evals.recall_tasks import RECALL_TASKS, read_examples, score_recall
 from jaxzoo.evals.text_model import Requests, TextModel
 from jaxzoo.loading import load
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.models.blueprint import make_blueprint, split_variables
 from jaxzoo.train.trained import read_run
+from jaxzoo.utils.checksums import add_checksum, file_sha256, read_checked
 from jaxzoo.utils.text_table import text_table
 from jaxzoo.utils.whole_files import write_whole
 
@@ -111,7 +111,7 @@ class FinishedTasks:
         """Takes over what a stopped evaluation of the same run, fields, tasks and data has finished."""
         if not (self._out and self._out.is_file()):
             raise UsageError(f"--resume: {self._out} does not exist, so no task is finished; leave --resume out")
-        found = read_json(self._out, dict, checksum=True, remedy="leave --resume out to begin again")
+        found = read_checked(self._out, dict, remedy="leave --resume out to begin again")
         results, requests = found.pop("results", {}), found.pop("requests", {})
         if different := first_difference(found, json.loads(json.dumps(self._about))):
             field, old, new = different
@@ -130,7 +130,7 @@ def _digests(data: Path | None, names: Sequence[str]) -> dict[str, str] | None:
         return None
     tasks = dict.fromkeys(name.partition("@")[0] for name in names)
     files = [file for task in tasks for file in sorted([data / f"{task}.jsonl", *data.glob(f"{task}.*.jsonl")])]
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    return {file.name: file_sha256(file) for file in files}
 
 
 def _plan(options: argparse.Namespace) -> tuple[str, list[str]]:

@@ -13,11 +13,10 @@ rules of `checked.py` where it has a range. NaN and Infinity, which Python write
 """
 
 import dataclasses
-import hashlib
 import inspect
 import json
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
@@ -31,14 +30,13 @@ MOST_DEPTH = 64
 T = TypeVar("T")
 
 
-def read_json(file: Path, declared: type[T], *, remedy: str = "", checksum: bool = False) -> T:
+def read_json(file: Path, declared: type[T], *, remedy: str = "") -> T:
     """Reads a JSON file.
 
     Args:
         file: UTF-8 text.
         declared: what it must hold; see the module docstring. `dict`: an object of any fields.
         remedy: ends the message; what to do about a damaged file.
-        checksum: whether it must have the field of `add_checksum`, which is compared and left out.
 
     Raises:
         ValueError: it is too large, no JSON, nested too deeply, or not as declared; one line with field, rule, remedy.
@@ -48,16 +46,7 @@ def read_json(file: Path, declared: type[T], *, remedy: str = "", checksum: bool
     with file.open("rb") as stream:  # in parts: `read(n)` takes n bytes of memory at once
         while len(data) <= MOST_BYTES and (part := stream.read(2**16)):
             data += part
-    return parse_json(data, declared, where=str(file), remedy=remedy, checksum=checksum)
-
-
-def add_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of an object, for a file, and the SHA-256 of their text as `checksum`."""
-    return {**content, "checksum": _checksum(content)}
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return parse_json(data, declared, where=str(file), remedy=remedy)
 
 
 def read_json_lines(file: Path, declared: type[T], *, remedy: str = "") -> Iterator[T]:
@@ -67,9 +56,7 @@ def read_json_lines(file: Path, declared: type[T], *, remedy: str = "") -> Itera
             yield parse_json(line, declared, where=f"{file}:{number}", remedy=remedy)
 
 
-def parse_json(
-    data: bytes | bytearray | str, declared: type[T], *, where: str, remedy: str = "", checksum: bool = False
-) -> T:
+def parse_json(data: bytes | bytearray | str, declared: type[T], *, where: str, remedy: str = "") -> T:
     """Returns the value of a JSON text as `read_json` does; `where` begins the message, as the file's name would."""
     try:
         if len(data) > MOST_BYTES:
@@ -77,8 +64,6 @@ def parse_json(
         text = data if isinstance(data, str) else data.decode("utf-8")
         value = json.loads(text, object_pairs_hook=_unique, parse_int=_integer)
         _check_depth(value)
-        if checksum and (not isinstance(value, dict) or value.pop("checksum", None) != _checksum(value)):
-            raise ValueError("is damaged: its checksum is missing or that of another text")
         return decode_json(value, declared)
     except UnicodeDecodeError as error:
         message = f"must be UTF-8, but byte {error.start} is not"

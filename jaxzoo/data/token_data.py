@@ -5,7 +5,6 @@ of files. `token_windows.py` defines the order of the windows, `windows.py` the 
 """
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from jaxzoo.data.tokens.token_shards import Split, TokenDirectory, allow_open_sh
 from jaxzoo.data.tokens.token_windows import Concatenation, ShuffledText, as_integers, source_of
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 from jaxzoo.data.windows import WindowedText, WindowsConfig
+from jaxzoo.utils.checksums import text_sha256
 
 MOST_COUNTED = 2**28
 """Most training tokens, in all, for which baselines are counted: a second or two per 100 million."""
@@ -202,7 +202,7 @@ def _fingerprint_of(directories: Sequence[TokenDirectory]) -> str:
         return directories[0].fingerprint
     content = json.dumps([directory.fingerprint for directory in directories])
     made_by = directories[0].tokenizer.fingerprint
-    return f"{made_by}:{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+    return f"{made_by}:{text_sha256(content)[:12]}"
 
 
 def _describe(split: Split) -> str:

@@ -1,13 +1,13 @@
 """Files of a sweep's directory."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from jaxzoo.config.json_files import add_checksum, decode_json, parse_json, read_json
+from jaxzoo.config.json_files import decode_json, parse_json, read_json
 from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.utils.checksums import add_checksum, file_sha256, read_checked
 from jaxzoo.utils.whole_files import write_whole
 
 REPORT = ("figure.png", "figure.svg", "table.md", "claims.json", "report.html")
@@ -81,7 +81,7 @@ class SweepDirectory:
     def write_about(self, about: About, report: Path | None = None) -> None:
         """Writes `sweep.json`, with digests of the results and of the report that is kept in a folder."""
         files = [] if report is None else [self.rows, *(report / name for name in REPORT[:-1])]
-        digests = {file.name: _digest(file) for file in files if file.is_file()}
+        digests = {file.name: file_sha256(file) for file in files if file.is_file()}
         content = add_checksum({**about._asdict(), "sha256": digests})
         write_whole(self.about, json.dumps(content, ensure_ascii=False) + "\n")
 
@@ -95,13 +95,13 @@ class SweepDirectory:
         """Raises `ValueError` where one of these files is not as it was when `sweep.json` was written."""
         digests = decode_json(self._read_about().get("sha256", {}), dict[str, str])
         for file in (self.path / name for name in files if name in digests):
-            if not file.is_file() or _digest(file) != digests[file.name]:
+            if not file.is_file() or file_sha256(file) != digests[file.name]:
                 remedy = "restore it" if file == self.rows else "write the report again with --experiment"
                 raise ValueError(f"{file} is damaged, or was changed after the report; {remedy}")
 
     def _read_about(self) -> dict[str, Any]:
         try:
-            return read_json(self.about, dict, checksum=True)
+            return read_checked(self.about, dict)
         except FileNotFoundError:
             raise ValueError(f"{self.path} holds no sweep: {self.about.name} is missing") from None
 
@@ -141,7 +141,7 @@ class SweepDirectory:
     def result(self, task: str) -> dict[str, Any]:
         """Reads the result of a run. Raises `ValueError` where it is damaged."""
         file, remedy = self._results / f"{task}.json", "remove it: the run is made again"
-        return checked_result(read_json(file, dict[str, Any], remedy=remedy, checksum=True), str(file), remedy)
+        return checked_result(read_checked(file, dict[str, Any], remedy=remedy), str(file), remedy)
 
     def failure(self, task: str) -> dict[str, Any]:
         """Reads the reason why a run failed: `error`, one line, and perhaps a `traceback`."""
@@ -150,8 +150,7 @@ class SweepDirectory:
 
     def write_result(self, task: str, result: Mapping[str, Any]) -> None:
         """Keeps the result of a run."""
-        as_read = json.loads(json.dumps(result))  # its keys are strings then, in whose order the checksum is
-        write_whole(self._results / f"{task}.json", json.dumps(add_checksum(as_read)) + "\n")
+        write_whole(self._results / f"{task}.json", json.dumps(add_checksum(result)) + "\n")
         self.running(task, "cost").unlink(missing_ok=True)
 
     def write_failure(self, task: str, failure: Mapping[str, Any]) -> None:
@@ -206,10 +205,6 @@ def checked_result(result: dict[str, Any], where: str, remedy: str = "") -> dict
         if not isinstance(result.get(name, {}), dict):
             raise ValueError(f"{where}: {name} must be an object" + (f"; {remedy}" if remedy else ""))
     return result
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _ids(folder: Path) -> set[str]:

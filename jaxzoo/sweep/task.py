@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 import re
@@ -14,6 +13,7 @@ from jaxzoo.config.config_io import Json, to_json
 from jaxzoo.sweep.experiment import Measurement, Point, Scale
 from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.flops import train_flops
+from jaxzoo.utils.checksums import text_sha256
 
 POWER = 0.6
 """Power of the FLOPs in the time per step: small steps do not take as much less as they compute less."""
@@ -43,7 +43,7 @@ class Task:
         else:
             raise ValueError(f"config gives {config!r}; it must be an ExperimentConfig or a Measurement")
         said = _canonical([run, {name: _identity(other) for name, other in also.items()}])
-        return cls(hashlib.sha256(said.encode()).hexdigest()[:16], config, also)
+        return cls(text_sha256(said)[:16], config, also)
 
     @property
     def trained(self) -> ExperimentConfig:

@@ -1,7 +1,6 @@
 """JSON from files: as declared, or one line."""
 
 import dataclasses
-import json
 import math
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -9,8 +8,7 @@ import pytest
 
 from jaxzoo.config import json_files
 from jaxzoo.config.checked import Checked, NonNegativeInt, PositiveInt
-from jaxzoo.config.json_files import MOST_DEPTH, add_checksum, parse_json, read_json, read_json_lines
-from jaxzoo.utils.whole_files import write_json
+from jaxzoo.config.json_files import MOST_DEPTH, parse_json, read_json, read_json_lines
 
 
 class Place(NamedTuple):
@@ -100,14 +98,3 @@ def test_sizes_are_bounded(tmp_path, monkeypatch):
     assert parse_json("[1, 2]", list[Annotated[PositiveInt, "a note"]], where="x") == [1, 2]
     with pytest.raises(ValueError, match="x: 1=0 must be positive"):
         parse_json("[1, 0]", list[PositiveInt], where="x")
-
-
-def test_a_checksum_finds_other_text(tmp_path):
-    """Kills: a checksum of the text's layout, one that is not compared, and one that may be absent."""
-    file, place = tmp_path / "a.json", {"file": 1, "line": 2}
-    write_json(file, add_checksum(place))
-    assert read_json(file, Place, checksum=True) == Place(1, 2)
-    for old, new in (('"file": 1', '"file": 2'), ('"checksum"', '"checksums"')):
-        file.write_text(json.dumps(add_checksum(place)).replace(old, new))
-        with pytest.raises(ValueError, match=r"a.json: is damaged: its checksum is missing or that of another text"):
-            read_json(file, Place, checksum=True)

@@ -179,10 +179,10 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="a digest that overlooks the order of the words",
-        path="jaxzoo/train/digest.py",
+        path="jaxzoo/utils/checksums.py",
         old="mixed = words ^ index",
         new="mixed = words",
-        tests=("tests/train/test_digest.py::test_changes_of_several_words",),
+        tests=("tests/utils/test_checksums.py::test_changes_of_several_words",),
     ),
     Mutant(
         name="best checkpoint chosen by the wrong sign",

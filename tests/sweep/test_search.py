@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from jaxzoo.config.json_files import add_checksum
 from jaxzoo.sweep.directory import About, SweepDirectory
 from jaxzoo.sweep.plan import expected
 from jaxzoo.sweep.queue import progress_of_all
 from jaxzoo.sweep.sweep import Sweep
+from jaxzoo.utils.checksums import add_checksum
 from tests.sweep.small import FACTS, open_small
 
 

@@ -11,7 +11,6 @@ own; workers share the pieces. The bytes of the result depend on the inputs and 
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from jaxzoo.data.corpus.lines import COMPRESSED
 from jaxzoo.data.corpus.shards import VERSION, FilePiece, finish, write_piece
 from jaxzoo.data.corpus.sources import SOURCES, DocumentFields, Layout, Skipped, find_source_files, read_documents
 from jaxzoo.data.pieces.resumable import ResumableDirectory
+from jaxzoo.utils.checksums import text_sha256
 from jaxzoo.utils.extras import need
 
 FORMAT = 1
@@ -259,4 +259,4 @@ def _inputs(config: BuildConfig) -> tuple[dict[str, Any], dict[str, list[Path]]]
 
 
 def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
+    return text_sha256(json.dumps(value))[:12]

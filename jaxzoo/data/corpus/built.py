@@ -5,15 +5,15 @@ tensorflow-datasets' own reader imports the modules that a directory names. Tens
 """
 
 import bisect
-import hashlib
 import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from jaxzoo.config.checked import Count
-from jaxzoo.config.json_files import add_checksum, decode_json, read_json
+from jaxzoo.config.json_files import decode_json, read_json
 from jaxzoo.data.corpus.lines import TextDocument
+from jaxzoo.utils.checksums import add_checksum, file_sha256, read_checked
 from jaxzoo.utils.extras import need
 from jaxzoo.utils.whole_files import write_json
 
@@ -171,7 +171,7 @@ def check_metadata(path: Path) -> dict[str, Any]:
     file = path / "metadata.json"
     if not file.is_file() or not {"sha256", "checksum"} & read_json(file, dict, remedy=_AGAIN).keys():
         return {}
-    content = read_json(file, dict, checksum=True, remedy=_AGAIN)
+    content = read_checked(file, dict, remedy=_AGAIN)
     for name, digest in _digests(path).items():
         if content.get("sha256", {}).get(name) != digest:
             raise ValueError(f"{path / name} is damaged: it has another digest than was written; {_AGAIN}")
@@ -180,4 +180,4 @@ def check_metadata(path: Path) -> dict[str, Any]:
 
 def _digests(path: Path) -> dict[str, str]:
     names = ("dataset_info.json", "features.json")
-    return {name: hashlib.sha256((path / name).read_bytes()).hexdigest() for name in names}
+    return {name: file_sha256(path / name) for name in names}

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxzoo.utils.checksums import text_sha256
+
 STDLIB_LEFT_OUT = frozenset(
     ("__pycache__", "dist-packages", "encodings", "idle_test", "pydoc_data", "site-packages", "test", "tests")
 )
@@ -56,7 +58,7 @@ class Corpus:
 
     def fingerprint(self) -> str:
         """12 hexadecimal digits that change when a name, a content or the side of a file changes."""
-        return hashlib.sha256(json.dumps(self.manifest()).encode()).hexdigest()[:12]
+        return text_sha256(json.dumps(self.manifest()))[:12]
 
     def summary(self) -> str:
         """Files and bytes of each split, in one line."""

@@ -8,7 +8,6 @@ continues after its last note, and cuts the same sections. `finish`, the last st
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import itertools
 import os
 import time
@@ -17,10 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxzoo.config.checked import Count
-from jaxzoo.config.json_files import add_checksum, read_json
 from jaxzoo.data.corpus.built import write_metadata_checksums
 from jaxzoo.data.corpus.files import hash_share
 from jaxzoo.data.corpus.sources import BEGINNING, SUMMARIES, Layout, Position, Skipped, TextDocument, read_documents
+from jaxzoo.utils.checksums import add_checksum, file_sha256, read_checked
 from jaxzoo.utils.whole_files import replacing, write_json, write_whole
 
 WRITER_OPTIONS = "group_size:1,zstd:3"
@@ -107,7 +106,7 @@ class PieceFiles:
         """Finished sections, in order. Raises `ValueError` if a note is damaged."""
         notes = itertools.takewhile(Path.exists, map(self.section_note, itertools.count()))
         remedy = f"remove {self.note.parent.parent} and build again"
-        return [read_json(note, Section, checksum=True, remedy=remedy) for note in notes]
+        return [read_checked(note, Section, remedy=remedy) for note in notes]
 
 
 def write_piece(piece: FilePiece, note: Path) -> None:
@@ -297,8 +296,7 @@ def _write_card(directory: Path, dataset: str, summary: str, metadata: dict[str,
     """Writes `README.md` and `SHA256SUMS`, for users of tensorflow-datasets alone."""
     lines = []
     for file in sorted(directory.glob("*.array_record*")):
-        with file.open("rb") as stream:
-            lines.append(f"{hashlib.file_digest(stream, 'sha256').hexdigest()}  {file.name}\n")
+        lines.append(f"{file_sha256(file)}  {file.name}\n")
     write_whole(directory / "SHA256SUMS", "".join(lines))
     rows = []
     for split, subsets in metadata["subsets"].items():

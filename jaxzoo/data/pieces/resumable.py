@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from jaxzoo.config.checked import shorten
 from jaxzoo.config.config_io import first_difference
-from jaxzoo.config.json_files import add_checksum, read_json
 from jaxzoo.data.pieces.share_out import Report, is_shared, share_out
+from jaxzoo.utils.checksums import add_checksum, read_checked
 from jaxzoo.utils.whole_files import write_json
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class ResumableDirectory:
                 rule = f"holds {others[0]!r}, which this command did not write"
                 raise ValueError(f"--out {self.path} {rule}; choose another place")
             return
-        found = read_json(self.path / name, dict, checksum=True, remedy=f"remove {self.path} and start again")
+        found = read_checked(self.path / name, dict, remedy=f"remove {self.path} and start again")
         wanted = json.loads(json.dumps(self.plan))
         difference = first_difference({key: found.get(key) for key in wanted}, wanted)
         if difference:
@@ -143,7 +143,7 @@ def read_manifest(path: Path, declared: type[T], format: int, what: str, *, comm
     file = path / "manifest.json"
     if not file.is_file():
         raise ValueError(f"{path} holds no {what}: {file.name} is missing; make them, or finish them, with {command}")
-    found = read_json(file, dict, checksum=True, remedy=remedy).get("format")
+    found = read_checked(file, dict, remedy=remedy).get("format")
     if found != format:
         raise ValueError(f"{file}: format={found!r} must be {format}; {remedy}")
-    return read_json(file, declared, checksum=True, remedy=remedy)
+    return read_checked(file, declared, remedy=remedy)

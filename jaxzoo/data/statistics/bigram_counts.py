@@ -19,11 +19,11 @@ import numpy as np
 from jaxtyping import Int64, Integer, UInt64
 
 from jaxzoo.config.checked import Count
-from jaxzoo.config.json_files import add_checksum, read_json
 from jaxzoo.data.pieces.array_files import ArrayGroup, writing_arrays
 from jaxzoo.data.pieces.resumable import ResumableDirectory, read_manifest
 from jaxzoo.data.pieces.share_out import Report
 from jaxzoo.data.tokens.token_shards import TokenDirectory
+from jaxzoo.utils.checksums import add_checksum, read_checked
 from jaxzoo.utils.whole_files import write_json
 
 FORMAT = 2
@@ -211,7 +211,7 @@ def _read(directory: Path, name: str, n: int, sha256: Mapping[str, str]) -> Sort
 
 def _read_runs(note: Path) -> Iterator[SortedCounts]:
     """Yields the runs of a shard, memory-mapped."""
-    content = read_json(note, _Note, checksum=True, remedy=AGAIN)
+    content = read_checked(note, _Note, remedy=AGAIN)
     entries, start = _read(note.parent, note.stem, sum(content.runs), content.sha256), 0
     for n in content.runs:
         yield SortedCounts(entries.keys[start : start + n], entries.counts[start : start + n])

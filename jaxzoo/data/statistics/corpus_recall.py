@@ -14,7 +14,6 @@ the model's context. The directory of the results:
 """
 
 import dataclasses
-import hashlib
 from collections.abc import Collection, Iterable
 from importlib import resources
 from pathlib import Path
@@ -22,7 +21,6 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Int64, UInt
 
-from jaxzoo.config.json_files import add_checksum, read_json
 from jaxzoo.data.pieces.array_files import ArrayGroup, writing_arrays
 from jaxzoo.data.pieces.resumable import ResumableDirectory
 from jaxzoo.data.pieces.share_out import Report
@@ -40,6 +38,7 @@ from jaxzoo.data.statistics.repeats import repeat_distances
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.token_shards import Counts, TokenDirectory, TokenShard
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
+from jaxzoo.utils.checksums import add_checksum, file_sha256, read_checked, text_sha256
 from jaxzoo.utils.figure import save
 from jaxzoo.utils.whole_files import write_json, write_whole
 
@@ -100,7 +99,7 @@ def make_recall_statistics(
         "length": cut.length,
         "n": list(cut.n),
         "sequences": cut.sequences,
-        "stop_words": _sha256("\n".join(sorted(words)).encode()),
+        "stop_words": text_sha256("\n".join(sorted(words))),
     }
     stop = stop_tokens(load_tokenizer(cut.data), words)
     work = ResumableDirectory(out, plan)
@@ -114,7 +113,7 @@ def make_recall_statistics(
         save(draw_distances(summary), out / "distances.png")
         save(draw_repeats_by_source(summary), out / "repeats_by_source.png")
         save(draw_distances_by_source(summary), out / "distances_by_source.png")
-        work.write_manifest({"table_sha256": _sha256(text.encode())})
+        work.write_manifest({"table_sha256": text_sha256(text)})
 
     return work.make(count_repeats, arguments, finish, workers=workers, report=report)
 
@@ -122,15 +121,11 @@ def make_recall_statistics(
 def read_table(out: Path) -> str:
     """Returns `table.md` of a finished directory. Raises `ValueError` if it is damaged."""
     remedy = f"remove {out} and count again"
-    manifest = read_json(out / "manifest.json", dict, checksum=True, remedy=remedy)
-    data = (out / "table.md").read_bytes()
-    if _sha256(data) != manifest.get("table_sha256"):
-        raise ValueError(f"{out / 'table.md'} is damaged: it has another digest than was written; {remedy}")
-    return data.decode()
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+    manifest = read_checked(out / "manifest.json", dict, remedy=remedy)
+    table = out / "table.md"
+    if file_sha256(table) != manifest.get("table_sha256"):
+        raise ValueError(f"{table} is damaged: it has another digest than was written; {remedy}")
+    return table.read_text(encoding="utf-8")
 
 
 def read_stop_words(path: Path | None = None) -> frozenset[str]:
@@ -192,7 +187,7 @@ def sum_repeats(cut: Cut, notes: Iterable[Path]) -> dict[str, Histograms]:
     subsets = sorted(TokenDirectory(cut.data).split(cut.split).subsets)
     total = np.zeros(_shape(cut, len(subsets)), np.int64)
     for note in notes:
-        digests = read_json(note, dict[str, str], checksum=True, remedy=AGAIN)
+        digests = read_checked(note, dict[str, str], remedy=AGAIN)
         part = ArrayGroup(note.parent, note.stem, {"counts": ("int64", total.size)}, digests, remedy=AGAIN)
         total += part["counts"].reshape(total.shape)
     return {

@@ -17,7 +17,6 @@ whatever order, makes the same bytes.
 
 import dataclasses
 import functools
-import hashlib
 import json
 import resource
 from collections.abc import Iterable, Mapping
@@ -28,9 +27,9 @@ import numpy as np
 from jaxtyping import Int64, UInt
 
 from jaxzoo.config.checked import Count, NonNegativeInt, PositiveInt
-from jaxzoo.config.json_files import add_checksum, read_json
 from jaxzoo.data.pieces.array_files import ArrayGroup, writing_arrays
 from jaxzoo.data.pieces.resumable import read_manifest
+from jaxzoo.utils.checksums import add_checksum, read_checked, text_sha256
 from jaxzoo.utils.whole_files import write_json
 
 FORMAT = 2
@@ -214,7 +213,7 @@ def write_shard(
 
 def read_note(directory: Path, name: str) -> ShardNote:
     """Reads the note of a whole shard. Raises `ValueError` if it is damaged."""
-    return read_json(directory / f"{name}.json", ShardNote, checksum=True, remedy="remove it and tokenize again")
+    return read_checked(directory / f"{name}.json", ShardNote, remedy="remove it and tokenize again")
 
 
 def write_manifest(
@@ -263,7 +262,7 @@ class TokenDirectory:
     def fingerprint(self) -> str:
         """The tokenizer's own, a colon, and 12 digits that change when any token of any split does."""
         content = json.dumps(self.json["splits"], sort_keys=True)
-        return f"{self.tokenizer.fingerprint}:{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+        return f"{self.tokenizer.fingerprint}:{text_sha256(content)[:12]}"
 
     def split(self, name: str) -> Split:
         """Returns a split. Raises `ValueError` if there is none of that name."""

@@ -7,9 +7,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from jaxzoo.config.json_files import add_checksum
 from jaxzoo.data.statistics.bigram_counts import BigramCounts, count_bigrams
 from jaxzoo.data.tokens.token_shards import TokenDirectory
+from jaxzoo.utils.checksums import add_checksum
 from tests.data import recall_reference
 from tests.data.killing import content, killed_everywhere
 from tests.data.shards import random_documents, write_tokens

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from jaxzoo.config.json_files import add_checksum
 from jaxzoo.data.tokens.token_shards import (
     Counts,
     ShardNote,
@@ -15,6 +14,7 @@ from jaxzoo.data.tokens.token_shards import (
     write_shard,
 )
 from jaxzoo.data.tokens.token_windows import Concatenation
+from jaxzoo.utils.checksums import add_checksum
 from tests.data.shards import random_documents, write_tokens
 
 

@@ -1,4 +1,6 @@
-"""Digests: the formula, the same on every mesh, and no change that they overlook."""
+"""Checksums of objects and lines; digests of arrays: the formula, the same on every mesh, no change overlooked."""
+
+import json
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +8,41 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxzoo.train.digest import digests
+from jaxzoo.utils.checksums import add_checksum, checked_line, digests, read_checked, read_line
+from jaxzoo.utils.whole_files import write_json
 
 M = 2**32
+
+
+def test_an_object_with_other_content_is_refused(tmp_path):
+    """Kills: a checksum of the text's layout, one that is not compared, and one that may be absent."""
+    file, place = tmp_path / "a.json", {"file": 1, "line": 2}
+    write_json(file, add_checksum(place))
+    assert read_checked(file, dict[str, int]) == place
+    for old, new in (('"file": 1', '"file": 2'), ('"checksum"', '"checksums"')):
+        file.write_text(json.dumps(add_checksum(place)).replace(old, new))
+        with pytest.raises(ValueError, match=r"a.json: is damaged: its checksum is missing or that of another text; x"):
+            read_checked(file, dict[str, int], remedy="x")
+    # the order of keys is that of strings, as a file has them
+    write_json(file, add_checksum({"by step": {10: 0.5, 9: 1e-30}}))
+    assert read_checked(file, dict) == {"by step": {"10": 0.5, "9": 1e-30}}
+
+
+def test_every_letter_of_a_line_counts():
+    """Kills: a digit of a row that changes unnoticed; a row of a version without checksums that is refused."""
+    row = {"step": 10, "train/loss": 0.25, "grad": float("inf")}
+    line = checked_line(row).encode()
+    assert line.endswith(b"}\n")
+    assert line.count(b"\n") == 1
+    assert read_line(line) == row
+    assert read_line(json.dumps(row).encode()) == row
+    for i, byte in enumerate(line.rstrip()):
+        if byte in b" ":
+            continue
+        changed = line[:i] + bytes([byte ^ 1]) + line[i + 1 :]
+        if b'"crc"' in changed:
+            with pytest.raises(ValueError):
+                read_line(changed)
 
 
 def sum_of(array) -> int:
