@@ -25,6 +25,8 @@ class Command(Checked):
 
     size: Literal["tiny", "20m", "360m", "1.3b"] = "20m"
     """Parameters of the models; 360m and 1.3b are the paper's, for accelerators."""
+    models: tuple[str, ...] = ("Based", "convolutions", "Transformer++")
+    """The models that are measured."""
     repeats: int = 20
     """Repetitions of every measurement; medians are reported."""
     lengths: tuple[int, ...] = ()
@@ -64,7 +66,7 @@ def _measure(argv: Sequence[str]) -> None:
     size = size._replace(lengths=command.lengths or size.lengths, batches=command.batches or size.batches)
     screen = Screen(sys.stdout)
     screen.say(f"{facts['device']}, jax {facts['versions']['jax']}")
-    report = measure(size, command.repeats, screen.say)
+    report = measure(size, command.repeats, screen.say, command.models)
     report = {"benchmark": "generation", "size": command.size, "repeats": command.repeats, **facts, **report}
     data.write_text(json.dumps(report, indent=1) + "\n")
     draw(report, picture)

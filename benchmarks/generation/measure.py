@@ -15,21 +15,21 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
+from benchmarks import host_parameters
 from benchmarks.generation.models import Size
 from jaxzoo.generation.decode import DecodeState, Rules, decode_block, first_rows, read_chunk, row_keys
 from jaxzoo.generation.prompts import check_prompts
 from jaxzoo.generation.sampling import Sampling, knobs
 from jaxzoo.models.accounting import count_parameters, state_bytes
-from jaxzoo.models.blueprint import Variables, split_variables
-from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig, ModelState
+from jaxzoo.models.blueprint import Variables, make_blueprint
+from jaxzoo.models.language_model import LanguageModelConfig, ModelState
 
 PREFILL_BATCH = 2
 """Based, Figure 4, left."""
@@ -48,12 +48,8 @@ class Subject(NamedTuple):
     @classmethod
     def make(cls, name: str, config: LanguageModelConfig) -> "Subject":
         """The model with random parameters: what it costs does not depend on them."""
-
-        @jax.jit
-        def draw(key: jax.Array) -> Variables:
-            return split_variables(LanguageModel(config, rngs=nnx.Rngs(params=key)).unstacked())
-
-        return cls(name, config, draw(jax.random.key(0)))
+        shapes = make_blueprint(config, scanned=False).shapes
+        return cls(name, config, host_parameters.draw(shapes))
 
     def first_rows(self, batch: int, capacity: int) -> DecodeState:
         """Rows that have read nothing."""
@@ -88,16 +84,21 @@ class Times(NamedTuple):
         }
 
 
-def measure(size: Size, repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(
+    size: Size, repeats: int, say: Callable[[str], None], models: Collection[str] | None = None
+) -> dict[str, Any]:
     """All measurements of one size.
 
     Args:
       size: models and protocol.
       repeats: how often everything is timed.
       say: gets a line for every measurement.
+      models: names of the models; None: all.
     """
     report: dict[str, Any] = {"models": [], "prefill": [], "decode_by_context": [], "decode_by_batch": []}
     for name, config in size.models().items():
+        if models is not None and name not in models:
+            continue
         subject = Subject.make(name, config)
         facts = {"parameters": count_parameters(config), "layers": config.n_layers, "dtype": config.dtype}
         report["models"].append({"model": name, **facts})

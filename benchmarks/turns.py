@@ -1,0 +1,80 @@
+"""Turns of processes on one device: they compile side by side, and are timed one at a time."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+TURN = "BENCHMARK_TURN"
+"""Environment variable of a process that gets a turn: the path, without suffix, of its files `ready` and `go`."""
+
+
+def wait_for_turn() -> None:
+    """Returns when this process may time its programs, which are compiled: at once unless a `Process` started it."""
+    place = os.environ.get(TURN)
+    if place is None:
+        return
+    Path(f"{place}.ready").touch()
+    parent = os.getppid()
+    while not Path(f"{place}.go").exists():
+        if os.getppid() != parent:
+            sys.exit("the process that gives turns is gone")
+        time.sleep(0.02)
+
+
+class Process:
+    """A command of this Python that calls `wait_for_turn`, or never does, with a log.
+
+    Args:
+      words: of the command line, after the interpreter.
+      place: path, without suffix, of its files.
+      environment: variables in addition to those of this process.
+      niceness: added to that of this process, so that others come first while it compiles.
+    """
+
+    def __init__(self, words: Sequence[str], place: Path, environment: Mapping[str, str], niceness: int = 0):
+        self._place = place
+        for suffix in ("ready", "go"):
+            self._file(suffix).unlink(missing_ok=True)
+        with self._file("log").open("wb") as log:
+            self._process = subprocess.Popen(
+                ["nice", "-n", str(niceness), sys.executable, *words],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **environment, TURN: str(place)},
+                process_group=0,
+            )
+
+    def waits(self) -> bool:
+        """Whether it needs no more time before its turn: it has compiled, or has ended."""
+        return self._file("ready").exists() or self._process.poll() is not None
+
+    def result(self, timeout: float) -> int | None:
+        """Gives it the turn; returns its exit status, None where it was killed after `timeout` seconds."""
+        self._file("go").touch()
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Kills the process and its children."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _file(self, suffix: str) -> Path:
+        return self._place.with_name(f"{self._place.name}.{suffix}")
+
+
+def all_wait(processes: Sequence[Process], seconds: float) -> None:
+    """Waits until all processes wait for their turn, at most so many seconds."""
+    end = time.monotonic() + seconds
+    while not all(process.waits() for process in processes) and time.monotonic() < end:
+        time.sleep(0.05)
