@@ -6,6 +6,7 @@ All programs compile, then the process waits for its turn (`turns.py`), before a
 """
 
 import dataclasses
+import functools
 import json
 import time
 from collections.abc import Callable
@@ -13,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.turns import wait_for_turn
-from jaxzoo.checked import Checked, PositiveFloat, PositiveInt
 from jaxzoo.cli.runner import make_main
+from jaxzoo.config.checked import Checked, PositiveFloat, PositiveInt
 
 STEPS = 128
 """Tokens of the timed decoding, one after the other in one program."""
@@ -134,6 +135,7 @@ def _prepare(command: Command) -> tuple[dict[str, Any], Prepared]:
 
         def batch(n: int) -> float:
             begin = time.perf_counter()
+            outputs = None
             for _ in range(n):
                 outputs = call(*inputs)
             jax.block_until_ready(outputs)
@@ -142,10 +144,17 @@ def _prepare(command: Command) -> tuple[dict[str, Any], Prepared]:
         return batch
 
     count = sum(x.size for x in jax.tree.leaves(params))
-    temporary = {name: each.memory_analysis().temp_size_in_bytes for name, each in compiled.items()}
+    temporary = {name: _temporary_bytes(each) for name, each in compiled.items()}
     facts = {"mixer": command.mixer, "parameters": count, "config": str(config), "temporary_bytes": temporary}
-    tokens = {f"decode {b}": b * STEPS for b in command.streams}
-    return facts, {name: (lambda name=name: run(name), tokens.get(name, ids.size)) for name in programs}
+    tokens = dict.fromkeys(programs, command.batch * command.length)
+    tokens |= {f"decode {b}": b * STEPS for b in command.streams}
+    return facts, {
+        name: (functools.partial(run, name), tokens.get(name, command.batch * command.length)) for name in programs
+    }
+
+
+def _temporary_bytes(compiled: Any) -> int:
+    return compiled.memory_analysis().temp_size_in_bytes
 
 
 def layer_config(command: Command) -> Any:

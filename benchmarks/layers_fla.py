@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pallas_kernels.benchmark.peers import import_part
+from benchmarks.torch_peers import capture, import_part
 
 if TYPE_CHECKING:
     from benchmarks.layers import Batch, Command, Prepared
@@ -23,7 +23,7 @@ LAYERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "kimi_delta_attention": ("kda", "KimiDeltaAttention", {"head_dim": 64}),
     "ret_net": ("multiscale_retention", "MultiScaleRetention", {"expand_v": 1}),
     "rwkv6_time_mix": ("rwkv6", "RWKV6Attention", {"expand_k": 1.0, "layer_idx": 0}),
-    "rwkv7_time_mix": ("rwkv7", "RWKV7Attention", {"layer_idx": 0}),
+    "rwkv7_time_mix": ("rwkv7", "RWKV7Attention", {"layer_idx": 0, "num_hidden_layers": 24}),
     "taylor_linear_attention": ("based", "BasedLinearAttention", {"feature_dim": 16}),
 }
 """By mixer: module of `fla.layers`, class, and its arguments besides width and heads."""
@@ -85,8 +85,6 @@ def _output(found: Any) -> Any:
 def _batch(call: Callable[[], Any]) -> "Batch":
     """Replays of a CUDA graph of the call; on a CPU the call itself."""
     import torch  # pyright: ignore[reportMissingImports]
-
-    from pallas_kernels.benchmark.torch_programs import capture
 
     replay, wait = (capture(call), torch.cuda.synchronize) if torch.cuda.is_available() else (call, lambda: None)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.on_device_pieces import Piece, Setting, Task, pieces
 from benchmarks.turns import Process, all_wait
-from jaxzoo.whole_files import write_whole
+from jaxzoo.utils.whole_files import write_whole
 
 KEPT = Path("benchmarks/results")
 """Results of earlier queues: `on_device*.json`."""

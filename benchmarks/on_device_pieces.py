@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
+from pallas_kernels.registry import OPS
+
 KERNELS = {"PALLAS_KERNELS": "all"}
 """Environment of pieces that measure kernels, certified or not."""
 TINY_LAYER = "--batch 2 --length 32 --width 32 --heads 2 --streams 1 --seconds 0.01"
 TINY_RULE = "--b 1 --t 70 --h 2 --width 8 --rules no_decay --seconds 0.01"
 """Options of a rehearsal."""
-SOURCES = ("jaxzoo/mixers", "jaxzoo/ops", "jaxzoo/layers", "pallas_kernels")
+SOURCES = ("jaxzoo/mixers", "jaxzoo/ops", "jaxzoo/layers", "jaxzoo/models", *(f"pallas_kernels/{op}" for op in OPS))
 """Folders whose programs the pieces measure."""
 
 

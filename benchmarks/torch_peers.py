@@ -67,9 +67,8 @@ def flash_linear_attention(root: Path, platform: str, wanted: Mapping[str, FlaFu
         except ImportError as error:
             return Peers(notes=[f"peers: {root} does not import ({error}); fla not run"])
         found.append(torch_candidate(name, functools.partial(_of_fla, entry, function)))
-    written = re.search(r"__version__ = ['\"](.+)['\"]", (root / "fla" / "__init__.py").read_text())
     commit = git_commit(root)
-    named = written[1] if written and commit == "unknown" else commit
+    named = _written_version(root, "fla") if commit == "unknown" else commit
     return Peers(found, versions=_versions() | {"flash-linear-attention": named})
 
 
@@ -125,8 +124,14 @@ def _stub(root: Path, package: str) -> None:
         return
     stub = types.ModuleType(package)
     stub.__path__ = [str(root.joinpath(*package.split(".")))]
-    vars(stub)["__version__"] = "unknown"
+    vars(stub)["__version__"] = _written_version(root, package.partition(".")[0])
     sys.modules[package] = stub
+
+
+def _written_version(root: Path, package: str) -> str:
+    """Version in the `__init__` of a package; "0" where it has none: a package may parse its own."""
+    written = re.search(r"__version__ = ['\"](.+)['\"]", (root / package / "__init__.py").read_text())
+    return written[1] if written else "0"
 
 
 def torch_candidate(name: str, forward: Callable[[Workload], Callable]) -> Candidate:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.turns import wait_for_turn
-from jaxzoo.checked import Checked, PositiveInt
 from jaxzoo.cli.runner import make_main
+from jaxzoo.config.checked import Checked, PositiveInt
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ def _measure(command: Command) -> None:
 
     from benchmarks import host_parameters
     from jaxzoo.data.base import Batch
-    from jaxzoo.sharding import make_mesh
+    from jaxzoo.parallel.sharding import make_mesh
     from jaxzoo.train.session import Program
 
     config = _config(command)
@@ -88,8 +88,8 @@ def _measure(command: Command) -> None:
 
 
 def _config(command: Command) -> Any:
-    from jaxzoo import recipes
     from jaxzoo.models import presets
+    from jaxzoo.train import recipes
 
     model = presets.based_360m()
     if command.tiny:
