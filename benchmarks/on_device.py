@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import time
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     fla = options.wheels is not None and not options.rehearse
-    known = pieces(Setting(options.rehearse, options.jax_folder, tuple(options.verify.split()), fla))
+    known = pieces(Setting(options.rehearse, options.jax_folder, tuple(shlex.split(options.verify)), fla))
     names = [piece.name for piece in known]
     for name in (*options.only, *options.skip):
         if name not in names:
@@ -67,7 +68,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--rehearse", action="store_true", help="tiny sizes on a CPU, without what needs CUDA")
     add("--wheels", type=Path, metavar="DIR", help="wheels of missing packages, unpacked below --state")
     add("--jax-folder", default="", metavar="DIR", help="an installed second JAX, for the pieces that ask for it")
-    add("--verify", default="", metavar="WORDS", help="more options of pallas_kernels.verify: --verify='--ops wkv4'")
+    add(
+        "--verify",
+        default="",
+        metavar="WORDS",
+        help="options of pallas_kernels.verify; default: --ops without certificate",
+    )
     add("--commit", help="commit of this code; default: from git")
     return parser
 
