@@ -19,7 +19,7 @@ from flax import nnx
 from benchmarks.subjects import in_model
 from jaxzoo.mixers import Context, Mixer, MixerConfig
 from jaxzoo.models.accounting import count_parameters
-from jaxzoo.train.host_memory import keep_freed_memory, share_one_arena
+from jaxzoo.utils.host_memory import keep_freed_memory, share_one_arena
 
 STEPS = 32
 """Tokens of the timed decoding, one after the other."""
@@ -28,7 +28,7 @@ CHUNK = 512
 VOCAB_SIZE = 8192
 """Token ids, of mixers that read them."""
 KEPT_MEMORY = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-"""Settings of `jaxzoo.train.host_memory` as environment variables, which glibc reads in a peer's process."""
+"""Settings of `jaxzoo.utils.host_memory` as environment variables, which glibc reads in a peer's process."""
 FEWEST_CALLS, MOST_CALLS = 3, 50
 """Calls that are timed, the warming one not counted."""
 

@@ -60,7 +60,7 @@ AUTHORS_CPU_MS = {
 """Their code as released, and with nothing changed but its head, at labelled positions only; one run, side by side."""
 FORMS = ("authors", "lean")
 KEPT_MEMORY = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-"""Settings of `jaxzoo.train.host_memory` as environment variables, which glibc reads."""
+"""Settings of `jaxzoo.utils.host_memory` as environment variables, which glibc reads."""
 CHECKED_UPDATES = 3
 PEER_BATCHES = 8
 

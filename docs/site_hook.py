@@ -24,7 +24,7 @@ MIRRORED = (
 )
 PICTURES = ("experiments/results/**/*.png", "benchmarks/results/*.png")
 API = {
-    "Load and capture": ("jaxzoo.loading", "jaxzoo.inspection.capture"),
+    "Load and capture": ("jaxzoo.loading.loaded", "jaxzoo.inspection.capture"),
     "Mixer contract": ("jaxzoo.mixers.base", "jaxzoo.testing"),
     "Operations": (
         *(f"jaxzoo.ops.{file.stem}" for file in sorted((ROOT / "jaxzoo/ops").glob("[a-z]*.py"))),

@@ -27,20 +27,20 @@ from jaxzoo.data.corpus.files import read_corpus
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
 from jaxzoo.evals.recall_slices import target_repeats
+from jaxzoo.fitting import run_experiment
 from jaxzoo.linearization.conversion import convert, converted_config
 from jaxzoo.linearization.measure import decode_speed
 from jaxzoo.linearization.transfer import TransferConfig, transfer
 from jaxzoo.loading import Loaded, load
+from jaxzoo.loading.importing import create_imported
+from jaxzoo.loading.origin import CheckpointPlace
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.models.accounting import count_parameters, state_bytes
 from jaxzoo.models.blueprint import split_variables
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
-from jaxzoo.train.experiment import run_experiment
-from jaxzoo.train.importing import create_imported
 from jaxzoo.train.loss import score_targets
-from jaxzoo.train.origin import CheckpointPlace
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, save, series_style
 

@@ -57,10 +57,10 @@ class ClassifyCommand(Checked):
 
 def _classify(command: ClassifyCommand) -> None:
     from jaxzoo.config.config_io import to_json
-    from jaxzoo.train.experiment import run_experiment
-    from jaxzoo.train.origin import CheckpointPlace
+    from jaxzoo.fitting import run_experiment
+    from jaxzoo.loading.origin import CheckpointPlace
+    from jaxzoo.loading.trained import read_run
     from jaxzoo.train.restore import NewestCheckpoint
-    from jaxzoo.train.trained import read_run
 
     place = CheckpointPlace.parse(str(command.run))
     directory = RunDirectory(command.run_dir.expanduser().absolute())
@@ -127,15 +127,16 @@ def _report(config: "ExperimentConfig", directory: RunDirectory, command: Classi
     import numpy as np
 
     from jaxzoo.evals.kmer_model import kmer_features, predict, wilson_interval
+    from jaxzoo.evals.validation import Validation
+    from jaxzoo.loading.trained import load_variables
     from jaxzoo.train.session import Session
-    from jaxzoo.train.trained import load_variables
 
     of_test = cast("LabelledSequencesConfig", dataclasses.replace(config.data, scored="test"))
     session = Session(dataclasses.replace(config, data=of_test))
     data = cast("LabelledSequences", session.dataset)
     _, variables, seal = load_variables(directory, config, "best")
     with jax.set_mesh(session.mesh):
-        accuracy = session.evaluate(variables)["valid/accuracy"]
+        accuracy = Validation(session).evaluate(variables)["valid/accuracy"]
     test, fitted = data.splits["test"], [*data.splits["train"], *data.splits["valid"]]
     labels = np.array([each.label for each in test])
     rows = {"model": round(accuracy * len(test))}

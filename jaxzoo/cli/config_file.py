@@ -79,7 +79,7 @@ def load_config(
         for option, given in (("--name", name), (MIXER_FLAG, mixer), (TASK_FLAG, task)):
             if given is not None:
                 raise UsageError(f"{option} {given}: {file} is the directory of a run, which leaves no choice")
-        from jaxzoo.train.trained import find_run, read_experiment
+        from jaxzoo.loading.trained import find_run, read_experiment
 
         run = find_run(file, "--config")
         return read_experiment(run.read_config(), run.config)

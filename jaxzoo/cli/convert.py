@@ -60,7 +60,7 @@ def _to_folder(options: argparse.Namespace) -> None:
     import jax.numpy as jnp
 
     from jaxzoo.interop.saving import save
-    from jaxzoo.train.trained import load_variables, read_run, stored_tokenizer
+    from jaxzoo.loading.trained import load_variables, read_run, stored_tokenizer
 
     directory, out, dtype = Path(options.run).expanduser(), Path(options.to).expanduser(), options.dtype or "float32"
     run, config = read_run(directory)

@@ -9,11 +9,12 @@ import jax
 
 from jaxzoo.cli.flags import UsageError, override
 from jaxzoo.cli.runner import say
+from jaxzoo.evals.validation import Validation
+from jaxzoo.loading.trained import Which, load_variables, read_run, require_shapes, shapes_of
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.models.adapters import AdaptedBlueprint
 from jaxzoo.models.blueprint import Blueprint, Variables
 from jaxzoo.train.session import Session
-from jaxzoo.train.trained import Which, load_variables, read_run, require_shapes, shapes_of
 from jaxzoo.utils.whole_files import write_whole
 
 PROGRAM = "python -m jaxzoo.evaluate"
@@ -32,7 +33,7 @@ class OpenRun(NamedTuple):
     def evaluate(self) -> dict[str, float]:
         """Metrics on the validation sets."""
         with jax.set_mesh(self.session.mesh):
-            return self.session.evaluate(self.variables)
+            return Validation(self.session).evaluate(self.variables)
 
 
 def open_run(path: str, flags: Sequence[str], checkpoint: Which) -> OpenRun:

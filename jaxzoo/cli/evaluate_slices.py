@@ -20,6 +20,7 @@ from jaxzoo.data.tokens.token_shards import TokenDirectory
 from jaxzoo.evals.recall_report import RecallReport, check_directory, write_report
 from jaxzoo.evals.recall_slices import MeasuredModel, RecallSums
 from jaxzoo.evals.valid_tokens import check_same_tokens
+from jaxzoo.evals.validation import Validation
 
 
 def evaluate_slices(options: argparse.Namespace, flags: Sequence[str]) -> None:
@@ -81,7 +82,7 @@ def _measure(name: str, run: OpenRun, bigrams: BigramCounts | None, at_most: int
     sums, progress = RecallSums(bigrams, at_most=at_most), ProgressLines("batches")
     n_batches = sum(valid_set.n_batches for valid_set in run.session.dataset.valid())
     with jax.set_mesh(run.session.mesh):
-        for i, (batch, nats) in enumerate(run.session.target_nats(run.variables)):
+        for i, (batch, nats) in enumerate(Validation(run.session).target_nats(run.variables)):
             sums.add(batch, nats)
             progress(name, i + 1, n_batches)
     return MeasuredModel(name, run.step, run.n_parameters, sums.sections(), sums.windows())

@@ -25,9 +25,9 @@ from jaxzoo.config.json_files import decode_json
 from jaxzoo.evals.recall_tasks import RECALL_TASKS, read_examples, score_recall
 from jaxzoo.evals.text_model import Requests, TextModel
 from jaxzoo.loading import load
+from jaxzoo.loading.trained import read_run
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.models.blueprint import make_blueprint, split_variables
-from jaxzoo.train.trained import read_run
 from jaxzoo.utils.checksums import add_checksum, file_sha256, read_checked
 from jaxzoo.utils.text_table import text_table
 from jaxzoo.utils.whole_files import write_whole

@@ -12,7 +12,7 @@ from jaxzoo.cli.user_files import import_file
 from jaxzoo.utils.whole_files import write_whole
 
 if TYPE_CHECKING:
-    from jaxzoo.train.trained import Which
+    from jaxzoo.loading.trained import Which
 
 PROGRAM = "python -m jaxzoo.export"
 
@@ -40,7 +40,7 @@ def _export(argv: Sequence[str]) -> None:
     if options.file is not None:
         if options.checkpoint is not None:
             raise UsageError("--checkpoint belongs to --run: a file holds one model")
-        from jaxzoo.train.importing import import_run
+        from jaxzoo.loading.importing import import_run
         from jaxzoo.train.run_dir import RunDirectory
 
         seal = import_run(Path(options.file).expanduser(), RunDirectory(out.absolute()))
@@ -53,7 +53,7 @@ def _export(argv: Sequence[str]) -> None:
         raise UsageError(f"--out {out} exists; remove it, or choose another name")
     out = output_file("--out", out)
     if options.adapters:
-        from jaxzoo.train.adapter_files import write_adapters
+        from jaxzoo.loading.adapter_files import write_adapters
 
         n, step = write_adapters(Path(options.run).expanduser(), out, options.checkpoint)
         say(f"{out}: adapters of {n:,} parameters, checkpoint {step} of {options.run}")
@@ -66,9 +66,9 @@ def _write(directory: Path, step: "Which", out: Path, *, half: bool) -> None:
 
     from jaxzoo.config.config_io import to_json
     from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
-    from jaxzoo.train.portable import need_library, rounded, write_portable
+    from jaxzoo.loading.trained import load_variables, read_run, stored_tokenizer
+    from jaxzoo.train.export import need_library, rounded, write_portable
     from jaxzoo.train.run_dir import RunDirectory
-    from jaxzoo.train.trained import load_variables, read_run, stored_tokenizer
 
     need_library()
     run, config = read_run(directory)

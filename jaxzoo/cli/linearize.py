@@ -102,7 +102,7 @@ def _as_run(place: Path, out: Path) -> Path:
 
 def _is_done(run: RunDirectory, config: "ExperimentConfig", note: dict[str, Json]) -> bool:
     """Whether a run holds a complete transfer with these settings. Raises `ValueError`: it has other ones."""
-    from jaxzoo.train.trained import load_variables, read_run
+    from jaxzoo.loading.trained import load_variables, read_run
 
     if not run.holds_run:
         return False
@@ -129,9 +129,9 @@ def _transfer(
     """Stage 1, and its run."""
     from jaxzoo.linearization.conversion import convert
     from jaxzoo.linearization.transfer import transfer
+    from jaxzoo.loading.importing import create_imported
     from jaxzoo.models.blueprint import split_variables
     from jaxzoo.train.checks import check_data
-    from jaxzoo.train.importing import create_imported
 
     old = teacher.config.model, split_variables(teacher.model)
     new = convert(*old, config.model, seed=config.train.seed)
@@ -159,9 +159,9 @@ def _transfer(
 
 def _finetune(config: "ExperimentConfig", options: argparse.Namespace, run: RunDirectory, first: RunDirectory) -> None:
     """Stage 2, by the trainer. Raises `Failure` where it fails, or is stopped before its end."""
+    from jaxzoo.fitting import run_experiment
     from jaxzoo.loading import load
-    from jaxzoo.train.experiment import run_experiment
-    from jaxzoo.train.origin import CheckpointPlace
+    from jaxzoo.loading.origin import CheckpointPlace
 
     shape = config.data.abstract_batch(config.train.batch_size).tokens
     steps = max(1, round(options.finetune_tokens / shape.size))

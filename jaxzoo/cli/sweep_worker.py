@@ -40,7 +40,7 @@ def _work(argv: Sequence[str]) -> None:
     from jaxzoo.sweep.queue import Queue
     from jaxzoo.sweep.work import work
     from jaxzoo.sweep.workers import as_one_program
-    from jaxzoo.train.host_memory import keep_freed_memory, share_one_arena
+    from jaxzoo.utils.host_memory import keep_freed_memory, share_one_arena
 
     if share_one_arena():  # before JAX starts its threads
         keep_freed_memory()

@@ -47,9 +47,9 @@ def _train(argv: Sequence[str]) -> None:
 
         import jax
 
-        from jaxzoo.train.experiment import run_experiment
-        from jaxzoo.train.host_memory import keep_freed_memory, share_one_arena
-        from jaxzoo.train.origin import CheckpointPlace
+        from jaxzoo.fitting import run_experiment
+        from jaxzoo.loading.origin import CheckpointPlace
+        from jaxzoo.utils.host_memory import keep_freed_memory, share_one_arena
 
         origin = CheckpointPlace.parse(options.init_from) if options.init_from else None
         if origin and origin.is_of(directory.path):

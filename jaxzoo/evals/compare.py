@@ -14,9 +14,9 @@ from flax import nnx
 
 from jaxzoo.data.base import Batch, Dataset
 from jaxzoo.data.statistics.ngram import bits_per_byte
+from jaxzoo.evals.validation import padded_batches
 from jaxzoo.loading import Loaded
 from jaxzoo.models.accounting import count_parameters, state_bytes
-from jaxzoo.train.evaluate import padded_batches
 from jaxzoo.train.loss import score_targets
 from jaxzoo.utils.array_typing import Array
 from jaxzoo.utils.figure import add_legend, panels, plain_log_ticks, save, series_style

@@ -10,8 +10,8 @@ from jaxzoo.config.config_io import to_json
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
 from jaxzoo.interop.loading import Opened, find_tokenizer, open_folder, read_variables
+from jaxzoo.loading.importing import create_imported
 from jaxzoo.train.config import ExperimentConfig
-from jaxzoo.train.importing import create_imported
 from jaxzoo.train.run_dir import RunDirectory
 
 LENGTH = 256

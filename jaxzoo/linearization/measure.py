@@ -12,9 +12,9 @@ from flax import nnx
 from jaxzoo.data.base import Batch, Dataset
 from jaxzoo.evals.compare import Scored, compare
 from jaxzoo.evals.recall_slices import RecallSums, SliceScore
+from jaxzoo.evals.validation import padded_batches
 from jaxzoo.generation import generate
 from jaxzoo.loading import Loaded
-from jaxzoo.train.evaluate import padded_batches
 from jaxzoo.train.loss import score_targets
 from jaxzoo.utils.array_typing import Array
 from jaxzoo.utils.text_table import text_table

@@ -8,14 +8,15 @@ from typing import NamedTuple
 
 import jax
 
+from jaxzoo.evals.validation import Validation
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.sweep.lockstep import SequentialRuns
 from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.sweep.task import Rates, Task
 from jaxzoo.train.config import ExperimentConfig
-from jaxzoo.train.flops import train_flops
 from jaxzoo.train.progress import duration
 from jaxzoo.train.session import Session
+from jaxzoo.train.speed import train_flops
 
 MEASURE_SECONDS = 60.0
 """Time limit of the measurements; programs that are not measured by then are estimated."""
@@ -72,8 +73,9 @@ def _measured(task: Task) -> MeasuredProgram:
         every = task.trained.train.eval_every
         if not every:
             return MeasuredProgram(task, first - step, step)
-        first_validation, validation = _first_and_median(lambda: session.evaluate(lanes.state(0).variables), 1)
-    return MeasuredProgram(task, first - step + first_validation - validation, step + validation / every)
+        validation = Validation(session)
+        first_validation, median = _first_and_median(lambda: validation.evaluate(lanes.state(0).variables), 1)
+    return MeasuredProgram(task, first - step + first_validation - median, step + median / every)
 
 
 def _first_and_median(run: Callable[[], object], times: int, least_seconds: float = 0.0) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from typing import Any
 from jaxzoo.config.config_io import Json, to_json
 from jaxzoo.sweep.experiment import Measurement, Point, Scale
 from jaxzoo.train.config import ExperimentConfig
-from jaxzoo.train.flops import train_flops
+from jaxzoo.train.speed import train_flops
 from jaxzoo.utils.checksums import text_sha256
 
 POWER = 0.6

@@ -13,7 +13,7 @@ from jaxzoo.sweep.results import thinned
 from jaxzoo.sweep.task import Task
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.config import ExperimentConfig
-from jaxzoo.train.loop import Current, Fetch, NonFiniteError, TrainingRun
+from jaxzoo.train.loop import Current, Evaluate, Fetch, NonFiniteError, TrainingRun
 from jaxzoo.train.metrics import Row, read_rows
 from jaxzoo.train.restore import UnusableError
 from jaxzoo.train.run_dir import RunDirectory
@@ -39,9 +39,9 @@ class SweepRun:
       diverged: the step after which loss or gradient were not finite; None: they are.
     """
 
-    def __init__(self, task: Task, run: RunDirectory, session: Session):
+    def __init__(self, task: Task, run: RunDirectory, session: Session, evaluate: Evaluate):
         self.task: Task = task
-        self._run, self._session = run, session
+        self._run, self._session, self._evaluate = run, session, evaluate
         self.start: ResumePoint = _start(session, task.trained, run)
         self.seconds: float = 0.0
         self.cpu_seconds: float = 0.0
@@ -57,7 +57,13 @@ class SweepRun:
             tell(task, step=step, **score)
 
         course = TrainingRun(
-            self._session, self._run, self.start, AgreedStop(stop, self._session.mesh), report, config=config
+            self._session,
+            self._run,
+            self.start,
+            AgreedStop(stop, self._session.mesh),
+            report,
+            self._evaluate,
+            config=config,
         )
         self.course: TrainingRun = stack.enter_context(course)
 

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from jaxzoo.config.config_io import to_json
+from jaxzoo.evals.validation import Validation
 from jaxzoo.models.accounting import state_bytes
 from jaxzoo.parallel.agreement import StopSignals
 from jaxzoo.sweep.directory import SweepDirectory
@@ -22,9 +23,9 @@ from jaxzoo.sweep.queue import Queue
 from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.sweep.task import Task
 from jaxzoo.sweep.train import SweepRun, curve, train_members
-from jaxzoo.train.flops import train_flops
 from jaxzoo.train.run_dir import InUseError, RunDirectory
 from jaxzoo.train.session import Session
+from jaxzoo.train.speed import train_flops
 
 WAIT_SECONDS = 2.0
 """Time between two looks at a queue whose runs are all taken."""
@@ -109,15 +110,16 @@ def _trained(
     session = Session(tasks[0].trained, limited=True)
     runs: dict[str, RunDirectory] = {task.id: directory.run(task.id) for task in tasks}
     members: list[SweepRun] = []
+    evaluate = Validation(session).evaluate
     with jax.set_mesh(session.mesh):
         try:
             for task in tasks:
                 with contextlib.suppress(InUseError):  # another process writes there
-                    members.append(SweepRun(task, runs[task.id], session))
+                    members.append(SweepRun(task, runs[task.id], session, evaluate))
             for member in members:
                 if member.start.step:
                     member.seconds, member.cpu_seconds = directory.cost(member.task.id)
-            asked = {name: Session(config) for name, config in tasks[0].also.items()}
+            asked = {name: Validation(Session(config)) for name, config in tasks[0].also.items()}
             members.sort(key=lambda member: -member.start.step)  # the most advanced first
             for _, group in itertools.groupby(members, key=lambda member: member.start.step):
                 trained = train_members(list(group), session, vectorized=vectorized, tell=queue.tell, stop=stop)

@@ -14,7 +14,6 @@ import orbax.checkpoint as ocp
 
 from jaxzoo.config.config_io import Json
 from jaxzoo.parallel.agreement import is_leader, leaders, together
-from jaxzoo.train.digest import digests
 from jaxzoo.train.restore import (
     SEAL,
     STATE,
@@ -27,6 +26,7 @@ from jaxzoo.train.restore import (
     restore,
 )
 from jaxzoo.train.state import TrainState
+from jaxzoo.utils.checksums import digests
 from jaxzoo.utils.screen import warn
 from jaxzoo.utils.whole_files import write_json
 

@@ -11,7 +11,7 @@ from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.parallel.agreement import gathered, together
 from jaxzoo.parallel.sharding import row_devices
 from jaxzoo.train.config import ExperimentConfig, TrainConfig
-from jaxzoo.train.evaluate import metric_names
+from jaxzoo.train.metrics import metric_names
 from pallas_kernels import certificates
 
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 import jax
 
 from jaxzoo.config.config_io import to_json
+from jaxzoo.models.blueprint import Variables
 from jaxzoo.parallel.agreement import AgreedStop, is_leader, together
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.config import ExperimentConfig
@@ -30,6 +31,10 @@ Current = Callable[[], TrainState]
 """Gives the newest state."""
 Report = Callable[[int, Mapping[str, float]], None]
 """Shows metrics of a step: those of an update (`loss`, `accuracy`), or those of a validation (`valid/loss`)."""
+
+
+Evaluate = Callable[[Variables], dict[str, float]]
+"""Metrics of a model on the validation sets."""
 
 
 class NonFiniteError(ArithmeticError):
@@ -57,6 +62,7 @@ class TrainingRun:
     Args:
       run: the claimed directory.
       stop: what may end it before its time.
+      evaluate: scores the validation sets.
       config: the experiment; None: the session's.
       speed: its clock; None: neither its speed nor a picture is kept.
     """
@@ -68,12 +74,14 @@ class TrainingRun:
         start: ResumePoint,
         stop: AgreedStop,
         report: Report,
+        evaluate: Evaluate,
         *,
         config: ExperimentConfig | None = None,
         speed: Speed | None = None,
     ):
         self.step: int = start.step
         self._session, self._run, self._start, self._stop, self._report = session, run, start, stop, report
+        self._evaluate = evaluate
         self._config, self._speed = config or session.config, speed
         self._files = contextlib.ExitStack()
         self._held: tuple[int, Fetch] | None = None
@@ -216,7 +224,7 @@ class TrainingRun:
             return
         self._catch_up()
         with self._speed.pause() if self._speed else contextlib.nullcontext():
-            metrics = self._session.evaluate(state().variables)
+            metrics = self._evaluate(state().variables)
             _require_finite(metrics, self.step)
             self._report(self.step, self.log.write(self.step, metrics))
             self.draw()

@@ -16,6 +16,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog  # type: ignore[attr-
 from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
 from tensorboardX.summary import hparams, scalar
 
+from jaxzoo.data.base import ValidSet
 from jaxzoo.models.blueprint import names_of
 from jaxzoo.train.patience import patiently
 from jaxzoo.utils.screen import warn
@@ -66,6 +67,21 @@ def best_steps(rows: Sequence[Row], metric: str, among: Collection[int] | None =
     sign = -1.0 if metric.startswith(HIGHER_IS_BETTER) else 1.0
     scores = {int(row["step"]): sign * row[metric] for row in rows if math.isfinite(row.get(metric, math.nan))}
     return sorted((s for s in scores if among is None or s in among), key=lambda step: (scores[step], step))
+
+
+def metric_names(valid_sets: Sequence[ValidSet], bytes_per_token: float | None = None) -> list[str]:
+    """The names of what `evaluate` gives, without evaluating anything."""
+    slices = [f"{key}={value}" for key, value in slices_of(valid_sets)]
+    names = ["valid/loss", "valid/accuracy", *(f"valid/accuracy/{each}" for each in slices)]
+    if bytes_per_token is not None:
+        names += ["valid/bits_per_byte", *(f"valid/bits_per_byte/{each}" for each in slices), "valid/perplexity"]
+    return names
+
+
+def slices_of(valid_sets: Sequence[ValidSet]) -> list[tuple[str, int]]:
+    """Pairs (key, value) of all sets: keys as they come, values of a key rising."""
+    keys = list(dict.fromkeys(key for s in valid_sets for key in s.slices))
+    return [(key, value) for key in keys for value in sorted({s.slices[key] for s in valid_sets if key in s.slices})]
 
 
 class RowFile:

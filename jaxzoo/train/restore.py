@@ -16,9 +16,9 @@ from jaxzoo.config.json_files import parse_json, read_json
 from jaxzoo.models.blueprint import Shapes, Variables, names_of
 from jaxzoo.parallel.agreement import leaders, together
 from jaxzoo.train.config import ExperimentConfig
-from jaxzoo.train.digest import Digests, digests
 from jaxzoo.train.run_dir import MAY_CHANGE
 from jaxzoo.train.state import TrainState
+from jaxzoo.utils.checksums import Digests, digests
 from jaxzoo.utils.screen import warn
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ A `Program` is all of it but the data.
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,16 +14,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxzoo.data.base import Batch, Dataset, Stream
 from jaxzoo.models.adapters import AdaptedBlueprint, Lora, adapt
 from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
-from jaxzoo.parallel.rows import place_rows, place_whole, rows_of_process
+from jaxzoo.parallel.rows import place_rows, rows_of_process
 from jaxzoo.parallel.sharding import RULES, make_mesh, row_devices
 from jaxzoo.train.checks import check_adapters, check_batch_size, check_data, check_metric, check_sequence_axis
 from jaxzoo.train.config import ExperimentConfig
-from jaxzoo.train.evaluate import evaluate, padded_batches
 from jaxzoo.train.memory import check_estimate
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.state import TrainState, first_state, init_state, state_shardings
-from jaxzoo.train.step import Metrics, make_eval_step, make_target_nats_step, make_train_step
-from jaxzoo.utils.array_typing import Array, Float
+from jaxzoo.train.step import Metrics, make_train_step
 from pallas_kernels import certificates
 from pallas_kernels.dispatch import lowering_for
 
@@ -76,6 +74,7 @@ class Program:
       blueprint: its model, with the adapters that it trains.
       abstract_state: shape, dtype and sharding of the train state.
       state_shardings: where every array of the train state lies.
+      row_devices: number of parts into which the rows of a batch are cut.
       row_sharding: where the rows of a batch lie.
       everywhere: of what every device has.
       train_step: `(state, batch) -> (state, metrics)`; the state that it is given is donated.
@@ -87,7 +86,7 @@ class Program:
     def __init__(self, config: ExperimentConfig, mesh: Mesh):
         self.config: ExperimentConfig = config
         self.mesh: Mesh = mesh
-        self._row_devices = row_devices(mesh)
+        self.row_devices: int = row_devices(mesh)
         check_batch_size(config, mesh)
         base, train = make_blueprint(config.model), config.train
         lora = Lora(train.lora_rank, train.lora_targets, train.lora_alpha) if train.lora_rank else None
@@ -116,8 +115,6 @@ class Program:
         self.row_sharding: NamedSharding = NamedSharding(self.mesh, PartitionSpec(RULES["batch"]))
         step = make_train_step(self.blueprint, self._optimizer, schedule, train)
         self.train_step: CompiledStep = self.updating(step, self.state_shardings)
-        self.eval_step: CompiledStep = self._scoring(make_eval_step(self.blueprint, train))
-        self.target_nats_step: CompiledStep = self._scoring(make_target_nats_step(self.blueprint, train))
 
     def updating(self, step: Callable[..., Any], shardings: Any) -> CompiledStep:
         """Compiles `step(state, batch) -> (state, metrics)` where the arrays of the state have these shardings."""
@@ -125,7 +122,7 @@ class Program:
         jitted = jax.jit(step, donate_argnums=0, in_shardings=taken, out_shardings=given)
         return CompiledStep(jitted, self.config.train.pallas_kernels)
 
-    def _scoring(self, step: Callable[..., Any]) -> CompiledStep:
+    def scoring(self, step: Callable[..., Any]) -> CompiledStep:
         """Compiles `step(variables, batch) -> scores`."""
         taken = self.state_shardings.variables, self.row_sharding
         jitted = jax.jit(step, in_shardings=taken, out_shardings=self.everywhere)
@@ -191,25 +188,3 @@ class Session(Program):
     def update(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         """One train step on a batch as the stream gives it."""
         return self.train_step(state, self.place(batch))
-
-    def evaluate(self, variables: Variables) -> dict[str, float]:
-        """Metrics of a model on all validation sets, those of `jaxzoo.train.evaluate`; any placing of its variables
-        will do."""
-        placed = jax.device_put(variables, self.state_shardings.variables)
-        return evaluate(
-            lambda batch: self.eval_step(placed, place_whole(batch, self.row_sharding)),
-            self.dataset.valid(),
-            row_multiple=self._row_devices,
-            bytes_per_token=self.dataset.bytes_per_token,
-        )
-
-    def target_nats(self, variables: Variables) -> Iterator[tuple[Batch, Float[Array, "b m"]]]:
-        """Yields the batches of all validation sets, and the nats of each target; any placing of the variables will do.
-
-        The last batch of a set may end with rows that have no labels. The nats are on their way: what is done with the
-        batch before they are read costs no time of the device.
-        """
-        placed = jax.device_put(variables, self.state_shardings.variables)
-        for valid_set in self.dataset.valid():
-            for batch in padded_batches(valid_set, self._row_devices):
-                yield batch, self.target_nats_step(placed, place_whole(batch, self.row_sharding))

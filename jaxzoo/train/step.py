@@ -1,7 +1,7 @@
-"""One update and one validation batch, as pure functions of arrays."""
+"""One update, as a pure function of arrays."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +12,9 @@ from jaxzoo.models.adapters import AdaptedBlueprint
 from jaxzoo.models.blueprint import Blueprint, Variables
 from jaxzoo.parallel.sharding import constrain
 from jaxzoo.train.config import TrainConfig
-from jaxzoo.train.loss import score_targets, sum_of_losses
+from jaxzoo.train.loss import sum_of_losses
 from jaxzoo.train.state import TrainState
-from jaxzoo.utils.array_typing import Array, Float, PRNGKeyArray
+from jaxzoo.utils.array_typing import Array, PRNGKeyArray
 
 Metrics = dict[str, Array]
 
@@ -85,45 +85,3 @@ def _accumulated(function: Callable, params: dict, batch: Batch, key: PRNGKeyArr
     shapes = jax.eval_shape(function, params, jax.tree.map(lambda x: x[0], parts), key)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.scan(add, zeros, (parts, keys))[0]
-
-
-class Scores(NamedTuple):
-    """Sums over one validation batch, float32 scalars."""
-
-    nats: Float[Array, ""]
-    """Loss over labelled positions."""
-    labels: Float[Array, ""]
-    """Number of labelled positions."""
-    accuracy: Float[Array, ""]
-    """Share of hits among its labelled positions, over examples."""
-    examples: Float[Array, ""]
-    """Number of examples with a label."""
-
-
-def make_eval_step(
-    blueprint: Blueprint | AdaptedBlueprint, config: TrainConfig
-) -> Callable[[Variables, Batch], Scores]:
-    """`eval_step(variables, batch) -> Scores`, without dropout; rows without labels (padding) do not count."""
-
-    def eval_step(variables: Variables, batch: Batch) -> Scores:
-        scores = score_targets(blueprint.model(variables), batch, chunk=config.loss_chunk)
-        labels = jnp.sum(scores.labelled, axis=1, dtype=jnp.float32)
-        accuracy = jnp.sum(scores.hits, axis=1, dtype=jnp.float32) / jnp.maximum(labels, 1.0)
-        examples = jnp.sum(labels > 0, dtype=jnp.float32)
-        return Scores(jnp.sum(scores.nats), jnp.sum(labels), jnp.sum(accuracy), examples)
-
-    return eval_step
-
-
-def make_target_nats_step(
-    blueprint: Blueprint | AdaptedBlueprint, config: TrainConfig
-) -> Callable[[Variables, Batch], Float[Array, "b m"]]:
-    """`target_nats_step(variables, batch) -> nats`, without dropout: `-log p` of each target, float32.
-
-    They are the summands of `Scores.nats`: 0 where the target is `UNLABELLED`.
-    """
-
-    def target_nats_step(variables: Variables, batch: Batch) -> Float[Array, "b m"]:
-        return score_targets(blueprint.model(variables), batch, chunk=config.loss_chunk).nats
-
-    return target_nats_step

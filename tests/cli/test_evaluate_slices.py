@@ -19,9 +19,10 @@ from jaxzoo.config.config_io import to_json
 from jaxzoo.data.statistics.bigram_counts import count_bigrams
 from jaxzoo.data.tokens.token_shards import TokenizedDocument, shard_name, write_manifest, write_shard
 from jaxzoo.evals.recall_slices import RecallSums
+from jaxzoo.evals.validation import Validation
 from jaxzoo.loading import load
+from jaxzoo.loading.trained import read_run
 from jaxzoo.train.session import Session
-from jaxzoo.train.trained import read_run
 from tests.cli.test_generate import files_of
 from tests.data.recall_reference import bigram_counts
 from tests.evals.slices_reference import CountedBigrams, check_sections, slow_sections
@@ -157,7 +158,7 @@ def test_a_model_that_knows_nothing(runs):
     with jax.set_mesh(session.mesh):
         variables = jax.tree.map(lambda x: x * 0, session.init_state().variables)
         sums = RecallSums(None)
-        for batch, nats in session.target_nats(variables):
+        for batch, nats in Validation(session).target_nats(variables):
             sums.add(batch, nats)
     for score in (score for score in sums.sections().slices.values() if score.tokens):
         assert score.nats == pytest.approx(math.log(257), rel=1e-6)

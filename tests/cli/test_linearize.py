@@ -13,12 +13,12 @@ from jaxzoo.config.config_io import to_json
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.interop import save
 from jaxzoo.loading import load
+from jaxzoo.loading.importing import create_imported
 from jaxzoo.mixers import AttentionConfig, HGRN2Config, WindowedLinearAttentionConfig
 from jaxzoo.models.blueprint import split_variables
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.train.config import ExperimentConfig, TrainConfig
-from jaxzoo.train.importing import create_imported
 from jaxzoo.train.run_dir import RunDirectory
 
 

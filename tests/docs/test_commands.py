@@ -47,7 +47,7 @@ TESTS = {
     "jaxzoo.convert": "tests/cli/test_convert.py",
     "jaxzoo.linearize": "tests/cli/test_linearize.py",
     "experiments.linearize": "tests/experiments/test_linearize.py",
-    "jaxzoo.export": "tests/train/test_portable.py",
+    "jaxzoo.export": "tests/train/test_export.py",
     "jaxzoo.generate": "tests/cli/test_generate.py",
     "jaxzoo.inspect": "tests/cli/test_inspect_compare.py",
     "jaxzoo.plan": "tests/cli/test_plan.py",

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.models import make
 from jaxzoo.loading import load
-from jaxzoo.train.portable import read_header
+from jaxzoo.train.export import read_header
 from tests.pallas_kernels.shared import full, slow
 
 MOST_BYTES = 6_000_000

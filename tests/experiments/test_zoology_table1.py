@@ -12,12 +12,11 @@ from experiments import zoology_table1 as figure
 from experiments.recall_text import HIT_ACCURACY, RecallTextConfig
 from jaxzoo.data.base import UNLABELLED
 from jaxzoo.data.corpus.files import read_corpus
+from jaxzoo.evals.validation import Scores, evaluate
 from jaxzoo.models.blueprint import make_blueprint
 from jaxzoo.sweep import Measurement, Missing, Results
 from jaxzoo.sweep.claims import made_up_row
 from jaxzoo.sweep.results import BITS
-from jaxzoo.train.evaluate import evaluate
-from jaxzoo.train.step import Scores
 from tests.experiments.hand_made import distinct_runs, verdict
 
 N_HITS, N_OTHERS, BYTES = 10, 40, 2.5

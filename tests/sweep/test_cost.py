@@ -8,7 +8,7 @@ from jaxzoo.sweep.experiment import Measurement
 from jaxzoo.sweep.task import POWER, Rates, Task
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples
-from jaxzoo.train.flops import PASSES, train_flops
+from jaxzoo.train.speed import PASSES, train_flops
 from tests.sweep.small import open_small
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from jaxzoo.sweep import plan as plan_module
 from jaxzoo.sweep.plan import MeasuredProgram, plan
-from jaxzoo.train.flops import train_flops
+from jaxzoo.train.speed import train_flops
 from tests.sweep.small import FACTS, open_small
 
 

@@ -33,7 +33,7 @@ def test_a_run_with_checkpoints_goes_on(saved, tmp_path, monkeypatch):
         run.release()
     session = MagicMock()
     session.dataset.manifest.return_value = None
-    start = train.SweepRun(open_small(tmp_path).tasks[0], run, session).start
+    start = train.SweepRun(open_small(tmp_path).tasks[0], run, session, MagicMock()).start
     ((_, checkpoints, _),) = begun
     assert start.step == 3
     assert (checkpoints is not None) == saved

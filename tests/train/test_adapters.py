@@ -13,9 +13,9 @@ import jaxzoo
 from jaxzoo.cli.evaluate import main as evaluate
 from jaxzoo.cli.export import main as export
 from jaxzoo.cli.train import main as train
+from jaxzoo.loading.trained import load_variables, read_run
 from jaxzoo.train.loop import TrainingRun
 from jaxzoo.train.session import Session
-from jaxzoo.train.trained import load_variables, read_run
 from tests.train.conftest import CONFIG
 from tests.train.test_origin import configured, make_run, saved_variables
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from jaxzoo.cli.config_file import load_config
+from jaxzoo.evals.validation import Validation
+from jaxzoo.loading.trained import read_stored
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.evaluate import metric_names
 from jaxzoo.train.loop import TrainingRun
-from jaxzoo.train.metrics import MetricsLog, best_steps
+from jaxzoo.train.metrics import MetricsLog, best_steps, metric_names
 from jaxzoo.train.restore import folders
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
-from jaxzoo.train.trained import read_stored
 from tests.train.test_damage import flip
 
 LOSSES = {1: 9.0, 2: 3.0, 4: 1.0, 6: 2.0, 8: 4.0, 9: 5.0}
@@ -144,6 +144,6 @@ def test_names_are_those_of_the_metrics(name, request):
     """Kills: a metric that is refused though every validation has it."""
     session = Session(load_config(request.getfixturevalue(name)))
     with jax.set_mesh(session.mesh):
-        metrics = session.evaluate(session.init_state().variables)
+        metrics = Validation(session).evaluate(session.init_state().variables)
     names = metric_names(session.dataset.valid(), session.dataset.bytes_per_token)
     assert sorted(names) == sorted(metrics)

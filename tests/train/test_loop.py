@@ -11,11 +11,13 @@ from jaxzoo.train.loop import NonFiniteError, TrainingRun
 from jaxzoo.train.start import ResumePoint
 
 
-def begun(steps: int, **session) -> TrainingRun:
+def begun(steps: int, evaluate=None) -> TrainingRun:
     """A run at step 3 of so many, which validates at the last one."""
     train = SimpleNamespace(steps=steps, eval_every=0, checkpoint_every=0, log_every=1, keep_best=0, best_metric="")
-    session = MagicMock(config=SimpleNamespace(train=train), **session)
-    course = TrainingRun(session, MagicMock(), ResumePoint(MagicMock(), MagicMock(), 3), MagicMock(), MagicMock())
+    session = MagicMock(config=SimpleNamespace(train=train))
+    course = TrainingRun(
+        session, MagicMock(), ResumePoint(MagicMock(), MagicMock(), 3), MagicMock(), MagicMock(), evaluate
+    )
     course._stop.requested = False
     course.log, course.checkpoints = MagicMock(), MagicMock()
     course.log.rows, course.log.last.return_value = [], None

@@ -10,6 +10,7 @@ import pytest
 
 from jaxzoo.data.base import Batch
 from jaxzoo.data.text_data import TextDataConfig
+from jaxzoo.evals.validation import Validation
 from jaxzoo.mixers import AttentionConfig, BaseConvConfig
 from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.tasks.mqar import MQARConfig
@@ -59,7 +60,7 @@ def on_one_device(tiny_config):
         session = Session(with_mesh(with_pattern(tiny_config, name), data=1), devices=jax.devices()[:1])
         with jax.set_mesh(session.mesh):
             curve, state = losses(session, *fresh(session))
-            return curve, session.evaluate(state.variables)
+            return curve, Validation(session).evaluate(state.variables)
 
     return run
 
@@ -77,7 +78,7 @@ def test_mesh_equals_one_device(tiny_config, on_one_device, name, sizes):
     session = Session(with_mesh(with_pattern(tiny_config, name), **sizes))
     with jax.set_mesh(session.mesh):
         curve, state = losses(session, *fresh(session))
-        valid = session.evaluate(state.variables) if sizes == MIXED else None
+        valid = Validation(session).evaluate(state.variables) if sizes == MIXED else None
     expected, expected_valid = on_one_device(name)
     assert max(expected) - min(expected) > 1e-2
     np.testing.assert_allclose(curve, expected, atol=1e-5, rtol=0)
@@ -197,7 +198,7 @@ def test_one_compilation_for_each_shape_of_batch():
 def test_a_session_leaves_the_allocator_of_its_process_alone(small_config, monkeypatch):
     """Kills: a constructor that changes malloc for whoever imports the library."""
     for name in ("share_one_arena", "keep_freed_memory"):
-        monkeypatch.setattr(f"jaxzoo.train.host_memory.{name}", lambda: pytest.fail("the allocator was changed"))
+        monkeypatch.setattr(f"jaxzoo.utils.host_memory.{name}", lambda: pytest.fail("the allocator was changed"))
         assert not hasattr(session_module, name)
     Session(small_config)
 

@@ -8,11 +8,12 @@ import pytest
 
 from jaxzoo.config.config_io import from_json, to_json
 from jaxzoo.data.base import UNLABELLED
+from jaxzoo.evals.validation import Validation
 from jaxzoo.tasks.demos import DEMOS
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.config import ExperimentConfig
-from jaxzoo.train.flops import train_flops
 from jaxzoo.train.session import Session
+from jaxzoo.train.speed import train_flops
 
 
 @pytest.mark.slow
@@ -33,6 +34,8 @@ def test_every_task_fits_the_train_step(name, small_config):
     assert np.any(np.asarray(batch.targets) != UNLABELLED)
     with jax.set_mesh(session.mesh):
         session.train_step.lower(session.abstract_state, batch, "cpu")
-        session.eval_step.lower(session.abstract_state.variables, session.dataset.valid()[0].batch(0), "cpu")
+        Validation(session).eval_step.lower(
+            session.abstract_state.variables, session.dataset.valid()[0].batch(0), "cpu"
+        )
     assert train_flops(config, 1) > 0
     assert from_json(to_json(config), ExperimentConfig) == config

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from jaxzoo.data.base import Batch
+from jaxzoo.evals.validation import make_eval_step, make_target_nats_step
 from jaxzoo.models.blueprint import make_blueprint
 from jaxzoo.train.cross_entropy import cross_entropy
 from jaxzoo.train.loss import score_targets
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.state import init_state
-from jaxzoo.train.step import make_eval_step, make_target_nats_step, make_train_step
+from jaxzoo.train.step import make_train_step
 from tests.mixers.test_sequence_parallel import HASTY
 
 

@@ -10,7 +10,7 @@ FAULTS = """
 import resource
 import jax
 import jax.numpy as jnp
-from jaxzoo.train.host_memory import keep_freed_memory, share_one_arena
+from jaxzoo.utils.host_memory import keep_freed_memory, share_one_arena
 
 if {keep}:
     assert share_one_arena()

@@ -3,7 +3,7 @@
 Arrays have the dtypes of the model, or matrices are bfloat16 (`rounded`) and read back as float32. Names are paths
 joined by dots, such as `stacks.0.blocks.1.mixer.q.kernel`; a repeated period of layers is one array with a leading axis
 of repeats. The metadata are strings: `config` (the experiment, JSON), `step`, `tokenizer` (fingerprint; empty: no
-text), `digest` (of all variables as they are stored, `jaxzoo.train.digest.variables_digest`), `buffers` (names of
+text), `digest` (of all variables as they are stored, `jaxzoo.utils.checksums.variables_digest`), `buffers` (names of
 those that do not learn, JSON) and `jaxzoo_version`.
 """
 
@@ -19,11 +19,11 @@ import numpy as np
 from jaxzoo import __version__
 from jaxzoo.config.config_io import Json
 from jaxzoo.config.json_files import parse_json
+from jaxzoo.models.adapters import stored_lora
 from jaxzoo.models.blueprint import Variables, names_of
-from jaxzoo.train.adapters import stored_lora
-from jaxzoo.train.digest import ArrayDigest, variables_digest
 from jaxzoo.train.restore import CheckpointManifest, tokenizer_of
 from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.utils.checksums import ArrayDigest, variables_digest
 from jaxzoo.utils.extras import need
 from jaxzoo.utils.whole_files import replacing
 

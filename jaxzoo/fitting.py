@@ -8,13 +8,14 @@ from collections.abc import Iterator
 import jax
 
 from jaxzoo.config.config_io import to_json
+from jaxzoo.evals.validation import Validation
+from jaxzoo.loading.origin import CheckpointPlace, Origin, read_origin
 from jaxzoo.parallel.agreement import AgreedStop, StopSignals, is_leader, together
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.checks import check_adapters, check_kernels
 from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.loop import NonFiniteError, TrainingRun
 from jaxzoo.train.memory import check_compiled
-from jaxzoo.train.origin import CheckpointPlace, Origin, read_origin
 from jaxzoo.train.profiling import check_ahead, profiler
 from jaxzoo.train.progress import Progress, duration, table
 from jaxzoo.train.restore import UnusableError
@@ -129,7 +130,7 @@ def _train(session: Session, run: RunDirectory, start: ResumePoint, screen: Scre
     traced = profile if is_leader() else None
     with StopSignals() as signals, profiler(traced, run.profile, progress.say, speed.pause) as around:
         stop = AgreedStop(signals, session.mesh)
-        with TrainingRun(session, run, start, stop, progress.show, speed=speed) as course:
+        with TrainingRun(session, run, start, stop, progress.show, Validation(session).evaluate, speed=speed) as course:
             line = f"resumed at step {start.step}" if start.step else course.baselines()
             if line:
                 progress.say(line)

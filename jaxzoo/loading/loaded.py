@@ -14,11 +14,11 @@ from flax import nnx
 from jaxzoo.data.base import Batch, Dataset
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.generation import Sampling, generate
+from jaxzoo.loading.adapter_files import apply_adapters
+from jaxzoo.loading.trained import Which, check_tokens, load_variables, read_run, stored_tokenizer, text_tokenizer
 from jaxzoo.models.language_model import LanguageModel
-from jaxzoo.train.adapter_files import apply_adapters
 from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.metrics import Row, read_rows
-from jaxzoo.train.trained import Which, check_tokens, load_variables, read_run, stored_tokenizer, text_tokenizer
 from jaxzoo.utils.array_typing import Array, Float, Int
 
 

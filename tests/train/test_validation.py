@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from jaxzoo.data.base import Batch, ValidSet
-from jaxzoo.train.evaluate import evaluate, pad_rows
+from jaxzoo.evals.validation import Scores, Validation, evaluate, pad_rows
 from jaxzoo.train.session import Session
-from jaxzoo.train.step import Scores
 
 SEEN: list[tuple[int, ...]] = []
 
@@ -98,7 +97,7 @@ def test_validation_scores_the_validation_set(small_config):
     batch = examples.task.labelled(small_config.data.seed, np.arange(13), "test")
     with jax.set_mesh(session.mesh):
         variables = session.init_state().variables
-        metrics = session.evaluate(variables)
+        metrics = Validation(session).evaluate(variables)
         logits = jax.jit(lambda variables: session.blueprint.model(variables)(batch.tokens))(variables)
     rows = np.take_along_axis(np.asarray(logits, np.float64), np.asarray(batch.positions)[:, :, None], axis=1)
     targets = np.asarray(batch.targets)

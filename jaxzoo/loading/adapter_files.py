@@ -13,13 +13,12 @@ import jax.numpy as jnp
 
 from jaxzoo import __version__
 from jaxzoo.config.json_files import parse_json
-from jaxzoo.models.adapters import AdaptedBlueprint, Lora, adapt
+from jaxzoo.loading.trained import Which, on_device, read_run, read_stored
+from jaxzoo.models.adapters import AdaptedBlueprint, Lora, adapt, merge, stored_lora, with_adapters
 from jaxzoo.models.blueprint import Variables, make_blueprint, names_of
 from jaxzoo.models.model_config import LanguageModelConfig
-from jaxzoo.train.adapters import merge, stored_lora, with_adapters
-from jaxzoo.train.digest import variables_digest
-from jaxzoo.train.portable import need_library, opened, save_arrays
-from jaxzoo.train.trained import Which, on_device, read_run, read_stored
+from jaxzoo.train.export import need_library, opened, save_arrays
+from jaxzoo.utils.checksums import variables_digest
 
 
 def write_adapters(directory: Path, file: Path, step: Which = None) -> tuple[int, int]:

@@ -15,9 +15,9 @@ from jaxzoo.cli.export import main as export
 from jaxzoo.cli.generate import main as generate
 from jaxzoo.loading import load
 from jaxzoo.models.blueprint import Variables, names_of, split_variables
-from jaxzoo.train.digest import digests
-from jaxzoo.train.portable import read_header, read_portable, write_portable
+from jaxzoo.train.export import read_header, read_portable, write_portable
 from jaxzoo.train.restore import CheckpointManifest
+from jaxzoo.utils.checksums import digests
 from tests.train.test_origin import SHORT, configured, make_run, saved_variables
 
 NANS = np.array([[0x7FC00123, 0xFFC12345, 0x7F800000], [0x80000000, 0x00000001, 0x3F800000]], np.uint32)

@@ -5,13 +5,13 @@ from pathlib import Path
 import jax
 
 from jaxzoo.config.config_io import Json
+from jaxzoo.loading.trained import load_variables, read_experiment
 from jaxzoo.models.blueprint import Variables
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.digest import variables_digest
-from jaxzoo.train.portable import ExportedFile
+from jaxzoo.train.export import ExportedFile
 from jaxzoo.train.restore import CheckpointManifest, tokenizer_of
 from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.train.trained import load_variables, read_experiment
+from jaxzoo.utils.checksums import variables_digest
 
 
 def import_run(file: Path, run: RunDirectory) -> CheckpointManifest:

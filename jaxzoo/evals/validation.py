@@ -1,0 +1,164 @@
+"""Validation on all sets of a data set, overall and by slice."""
+
+import dataclasses
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxzoo.data.base import UNLABELLED, Batch, ValidSet
+from jaxzoo.data.statistics.ngram import bits_per_byte
+from jaxzoo.models.adapters import AdaptedBlueprint
+from jaxzoo.models.blueprint import Blueprint, Variables
+from jaxzoo.parallel.rows import place_whole
+from jaxzoo.train.config import TrainConfig
+from jaxzoo.train.loss import score_targets
+from jaxzoo.train.metrics import slices_of
+from jaxzoo.train.session import CompiledStep, Session
+from jaxzoo.utils.array_typing import Array, Float
+
+
+class Scores(NamedTuple):
+    """Sums over one validation batch, float32 scalars."""
+
+    nats: Float[Array, ""]
+    """Loss over labelled positions."""
+    labels: Float[Array, ""]
+    """Number of labelled positions."""
+    accuracy: Float[Array, ""]
+    """Share of hits among its labelled positions, over examples."""
+    examples: Float[Array, ""]
+    """Number of examples with a label."""
+
+
+class Validation:
+    """Validation sets of a session, and the compiled steps that score them. Use it inside `jax.set_mesh`."""
+
+    def __init__(self, session: Session):
+        self._session = session
+        blueprint, train = session.blueprint, session.config.train
+        self.eval_step: CompiledStep = session.scoring(make_eval_step(blueprint, train))
+        self._target_nats_step = session.scoring(make_target_nats_step(blueprint, train))
+
+    def evaluate(self, variables: Variables) -> dict[str, float]:
+        """Metrics of a model on all validation sets, those of `evaluate`; its variables may lie anywhere."""
+        session = self._session
+        placed = jax.device_put(variables, session.state_shardings.variables)
+        return evaluate(
+            lambda batch: self.eval_step(placed, place_whole(batch, session.row_sharding)),
+            session.dataset.valid(),
+            row_multiple=session.row_devices,
+            bytes_per_token=session.dataset.bytes_per_token,
+        )
+
+    def target_nats(self, variables: Variables) -> Iterator[tuple[Batch, Float[Array, "b m"]]]:
+        """Yields the batches of all validation sets, and the nats of each target; the variables may lie anywhere.
+
+        The last batch of a set may end with rows that have no labels. The nats are on their way: what is done with the
+        batch before they are read costs no time of the device.
+        """
+        session = self._session
+        placed = jax.device_put(variables, session.state_shardings.variables)
+        for valid_set in session.dataset.valid():
+            for batch in padded_batches(valid_set, session.row_devices):
+                yield batch, self._target_nats_step(placed, place_whole(batch, session.row_sharding))
+
+
+def evaluate(
+    score: Callable[[Batch], Scores],
+    valid_sets: Sequence[ValidSet],
+    *,
+    row_multiple: int,
+    bytes_per_token: float | None = None,
+) -> dict[str, float]:
+    """Metrics of all validation sets.
+
+    `valid/loss` is the mean over labelled positions (nats), `valid/accuracy` the mean over examples of the
+    share of hits among the labelled positions of each; `valid/accuracy/pairs=8` the same over the sets of
+    that slice. Text adds `valid/bits_per_byte`, by slice too, and `valid/perplexity`.
+
+    Args:
+      score: sums over one batch.
+      row_multiple: rows of a batch are padded to a multiple of this, and to those of the first batch of
+        its set.
+      bytes_per_token: of the validation text, the same in every set; or None.
+    """
+    totals = [
+        _sum(jax.device_get([score(batch) for batch in padded_batches(valid_set, row_multiple)]))
+        for valid_set in valid_sets
+    ]
+    overall = _sum(totals)
+    loss = overall.nats / overall.labels
+    metrics = {"valid/loss": loss, "valid/accuracy": overall.accuracy / overall.examples}
+    bits: dict[str, float] = {}
+    for key, value in slices_of(valid_sets):
+        chosen = [t for t, s in zip(totals, valid_sets, strict=True) if s.slices.get(key) == value]
+        part = _sum(chosen)
+        metrics[f"valid/accuracy/{key}={value}"] = part.accuracy / part.examples
+        if bytes_per_token is not None:
+            bits[f"valid/bits_per_byte/{key}={value}"] = bits_per_byte(part.nats / part.labels, bytes_per_token)
+    if bytes_per_token is not None:
+        metrics["valid/bits_per_byte"] = bits_per_byte(loss, bytes_per_token)
+        metrics |= bits
+        metrics["valid/perplexity"] = math.exp(min(loss, 700.0))
+    return metrics
+
+
+def pad_rows(batch: Batch, rows: int) -> Batch:
+    """Adds rows without labels, so that every batch of a set has one shape (and one compilation)."""
+    missing = rows - batch.tokens.shape[0]
+    if missing <= 0:
+        return batch
+
+    def pad(x: jax.Array, fill: int = 0) -> jax.Array:
+        return jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), constant_values=fill)
+
+    return dataclasses.replace(jax.tree.map(pad, batch), targets=pad(batch.targets, UNLABELLED))
+
+
+def padded_batches(valid_set: ValidSet, row_multiple: int) -> Iterator[Batch]:
+    """The batches of a set, each with as many rows as the first, rounded up to a multiple of `row_multiple`."""
+    rows = 0
+    for i in range(valid_set.n_batches):
+        batch = valid_set.batch(i)
+        rows = rows or -(-batch.tokens.shape[0] // row_multiple) * row_multiple
+        yield pad_rows(batch, rows)
+
+
+def _sum(scores: Sequence[Any]) -> Any:
+    """`Scores` added up on the host, in double precision and in order."""
+    sums: Any = [functools.reduce(operator.add, map(float, column), 0.0) for column in zip(*scores, strict=True)]
+    return Scores(*sums)
+
+
+def make_eval_step(
+    blueprint: Blueprint | AdaptedBlueprint, config: TrainConfig
+) -> Callable[[Variables, Batch], Scores]:
+    """`eval_step(variables, batch) -> Scores`, without dropout; rows without labels (padding) do not count."""
+
+    def eval_step(variables: Variables, batch: Batch) -> Scores:
+        scores = score_targets(blueprint.model(variables), batch, chunk=config.loss_chunk)
+        labels = jnp.sum(scores.labelled, axis=1, dtype=jnp.float32)
+        accuracy = jnp.sum(scores.hits, axis=1, dtype=jnp.float32) / jnp.maximum(labels, 1.0)
+        examples = jnp.sum(labels > 0, dtype=jnp.float32)
+        return Scores(jnp.sum(scores.nats), jnp.sum(labels), jnp.sum(accuracy), examples)
+
+    return eval_step
+
+
+def make_target_nats_step(
+    blueprint: Blueprint | AdaptedBlueprint, config: TrainConfig
+) -> Callable[[Variables, Batch], Float[Array, "b m"]]:
+    """`target_nats_step(variables, batch) -> nats`, without dropout: `-log p` of each target, float32.
+
+    They are the summands of `Scores.nats`: 0 where the target is `UNLABELLED`.
+    """
+
+    def target_nats_step(variables: Variables, batch: Batch) -> Float[Array, "b m"]:
+        return score_targets(blueprint.model(variables), batch, chunk=config.loss_chunk).nats
+
+    return target_nats_step

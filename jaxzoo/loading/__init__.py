@@ -1,0 +1,3 @@
+"""Trained models: read from runs and exported files, and written as runs."""
+
+from jaxzoo.loading.loaded import Loaded as Loaded, load as load
