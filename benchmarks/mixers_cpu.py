@@ -29,8 +29,7 @@ from typing import Any
 
 from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
 from jaxzoo.cli.runner import run
-from jaxzoo.config.checked import Checked, PositiveFloat, PositiveInt
-from jaxzoo.config.config_io import nearest
+from jaxzoo.config.checked import Checked, PositiveFloat, PositiveInt, nearest
 from jaxzoo.utils.screen import Screen
 from jaxzoo.utils.whole_files import write_whole
 

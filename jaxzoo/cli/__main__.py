@@ -12,7 +12,7 @@ import tyro
 
 from jaxzoo import __version__
 from jaxzoo.cli.door import enter
-from jaxzoo.config.config_io import unknown
+from jaxzoo.config.checked import unknown
 
 COMMANDS = {
     "train": "train a model on a recall task or on text",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jaxzoo.cli import packaged
 from jaxzoo.cli.flags import UsageError, override
 from jaxzoo.cli.user_files import MIXER_FLAG, TASK_FLAG, failures_of, find_class, import_file, normal_name
-from jaxzoo.config.config_io import unknown
+from jaxzoo.config.checked import unknown
 
 if TYPE_CHECKING:
     from jaxzoo.mixers import MixerConfig

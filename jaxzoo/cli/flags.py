@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 import tyro
 
-from jaxzoo.config.config_io import nearest
+from jaxzoo.config.checked import nearest
 
 Parsed = TypeVar("Parsed")
 Config = TypeVar("Config")

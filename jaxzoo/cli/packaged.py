@@ -32,7 +32,7 @@ def find(text: str, kind: Kind) -> str:
 
 def missing(file: Path, kind: Kind) -> str:
     """` does not exist`, with the way to the packaged file that was perhaps meant."""
-    from jaxzoo.config.config_io import nearest
+    from jaxzoo.config.checked import nearest
 
     parts = file.with_suffix("").parts
     name = "/".join(parts[parts.index(kind) + 1 :] if kind in parts else parts)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jaxzoo.cli import packaged
 from jaxzoo.cli.flags import ArgumentParser, UsageError, positive
 from jaxzoo.cli.user_files import import_file
-from jaxzoo.config.config_io import nearest
+from jaxzoo.config.checked import nearest
 
 if TYPE_CHECKING:
     from jaxzoo.sweep.sweep import Sweep

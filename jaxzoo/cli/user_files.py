@@ -13,7 +13,8 @@ from typing import Any
 
 from jaxzoo.cli import packaged
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.config.config_io import STORED_MODULE, unknown
+from jaxzoo.config.checked import unknown
+from jaxzoo.config.config_io import STORED_MODULE
 
 MIXER_FLAG, TASK_FLAG = "--model.mixer", "--task"
 """Choose the mixer and the task of a file whose `config` is a function with a parameter `mixer` or `task`."""

@@ -1,11 +1,12 @@
-"""Checks of config fields; a refusal is one line with class, field, value received, rule and remedy.
+"""Checks of values against declared types; a refusal is one line with field, value received, rule and remedy.
 
-Every field is held to its declaration when the config is made, and in this file alone: the type (an integer stands for
-a float, a list for a tuple), finiteness, and the range that an alias such as `PositiveInt` names. A class says in its
-`__post_init__` only how its fields must fit together.
+`convert` walks a value along its declared type. `Checked` holds every field of a config to its declaration when the
+config is made, `json_files` reads files with it, `config_io` stored configs. A declaration is a class, a number with
+a range such as `PositiveInt`, a `Literal`, a union, `tuple[X, ...]`, `list[X]`, `dict[str, X]` or `Any`.
 """
 
 import dataclasses
+import difflib
 import functools
 import inspect
 import math
@@ -13,7 +14,8 @@ import numbers
 import sys
 import types
 import typing
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
 LARGEST = 3.4028234e38
 """Largest float32: what every float of a config becomes."""
@@ -25,9 +27,7 @@ class Rule(NamedTuple):
     text: str
     """Requirement, such as `must be positive`."""
     low: float = -math.inf
-    """Smallest."""
     high: float = math.inf
-    """Largest."""
     excluded: tuple[float, ...] = ()
     """Ends that do not belong to it."""
 
@@ -37,14 +37,24 @@ class Rule(NamedTuple):
 
 
 _INT32 = Rule("must be below 2^31", high=2**31 - 1)
-_ALWAYS = {
+_FINITE = {
     int: (Rule("must be a number of 64 bits", -(2**63), 2**63 - 1),),
     float: (
         Rule("must be finite", -sys.float_info.max, sys.float_info.max),
         Rule("must be finite as float32", -LARGEST, LARGEST),
     ),
 }
-_NOUNS: dict[Any, str] = {int: "an integer", float: "a number", bool: "True or False", str: "a string"}
+"""Rules of all numbers of a config; a file may hold NaN and infinity."""
+_NOUNS: dict[Any, str] = {
+    int: "an integer",
+    float: "a number",
+    bool: "True or False",
+    str: "a string",
+    tuple: "a list or tuple",
+    list: "a list",
+    dict: "an object",
+    type(None): "None",
+}
 
 PositiveInt = Annotated[int, Rule("must be positive", 1), _INT32]
 NonNegativeInt = Annotated[int, Rule("must not be negative", 0), _INT32]
@@ -78,102 +88,163 @@ class Checked:
     def require(self, field: str, holds: bool, rule: str, remedy: str = "") -> None:
         """Raises `ValueError` with class, field, value received, rule and remedy unless `holds`."""
         if not holds:
-            raise ValueError(_refusal(self, field, getattr(self, field), rule, remedy))
-
-
-class _Refused(Exception):
-    """A value that its declaration does not admit."""
-
-    def __init__(self, value: Any, rule: str, *, is_of_type: bool, where: str = ""):
-        super().__init__(rule)
-        self.value, self.rule, self.is_of_type, self.where = value, rule, is_of_type, where
+            message = _refusal(getattr(self, field), f"{type(self).__name__}.{field}", rule)
+            raise ValueError(message + (f"; {remedy}" if remedy else ""))
 
 
 def _check_fields(config: Any) -> None:
     """Holds every field to its declaration, and puts in place what stands for another type."""
-    declarations = _declarations(type(config))
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        try:
-            taken = _taken(value, declarations[field.name])
-        except _Refused as refused:
-            raise ValueError(_refusal(config, field.name + refused.where, refused.value, refused.rule)) from None
+    for name, (declared, _) in fields_of(type(config)).items():
+        value = getattr(config, name)
+        taken = convert(value, declared, f"{type(config).__name__}.{name}")
         if taken is not value:
-            object.__setattr__(config, field.name, taken)
+            object.__setattr__(config, name, taken)
 
 
-@functools.cache
-def _declarations(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls, include_extras=True)
+ReadObject = Callable[[dict[str, Any], list[type], str], tuple[type, dict[str, Any]]]
+"""Class and fields of a JSON object, from the object, the declared classes and the path; raises `ValueError`."""
 
 
-def _refusal(config: Any, field: str, value: Any, rule: str, remedy: str = "") -> str:
-    return f"{type(config).__name__}.{field}={shorten(value)} {rule}" + (f"; {remedy}" if remedy else "")
+def convert(value: Any, declared: Any, path: str = "", read_object: ReadObject | None = None) -> Any:
+    """Returns the value as declared: an integer becomes a float, a list a tuple.
 
+    Args:
+      value: the value.
+      declared: its type; declarations of other kinds than the module docstring lists admit everything.
+      path: dotted place of the value, for the message.
+      read_object: for values from JSON, whose objects become dataclasses and NamedTuples; None: a Python value, of
+        which dicts and lists are admitted with any items.
 
-def shorten(value: Any) -> str:
-    """Returns the value as error messages show it, in at most 80 characters."""
-    shown = repr(value)
-    return shown if len(shown) <= 80 else shown[:77] + "..."
-
-
-def _taken(value: Any, declared: Any) -> Any:
-    """The value as the declared type has it; raises `_Refused`. Declarations of other kinds admit everything."""
-    rules: tuple[Rule, ...] = ()
-    if typing.get_origin(declared) is Annotated:
-        declared, *notes = typing.get_args(declared)
-        rules = tuple(note for note in notes if isinstance(note, Rule))
-    origin = typing.get_origin(declared)
+    Raises:
+      ValueError: one line with path, value and rule.
+    """
+    declared, rules = _without_rules(declared)
+    choices, origin = members(declared), typing.get_origin(declared) or declared
+    if declared is Any:
+        return value
+    if read_object and isinstance(value, dict):
+        classes = [each for each in choices if isinstance(each, type) and each.__module__ != "builtins"]
+        if classes:
+            chosen, given = read_object(value, classes, path)
+            return _record(chosen, given, path, read_object)
+    if len(choices) > 1:
+        return _one_of(value, choices, path, read_object)
     if declared in (int, float):
-        kind: Any = numbers.Integral if declared is int else numbers.Real
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise _Refused(value, f"must be {noun(declared)}", is_of_type=False)
-        for rule in (*_ALWAYS[declared], *rules):
-            if not rule.holds(value):
-                raise _Refused(value, rule.text, is_of_type=True)
-        return value if isinstance(value, declared) else declared(value)
-    if len(members(declared)) > 1:
-        return _one_of(value, members(declared))
-    if origin is tuple:
-        return _tuple(value, declared)
-    if origin is Literal:
-        fits = any(type(value) is type(choice) and value == choice for choice in typing.get_args(declared))
-    else:
-        can_tell = inspect.isclass(declared) and declared is not Any and not getattr(declared, "_is_protocol", False)
-        fits = not can_tell or isinstance(value, declared)  # type: ignore[arg-type]
-    if not fits:
-        raise _Refused(value, f"must be {noun(declared)}", is_of_type=False)
+        return _number(value, declared, path, rules if read_object else (*_FINITE[declared], *rules))
+    if origin is tuple or (origin is list and read_object):
+        return _items(value, declared, path, read_object)
+    if origin is dict and isinstance(value, dict) and read_object:
+        item = (*typing.get_args(declared), Any, Any)[1]
+        return {key: convert(each, item, _join(path, key), read_object) for key, each in value.items()}
+    if read_object and _is_record(declared):
+        names = getattr(declared, "_fields", None)
+        if isinstance(value, list) and names and len(names) == len(value):
+            return _record(declared, dict(zip(names, value, strict=True)), path, read_object)
+        _refuse(value, path, "must be an object")
+    if not _is_instance(value, declared):
+        _refuse(value, path, f"must be {_noun(declared)}")
     return value
 
 
-def _one_of(value: Any, members: tuple[Any, ...]) -> Any:
-    """The first member that admits the value; else what the member of its type says."""
-    refusals: list[_Refused] = []
-    for member in members:
+class _Refused(ValueError):
+    """A value that its declaration does not admit."""
+
+    def __init__(self, message: str, *, is_of_type: bool):
+        super().__init__(message)
+        self.is_of_type = is_of_type
+
+
+def _refuse(value: Any, path: str, rule: str, *, is_of_type: bool = False) -> NoReturn:
+    raise _Refused(_refusal(value, path, rule), is_of_type=is_of_type)
+
+
+def _refusal(value: Any, path: str, rule: str) -> str:
+    return f"{path}={shorten(value)} {rule}" if path else f"{shorten(value)} {rule}"
+
+
+def _number(value: Any, declared: type, path: str, rules: Iterable[Rule]) -> Any:
+    kind: Any = numbers.Integral if declared is int else numbers.Real
+    if not isinstance(value, kind) or isinstance(value, bool):
+        _refuse(value, path, f"must be {_noun(declared)}")
+    for rule in rules:
+        if not rule.holds(value):
+            _refuse(value, path, rule.text, is_of_type=True)
+    return value if isinstance(value, declared) else declared(value)
+
+
+def _one_of(value: Any, choices: Sequence[Any], path: str, read_object: ReadObject | None) -> Any:
+    """Returns what the first member that admits the value gives; else raises what the member of its type says."""
+    refusals: list[ValueError] = []
+    for member in choices:
         try:
-            return _taken(value, member)
-        except _Refused as refused:
-            refusals.append(refused)
-    rule = f"must be {' or '.join(map(noun, members))}"
-    raise next((each for each in refusals if each.is_of_type), _Refused(value, rule, is_of_type=False))
+            return convert(value, member, path, read_object)
+        except ValueError as error:
+            refusals.append(error)
+    for refusal in refusals:
+        if not isinstance(refusal, _Refused) or refusal.is_of_type:
+            raise refusal
+    _refuse(value, path, f"must be {' or '.join(map(_noun, choices))}")
 
 
-def _tuple(value: Any, declared: Any) -> tuple:
-    if not isinstance(value, tuple | list):
-        raise _Refused(value, "must be a tuple", is_of_type=False)
+def _items(value: Any, declared: Any, path: str, read_object: ReadObject | None) -> Any:
+    """Returns a list or tuple with items as declared; the value itself where they are that already."""
+    kind = typing.get_origin(declared) or declared
+    if not isinstance(value, (list, tuple) if kind is tuple else list):
+        _refuse(value, path, f"must be {_noun(declared)}")
     kinds = item_types(declared, len(value))
     if len(kinds) != len(value):
-        raise _Refused(value, f"must have {len(kinds)} items", is_of_type=True)
+        _refuse(value, path, f"must have {len(kinds)} items", is_of_type=True)
     items = []
-    for i, (item, kind) in enumerate(zip(value, kinds, strict=True)):
+    for i, item in enumerate(value):
         try:
-            items.append(_taken(item, kind))
+            items.append(convert(item, kinds[i], _join(path, str(i)), read_object))
         except _Refused as refused:
-            where = f".{i}{refused.where}"
-            raise _Refused(refused.value, refused.rule, is_of_type=True, where=where) from None
-    if isinstance(value, tuple) and all(new is old for new, old in zip(items, value, strict=True)):
-        return value
-    return tuple(items)
+            raise _Refused(str(refused), is_of_type=True) from None
+    is_same = isinstance(value, kind) and all(new is old for new, old in zip(items, value, strict=True))
+    return value if is_same else kind(items)
+
+
+def _record(cls: Any, given: dict[str, Any], path: str, read_object: ReadObject) -> Any:
+    """Returns the dataclass or NamedTuple of an object."""
+    if not _is_record(cls):
+        _refuse(given, path, f"must be {_noun(cls)}")
+    fields = fields_of(cls)
+    for key in given:
+        if key not in fields:
+            place = f"{path}: " if path else ""
+            raise ValueError(f"{place}{cls.__name__} has no field {among(key, fields)}")
+    for key, (_, is_required) in fields.items():
+        if is_required and key not in given:
+            raise ValueError(f"{_join(path, key)} is missing")
+    return cls(**{key: convert(each, fields[key][0], _join(path, key), read_object) for key, each in given.items()})
+
+
+def _is_record(declared: Any) -> bool:
+    return isinstance(declared, type) and (dataclasses.is_dataclass(declared) or hasattr(declared, "_fields"))
+
+
+@functools.cache
+def fields_of(cls: Any) -> dict[str, tuple[Any, bool]]:
+    """Declared type of every field of a dataclass or NamedTuple, and whether it has no default."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    parameters = inspect.signature(cls).parameters.items()
+    return {name: (hints[name], field.default is field.empty) for name, field in parameters}
+
+
+def _is_instance(value: Any, declared: Any) -> bool:
+    if typing.get_origin(declared) is Literal:
+        return any(type(value) is type(choice) and value == choice for choice in typing.get_args(declared))
+    kind = origin if (origin := typing.get_origin(declared)) in (dict, list) else declared
+    can_tell = inspect.isclass(kind) and not getattr(kind, "_is_protocol", False)
+    return not can_tell or isinstance(value, kind)
+
+
+def _without_rules(declared: Any) -> tuple[Any, Sequence[Rule]]:
+    """Declared type without `Annotated`, and its rules."""
+    if typing.get_origin(declared) is not Annotated:
+        return declared, ()
+    kind, *notes = typing.get_args(declared)
+    return kind, [note for note in notes if isinstance(note, Rule)]
 
 
 def members(declared: Any) -> tuple[Any, ...]:
@@ -183,20 +254,44 @@ def members(declared: Any) -> tuple[Any, ...]:
 
 
 def item_types(declared: Any, n: int) -> tuple[Any, ...]:
-    """Returns the declared types of the `n` items of a tuple."""
-    args = typing.get_args(declared)
-    return args[:1] * n if args[-1:] == (Ellipsis,) else args
+    """Returns the declared types of the `n` items of a list or tuple."""
+    args = typing.get_args(declared) or (Any, ...)
+    is_any_length = args[-1] is Ellipsis or typing.get_origin(declared) is list
+    return args[:1] * n if is_any_length else args
 
 
-def noun(declared: Any) -> str:
+def _noun(declared: Any) -> str:
     """Returns the declared type as error messages name it."""
-    if typing.get_origin(declared) is Annotated:
-        declared = typing.get_args(declared)[0]
+    declared, _ = _without_rules(declared)
     if typing.get_origin(declared) is Literal:
         return f"one of {', '.join(map(repr, typing.get_args(declared)))}"
-    if typing.get_origin(declared) is tuple:
-        return "a tuple"
-    if declared is type(None):
-        return "None"
+    declared = typing.get_origin(declared) or declared
     name = getattr(declared, "__name__", str(declared))
     return _NOUNS.get(declared) or f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+
+def _join(path: str, name: str) -> str:
+    name = name if len(name) <= 80 else name[:77] + "..."
+    return f"{path}.{name}" if path else name
+
+
+def shorten(value: Any) -> str:
+    """Returns the value as error messages show it, in at most 80 characters."""
+    shown = repr(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Returns `; did you mean 'd_model'?` for the known name closest to `name`; empty where none is close."""
+    close = difflib.get_close_matches(name[:100], list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def among(name: str, known: Collection[str]) -> str:
+    """Returns `'retnet'; did you mean 'ret_net'?`, or the name with all known ones where none is close."""
+    return shorten(name) + (nearest(name, known) or f"; there are {', '.join(sorted(known))}")
+
+
+def unknown(what: str, name: str, known: Collection[str]) -> str:
+    """Returns `unknown mixer 'retnet'; did you mean 'ret_net'?`."""
+    return f"unknown {what} {among(name, known)}"

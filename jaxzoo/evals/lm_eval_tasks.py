@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxzoo.config.config_io import nearest
+from jaxzoo.config.checked import nearest
 from jaxzoo.evals.recall_tasks import MAX_TOKENS, RECALL_TASKS, STOPS, read_examples, read_rows
 from jaxzoo.evals.squad_metrics import in_place_of_transformers
 from jaxzoo.evals.text_model import TextModel

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from jaxzoo.config.config_io import nearest
+from jaxzoo.config.checked import nearest
 from jaxzoo.config.json_files import read_json
 
 T = TypeVar("T")

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxzoo.config.checked import PositiveFloat, PositiveInt
-from jaxzoo.config.config_io import Json, unknown
+from jaxzoo.config.checked import PositiveFloat, PositiveInt, unknown
+from jaxzoo.config.config_io import Json
 from jaxzoo.layers.variables import Traits
 from jaxzoo.models.blueprint import Blueprint, Variables
 from jaxzoo.models.language_model import LanguageModel

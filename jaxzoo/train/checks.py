@@ -5,7 +5,7 @@ Each raises `ValueError` with field, rule and remedy.
 
 from jax.sharding import Mesh
 
-from jaxzoo.config.config_io import nearest
+from jaxzoo.config.checked import nearest
 from jaxzoo.data.base import Dataset
 from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.parallel.agreement import gathered, together

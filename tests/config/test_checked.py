@@ -133,7 +133,7 @@ def test_a_class_of_ones_own_is_checked_for_nothing():
         ({"rate": True}, "rate=True must be a number"),
         ({"rate": 10**400}, f"rate=1{'0' * 76}... must be finite"),
         ({"rate": 2}, "rate=2.0 must be at most 1; lower it"),
-        ({"seeds": 3}, "seeds=3 must be a tuple"),
+        ({"seeds": 3}, "seeds=3 must be a list or tuple"),
         ({"seeds": [1, -1]}, "seeds.1=-1 must be in [0, 2^32)"),
         ({"seeds": (2**32,)}, "seeds.0=4294967296 must be in [0, 2^32)"),
         ({"pair": (1,)}, "pair=(1,) must have 2 items"),

@@ -119,12 +119,12 @@ def test_bad_json_is_refused_by_path():
             {"leaf": {"type": f"{__name__}:OtherLef", "rate": 1.0}},
             r"unknown type '.*OtherLef'; did you mean '.*OtherLeaf'",
         ),
-        ({"leaf": {}}, "^Tree.leaf: Leaf needs the field 'rate'$"),
+        ({"leaf": {}}, "^Tree.leaf.rate is missing$"),
         ({"leaf": {"rate": "high"}}, "^Tree.leaf.rate='high' must be a number$"),
         ({"leaf": {"rate": True}}, "^Tree.leaf.rate=True must be a number$"),
         ({"leaf": {"rate": 1.0, "kind": "c"}}, r"^Tree.leaf.kind='c' must be one of 'a', 'b'$"),
         ({"leaf": {"rate": 1.0, "sizes": [1, "2"]}}, "^Tree.leaf.sizes.1='2' must be an integer$"),
-        ({"leaf": {"rate": 1.0}, "pair": [1, "x", 2]}, r"^Tree.pair=\[1, 'x', 2\] must be a list of 2 items$"),
+        ({"leaf": {"rate": 1.0}, "pair": [1, "x", 2]}, r"^Tree.pair=\[1, 'x', 2\] must have 2 items$"),
     ):
         with pytest.raises(ValueError, match=message):
             from_json(value, Tree)

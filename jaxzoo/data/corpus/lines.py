@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxzoo.config.config_io import nearest
+from jaxzoo.config.checked import nearest
 from jaxzoo.utils.extras import need
 
 CHUNK_BYTES = 2**16
