@@ -3,14 +3,13 @@
 Its kernels are tuned while other processes compile; the choice is kept on disk and may differ from one made alone.
 """
 
+import functools
 import importlib
 import importlib.util
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from benchmarks.torch_peers import capture, import_part
 
 if TYPE_CHECKING:
     from benchmarks.layers import Batch, Command, Prepared
@@ -33,6 +32,8 @@ def prepare(command: "Command") -> "tuple[dict[str, Any], Prepared]":
     """Builds the layer and runs each pass once, which compiles and tunes its kernels."""
     import torch  # pyright: ignore[reportMissingImports]
 
+    from benchmarks.torch_peers import capture
+
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     make = {"device": device, "dtype": torch.bfloat16}
@@ -48,25 +49,41 @@ def prepare(command: "Command") -> "tuple[dict[str, Any], Prepared]":
     def gradients() -> Any:
         return torch.autograd.grad(_output(layer(x)), (x, *parameters), weights, allow_unused=True)
 
+    calls: dict[str, Callable[[], Any]] = {"forward": forward, "gradients": gradients}
     refused: dict[str, Exception] = {}
-    for call in (forward, gradients):
+    for name, call in calls.items():
         try:
             call()
         except Exception as error:  # told when its turn comes: the other pass is measured
-            refused[call.__name__] = error
-
-    def run(call: Callable[[], Any]) -> "Batch":
-        if call.__name__ in refused:
-            raise RuntimeError(str(refused[call.__name__])) from refused[call.__name__]
-        return _batch(call)
-
+            refused[name] = error
     versions = {name: importlib.import_module(name).__version__ for name in ("torch", "triton")}
     facts = {"mixer": command.mixer, "parameters": sum(p.numel() for p in parameters), **versions}
-    tokens = command.batch * command.length
-    return facts, {call.__name__: (lambda call=call: run(call), tokens) for call in (forward, gradients)}
+
+    def run(name: str) -> "Batch":
+        if name in refused:
+            raise RuntimeError(str(refused[name])) from refused[name]
+        try:
+            replay = capture(calls[name]) if device == "cuda" else calls[name]
+        except RuntimeError as error:
+            facts[f"{name} without a CUDA graph"] = str(error)[:300]
+            replay = calls[name]
+
+        def batch(n: int) -> float:
+            start = time.perf_counter()
+            for _ in range(n):
+                replay()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            return time.perf_counter() - start
+
+        return batch
+
+    return facts, {name: (functools.partial(run, name), command.batch * command.length) for name in calls}
 
 
 def _layer(command: "Command") -> Any:
+    from benchmarks.torch_peers import import_part
+
     module, name, options = LAYERS[command.mixer]
     if name == "BasedLinearAttention":
         options = {**options, "num_key_value_heads": command.heads}
@@ -80,20 +97,3 @@ def _layer(command: "Command") -> Any:
 
 def _output(found: Any) -> Any:
     return found[0] if isinstance(found, tuple) else found
-
-
-def _batch(call: Callable[[], Any]) -> "Batch":
-    """Replays of a CUDA graph of the call; on a CPU the call itself."""
-    import torch  # pyright: ignore[reportMissingImports]
-
-    replay, wait = (capture(call), torch.cuda.synchronize) if torch.cuda.is_available() else (call, lambda: None)
-
-    def batch(n: int) -> float:
-        wait()
-        start = time.perf_counter()
-        for _ in range(n):
-            replay()
-        wait()
-        return time.perf_counter() - start
-
-    return batch

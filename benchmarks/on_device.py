@@ -32,6 +32,9 @@ KEPT_LOG = 30_000
 MARGIN = 10
 """Seconds before its timeout in which a command that knows its time should end."""
 
+MOST_PROCESSES = 32
+"""Processes that compile side by side: each takes some 2 GB of the host's memory."""
+
 Pair = tuple[Piece, Task]
 
 
@@ -114,7 +117,7 @@ class Queue:
         left.sort(key=lambda pair: self._tried(*pair))
         while left and self._left() > 0:
             batch, seconds = [], self._left()
-            while left and (not batch or left[0][0].seconds + left[0][0].compile_s < seconds):
+            while left and (not batch or (left[0][0].seconds < seconds and len(batch) < MOST_PROCESSES)):
                 seconds -= left[0][0].seconds
                 batch.append(left.pop(0))
             self._batch(batch)

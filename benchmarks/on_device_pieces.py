@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
+from benchmarks.layers_fla import LAYERS
 from pallas_kernels.kernel_sources import kernel_hash
 from pallas_kernels.registry import OPS
 
@@ -114,7 +115,6 @@ def _uncertified(python_path: str) -> tuple[str, ...]:
 
 
 def _layers(setting: Setting) -> list[Piece]:
-    from benchmarks.layers_fla import LAYERS
     from benchmarks.subjects import subjects
 
     words = ["-m", "benchmarks.layers", "--out", "{out}"]
@@ -124,18 +124,22 @@ def _layers(setting: Setting) -> list[Piece]:
         return Piece(
             name=name,
             reason=reason,
-            seconds=5,
+            seconds=4,
             how="ahead",
-            compile_s=120,
+            compile_s=80,
             environment=KERNELS,
             tasks=tuple(Task(name=each, words=(*words, *flags, "--mixer", each)) for each in names),
         )
 
-    names = ["attention", "taylor_linear_attention"] if setting.rehearse else subjects()
+    names = ["attention", "taylor_linear_attention"] if setting.rehearse else sorted(subjects(), key=_without_peer)
     made = [piece("layers", "one layer of each mixer, and its decode step", names)]
     if setting.fla:
-        made.append(piece("layers-fla", "the layers of flash-linear-attention", LAYERS, "--peer"))
+        made.insert(0, piece("layers-fla", "layers of flash-linear-attention", LAYERS, "--peer"))
     return made
+
+
+def _without_peer(mixer: str) -> bool:
+    return mixer not in LAYERS
 
 
 def _delta_rules(setting: Setting) -> Piece:
