@@ -18,7 +18,7 @@ import numpy as np
 from experiments.landmarks import BOUND, HIGH, LOW, band
 from experiments.recall import at_least_two
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Measurement, Missing, Results, Scale, grid
-from jaxzoo.sweep.figure import Mark, marked_line
+from jaxzoo.sweep.figure import marked_line
 from jaxzoo.utils.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks, series_style
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _band(panel: Any, rows: Sequence[Any], label: str, i: int) -> None:
     low, high, bound = ([row["metrics"].get(name, math.nan) for row in rows] for name in (LOW, HIGH, BOUND))
     color = series_style(i)["color"]
     panel.fill_between(sizes, low, high, color=color, alpha=0.25, linewidth=0)
-    marked_line(panel, sizes, high, [Mark(HIGH, (row["id"],)) for row in rows], label=f"{label}: 50 %", series=i)
+    marked_line(panel, sizes, high, label=f"{label}: 50 %", series=i)
     panel.plot(sizes, bound, **{**bound_style(), "color": color})
 
 

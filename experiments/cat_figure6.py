@@ -36,7 +36,7 @@ from jaxzoo.layers.rotary_scaling import RotaryScaling
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Missing, Results, Scale, grid, learned
-from jaxzoo.sweep.figure import Mark, accuracy_label, marked_line
+from jaxzoo.sweep.figure import accuracy_label, marked_line
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.utils.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks
@@ -219,9 +219,8 @@ def _draw_curves(place: Any, results: Results, **where: Any) -> None:
         except Missing:
             continue
         lengths, scores = list(found), [score for _, score in found.values()]
-        marks = [Mark.of(score.rows, metric) for metric, score in found.values()]
         spread = [(score.low, score.high) for score in scores]
-        marked_line(place, lengths, [score.mean for score in scores], marks, label=name, series=i, spread=spread)
+        marked_line(place, lengths, [score.mean for score in scores], label=name, series=i, spread=spread)
         for length, (metric, score) in found.items():
             guess = score.rows[0].get("guess", {})
             guesses |= {length: guess[metric]} if metric in guess else {}

@@ -26,7 +26,7 @@ from jaxzoo.mixers import (
     TaylorLinearAttentionConfig,
 )
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, learned
-from jaxzoo.sweep.figure import Mark, marked_line
+from jaxzoo.sweep.figure import marked_line
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.train.config import ExperimentConfig
@@ -207,10 +207,8 @@ def draw(results: Results) -> "Figure":
         if not results.select(model=name):
             continue
         found = by_state(results, name)
-        rows = {results.best(model=name, size=size)["state_bytes"]: size for size in results.values("size", model=name)}
         states = sorted(found)
-        marks = [Mark.of(results.select(model=name, size=rows[state])) for state in states]
-        marked_line(panel, states, [found[state] for state in states], marks, label=name, series=series)
+        marked_line(panel, states, [found[state] for state in states], label=name, series=series)
     panel.axhline(GUESS, color="0.6", linestyle=":", label="guessing a value of the example")
     panel.set(xlabel="state of a sequence, bytes", ylabel="accuracy, best learning rate", ylim=(-0.03, 1.03))
     plain_log_ticks(panel, "x")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from configs.dna import ecoli
 from jaxzoo.data.token_data import TokenDataConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Measurement, Missing, Point, Results, Scale, grid
-from jaxzoo.sweep.figure import Mark, marked_line
+from jaxzoo.sweep.figure import marked_line
 from jaxzoo.sweep.results import BITS
 from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.utils.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks, series_style
@@ -187,8 +187,7 @@ def draw(results: Results) -> "Figure":
     """Bits per base by the order of Markov models, by the length of a window, and by the position in it."""
     figure, (axes,) = panels(1, 3, size=(12.6, 4.4), title="The genome of E. coli: bits per base")
     lines = orders(results)
-    marks = [Mark(f"order-{order}", (results.best(BITS, model=MARKOV)["id"],)) for order in lines]
-    marked_line(axes[0], list(lines), list(lines.values()), marks, label="Markov models", series=len(CONFIGS))
+    marked_line(axes[0], list(lines), list(lines.values()), label="Markov models", series=len(CONFIGS))
     for series, name in enumerate(CONFIGS):
         if any(BITS in row["metrics"] for row in results.select(model=name)):
             axes[0].axhline(results.score(BITS, model=name), **{**series_style(series), "marker": ""}, label=name)
@@ -198,9 +197,8 @@ def draw(results: Results) -> "Figure":
         metrics = results.best(BITS, model=name, long=True)["metrics"]
         lengths = by_number(metrics, "", f"/{BITS}")
         for panel, places in zip(axes[1:], (lengths, by_number(metrics, POSITION, "")), strict=True):
-            marks = [Mark.of(rows, metric) for metric in places.values()]
             heights = [metrics[metric] for metric in places.values()]
-            marked_line(panel, list(places), heights, marks, label=name, series=series)
+            marked_line(panel, list(places), heights, label=name, series=series)
             plain_log_ticks(panel, "x", places)
     axes[1].axhline(lines[CONTROL_ORDER], **bound_style(), label=f"Markov, order {CONTROL_ORDER}")
     axes[0].set_title("Markov models, and trained models as lines", fontsize=TITLE_POINTS)

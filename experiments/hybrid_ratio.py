@@ -26,7 +26,7 @@ from jaxzoo.mixers import (
 )
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned
-from jaxzoo.sweep.figure import Mark, marked_line
+from jaxzoo.sweep.figure import marked_line
 from jaxzoo.sweep.results import SCORE
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.base import TaskConfig
@@ -208,10 +208,8 @@ def draw(results: Results) -> "Figure":
     for panel, task in zip(axes, METRICS, strict=True):
         for series, name in enumerate(results.values("linear", task=task)):
             shares = [n for n in SHARES if results.select(task=task, linear=name, attention=n)]
-            rows = [results.select(task=task, linear=name, attention=n) for n in shares]
             heights = [score(results, task, name, n) for n in shares]
-            marks = [Mark.of(each, METRICS[task]) for each in rows]
-            marked_line(panel, [n / N_LAYERS for n in shares], heights, marks, label=name, series=series)
+            marked_line(panel, [n / N_LAYERS for n in shares], heights, label=name, series=series)
         panel.set_title(task, fontsize=TITLE_POINTS)
         panel.set(xlabel="share of full attention layers")
     axes[0].axhline(GUESS, color="0.6", linestyle=":", label="guessing a value of the example")

@@ -24,7 +24,7 @@ from experiments.protocol import LAPTOP, SEEDS
 from jaxzoo.mixers import WindowedLinearAttentionConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned
 from jaxzoo.sweep.claims import CHANCE, chance
-from jaxzoo.sweep.figure import Mark, guessing
+from jaxzoo.sweep.figure import guessing
 from jaxzoo.sweep.results import SeedScore
 from jaxzoo.tasks import mqar
 from jaxzoo.train.config import ExperimentConfig
@@ -55,8 +55,6 @@ class Score(NamedTuple):
     """Its runs at the learning rate that is best in the mean over the seeds; a run that diverged counts as 0."""
     state_bytes: int | None
     """Bytes of the state of one sequence; None: the mixer does not stream."""
-    runs: Mark
-    """All its runs, as a mark of the figure."""
 
     @property
     def accuracy(self) -> float:
@@ -119,7 +117,7 @@ def scores(results: Results, **where: Any) -> dict[str, Score]:
         at = results.select(**{**where, "mixer": name})
         state = next((row["state_bytes"] for row in at if row["state_bytes"] is not None), None)
         with contextlib.suppress(Missing):
-            found[name] = Score(Results(at).seeds(), state, Mark.of(at))
+            found[name] = Score(Results(at).seeds(), state)
     return found
 
 
@@ -178,8 +176,7 @@ def draw(results: Results) -> "Figure":
         style = PALETTE[list(FAMILIES).index(kind)]._asdict()
         if score.seeds.high > score.seeds.low:
             recall.hlines([place], [score.seeds.low], [score.seeds.high], color=style["color"], linewidth=0.9, zorder=1)
-        dot = recall.scatter([score.accuracy], [place], s=20, zorder=2, label=FAMILIES[kind], **style)
-        dot.set_gid(str(score.runs))
+        recall.scatter([score.accuracy], [place], s=20, zorder=2, label=FAMILIES[kind], **style)
         if score.state_bytes is None:
             state.annotate(
                 "does not stream", (0.02, place), xycoords=("axes fraction", "data"), va="center", fontsize=8

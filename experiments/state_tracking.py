@@ -25,7 +25,7 @@ from jaxzoo.mixers import (
     RWKV7TimeMixConfig,
 )
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Results, Scale, grid, learned
-from jaxzoo.sweep.figure import Mark, marked_line
+from jaxzoo.sweep.figure import marked_line
 from jaxzoo.sweep.results import SCORE
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.tasks.bit_strings import ParityConfig
@@ -191,8 +191,7 @@ def draw(results: Results) -> "Figure":
             if not any(metrics[0] in row["metrics"] for row in rows):
                 continue
             heights = _accuracies(results, name, model)
-            marks = [Mark.of(rows, metric) for metric in metrics]
-            marked_line(panel, LENGTHS, heights, marks, label=model, series=series)
+            marked_line(panel, LENGTHS, heights, label=model, series=series)
         panel.axhline(GUESS[name], color="0.6", linestyle=":", label="a constant answer")
         panel.set_title(name, fontsize=TITLE_POINTS)
         panel.set(xlabel="tokens")

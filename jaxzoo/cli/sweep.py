@@ -27,18 +27,16 @@ if TYPE_CHECKING:
     from jaxzoo.sweep.sweep import Sweep
     from jaxzoo.sweep.workers import LocalWorkers
 
-PAGE = "report.html"
-
 
 def _sweep(argv: Sequence[str]) -> None:
     options, screen = parse(argv), Screen(sys.stdout)
-    if options.report:
-        report(options.report, options.out, screen, experiment=options.experiment)
-        return
     if options.experiment is None:
         raise UsageError(
             "--experiment FILE is required, such as --experiment experiments/zoology_figure2.py; see --help"
         )
+    if options.report:
+        report(options.report, options.experiment, screen)
+        return
     file = Path(options.experiment)
     out = Path(options.out) if options.out else Path("sweeps", f"{file.stem}-{options.scale}")
     sweep = open_sweep(file, options.scale, out.expanduser(), checked=True)
@@ -98,7 +96,7 @@ def _take_over(sweep: "Sweep", others: "Sequence[SweepDirectory]", screen: Scree
 
 def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, screen: Screen) -> None:
     """Makes the runs that neither --reuse nor the experiment's kept results have, and the report."""
-    from jaxzoo.sweep.board import SweepProgress, oversee
+    from jaxzoo.sweep.oversee import SweepProgress, oversee
     from jaxzoo.sweep.plan import expected
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: the workers save first
@@ -117,7 +115,7 @@ def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, scre
     screen.say(f"{sweep.experiment.title}, scale {options.scale}: {len(sweep.tasks)} runs, {n_left} to make")
     screen.say(f"{n_workers} {who}; {directory.path}")
     oversee(sweep, workers, n_workers, SweepProgress(screen, n_workers, machine))
-    report([str(directory.path)], None, screen, experiment=options.experiment)
+    report([str(directory.path)], options.experiment, screen)
     n_failed = len(directory.failed() & {task.id for task in sweep.tasks})
     if n_failed:
         raise Failure(f"{n_failed} of {len(sweep.tasks)} runs failed, listed above; the same command tries them again")
@@ -143,69 +141,31 @@ def _workers(
     return processes, n, f"workers on {device.number} x {device.platform}, {how}", device.machine
 
 
-def report(places: Sequence[str], out: str | None, screen: Screen, *, experiment: str | None = None) -> None:
-    """Writes one page over sweeps; with an experiment, first figure, table and claims of each, from its results.
-
-    Without an experiment it shows the reports as they were written last: no file of a sweep is imported.
+def report(places: Sequence[str], experiment: str, screen: Screen) -> None:
+    """Writes figure, table and claims of sweeps into their directories, finished or not.
 
     Args:
-      places: directories of sweeps, or folders of such directories.
-      out: where to; None: into the directories themselves, the page into the first place. The report of one sweep goes
-        to `out`, with all that is needed to make it again; of several, each to its own folder there.
+      places: directories of sweeps, or kept reports.
+      experiment: file of the experiment of all of them.
       screen: gets lines about what there is.
-      experiment: file of the experiment of all these sweeps.
     """
-    from jaxzoo.sweep.directory import REPORT, SweepDirectory
-    from jaxzoo.sweep.report import read_report, summary, write_page, write_report
+    from jaxzoo.sweep.directory import SweepDirectory
+    from jaxzoo.sweep.report import write_report
 
-    directories = [directory for place in places for directory in _sweeps(Path(place).expanduser())]
-    home = Path(out).expanduser() if out else Path(places[0]).expanduser()
-    outcomes = []
-    for path in directories:
-        directory, name = SweepDirectory(path), _name(path)
-        target = path if out is None else home if len(directories) == 1 else home / name
+    for place in places:
+        directory = SweepDirectory(Path(place).expanduser())
         try:
-            about = directory.read_about()
-            if experiment is None:
-                outcomes.append(read_report(directory, name))
-                files = (*REPORT[:-1], directory.about.name, directory.rows.name)
-            else:
-                sweep = open_sweep(Path(experiment), about.scale, path)
-                about = sweep.about(about.experiment, about.scale)
-                rows, failures = sweep.rows(), sweep.failures()
-                if directory.has_runs:
-                    sweep.write_rows()
-                outcomes.append(
-                    write_report(sweep.experiment, sweep.scale, about, rows, target, failures=failures, name=name)
-                )
-                directory.write_about(about, report=path)
-                files = (directory.about.name, directory.rows.name)
+            stored = directory.read_about()
+            sweep = open_sweep(Path(experiment), stored.scale, directory.path)
+            about = sweep.about(stored.experiment, stored.scale)
+            if directory.has_runs:
+                sweep.write_rows()
+            rows, failures = sweep.rows(), sweep.failures()
+            lines = write_report(sweep.experiment, sweep.scale, about, rows, directory.path, failures=failures)
+            directory.write_about(about, is_reported=True)
         except ValueError as error:
             raise UsageError(f"--report: {error}") from error
-        if target.resolve() != path.resolve():
-            target.mkdir(parents=True, exist_ok=True)
-            for file in files:
-                if (path / file).is_file():
-                    shutil.copyfile(path / file, target / file)
-            if experiment is not None:
-                SweepDirectory(target).write_about(about, report=target)
-        screen.say("\n  ".join([f"{target}: {about.title}", *summary(outcomes[-1])]))
-    write_page(outcomes, home / PAGE)
-    screen.say(f"page: {home / PAGE}")
-
-
-def _sweeps(place: Path) -> list[Path]:
-    """The sweeps at a place and in its folders, by name; the scales of a figure stand in folders of its own."""
-    found = sorted(file.parent for pattern in ("", "*/", "*/*/") for file in place.glob(f"{pattern}sweep.json"))
-    if not found:
-        raise UsageError(f"--report {place} holds no sweep, nor do its folders; give what --out was")
-    return found
-
-
-def _name(path: Path) -> str:
-    """Name of a sweep on a page: that of its directory, after the figure's where it is one scale of a figure."""
-    path = path.resolve()
-    return f"{path.parent.name}-{path.name}" if (path.parent / "sweep.json").is_file() else path.name
+        screen.say("\n  ".join([f"{directory.path}: {about.title}", *lines]))
 
 
 main: Main = partial(run, _sweep, interrupted="interrupted; finished work is kept: continue with the same command")

@@ -42,10 +42,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     many = {"nargs": "+", "action": "extend", "default": []}
     add("--cluster-options", metavar="NAME=VALUE", type=_option, help=given, **many)
     add("--keep-checkpoints", action="store_true", help="keep the last checkpoint of every run")
-    report = (
-        "write one page about these sweeps as they were last reported, to --out; with --experiment FILE, first "
-        "write their figure, table and claims, finished or not"
-    )
+    report = "write figure, table and claims of these sweeps of the experiment again, finished or not"
     add("--report", nargs="+", metavar="DIR", help=report)
     options = parser.parse_args(argv)
     if options.cluster is None and options.cluster_options:

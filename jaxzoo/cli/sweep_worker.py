@@ -37,7 +37,7 @@ def _work(argv: Sequence[str]) -> None:
 
     from jaxzoo.parallel.agreement import StopSignals
     from jaxzoo.sweep.cluster import STOPPING
-    from jaxzoo.sweep.queue import Queue
+    from jaxzoo.sweep.queue import RunQueue
     from jaxzoo.sweep.work import work
     from jaxzoo.sweep.workers import as_one_program
     from jaxzoo.utils.host_memory import keep_freed_memory, share_one_arena
@@ -46,7 +46,7 @@ def _work(argv: Sequence[str]) -> None:
         keep_freed_memory()
     sweep = open_sweep(Path(options.experiment), options.scale, Path(options.out))
     stops = StopSignals(STOPPING, patient=True) if is_job else StopSignals()
-    with stops as stop, Queue(sweep.directory, name) as queue:
+    with stops as stop, RunQueue(sweep.directory, name) as queue:
         work(
             sweep,
             queue,

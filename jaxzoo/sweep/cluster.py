@@ -3,7 +3,7 @@
 A job is one worker, which finds its device on its node and continues when the process that submitted it is gone. To
 stop it, the job is cancelled: the scheduler sends it SIGTERM, and kills it some time later (Slurm: `KillWait`, 30
 seconds by default). A signal of the scheduler, also the one before a time limit, makes the worker save and end; the
-loop in `board.py` submits another job while there are runs left.
+loop in `oversee.py` submits another job while there are runs left.
 """
 
 import contextlib
@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 from jaxzoo.sweep.directory import SweepDirectory
-from jaxzoo.sweep.queue import is_held, progress_of_all
 from jaxzoo.sweep.workers import Worker, worker_name
 from jaxzoo.utils.extras import need
 
@@ -100,10 +99,11 @@ class ClusterWorkers:
                         os.kill(int(job.job_id), signal.SIGTERM)
                     else:
                         job.cancel(check=False)
-        directory, deadline = self._directory, time.monotonic() + GRACE_SECONDS
+        queue = self._directory.queue()
+        deadline = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < deadline:
-            reports = progress_of_all(directory).items()
-            if not any(told["worker"] in self._jobs and is_held(directory, run) for run, told in reports):
+            reports = queue.progress().items()
+            if not any(told["worker"] in self._jobs and queue.is_held(run) for run, told in reports):
                 return
             time.sleep(0.2)
 

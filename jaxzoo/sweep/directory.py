@@ -1,7 +1,7 @@
 """Files of a sweep's directory."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -9,9 +9,7 @@ from jaxzoo.config.json_files import decode_json, parse_json, read_json
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.utils.checksums import add_checksum, file_sha256, read_checked
 from jaxzoo.utils.whole_files import write_whole
-
-REPORT = ("figure.png", "figure.svg", "table.md", "claims.json", "report.html")
-"""Files that a report adds."""
+from jaxzoo.utils.work_queue import WorkQueue
 
 
 class About(NamedTuple):
@@ -42,6 +40,7 @@ class SweepDirectory:
       path: the directory, which need not exist.
       about: `sweep.json`.
       rows: `results.jsonl`, the results by point, one JSON object per line; written again from `results/`.
+      running_folder: folder of the work queue.
       workers: folder for the output of workers.
     """
 
@@ -49,8 +48,10 @@ class SweepDirectory:
         self.path = path
         self.about: Path = path / "sweep.json"
         self.rows: Path = path / "results.jsonl"
-        self._runs, self._results, self._failures = path / "runs", path / "results", path / "failures"
-        self._running = path / "running"
+        self._runs = path / "runs"
+        self._results = path / "results"
+        self._failures = path / "failures"
+        self.running_folder: Path = path / "running"
         self.workers: Path = path / "workers"
 
     def create(self, about: About) -> None:
@@ -70,7 +71,7 @@ class SweepDirectory:
         elif self.path.exists() and any(self.path.iterdir()):
             name = sorted(entry.name for entry in self.path.iterdir())[0]
             raise ValueError(f"{self.path} holds {name!r}, which no sweep wrote; choose another place with --out")
-        folders = (self._runs, self._results, self._failures, self._running, self.workers)
+        folders = (self._runs, self._results, self._failures, self.running_folder, self.workers)
         for place in (self.about, self.rows, *folders):
             if place.is_symlink():
                 raise ValueError(f"{place} must not be a link, or runs would be written elsewhere; remove it")
@@ -78,10 +79,9 @@ class SweepDirectory:
             folder.mkdir(parents=True, exist_ok=True)
         self.write_about(about)
 
-    def write_about(self, about: About, report: Path | None = None) -> None:
-        """Writes `sweep.json`, with digests of the results and of the report that is kept in a folder."""
-        files = [] if report is None else [self.rows, *(report / name for name in REPORT[:-1])]
-        digests = {file.name: file_sha256(file) for file in files if file.is_file()}
+    def write_about(self, about: About, *, is_reported: bool = False) -> None:
+        """Writes `sweep.json`; once the results are reported, with the SHA-256 of their file."""
+        digests = {self.rows.name: file_sha256(self.rows)} if is_reported else {}
         content = add_checksum({**about._asdict(), "sha256": digests})
         write_whole(self.about, json.dumps(content, ensure_ascii=False) + "\n")
 
@@ -91,13 +91,11 @@ class SweepDirectory:
         content.pop("sha256", None)
         return decode_json(content, About)
 
-    def check(self, files: Sequence[str]) -> None:
-        """Raises `ValueError` where one of these files is not as it was when `sweep.json` was written."""
-        digests = decode_json(self._read_about().get("sha256", {}), dict[str, str])
-        for file in (self.path / name for name in files if name in digests):
-            if not file.is_file() or file_sha256(file) != digests[file.name]:
-                remedy = "restore it" if file == self.rows else "write the report again with --experiment"
-                raise ValueError(f"{file} is damaged, or was changed after the report; {remedy}")
+    def check_rows(self) -> None:
+        """Raises `ValueError` where the results are not as they were when they were reported."""
+        digest = decode_json(self._read_about().get("sha256", {}), dict[str, str]).get(self.rows.name)
+        if digest and not (self.rows.is_file() and file_sha256(self.rows) == digest):
+            raise ValueError(f"{self.rows} is damaged, or was changed after the report; restore it")
 
     def _read_about(self) -> dict[str, Any]:
         try:
@@ -131,12 +129,12 @@ class SweepDirectory:
         return self.has_result(task) or (self._failures / f"{task}.json").exists()
 
     def running(self, task: str, kind: str) -> Path:
-        """The `lock` or the progress report (`json`) of a run, see `queue.py`; or its `cost` so far."""
-        return self._running / f"{task}.{kind}"
+        """The `lock` or the progress report (`json`) of a run, see `work_queue.py`; or its `cost` so far."""
+        return self.running_folder / f"{task}.{kind}"
 
-    def reported(self) -> set[str]:
-        """Ids of the runs that have a progress report."""
-        return _ids(self._running)
+    def queue(self) -> WorkQueue:
+        """The queue of the runs, to look at."""
+        return WorkQueue(self.running_folder)
 
     def result(self, task: str) -> dict[str, Any]:
         """Reads the result of a run. Raises `ValueError` where it is damaged."""

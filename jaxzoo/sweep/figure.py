@@ -1,37 +1,13 @@
-"""Curves for the figures of experiments, whose marks name the runs that they show."""
+"""Curves for the figures of experiments."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from jaxzoo.sweep.results import SCORE, Missing, Results, Row, SeedScore, ranked
+from jaxzoo.sweep.results import SCORE, Missing, Results, Row, SeedScore
 from jaxzoo.utils.figure import bound_style, series_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-
-class Mark(NamedTuple):
-    """The metric and the runs of a mark. Its text is the SVG id of the mark: `runs:valid/accuracy:ID,ID`."""
-
-    metric: str
-    """Metric on the y-axis."""
-    runs: tuple[str, ...]
-    """Ids of its runs, each once; the mark shows the first."""
-
-    @classmethod
-    def of(cls, rows: Iterable[Row], metric: str = SCORE) -> "Mark":
-        """The mark of the best of some runs; those that diverged come last."""
-        return cls(metric, tuple(dict.fromkeys(row["id"] for row in ranked(rows, metric))))
-
-    @classmethod
-    def parse(cls, svg_id: str) -> "Mark | None":
-        """The mark with this SVG id; None: it is that of something else."""
-        kind, _, rest = svg_id.partition(":")
-        metric, colon, runs = rest.rpartition(":")
-        return cls(metric, tuple(runs.split(","))) if kind == "runs" and colon else None
-
-    def __str__(self) -> str:
-        return f"runs:{self.metric}:{','.join(self.runs)}"
 
 
 def accuracy_label(results: Results) -> str:
@@ -57,7 +33,7 @@ def curve(
       points: coordinates of each mark; over all others the best counts.
       series: number of the style.
     """
-    drawn: list[tuple[float, SeedScore, Mark]] = []
+    drawn: list[tuple[float, SeedScore]] = []
     for where in points:
         try:
             score = results.seeds(metric, **where)
@@ -66,26 +42,24 @@ def curve(
         row = score.rows[0]
         place = x(row) if callable(x) else row["point"][x]
         if place is not None:
-            others = ranked(results.select(**where), metric)
-            runs = dict.fromkeys(row["id"] for row in (*score.rows, *others))
-            drawn.append((place, score, Mark(metric, tuple(runs))))
+            drawn.append((place, score))
     if drawn:
-        places, scores, marks = zip(*drawn, strict=True)
-        heights, spread = [score.mean for score in scores], [(score.low, score.high) for score in scores]
-        marked_line(panel, places, heights, marks, label=label, series=series, spread=spread)
+        places = [place for place, _ in drawn]
+        heights = [score.mean for _, score in drawn]
+        spread = [(score.low, score.high) for _, score in drawn]
+        marked_line(panel, places, heights, label=label, series=series, spread=spread)
 
 
 def marked_line(
     panel: "Axes",
     places: Sequence[float],
     heights: Sequence[float],
-    marks: Sequence[Mark],
     *,
     label: str,
     series: int,
     spread: Sequence[tuple[float, float]] = (),
 ) -> None:
-    """Draws a line whose marks know their runs, from their places on the x-axis and heights on the y-axis.
+    """Draws a line through marks.
 
     `spread` has the smallest and largest value of the seeds of each mark, drawn as a bar; `series` is the number of the
     style.
@@ -94,12 +68,7 @@ def marked_line(
     for place, (low, high) in zip(places, spread, strict=bool(spread)):
         if high > low:
             panel.vlines([place], [low], [high], color=style["color"], linewidth=0.9, zorder=1)
-    # A line drops the marks that are not finite and invents others where it is clipped: each mark is drawn by itself.
-    panel.plot(places, heights, **style, markevery=[], label=label)
-    size, color = style["markersize"] ** 2, style["color"]
-    for place, height, mark in zip(places, heights, marks, strict=True):
-        dot = panel.scatter([place], [height], s=size, color=color, marker=style["marker"], linewidths=1, zorder=2)
-        dot.set_gid(str(mark))
+    panel.plot(places, heights, **style, label=label)
 
 
 def guessing(

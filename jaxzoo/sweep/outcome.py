@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from jaxzoo.sweep.claims import Verdict
 from jaxzoo.sweep.directory import About
 from jaxzoo.sweep.experiment import Point, coordinates
-from jaxzoo.sweep.results import BITS, OVER, SCORE, Missing, Results, Row, SeedScore, ranked
+from jaxzoo.sweep.results import BITS, OVER, SCORE, Missing, Results, Row, SeedScore
 
 Failure = Mapping[str, Any]
 """A run that ended without a result: `id` (of the run), `point` (its coordinates) and `error` (one line)."""
@@ -20,16 +20,14 @@ class Best(NamedTuple):
     """The coordinates that they share."""
     score: SeedScore | None
     """The best mean over the seeds; None: all runs diverged."""
-    runs: Sequence[Row]
-    """All runs, those of the score first, then the others from the best on; diverged runs last."""
+    row: Row
+    """The best run."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
     """A sweep, finished or not."""
 
-    name: str
-    """Name of its directory, unique on a page."""
     about: About
     """Contents of `sweep.json`."""
     rows: Sequence[Row]
@@ -38,10 +36,6 @@ class Outcome:
     """Contents of `claims.json`."""
     numbers: Sequence[Sequence[str]] = ()
     """The experiment's own table, its headings first."""
-    svg: str | None = None
-    """Contents of `figure.svg`; None: there is no figure."""
-    reason: str = ""
-    """Reason why there is none."""
     failures: Sequence[Failure] = ()
     """Contents of `failures/`."""
 
@@ -75,14 +69,12 @@ class Outcome:
         for place, rows in groups.items():
             # The first metric that the rows have chooses the best run.
             name = next((name for name in self.metrics if any(name in row["metrics"] for row in rows)), SCORE)
-            where, others = dict(zip(self.axes, place, strict=True)), ranked(rows, name)
+            where = dict(zip(self.axes, place, strict=True))
             try:
                 score = Results(rows).seeds(name)
+                found.append(Best(where, score, score.rows[0]))
             except Missing:
-                found.append(Best(where, None, others))
-                continue
-            counted = {row["id"] for row in score.rows}
-            found.append(Best(where, score, [*score.rows, *(row for row in others if row["id"] not in counted)]))
+                found.append(Best(where, None, rows[0]))
         return found
 
     def progress(self) -> str:

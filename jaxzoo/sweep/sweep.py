@@ -140,7 +140,7 @@ class Sweep:
 
 def reported(directory: SweepDirectory) -> list[Row]:
     """The results by point of a sweep whose runs are elsewhere. Raises `ValueError`: they are missing or damaged."""
-    directory.check([directory.rows.name])
+    directory.check_rows()
     try:
         rows: list[Row] = list(read_json_lines(directory.rows, dict[str, Any]))
     except OSError as error:

@@ -1,7 +1,6 @@
 """The table of a sweep: a line for the best run of each group of points; as Markdown."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
 
 from jaxzoo.sweep.outcome import Best, Outcome, failed, metric, number
 from jaxzoo.sweep.results import BITS, SEED, SeedScore
@@ -14,32 +13,26 @@ UNSTABLE = 0.2
 """Largest spread of the accuracies of seeds that has no mark."""
 
 
-class Cell(NamedTuple):
-    """A cell of the table."""
-
-    text: str
-    value: Any
-    """Value to sort by."""
-
-
 def headings(outcome: Outcome) -> list[str]:
     """Headings of the columns."""
     metrics = [name.removeprefix("valid/") for name in outcome.metrics]
-    return [*outcome.axes, *metrics, *(f"best {axis}" for axis in outcome.tuned), *_facts(outcome).values()]
+    tuned = [f"best {axis}" for axis in outcome.tuned]
+    return [*outcome.axes, *metrics, *tuned, *_facts(outcome).values()]
 
 
-def cells(outcome: Outcome, best: Best) -> list[Cell]:
+def cells(outcome: Outcome, best: Best) -> list[str]:
     """The line of a group."""
-    row = best.runs[0]
     if best.score is None:
-        scores, tuned = [Cell("diverged", None)] * len(outcome.metrics), [Cell("-", None)] * len(outcome.tuned)
+        scores = ["diverged"] * len(outcome.metrics)
+        tuned = ["-"] * len(outcome.tuned)
     else:
         scores = [_metric(name, best.score) for name in outcome.metrics]
         # The learning rate of the score, and the number of its seeds, or its only seed.
-        point, n = best.score.rows[0]["point"], len(best.score.rows)
-        seeds = Cell(f"{n} seeds", n) if n > 1 else _cell(point.get(SEED))
-        tuned = [seeds if axis == SEED else _cell(point.get(axis)) for axis in outcome.tuned]
-    return [*map(_cell, best.where.values()), *scores, *tuned, *(_cell(row.get(key)) for key in _facts(outcome))]
+        point = best.row["point"]
+        n = len(best.score.rows)
+        tuned = [f"{n} seeds" if axis == SEED and n > 1 else number(point.get(axis)) for axis in outcome.tuned]
+    facts = [number(best.row.get(key)) for key in _facts(outcome)]
+    return [*map(number, best.where.values()), *scores, *tuned, *facts]
 
 
 def markdown(outcome: Outcome) -> str:
@@ -49,8 +42,7 @@ def markdown(outcome: Outcome) -> str:
     if outcome.progress():
         parts += [f"{outcome.progress()}."]
     if outcome.rows:
-        lines = ([cell.text for cell in cells(outcome, best)] for best in outcome.best())
-        parts += [_table(headings(outcome), lines)]
+        parts += [_table(headings(outcome), [cells(outcome, best) for best in outcome.best()])]
     if outcome.numbers:
         parts += [_table(outcome.numbers[0], outcome.numbers[1:])]
     if outcome.verdicts:
@@ -74,24 +66,21 @@ def _facts(outcome: Outcome) -> dict[str, str]:
     return {key: words for key, words in FACTS.items() if any(row.get(key) for row in outcome.rows)}
 
 
-def _metric(name: str, score: SeedScore) -> Cell:
+def _metric(name: str, score: SeedScore) -> str:
     """The mean over the seeds, with their range where there are several, and a mark where they are far apart."""
     values = [row["metrics"].get(name) for row in score.rows]
     known = [value for value in values if value is not None]
     if not known:
-        return Cell("-", None)
+        return "-"
     if len(values) == 1:
-        return Cell(metric(name, known[0]), known[0])
-    if len(known) < len(values) and name.endswith(BITS):  # no number is as bad as a run that diverged
-        return Cell(f"{len(values) - len(known)} of {len(values)} seeds diverged", None)
-    mean = sum(known) / len(values)
-    low, high = (0.0 if len(known) < len(values) else min(known)), max(known)
-    text = f"{metric(name, mean)} ({metric(name, low)} to {metric(name, high)})"
-    return Cell(text + (", unstable" if "accuracy" in name and high - low > UNSTABLE else ""), mean)
-
-
-def _cell(value: Any) -> Cell:
-    return Cell(number(value), value)
+        return metric(name, known[0])
+    n_diverged = len(values) - len(known)
+    if n_diverged and name.endswith(BITS):  # no number is as bad as a run that diverged
+        return f"{n_diverged} of {len(values)} seeds diverged"
+    low = 0.0 if n_diverged else min(known)
+    high = max(known)
+    text = f"{metric(name, sum(known) / len(values))} ({metric(name, low)} to {metric(name, high)})"
+    return text + (", unstable" if "accuracy" in name and high - low > UNSTABLE else "")
 
 
 def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -100,5 +89,5 @@ def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def _text(words: str) -> str:
-    """Words that are no markup."""
+    """Text with Markdown characters escaped."""
     return " ".join(words.split()).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")

@@ -22,7 +22,7 @@ from jaxzoo.train.start import ResumePoint, begin
 from jaxzoo.utils.screen import warn
 
 Tell = Callable[..., None]
-"""`tell(task, step=..., steps=..., score=...)`."""
+"""`tell(task, step=..., steps=..., loss=...)`."""
 
 CURVE_POINTS = 60
 """Largest number of points of a learning curve in a result."""
@@ -53,8 +53,8 @@ class SweepRun:
         tell(task, step=0, steps=config.train.steps)
 
         def report(step: int, metrics: Mapping[str, float]) -> None:
-            score = {"score": metrics["valid/accuracy"]} if "valid/accuracy" in metrics else {}
-            tell(task, step=step, **score)
+            loss = {"loss": metrics["loss"]} if "loss" in metrics else {}
+            tell(task, step=step, **loss)
 
         course = TrainingRun(
             self._session,

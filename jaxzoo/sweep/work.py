@@ -19,7 +19,7 @@ from jaxzoo.parallel.agreement import StopSignals
 from jaxzoo.sweep.directory import SweepDirectory
 from jaxzoo.sweep.experiment import Measurement
 from jaxzoo.sweep.machine import commit, machine, versions
-from jaxzoo.sweep.queue import Queue
+from jaxzoo.sweep.queue import RunQueue
 from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.sweep.task import Task
 from jaxzoo.sweep.train import SweepRun, curve, train_members
@@ -33,7 +33,7 @@ WAIT_SECONDS = 2.0
 
 def work(
     sweep: Sweep,
-    queue: Queue,
+    queue: RunQueue,
     *,
     workers: int,
     vectorized: bool,
@@ -70,7 +70,9 @@ def work(
             time.sleep(WAIT_SECONDS)  # another process holds their directories
 
 
-def _make(tasks: Sequence[Task], directory: SweepDirectory, queue: Queue, vectorized: bool, stop: StopSignals) -> None:
+def _make(
+    tasks: Sequence[Task], directory: SweepDirectory, queue: RunQueue, vectorized: bool, stop: StopSignals
+) -> None:
     """Makes runs that share a program and writes their results; where that fails, makes each by itself.
 
     A run that fails by itself gets a failure, whatever the model, the task or the machine raised: the others continue.
@@ -105,7 +107,7 @@ def _measured(task: Task) -> dict[str, Any]:
 
 
 def _trained(
-    tasks: Sequence[Task], directory: SweepDirectory, queue: Queue, vectorized: bool, stop: StopSignals
+    tasks: Sequence[Task], directory: SweepDirectory, queue: RunQueue, vectorized: bool, stop: StopSignals
 ) -> Iterator[dict[str, Any]]:
     session = Session(tasks[0].trained, limited=True)
     runs: dict[str, RunDirectory] = {task.id: directory.run(task.id) for task in tasks}

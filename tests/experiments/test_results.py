@@ -10,8 +10,7 @@ import pytest
 from jaxzoo.cli.sweep import report
 from jaxzoo.cli.sweep_options import open_sweep
 from jaxzoo.sweep.directory import SweepDirectory
-from jaxzoo.sweep.outcome import Outcome
-from jaxzoo.sweep.report import judged, read_report
+from jaxzoo.sweep.report import judged
 from jaxzoo.sweep.results import Results
 from jaxzoo.sweep.table import markdown
 from jaxzoo.utils.screen import Screen
@@ -63,7 +62,7 @@ def test_the_report_can_be_written_again(tmp_path, monkeypatch):
     again.mkdir()
     for file in ("sweep.json", "results.jsonl"):
         shutil.copyfile(kept / file, again / file)
-    report([str(again)], None, Screen(sys.stdout), experiment=f"experiments/{name}.py")
+    report([str(again)], f"experiments/{name}.py", Screen(sys.stdout))
     for file in ("claims.json", "table.md"):
         assert (again / file).read_text() == (kept / file).read_text()
     assert SweepDirectory(again).read_about() == SweepDirectory(kept).read_about()
@@ -82,8 +81,7 @@ def test_verdicts_and_table_are_those_of_the_numbers(name):
     made = [(row["point"], row["id"]) for row in rows]
     assert made == [found for found in points if found in made]
     assert made
-    verdicts = judged(sweep.experiment, sweep.scale, rows)
-    numbers = sweep.experiment.table(Results(rows))
-    outcome = Outcome(name=name, about=about, rows=rows, verdicts=verdicts, numbers=numbers)
+    outcome = judged(sweep.experiment, sweep.scale, about, rows)
     assert markdown(outcome) == (HOME / name / "table.md").read_text()
-    assert read_report(SweepDirectory(HOME / name), name).verdicts == verdicts
+    kept = json.loads((HOME / name / "claims.json").read_text())
+    assert kept == [verdict._asdict() for verdict in outcome.verdicts]

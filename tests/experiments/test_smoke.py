@@ -1,4 +1,4 @@
-"""Every experiment file from its points to its page, at the scale `smoke`: a few steps of two or three models."""
+"""Every experiment file from its points to its report, at the scale `smoke`: a few steps of two or three models."""
 
 import functools
 import json
@@ -13,7 +13,7 @@ from jaxzoo.cli.sweep import report
 from jaxzoo.cli.sweep_options import open_sweep
 from jaxzoo.parallel.agreement import StopSignals
 from jaxzoo.sweep.directory import About
-from jaxzoo.sweep.queue import Queue
+from jaxzoo.sweep.queue import RunQueue
 from jaxzoo.sweep.work import work
 from jaxzoo.train.session import Session
 from jaxzoo.utils.screen import Screen
@@ -44,14 +44,14 @@ def test_smoke(file, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     sweep = open_sweep(Path(file), "smoke", out)
     sweep.directory.create(About(file, "smoke"))
-    with StopSignals() as stop, Queue(sweep.directory, "worker") as queue:
+    with StopSignals() as stop, RunQueue(sweep.directory, "worker") as queue:
         work(sweep, queue, workers=1, vectorized=False, stop=stop)
     assert not sweep.failures()
     assert len(sweep.rows()) == len(sweep.points)
 
-    report([str(out)], None, Screen(sys.stdout), experiment=file)
+    report([str(out)], file, Screen(sys.stdout))
     assert (out / "figure.png").stat().st_size > 5_000
     verdicts = json.loads((out / "claims.json").read_text())
     assert {claim["name"] for claim in verdicts} == {claim.name for claim in sweep.experiment.claims}
-    assert sweep.experiment.title in (out / "report.html").read_text()
+    assert sweep.experiment.title in (out / "table.md").read_text()
     assert "no figure yet" not in capsys.readouterr().out

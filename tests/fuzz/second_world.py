@@ -88,6 +88,6 @@ def table() -> list[tuple]:
         ("model.safetensors", "export", ["--import", "model.safetensors"], "new", True),
         ("exported/*", "generate", ["--run", "exported", "--prompt", "one", "--max-tokens", "4"], "", True),
         ("run/**/*", "export", ["--run", "run"], "new.safetensors", True),
-        ("swept/*", "sweep", ["--report", "swept"], "new", True),
+        ("swept/*", "sweep", ["--report", "swept", "--experiment", "small.py"], "new", True),
         ("swept/**/*.json*", "sweep", resumed, "swept", True),
     ]

@@ -19,15 +19,15 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="lease that two workers take",
-        path="jaxzoo/sweep/queue.py",
-        old="        except Timeout:\n            return False\n        attempt",
+        path="jaxzoo/utils/work_queue.py",
+        old="        except Timeout:\n            return 0\n        attempt",
         new="        except Timeout:\n            pass\n        attempt",
         tests=("tests/sweep/test_queue.py",),
     ),
     Mutant(
         name="run that has just ended made again",
         path="jaxzoo/sweep/queue.py",
-        old="if self._directory.is_settled(run):  # also",
+        old="if attempt and self._directory.is_settled(job):  # also",
         new="if attempt > MOST_ATTEMPTS:  # also",
         tests=("tests/sweep/test_queue.py",),
     ),
@@ -43,7 +43,7 @@ MUTANTS: list[Mutant] = [
         path="jaxzoo/sweep/directory.py",
         old="return _ids(self._results)",
         new="return _ids(self._results) | _ids(self._failures)",
-        tests=("tests/sweep/test_board.py",),
+        tests=("tests/sweep/test_oversee.py",),
     ),
     Mutant(
         name="results of measurements reused",

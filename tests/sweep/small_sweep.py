@@ -3,8 +3,7 @@
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Results, Scale, grid, learned
 from jaxzoo.sweep.directory import About
 from jaxzoo.sweep.figure import curve
-from jaxzoo.sweep.outcome import Outcome
-from jaxzoo.sweep.report import judged, pictures_of, summary, write_report
+from jaxzoo.sweep.report import write_report
 from jaxzoo.utils.figure import add_legend, panels
 
 ACCURACY = {
@@ -119,20 +118,9 @@ ABOUT = About(
 
 
 def report(out, *, experiment=EXPERIMENT, made=None, about=ABOUT, **fields):
-    """Writes the report of the whole sweep, or of other rows, into a directory; its summary."""
+    """Writes the report of the whole sweep, or of other rows, into a directory; what it says."""
     made = in_order(rows() if made is None else made)
-    return summary(write_report(experiment, SCALE, about, made, out, **fields))
-
-
-def outcome(**fields):
-    """The whole sweep."""
-    made = in_order(fields.pop("rows", rows()))
-    about, experiment = fields.pop("about", ABOUT), fields.pop("experiment", EXPERIMENT)
-    verdicts = judged(experiment, SCALE, made)
-    pictures, reason = pictures_of(experiment, made, about)
-    svg = pictures["figure.svg"]
-    fields = {"name": "small", "svg": svg and svg.decode(), "reason": reason, **fields}
-    return Outcome(about=about, rows=made, verdicts=verdicts, **fields)
+    return write_report(experiment, SCALE, about, made, out, **fields)
 
 
 def in_order(made):

@@ -14,7 +14,7 @@ from jaxzoo.parallel.agreement import StopSignals
 from jaxzoo.sweep import cluster as cluster_module
 from jaxzoo.sweep.cluster import STOPPING, ClusterWorkers, run_in_job
 from jaxzoo.sweep.directory import About, SweepDirectory
-from jaxzoo.sweep.queue import Queue
+from jaxzoo.sweep.queue import RunQueue
 from tests.sweep.slurm import install
 
 pytestmark = pytest.mark.full
@@ -145,7 +145,7 @@ def test_a_sweep_waits_for_cancelled_workers_to_save(slurm, directory, monkeypat
     workers = ClusterWorkers("slurm", {}, program, ["0"], directory)
     (worker,) = workers.start([0])
     looks = []
-    with Queue(directory, worker.name) as ours, Queue(directory, "another") as other:
+    with RunQueue(directory, worker.name) as ours, RunQueue(directory, "another") as other:
         assert ours.take("a")
         assert other.take("b")
 

@@ -15,7 +15,6 @@ import pytest
 from submitit.core.utils import DelayedSubmission
 
 from jaxzoo.sweep.directory import SweepDirectory
-from jaxzoo.sweep.queue import is_held, progress_of_all
 from tests.sweep.slurm import install
 
 pytestmark = [
@@ -162,7 +161,7 @@ def test_a_killed_worker_s_runs_go_on_and_so_does_an_interrupted_sweep(tmp_path)
             """Kills a worker that has saved something of a run."""
             running = {name: pid for pid, name in jobs(directory)}
             saved = {path.parts[-3] for path in checkpoints(directory)} - directory.done()
-            reports = progress_of_all(directory)
+            reports = directory.queue().progress()
             for task, told in reports.items():
                 if task in saved and told["worker"] in running:
                     os.kill(running[told["worker"]], signal.SIGKILL)
@@ -171,7 +170,7 @@ def test_a_killed_worker_s_runs_go_on_and_so_does_an_interrupted_sweep(tmp_path)
             return False
 
         def taken_over() -> bool:
-            reports = progress_of_all(directory)
+            reports = directory.queue().progress()
             return any(reports.get(task, told)["worker"] != told["worker"] for task, told in lost.items())
 
         lost: dict[str, dict] = {}
@@ -185,7 +184,7 @@ def test_a_killed_worker_s_runs_go_on_and_so_does_an_interrupted_sweep(tmp_path)
         assert "a worker ended (job " in said
         assert "Traceback" not in said  # of a process between us and a worker, which ends it a second later
         assert not list(jobs(directory)), said
-        assert not any(is_held(directory, task) for task in progress_of_all(directory))
+        assert not any(directory.queue().is_held(task) for task in directory.queue().progress())
     before |= checkpoints(directory)
     made |= results(directory)
     with Command(tmp_path, "--cluster", "local", "--workers", "2") as sweep:
@@ -212,7 +211,7 @@ def test_slurm_s_time_limit_and_queue(tmp_path):
         os.kill(pid, signal.SIGUSR2)  # as Slurm does before the time is over
         os.kill(pid, signal.SIGTERM)
         wait_for(lambda: pid not in dict(jobs(directory)))
-        assert not any(told["worker"] == name for told in progress_of_all(directory).values())
+        assert not any(told["worker"] == name for told in directory.queue().progress().values())
         wait_for(lambda: (home / "2.sh").exists() or len(directory.done()) == 4)
         status, said = sweep.end()
     assert status == 0, said

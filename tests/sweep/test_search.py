@@ -7,7 +7,6 @@ import pytest
 
 from jaxzoo.sweep.directory import About, SweepDirectory
 from jaxzoo.sweep.plan import expected
-from jaxzoo.sweep.queue import progress_of_all
 from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.utils.checksums import add_checksum
 from tests.sweep.small import FACTS, open_small
@@ -80,7 +79,7 @@ def test_damaged_results_are_one_line(tmp_path):
             sweep.rows()
         assert "\n" not in str(caught.value)
     sweep.directory.running(task, "json").write_text("[3]")
-    assert progress_of_all(sweep.directory) == {}
+    assert sweep.directory.queue().progress() == {}
     sweep.directory.about.write_text('{"experiment": 3}')
     with pytest.raises(ValueError, match=r"sweep\.json: "):
         sweep.directory.read_about()

@@ -16,7 +16,7 @@ from jaxzoo.parallel.agreement import StopSignals
 from jaxzoo.sweep import Measurement
 from jaxzoo.sweep.directory import About, SweepDirectory
 from jaxzoo.sweep.lockstep import VmappedRuns
-from jaxzoo.sweep.queue import Queue
+from jaxzoo.sweep.queue import RunQueue
 from jaxzoo.sweep.work import work
 from jaxzoo.train.session import Session
 from jaxzoo.utils.screen import Screen
@@ -32,7 +32,7 @@ def _one_device():
 
 
 def make(sweep, *, vectorized: bool = False, name: str = "worker", **options) -> None:
-    with StopSignals() as stop, Queue(sweep.directory, name) as queue:
+    with StopSignals() as stop, RunQueue(sweep.directory, name) as queue:
         work(sweep, queue, workers=1, vectorized=vectorized, stop=stop, **options)
 
 
@@ -129,7 +129,7 @@ def test_vectorized_runs_give_the_same_results(made, tmp_path):
             )
 
 
-class Interrupted(Queue):
+class Interrupted(RunQueue):
     """A queue whose worker is told to stop when the first run is at step 3; it knows the steps that were made."""
 
     stop_at = 3
@@ -172,8 +172,8 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(made, tmp_path, capsys):
         assert row["cpu_seconds"] > 2000
         assert row["curve"] == alone[row["id"]]["curve"]
         assert row["metrics"] == alone[row["id"]]["metrics"]
-    report([str(sweep.directory.path)], None, Screen(sys.stdout), experiment=sweep.directory.read_about().experiment)
-    assert capsys.readouterr().out.startswith(f"{sweep.directory.path}: Small\npage: ")
+    report([str(sweep.directory.path)], sweep.directory.read_about().experiment, Screen(sys.stdout))
+    assert capsys.readouterr().out == f"{sweep.directory.path}: Small\n"
     assert len((sweep.directory.path / "table.md").read_text().split("\n\n")[2].splitlines()) == 2 + 1
     assert (sweep.directory.path / "figure.png").stat().st_size > 1000
 
@@ -224,7 +224,7 @@ def test_a_worker_takes_its_share_of_one_program(tmp_path, monkeypatch):
             directory.write_result(task.id, FACTS)
 
     monkeypatch.setattr("jaxzoo.sweep.work._make", made_at_once)
-    with StopSignals() as stop, Queue(sweep.directory, "worker") as queue:
+    with StopSignals() as stop, RunQueue(sweep.directory, "worker") as queue:
         work(sweep, queue, workers=3, vectorized=False, stop=stop)
     assert [len(group) for group in groups] == [3, 1, 2, 1, 1]  # shares of 8, 5, 4, 2 and 1 runs
     assert all(len(set(group)) == 1 for group in groups)
@@ -235,7 +235,7 @@ def test_a_worker_waits_for_a_directory_in_use(tmp_path, monkeypatch):
     sweep = open_small(tmp_path, MODELS='("attention",)', RATES="(1e-3,)", SEEDS="(0,)")
     run, opened = sweep.directory.run(sweep.tasks[0].id), []
     run.claim()
-    with StopSignals() as stop, Queue(sweep.directory, "worker") as queue:
+    with StopSignals() as stop, RunQueue(sweep.directory, "worker") as queue:
 
         def session(*_, **options):
             opened.append(Session(*_, **options, devices=jax.devices()[:1]))

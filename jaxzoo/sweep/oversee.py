@@ -1,0 +1,167 @@
+"""Loop that makes a sweep with workers, and its progress: one line, drawn over on a terminal, repeated elsewhere."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from jaxzoo.sweep.outcome import failed
+from jaxzoo.sweep.plan import expected
+from jaxzoo.sweep.sweep import Sweep
+from jaxzoo.sweep.task import Rates, Task
+from jaxzoo.sweep.workers import LocalWorkers, Worker
+from jaxzoo.train.progress import duration
+from jaxzoo.utils.screen import Failure, Screen
+
+if TYPE_CHECKING:
+    from jaxzoo.sweep.cluster import ClusterWorkers
+
+LOOK_SECONDS = 1.0
+"""Time between two looks at the workers."""
+MOST_FAILURES = 3
+"""Workers in a row that may fail before they take a run."""
+PLAIN_SECONDS = 15.0
+"""Time between two lines where there is no terminal."""
+
+
+class SweepProgress:
+    """Shows the progress of a sweep that so many workers make at once.
+
+    The time left is estimated from runs that were made on `machine` (`jaxzoo.sweep.machine`); None: on any.
+    """
+
+    def __init__(self, screen: Screen, workers: int, machine: str | None = None):
+        self._console = Console(file=screen, highlight=False, markup=False)  # type: ignore
+        self._workers = workers
+        self._machine = machine
+        columns = (BarColumn(20), TextColumn("{task.description}", markup=False))
+        self._line = Progress(*columns, console=self._console, auto_refresh=False, transient=True)
+        self._bar = self._line.add_task("")
+        self._results: dict[str, Mapping[str, Any]] = {}
+        self._first: tuple[float, int] | None = None
+        self._printed = 0.0
+
+    def say(self, line: str) -> None:
+        """Prints a line that stays."""
+        self._console.print(line, soft_wrap=True)
+
+    def show(self, sweep: Sweep, *, last: bool = False) -> None:
+        """Shows the state; `last`: as a line that stays, after which failures are listed."""
+        due = time.monotonic() - self._printed >= PLAIN_SECONDS
+        if not (self._console.is_terminal or last or due):
+            return
+        n_done, n, text = self._describe(sweep)
+        if last:
+            if self._console.is_terminal:
+                self._line.stop()
+            for line in (text, *(f"failed: {failed(failure)}" for failure in sweep.failures())):
+                self.say(line)
+        elif self._console.is_terminal:
+            self._line.start()
+            self._line.update(self._bar, completed=n_done, total=n, description=text, refresh=True)
+        else:
+            self.say(text)
+            self._printed = time.monotonic()
+
+    def _describe(self, sweep: Sweep) -> tuple[int, int, str]:
+        """Numbers of runs that are done, and of all; the line."""
+        directory, queue = sweep.directory, sweep.directory.queue()
+        for run in directory.done() - self._results.keys():
+            self._results[run] = directory.result(run)
+        lost = directory.failed() - self._results.keys()
+        reports = queue.progress().items()
+        running = {run: told for run, told in reports if run not in self._results and queue.is_held(run)}
+        left = {task.id: task for task in expected(sweep)}
+        # Others are of learning rates that have lost.
+        counted = [task.id for task in sweep.tasks if task.id in self._results.keys() | lost | left.keys()]
+        n_done = sum(run in self._results for run in counted)
+        parts = [f"{n_done} of {len(counted)} runs done", f"{len(running)} running", f"{len(lost)} failed"]
+        parts += self._rate(running)
+        to_make = [task for run, task in left.items() if run not in self._results and run not in lost]
+        seconds = seconds_left(sweep.tasks, to_make, self._results, running, self._machine)
+        if seconds is not None and n_done + len(lost) < len(counted):
+            parts.append(f"about {duration(seconds / self._workers)} left")
+        return n_done, len(counted), ", ".join(parts)
+
+    def _rate(self, running: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """Steps per second since the first look, and the mean loss of the runs in progress."""
+        now = time.monotonic()
+        steps = sum(told.get("step", 0) for told in running.values())
+        steps += sum(result.get("steps", 0) for result in self._results.values())
+        self._first = self._first or (now, steps)
+        seconds, new = now - self._first[0], steps - self._first[1]
+        losses = [told["loss"] for told in running.values() if "loss" in told]
+        parts = [f"{new / seconds:,.0f} steps/s"] if new > 0 and seconds > 0 else []
+        return [*parts, f"loss {sum(losses) / len(losses):.3f}"] if losses else parts
+
+
+def seconds_left(
+    tasks: Sequence[Task],
+    to_make: Sequence[Task],
+    done: Mapping[str, Mapping[str, Any]],
+    running: Mapping[str, Mapping[str, Any]],
+    machine: str | None = None,
+) -> float | None:
+    """Estimates the time of the runs `to_make` by those that are done, by one worker; None: no such run is.
+
+    Args:
+      tasks: all runs of the sweep.
+      done: results by run.
+      running: progress reports by run.
+      machine: speed counts of runs that were made there; None: of all.
+    """
+    known = {
+        run: result["seconds"] / result["steps"]
+        for run, result in done.items()
+        if result.get("steps") and machine in (None, result.get("machine"))
+    }
+    rates = Rates(tasks, known, done)
+    total = 0.0
+    for task in to_make:
+        seconds = rates.seconds(task)
+        if seconds is None:
+            return None
+        told = running.get(task.id, {})
+        total += seconds * (1 - told.get("step", 0) / told["steps"] if "steps" in told else 1)
+    return total
+
+
+def oversee(sweep: Sweep, workers: "LocalWorkers | ClusterWorkers", count: int, progress: SweepProgress) -> None:
+    """Keeps `count` workers running until every run of the sweep has a result or has failed.
+
+    Raises:
+      Failure: workers fail before they make anything; the message is that of the last one.
+      KeyboardInterrupt: passed on after the workers have saved and ended.
+    """
+    running: dict[int, Worker] = {}
+    failures = 0
+    try:
+        while left := _left(sweep):
+            progress.show(sweep)
+            free = [number for number in range(min(count, left)) if number not in running]
+            if free:
+                running |= zip(free, workers.start(free), strict=True)
+            time.sleep(LOOK_SECONDS)
+            for number in [number for number, worker in running.items() if worker.ended()]:
+                worker = running.pop(number)
+                error = worker.error_message()
+                reports = sweep.directory.queue().progress().values()
+                had_a_run = any(told["worker"] == worker.name for told in reports)
+                failures = failures + 1 if error and not had_a_run else 0
+                if error:
+                    progress.say(f"a worker ended ({error}); another one continues")
+                if failures >= MOST_FAILURES:
+                    raise Failure(f"{failures} workers in a row made nothing; the last one said: {error}")
+    except KeyboardInterrupt:
+        progress.say("interrupted: the workers save their runs and end")
+        raise
+    finally:
+        workers.stop(finished=not _left(sweep))
+        sweep.write_rows()
+        progress.show(sweep, last=True)
+
+
+def _left(sweep: Sweep) -> int:
+    return sum(map(len, sweep.left()))

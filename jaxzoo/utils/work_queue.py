@@ -1,0 +1,94 @@
+"""Work queue in a directory: jobs that processes, commands and machines share, resumable.
+
+A process takes a job by a lock of the operating system on `<job>.lock`. The lock ends with the
+process, however that ends: no job is lost with its process, and no two processes make one.
+Between machines the locks hold where the shared file system has `flock`: NFS version 4, GPFS, and
+Lustre that is mounted with `-o flock`. A server frees the locks of a machine that is gone when its
+lease ends, on NFS after about 90 seconds.
+
+`<job>.json` says which attempt this is, which worker makes the job, and how far it is. It is
+removed when the job is released, and stays where a process was killed.
+"""
+
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from filelock import FileLock, Timeout
+
+from jaxzoo.config.json_files import read_json
+from jaxzoo.utils.whole_files import write_whole
+
+TELL_SECONDS = 2.0
+"""Least time between two progress reports of a job."""
+
+
+class WorkQueue:
+    """The jobs that the worker of this name holds. At the end of the block they are released."""
+
+    def __init__(self, folder: Path, worker: str = ""):
+        self._folder = folder
+        self._worker = worker
+        self._locks: dict[str, FileLock] = {}
+        self._progress: dict[str, dict[str, Any]] = {}
+        self._told: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for job in list(self._locks):
+            self.release(job)
+
+    def take(self, job: str) -> int:
+        """Takes a job. Returns which attempt this is, from 1 on; 0: another worker holds it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        lock = self._lock(job)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            return 0
+        attempt = self._read(job).get("attempt", 0) + 1
+        self._locks[job] = lock
+        self.tell(job, attempt=attempt, worker=self._worker)
+        return attempt
+
+    def release(self, job: str) -> None:
+        """Gives up a job: it is done, has failed, or is free."""
+        self._told.pop(job, None)
+        if self._progress.pop(job, None):
+            self._folder.joinpath(f"{job}.json").unlink(missing_ok=True)
+        self._locks.pop(job).release()
+
+    def tell(self, job: str, **progress: Any) -> None:
+        """Reports the progress of a job, at most every `TELL_SECONDS`."""
+        known = self._progress.setdefault(job, {})
+        known |= progress
+        now = time.monotonic()
+        if now - self._told.get(job, -TELL_SECONDS) >= TELL_SECONDS:
+            self._told[job] = now
+            write_whole(self._folder / f"{job}.json", json.dumps(known) + "\n")
+
+    def is_held(self, job: str) -> bool:
+        """Whether a worker makes the job now."""
+        try:
+            with self._lock(job).acquire(blocking=False):
+                return False
+        except Timeout:
+            return True
+
+    def progress(self) -> dict[str, dict[str, Any]]:
+        """Progress reports by job, also of jobs whose worker was killed."""
+        jobs = [file.stem for file in self._folder.glob("*.json")]
+        return {job: found for job in jobs if (found := self._read(job))}
+
+    def _lock(self, job: str) -> FileLock:
+        return FileLock(self._folder / f"{job}.lock", thread_local=False)
+
+    def _read(self, job: str) -> dict[str, Any]:
+        """A progress report; one that is missing or damaged says nothing."""
+        with contextlib.suppress(OSError, ValueError):
+            return read_json(self._folder / f"{job}.json", dict[str, int | float | str])
+        return {}
