@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import tyro
 
 from jaxzoo.ops.delta_rule import Removal, delta_rule
+from jaxzoo.utils.host_memory import keep_freed_memory
 from pallas_kernels import certificates
 from pallas_kernels.benchmark import ceilings, environment, report, run
 from pallas_kernels.benchmark.candidates import Candidate, Peers
@@ -103,6 +104,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measures, prints and writes, as the command line `argv` (None: the process's own) says."""
     config = tyro.cli(BenchmarkConfig, args=argv)
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch takes its memory next to JAX
+    keep_freed_memory()
     op, platform = Rules(), jax.default_backend()
     found, notes, versions = peers(config.peers, platform)
     about = environment.describe()

@@ -19,7 +19,7 @@ from flax import nnx
 from benchmarks.subjects import in_model
 from jaxzoo.mixers import Context, Mixer, MixerConfig
 from jaxzoo.models.accounting import count_parameters
-from jaxzoo.utils.host_memory import keep_freed_memory, share_one_arena
+from jaxzoo.utils import host_memory
 
 STEPS = 32
 """Tokens of the timed decoding, one after the other."""
@@ -27,8 +27,6 @@ CHUNK = 512
 """Tokens of a chunk of the prefill before it."""
 VOCAB_SIZE = 8192
 """Token ids, of mixers that read them."""
-KEPT_MEMORY = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-"""Settings of `jaxzoo.utils.host_memory` as environment variables, which glibc reads in a peer's process."""
 FEWEST_CALLS, MOST_CALLS = 3, 50
 """Calls that are timed, the warming one not counted."""
 
@@ -56,8 +54,7 @@ class Size(NamedTuple):
 
 def measure(config: MixerConfig, size: Size, peer: "Peer | None" = None) -> dict[str, Any]:
     """Times, memory and compile times of a mixer at one length; the peer's times next to them, in turns with ours."""
-    share_one_arena()
-    keep_freed_memory()
+    host_memory.keep_freed_memory()
     mixer = in_model(config, size.width, size.length).build(rngs=nnx.Rngs(0))
     row: dict[str, Any] = {"length": size.length, "parameters": count_parameters(mixer)}
     train, compiled, row["compile_cpu_s"] = _training(mixer, size)
@@ -87,7 +84,7 @@ class Peer:
     def __init__(self, python: str, zoology: Path, name: str, size: Size):
         file = Path(__file__).with_name("mixers_cpu_torch.py")
         words = [python, str(file), str(zoology), name, str(size.width), str(size.batch), str(size.length)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **KEPT_MEMORY}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **host_memory.ENVIRONMENT}
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )

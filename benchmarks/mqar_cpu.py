@@ -8,7 +8,7 @@ thread, data not counted: its head runs at all positions.
 
 With `--peer`, a Python that has torch (CPU) and numpy, the same models run in PyTorch too, their head at labelled
 positions only as in ours (`benchmarks/mqar_cpu_torch.py`), in two forms: `authors` makes scores as their code does;
-`lean` takes the best of PyTorch, and the settings of the C allocator that our trainer makes for itself. They start from
+`lean` takes the best of PyTorch, and the settings of the C allocator that our commands make. They start from
 our parameters and batches; three updates without dropout must give our losses before anything is timed. Blocks of all
 take turns; the peers' data are made beforehand.
 """
@@ -42,6 +42,7 @@ from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.train.optimizer import decay_mask, make_schedule
 from jaxzoo.train.session import Session
+from jaxzoo.utils import host_memory
 
 MODELS = {
     "attention": presets.mqar_attention,
@@ -59,8 +60,6 @@ AUTHORS_CPU_MS = {
 }
 """Their code as released, and with nothing changed but its head, at labelled positions only; one run, side by side."""
 FORMS = ("authors", "lean")
-KEPT_MEMORY = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-"""Settings of `jaxzoo.utils.host_memory` as environment variables, which glibc reads."""
 CHECKED_UPDATES = 3
 PEER_BATCHES = 8
 
@@ -145,7 +144,7 @@ class Peer:
         path = Path(self._folder.name) / "model.npz"
         np.savez(path, **file, forms=forms)
         command = [python, str(Path(__file__).with_name("mqar_cpu_torch.py")), str(path)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **(KEPT_MEMORY if forms == "lean" else {})}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **(host_memory.ENVIRONMENT if forms == "lean" else {})}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
@@ -175,6 +174,7 @@ class Peer:
 
 def main(config: BenchmarkConfig) -> None:
     """Measures every model at both lengths, prints the table and writes the file."""
+    host_memory.keep_freed_memory()
     peers = FORMS if config.peer else ()
     columns = ["model", "N", "CPU ms per step", *(f"PyTorch, {forms}" for forms in peers), "authors", "compile s"]
     print("| " + " | ".join(columns) + " |\n" + "| --- " * len(columns) + "|")

@@ -40,6 +40,7 @@ from jaxzoo.mixers import (
 )
 from jaxzoo.ops.delta_rule import delta_rule_step
 from jaxzoo.ops.linear_attention import LinearState, linear_attention_step
+from jaxzoo.utils.host_memory import keep_freed_memory
 
 CHUNK = 64
 LINEAR, DELTA = "jaxzoo.mixers.linear", "jaxzoo.mixers.linear.delta.delta_rule"
@@ -207,6 +208,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", default=list(SUBJECTS), choices=list(SUBJECTS))
     parser.add_argument("--out", type=Path, help="JSON file; default: none")
     options = parser.parse_args(argv)
+    keep_freed_memory()
     rows = {}
     for name in options.only:
         config, target, forms = SUBJECTS[name]

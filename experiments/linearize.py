@@ -21,7 +21,7 @@ import numpy as np
 from flax import nnx
 
 from experiments.recall_text import learn_bpe
-from jaxzoo.cli.runner import Failure, make_main, use_compilation_cache
+from jaxzoo.cli.runner import Failure, make_main, prepare_jax
 from jaxzoo.config.config_io import to_json
 from jaxzoo.data.corpus.files import read_corpus
 from jaxzoo.data.text_data import TextDataConfig
@@ -319,7 +319,7 @@ def draw(found: Mapping[str, Any], out: Path) -> None:
 def run(command: Command) -> None:
     """All of it."""
     command.out.mkdir(parents=True, exist_ok=True)
-    use_compilation_cache()
+    prepare_jax()
     found = measure(command, make_runs(command))
     (command.out / "results.json").write_text(json.dumps(found, indent=1) + "\n")
     (command.out / "table.md").write_text(table(found))

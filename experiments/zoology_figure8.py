@@ -24,7 +24,7 @@ import numpy as np
 from flax import nnx
 
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.cli.runner import make_main, say, use_compilation_cache
+from jaxzoo.cli.runner import make_main, prepare_jax, say
 from jaxzoo.loading import load
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.utils import figure
@@ -124,7 +124,7 @@ def _measure_all(command: Command) -> None:
         raise UsageError(f"--out {out} exists; choose another place")
     if min(command.sequences, command.batch_size) < 1 or not command.pairs:
         raise UsageError("--sequences, --batch-size and --pairs must be positive")
-    use_compilation_cache()
+    prepare_jax()
     rows: list[dict[str, Any]] = []
     for path in command.models:
         loaded = load(path)

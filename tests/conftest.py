@@ -22,8 +22,10 @@ if os.environ["JAX_PLATFORMS"] == "cpu":
 import jax
 import pytest
 
+from jaxzoo.utils.host_memory import ENVIRONMENT
 from tests.device import COMMANDS, require
 
+os.environ.update(ENVIRONMENT)  # for the processes that tests start; commands in this one leave its allocator alone
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

@@ -55,7 +55,9 @@ def _measure(argv: Sequence[str]) -> None:
     from benchmarks.generation.measure import environment, measure
     from benchmarks.generation.models import SIZES
     from benchmarks.generation.plot import draw
+    from jaxzoo.utils.host_memory import keep_freed_memory
 
+    keep_freed_memory()
     facts = environment()
     data, picture = (command.out / f"generation-{command.size}-{facts['platform']}.{kind}" for kind in ("json", "png"))
     for file in (data, picture):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jaxzoo.cli.evaluate_common import open_run
 from jaxzoo.cli.export import main as export
-from jaxzoo.cli.runner import use_compilation_cache
+from jaxzoo.cli.runner import prepare_jax
 from jaxzoo.cli.train import main as train
 from jaxzoo.loading import load
 from jaxzoo.models.accounting import count_parameters, state_bytes
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = parser.parse_args(argv).names or list(MODELS)
     if unknown := sorted(set(names) - MODELS.keys()):
         parser.error(f"NAME {unknown[0]!r} must be one of {', '.join(MODELS)}")
-    use_compilation_cache()
+    prepare_jax()
     for name in names:
         make(name)
     readme = PLACE / "README.md"

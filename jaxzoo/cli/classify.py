@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.cli.runner import Main, make_main, say, use_compilation_cache
+from jaxzoo.cli.runner import Main, make_main, prepare_jax, say
 from jaxzoo.config.checked import Checked, PositiveFloat, PositiveInt, Seed
 from jaxzoo.config.json_files import read_json
 from jaxzoo.train.run_dir import RunDirectory
@@ -71,7 +71,7 @@ def _classify(command: ClassifyCommand) -> None:
     directory.check(resume=command.resume, overwrite=command.overwrite)
     if command.resume:
         directory.check_same(to_json(config))
-    use_compilation_cache()
+    prepare_jax()
     run_experiment(
         config,
         directory,

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from jaxzoo.cli.flags import PICTURES, ArgumentParser, UsageError, output_file, override
-from jaxzoo.cli.runner import Main, run, say, use_compilation_cache
+from jaxzoo.cli.runner import Main, prepare_jax, run, say
 from jaxzoo.cli.user_files import import_files
 
 PROGRAM = "python -m jaxzoo.compare"
@@ -35,7 +35,7 @@ def _compare(argv: Sequence[str]) -> None:
     from jaxzoo.evals.compare import compare, draw, table
     from jaxzoo.loading import load
 
-    use_compilation_cache()
+    prepare_jax()
     models = {str(place): load(place) for place in places}
     config = override(next(iter(models.values())).config, flags, prog=PROGRAM)
     sizes = {"batch_size": config.train.batch_size, "valid_batch_size": config.train.valid_batch_size}

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file, positive, which_checkpoint
-from jaxzoo.cli.runner import Main, run, use_compilation_cache
+from jaxzoo.cli.runner import Main, prepare_jax, run
 from jaxzoo.cli.user_files import import_files
 from jaxzoo.data.statistics.bigram_counts import THRESHOLD
 
@@ -69,7 +69,7 @@ def _evaluate(argv: Sequence[str]) -> None:
         from jaxzoo.config.config_io import to_json
         from jaxzoo.train.progress import table
 
-        use_compilation_cache()
+        prepare_jax()
         found = open_run(options.run[0], flags, options.checkpoint)
         metrics = found.evaluate()
         report = {"run": str(found.directory), "step": found.step, "config": to_json(found.session.config)}

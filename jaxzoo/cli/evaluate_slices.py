@@ -12,7 +12,7 @@ import jax
 from jaxzoo.cli.evaluate_common import OpenRun, open_run
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.progress import ProgressLines
-from jaxzoo.cli.runner import say, use_compilation_cache
+from jaxzoo.cli.runner import prepare_jax, say
 from jaxzoo.data.base import DataConfig
 from jaxzoo.data.statistics.bigram_counts import THRESHOLD, BigramCounts
 from jaxzoo.data.token_data import TokenDataConfig
@@ -37,7 +37,7 @@ def evaluate_slices(options: argparse.Namespace, flags: Sequence[str]) -> None:
     names = names if len(set(names)) == len(names) else paths
     if options.out is not None:
         check_directory(options.out)
-    use_compilation_cache()
+    prepare_jax()
     runs = {name: open_run(path, flags, options.checkpoint) for name, path in zip(names, paths, strict=True)}
     digest = check_same_tokens({name: found.session for name, found in runs.items()})
     bigrams = None

@@ -18,7 +18,7 @@ import jax
 from jaxzoo.cli.evaluate_common import PROGRAM, check_variables, write_results
 from jaxzoo.cli.flags import UsageError, override
 from jaxzoo.cli.progress import ProgressLines
-from jaxzoo.cli.runner import say, use_compilation_cache
+from jaxzoo.cli.runner import prepare_jax, say
 from jaxzoo.config.checked import shorten
 from jaxzoo.config.config_io import first_difference, to_json
 from jaxzoo.config.json_files import decode_json
@@ -44,7 +44,7 @@ def evaluate_tasks(options: argparse.Namespace, flags: Sequence[str]) -> None:
     path = options.run[0]
     directory, config = read_run(Path(path).expanduser())
     asked = override(config, flags, prog=PROGRAM)
-    use_compilation_cache()
+    prepare_jax()
     loaded = load(directory.path, options.checkpoint, text=True)
     trained, step, tokenizer = loaded.model, loaded.step, loaded.tokenizer
     assert tokenizer

@@ -11,7 +11,7 @@ import tyro
 
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.progress import ProgressLines
-from jaxzoo.cli.runner import Main, make_main, say, use_compilation_cache
+from jaxzoo.cli.runner import Main, make_main, prepare_jax, say
 from jaxzoo.cli.user_files import import_file
 from jaxzoo.config.checked import Checked, FractionAboveZero, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 from jaxzoo.data.tokens.text_output import TextOutput, check_stops
@@ -74,7 +74,7 @@ def _generate(command: GenerateCommand) -> None:
     sampling = Sampling(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p)
     if command.config is not None:
         import_file(command.config)
-    use_compilation_cache()
+    prepare_jax()
     given = load_tokenizer(command.tokenizer) if command.tokenizer else None
     loaded = load(command.run, command.checkpoint or None, tokenizer=given, text=True)
     model, tokenizer = loaded.model, loaded.tokenizer

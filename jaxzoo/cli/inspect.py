@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from jaxzoo.cli.flags import PICTURES, UsageError, output_file, which_checkpoint
-from jaxzoo.cli.runner import Main, make_main, say, use_compilation_cache
+from jaxzoo.cli.runner import Main, make_main, prepare_jax, say
 from jaxzoo.cli.user_files import import_file
 
 MOST_TOKENS = 512
@@ -44,7 +44,7 @@ def _inspect(command: InspectCommand) -> None:
     from jaxzoo.inspection.picture import draw, look, table
     from jaxzoo.loading import load
 
-    use_compilation_cache()
+    prepare_jax()
     loaded = load(command.run, which_checkpoint(command.checkpoint) if command.checkpoint else None)
     batch = loaded.prompted(command.prompt) if command.prompt else loaded.example(command.example or 0)
     length = batch.tokens.shape[1]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxzoo.cli.flags import ArgumentParser, UsageError, override, which_checkpoint
 from jaxzoo.cli.progress import ProgressLines
-from jaxzoo.cli.runner import Main, run, say, use_compilation_cache
+from jaxzoo.cli.runner import Main, prepare_jax, run, say
 from jaxzoo.cli.user_files import import_files
 from jaxzoo.config.config_io import Json, to_json
 from jaxzoo.config.json_files import read_json
@@ -57,7 +57,7 @@ def _linearize(argv: Sequence[str]) -> None:
     last = RunDirectory(out)
     for directory in {first.path: first, last.path: last}.values():
         directory.check(resume=False, overwrite=options.resume)
-    use_compilation_cache()
+    prepare_jax()
     source = _as_run(Path(options.run).expanduser().absolute(), out)
     teacher = load(source, options.checkpoint)
     config = override(teacher.config, flags, prog=PROGRAM)

@@ -151,8 +151,16 @@ def _unraisablehook(failed: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(failed)
 
 
-def use_compilation_cache() -> None:
-    """Enables JAX's persistent compilation cache; `JAX_COMPILATION_CACHE_DIR` has precedence."""
+def prepare_jax() -> None:
+    """Enables JAX's persistent compilation cache, keeps freed memory on a CPU, and starts JAX."""
+    from jaxzoo.utils.host_memory import keep_freed_memory
+
+    _use_compilation_cache()
+    keep_freed_memory()
+
+
+def _use_compilation_cache() -> None:
+    """`JAX_COMPILATION_CACHE_DIR` has precedence."""
     import jax
 
     if jax.config.jax_compilation_cache_dir:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxzoo.cli.runner import run, use_compilation_cache
+from jaxzoo.cli.runner import prepare_jax, run
 from jaxzoo.cli.sweep_options import open_sweep, parse
 
 GRACE_SECONDS = 120.0
@@ -31,7 +31,7 @@ def _work(argv: Sequence[str]) -> None:
     is_job = options.cluster is not None
     if not is_job and not sys.stdin.closed and not os.isatty(sys.stdin.fileno()):
         threading.Thread(target=_follow_parent, daemon=True).start()
-    use_compilation_cache()
+    prepare_jax()
 
     import jax
 
@@ -40,10 +40,7 @@ def _work(argv: Sequence[str]) -> None:
     from jaxzoo.sweep.queue import RunQueue
     from jaxzoo.sweep.work import work
     from jaxzoo.sweep.workers import as_one_program
-    from jaxzoo.utils.host_memory import keep_freed_memory, share_one_arena
 
-    if share_one_arena():  # before JAX starts its threads
-        keep_freed_memory()
     sweep = open_sweep(Path(options.experiment), options.scale, Path(options.out))
     stops = StopSignals(STOPPING, patient=True) if is_job else StopSignals()
     with stops as stop, RunQueue(sweep.directory, name) as queue:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jaxzoo.cli.config_file import add_config_options, read_config
 from jaxzoo.cli.flags import ArgumentParser, UsageError, positive
-from jaxzoo.cli.runner import Main, quieten, run, say, use_compilation_cache
+from jaxzoo.cli.runner import Main, prepare_jax, quieten, run, say
 from jaxzoo.config.config_io import to_json
 from jaxzoo.train.run_dir import RunDirectory, default_run_dir
 from jaxzoo.utils.screen import mute
@@ -43,21 +43,15 @@ def _train(argv: Sequence[str]) -> None:
             directory.check(resume=options.resume, overwrite=options.overwrite)
             if options.resume:
                 directory.check_same(to_json(options.config))
-        use_compilation_cache()
-
-        import jax
+        prepare_jax()
 
         from jaxzoo.fitting import run_experiment
         from jaxzoo.loading.origin import CheckpointPlace
-        from jaxzoo.utils.host_memory import keep_freed_memory, share_one_arena
 
         origin = CheckpointPlace.parse(options.init_from) if options.init_from else None
         if origin and origin.is_of(directory.path):
             rule = "is the run that would be replaced; choose another --run-dir"
             raise UsageError(f"--init-from {options.init_from} {rule}")
-        share_one_arena()  # before JAX starts its devices, and their threads
-        if jax.devices()[0].platform == "cpu":
-            keep_freed_memory()
         run_experiment(
             options.config,
             directory,

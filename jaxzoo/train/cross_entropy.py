@@ -46,17 +46,16 @@ def softmax(logits: Array, targets: Array, part: VocabularyPart) -> tuple[TokenS
     labelled = targets != UNLABELLED
     ids = jnp.where(labelled, targets, jnp.zeros_like(targets))
     rows = (rows_at_once if may_run_on("cuda") else rows_by_passes)(logits, ids - part.first_row)
-    peak, total, picked, tied = rows
+    peak, total, picked = rows
     if part.axes:
         peak = jax.lax.pmax(peak, part.axes)
         total = jax.lax.psum(total * jnp.exp(rows.peak - peak), part.axes)
         picked = jax.lax.psum(picked, part.axes)
-        tied = jax.lax.pmax((tied & (rows.peak == peak)).astype(jnp.int32), part.axes) > 0
     vocabulary = logits.shape[-1] * (jax.lax.axis_size(part.axes) if part.axes else 1)
     picked = jnp.where(ids < vocabulary, picked, jnp.full_like(picked, jnp.nan))
     log_normalizer, zeros = jnp.log(total) + peak, jnp.zeros_like(peak)
     nats = jnp.where(labelled, log_normalizer - picked, zeros)
-    hits = labelled & (picked >= peak) & ~tied
+    hits = labelled & (picked >= peak)
     scores = TokenScores(nats, jnp.where(labelled, log_normalizer, zeros), hits, labelled)
     return scores, jnp.exp(logits - peak[:, :, None]), total
 
@@ -65,26 +64,22 @@ class _Rows(NamedTuple):
     """Statistics of a device's columns of logits from which scores are made, (b, m) each."""
 
     peak: Array
-    """The largest logit."""
+    """The largest logit; the next larger number, so that the target is a miss, where a column before it has that."""
     total: Array
     """Sum of exp(logit - peak)."""
     picked: Array
     """The logit of the target; 0 if it is not in these columns."""
-    tied: Array
-    """Whether a column before the target's has the peak."""
 
 
 def rows_by_passes(logits: Float[Array, "b m vocab"], columns: Int[Array, "b m"]) -> _Rows:
     """In passes that a CPU vectorizes; `argmax` would cost it as much as the head. A TPU keeps logits on its chip."""
-    peak = jnp.max(logits, axis=-1)
+    is_before = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2) < columns[:, :, None]
+    peak = jnp.max(jnp.where(is_before, _next_larger(logits), logits), axis=-1)
     total = jnp.sum(jnp.exp(logits - peak[:, :, None]), axis=-1)
     here = (columns >= 0) & (columns < logits.shape[-1])
     chosen = jnp.where(here, columns, jnp.zeros_like(columns))[:, :, None]
     picked = jnp.take_along_axis(logits, chosen, axis=-1)[:, :, 0]
-    least = jnp.where(here, picked, peak)  # a target below the peak is no hit in any case
-    tokens = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
-    tied = jnp.any((tokens < columns[:, :, None]) & (logits >= least[:, :, None]), axis=-1)
-    return _Rows(peak, total, jnp.where(here, picked, jnp.zeros_like(peak)), tied)
+    return _Rows(peak, total, jnp.where(here, picked, jnp.zeros_like(peak)))
 
 
 def rows_at_once(logits: Float[Array, "b m vocab"], columns: Int[Array, "b m"]) -> _Rows:
@@ -94,8 +89,11 @@ def rows_at_once(logits: Float[Array, "b m vocab"], columns: Int[Array, "b m"]) 
     least = jnp.full_like(logits, jnp.finfo(logits.dtype).min)  # with -inf, peak - peak would be NaN
     picked = jnp.where(tokens == columns[:, :, None], logits, zero)
     start = (least[0, 0, 0], zero[0, 0, 0], zero[0, 0, 0], jnp.int32(logits.shape[-1]))
-    peak, total, picked, first = jax.lax.reduce((jnp.maximum(logits, least), one, picked, tokens), start, _join, (2,))
-    return _Rows(peak, total, picked, first < columns)
+    largest, total, picked, first = jax.lax.reduce(
+        (jnp.maximum(logits, least), one, picked, tokens), start, _join, (2,)
+    )
+    peak = jnp.where(first < columns, _next_larger(largest), largest)
+    return _Rows(peak, total * jnp.exp(largest - peak), picked)
 
 
 def _join(x: tuple, y: tuple) -> tuple:
@@ -104,6 +102,13 @@ def _join(x: tuple, y: tuple) -> tuple:
     total = x[1] * jnp.exp(x[0] - peak) + y[1] * jnp.exp(y[0] - peak)
     x_first = (x[0] > y[0]) | ((x[0] == y[0]) & (x[3] < y[3]))
     return peak, total, x[2] + y[2], jnp.where(x_first, x[3], y[3])
+
+
+def _next_larger(x: Float[Array, "*d"]) -> Float[Array, "*d"]:
+    """The next larger number, of -inf the second smallest; exact for 0, and from 1e-30 on in size."""
+    finfo = jnp.finfo(x.dtype)
+    x = jnp.maximum(x, jnp.full_like(x, finfo.min))
+    return x + (jnp.abs(x) * (0.5 * finfo.eps * (1 + finfo.eps)) + finfo.tiny)
 
 
 def gradient(scores: TokenScores, weights: Array, total: Array, columns: Array, z_loss: float) -> Array:

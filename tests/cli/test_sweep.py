@@ -93,9 +93,9 @@ ALLOCATOR = """
 import sys
 sys.stdin.close()  # whose end would end the worker
 from jax._src import xla_bridge
-from jaxzoo.train import host_memory
+from jaxzoo.utils import host_memory
 begun = []
-host_memory.share_one_arena = lambda: begun.append(xla_bridge.backends_are_initialized())
+host_memory.keep_freed_memory = lambda: begun.append(xla_bridge.backends_are_initialized())
 from jaxzoo.cli.sweep_worker import main
 assert main(["w", "--experiment", "small.py", "--out", "out", "--workers", "1"]) == 0
 assert begun[0] is False, begun

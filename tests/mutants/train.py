@@ -101,8 +101,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="loss: of tied logits, the last column counts as the first",
         path="jaxzoo/train/cross_entropy.py",
-        old="x_first = (x[0] > y[0]) | ((x[0] == y[0]) & (x[3] < y[3]))",
-        new="x_first = (x[0] > y[0]) | ((x[0] == y[0]) & (x[3] > y[3]))",
+        old="is_before = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2) < columns",
+        new="is_before = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2) > columns",
         tests=("tests/train/test_loss.py::test_what_scores_need_of_logits",),
     ),
     Mutant(
