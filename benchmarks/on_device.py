@@ -180,7 +180,7 @@ class Queue:
             told = {0: "done", None: "stopped"}.get(status, "failed")
         self._failed |= told == "failed"
         folder = self._folder(piece, task)
-        found = {file.name: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+        found = {file.name: _read(file) for file in sorted(folder.glob("*.json"))}
         row = {
             "status": told,
             "key": task.key,
@@ -220,6 +220,15 @@ def unpack(wheels: Path | None, site: Path) -> str:
             with zipfile.ZipFile(file) as wheel:
                 wheel.extractall(site)
     return str(site.absolute())
+
+
+def _read(file: Path) -> Any:
+    """What a file of JSON holds; its text where a process was killed while it wrote."""
+    text = file.read_text()
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _commit() -> str:

@@ -76,6 +76,8 @@ class Piece:
 def pieces(setting: Setting) -> list[Piece]:
     """All pieces, the most valuable first."""
     made = [*_verify(setting), *_layers(setting), _delta_rules(setting), *_train_steps(setting), *_generation(setting)]
+    if not setting.rehearse:
+        made.append(_counters())
     return [dataclasses.replace(piece, tasks=tuple(_keyed(piece, task) for task in piece.tasks)) for piece in made]
 
 
@@ -164,7 +166,7 @@ def _train_steps(setting: Setting) -> list[Piece]:
             name=name,
             reason=reason,
             seconds=20,
-            compile_s=150,
+            compile_s=100,
             how="ahead",
             environment={**KERNELS, **flags},
             tasks=(Task(name=name, words=tuple(words)),),
@@ -193,6 +195,18 @@ def _generation(setting: Setting) -> list[Piece]:
     if setting.rehearse:
         return [piece("tiny", "--lengths", "8", "--batches", "2")]
     return [piece(size, "--lengths", "4096", "--batches", "1", "128") for size in ("360m", "1.3b")]
+
+
+def _counters() -> Piece:
+    words = ("-m", "benchmarks.kernel_counters", "--out", "{out}")
+    return Piece(
+        name="counters",
+        reason="hardware counters of the two kernels furthest from their bound",
+        seconds=60,
+        timeout=200,
+        how="alone",
+        tasks=(Task(name="counters", words=words),),
+    )
 
 
 def _keyed(piece: Piece, task: Task) -> Task:
