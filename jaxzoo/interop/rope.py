@@ -74,6 +74,24 @@ def _temperature(factor: float, scale: float) -> float:
     return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
+def rope_fields(
+    attention: MultiHeadConfig, *, older_theta: str = "rope_theta", older_fraction: str = "partial_rotary_factor"
+) -> dict[str, Any]:
+    """Rotary fields of a config.json in both forms.
+
+    transformers 5 reads `rope_parameters`; transformers 4 and most other readers know the older single fields alone,
+    and take a base of 10,000 where these are missing.
+    """
+    newer = {"partial_rotary_factor": 1.0, **write_rope(attention)}
+    scaling = {key: value for key, value in newer.items() if key not in ("rope_theta", "partial_rotary_factor")}
+    return {
+        "rope_parameters": newer,
+        older_theta: newer["rope_theta"],
+        older_fraction: newer["partial_rotary_factor"],
+        "rope_scaling": None if scaling["rope_type"] == "default" else scaling,
+    }
+
+
 def write_rope(attention: MultiHeadConfig) -> dict[str, Any]:
     """The `rope_parameters` of an attention.
 

@@ -14,14 +14,15 @@ from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
 from jaxzoo.interop.families import FAMILIES
 from jaxzoo.interop.mapping import Account, Family, Move, slots, their_shapes
-from jaxzoo.interop.safetensors_file import write_safetensors
 from jaxzoo.models.blueprint import Variables, make_blueprint, names_of, split_variables
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.models.model_config import LanguageModelConfig
+from jaxzoo.train.portable import save_arrays
 from jaxzoo.utils.whole_files import write_json, write_whole
 
-LARGEST_FILE = 5 * 10**9
-"""Bytes of tensors in one file at most; larger models are several files and an index."""
+LARGEST_FILE = 2 * 10**9
+"""Largest number of bytes in one file, and on the host while it is written; larger models are several files and an
+index."""
 
 
 def save(
@@ -120,7 +121,8 @@ def _write_files(place: Path, tensors: list[Entry], dtype: Any, largest: int) ->
     names = [f"model-{i + 1:05}-of-{len(files):05}.safetensors" for i in range(len(files))]
     names = ["model.safetensors"] if len(files) == 1 else names
     for name, part in zip(names, files, strict=True):
-        write_safetensors(place / name, part, dtype)
+        arrays = {key: np.asarray(make(), dtype).reshape(shape) for key, shape, make in part}
+        save_arrays(place / name, arrays, {"format": "pt"})
     if len(files) == 1:
         return
     total = sum(int(np.prod(shape)) for _, shape, _ in tensors) * width

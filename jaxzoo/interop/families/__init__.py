@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from jaxzoo.interop.families.based import BASED
 from jaxzoo.interop.families.gpt_neox import GPT_NEOX
 from jaxzoo.interop.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
-from jaxzoo.interop.families.mamba import MAMBA, MAMBA_SSM
+from jaxzoo.interop.families.mamba import MAMBA
 from jaxzoo.interop.families.mamba2 import MAMBA2
+from jaxzoo.interop.families.mamba_ssm import MAMBA_SSM
 from jaxzoo.interop.families.qwen3_next import QWEN3_NEXT
 from jaxzoo.interop.families.recurrent_gemma import RECURRENT_GEMMA
 from jaxzoo.interop.families.rwkv4 import RWKV4

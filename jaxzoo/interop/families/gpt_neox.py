@@ -6,7 +6,7 @@ from typing import Any
 from jaxzoo.interop.families.common import QKV, attention_layers, read_model, written
 from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm, packed
-from jaxzoo.interop.rope import read_rope, write_rope
+from jaxzoo.interop.rope import read_rope, rope_fields
 from jaxzoo.interop.transforms import split_heads
 from jaxzoo.layers.mlp import MLPKind
 from jaxzoo.mixers import AttentionConfig
@@ -71,7 +71,7 @@ def _write(config: LanguageModelConfig) -> dict[str, Any]:
         "max_position_embeddings": config.max_length,
         "use_parallel_residual": config.parallel_residual,
         "attention_bias": attention.qkv_bias,
-        "rope_parameters": {"partial_rotary_factor": 1.0, **write_rope(attention)},
+        **rope_fields(attention, older_theta="rotary_emb_base", older_fraction="rotary_pct"),
     }
     return written(config, "GPTNeoXForCausalLM", "gpt_neox", "layer_norm_eps", **own)
 

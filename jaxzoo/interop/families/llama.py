@@ -6,7 +6,7 @@ from typing import Any
 from jaxzoo.interop.families.common import GATED, MLP, QKV, attention_layers, read_model, written
 from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm
-from jaxzoo.interop.rope import read_rope, write_rope
+from jaxzoo.interop.rope import read_rope, rope_fields
 from jaxzoo.mixers import AttentionConfig, MixerConfig, SlidingWindowAttentionConfig
 from jaxzoo.models.model_config import LanguageModelConfig
 
@@ -98,7 +98,7 @@ def _write(kind: str, architecture: str, config: LanguageModelConfig) -> dict[st
         "head_dim": first.head_width,
         "hidden_act": next(a for a, b in GATED.items() if b == config.mlp),
         "max_position_embeddings": config.max_length,
-        "rope_parameters": write_rope(first),
+        **rope_fields(first),
     }
     if kind in ("llama", "qwen3"):
         own["attention_bias"] = first.qkv_bias

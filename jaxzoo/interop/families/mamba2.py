@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxzoo.interop.families.common import only, read_model, written
-from jaxzoo.interop.families.mamba import PLAIN, WITHOUT_EFFECT
+from jaxzoo.interop.families.mamba import OF_THE_AUTHORS, PLAIN, WITHOUT_EFFECT
 from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm
 from jaxzoo.interop.transforms import CONV
@@ -30,7 +30,8 @@ def rows(config: LanguageModelConfig, i: int) -> list[Row]:
 def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageModelConfig:
     for name, value in (("use_bias", False), ("use_conv_bias", True), ("hidden_act", "silu"), ("rms_norm", True)):
         fields.require(name, value)
-    fields.ignore(*WITHOUT_EFFECT, "time_step_rank", "chunk_size", "num_heads")
+    fields.ignore(*WITHOUT_EFFECT, *OF_THE_AUTHORS, "time_step_rank", "chunk_size", "num_heads")
+    fields.ignore("norm_before_gate")  # of Mamba-Codestral, where it is true: transformers gates first all the same
     limit = fields.optional("time_step_limit")
     infinity = (float("inf"), "Infinity", "inf", {"__float__": "Infinity"})  # as JSON writers spell it
     if limit is not None and not (isinstance(limit, list) and any(limit == [0.0, each] for each in infinity)):
@@ -47,16 +48,22 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
     return read_model(fields, [mixer], tied=False, norm="rms", norm_eps=eps, **PLAIN)
 
 
-def _write(config: LanguageModelConfig) -> dict[str, Any]:
-    only(config, "mamba2", Mamba2Config, norm="rms", mlp="none")
+def only_mamba2(config: LanguageModelConfig, family: str) -> Mamba2Config:
+    """Returns the one mixer of a model. Raises `ValueError` where it is not plain Mamba-2 in every layer."""
+    only(config, family, Mamba2Config, norm="rms", mlp="none")
     mixer: Any = config.layers[0]
     if len(set(config.layers)) > 1:
-        raise ValueError("layers of family mamba2 are Mamba-2 of one config")
+        raise ValueError(f"layers of family {family} are Mamba-2 of one config")
     for name in OPTIONS:
         if getattr(mixer, name) != getattr(Mamba2Config, name):
-            raise ValueError(f"{name}={getattr(mixer, name)!r}: a model of family mamba2 has no such layers")
+            raise ValueError(f"{name}={getattr(mixer, name)!r}: a model of family {family} has no such layers")
     if mixer.norm_eps != config.norm_eps:
-        raise ValueError(f"norm_eps={config.norm_eps}: a model of family mamba2 has one for all, also {mixer.norm_eps}")
+        raise ValueError(f"norm_eps={config.norm_eps}: family {family} has one for all, also {mixer.norm_eps}")
+    return mixer
+
+
+def _write(config: LanguageModelConfig) -> dict[str, Any]:
+    mixer = only_mamba2(config, "mamba2")
     own = {
         "num_heads": mixer.heads,
         "head_dim": mixer.head_width,

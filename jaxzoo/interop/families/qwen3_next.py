@@ -6,7 +6,7 @@ from typing import Any
 from jaxzoo.interop.families.common import GATED, MLP, QKV, only, read_model, written
 from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm, packed
-from jaxzoo.interop.rope import read_rope, write_rope
+from jaxzoo.interop.rope import read_rope, rope_fields
 from jaxzoo.interop.transforms import CONV, PLUS_ONE, split_heads
 from jaxzoo.mixers import AttentionConfig, GatedDeltaNetConfig, MixerConfig
 from jaxzoo.models.model_config import LanguageModelConfig
@@ -129,7 +129,7 @@ def _write(config: LanguageModelConfig) -> dict[str, Any]:
         "layer_types": types,
         "num_experts": 0,
         "max_position_embeddings": config.max_length,
-        "rope_parameters": {"partial_rotary_factor": 1.0, **write_rope(attention)},
+        **rope_fields(attention),
     }
     return written(config, "Qwen3NextForCausalLM", "qwen3_next", "rms_norm_eps", **own)
 

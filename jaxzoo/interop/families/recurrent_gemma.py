@@ -9,7 +9,7 @@ import numpy as np
 from jaxzoo.interop.families.common import MLP, QKV, only, read_model, written
 from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm
-from jaxzoo.interop.rope import read_rope, write_rope
+from jaxzoo.interop.rope import read_rope, rope_fields
 from jaxzoo.interop.transforms import CONV, PLUS_ONE
 from jaxzoo.mixers import RGLRUConfig, SlidingWindowAttentionConfig
 from jaxzoo.models.model_config import LanguageModelConfig
@@ -67,7 +67,8 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
         n_taps=fields.integer("conv1d_width", default=4),
         form="release",
     )
-    kinds = fields.optional("block_types", ["recurrent", "recurrent", "attention"])
+    published = fields.optional("_block_types", ["recurrent", "recurrent", "attention"])
+    kinds = fields.optional("block_types", published)
     of = {"recurrent": recurrent, "attention": attention}
     if not isinstance(kinds, list) or not kinds or not all(isinstance(kind, str) and kind in of for kind in kinds):
         fields.refuse("block_types", "must be a list of recurrent and attention")
@@ -116,7 +117,7 @@ def _write(config: LanguageModelConfig) -> dict[str, Any]:
         "hidden_activation": "gelu_pytorch_tanh",
         "block_types": ["recurrent" if layer == lru else "attention" for layer in config.layers],
         "attention_bias": window.qkv_bias,
-        "rope_parameters": {"partial_rotary_factor": 1.0, **write_rope(window)},
+        **rope_fields(window),
     }
     return written(config, "RecurrentGemmaForCausalLM", "recurrent_gemma", "rms_norm_eps", **own)
 
