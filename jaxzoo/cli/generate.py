@@ -111,7 +111,7 @@ def read_prompts(command: GenerateCommand) -> list[str]:
     texts = []
     for source, data in found:
         try:
-            texts.append(data.decode("utf-8"))
+            texts.append(data.decode("utf-8-sig"))
         except UnicodeDecodeError as error:
             raise UsageError(f"{source} must be UTF-8 text, but byte {error.start} is not") from error
         if not data:

@@ -10,6 +10,7 @@
 Declarations are those of `checked.convert`. NaN and Infinity, which Python writes as well, are read as floats.
 """
 
+import codecs
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,9 @@ MOST_BYTES = 2**26
 """Largest file, and longest line of a file of lines; Python's objects take up to 24 times as many bytes."""
 MOST_DEPTH = 64
 """Deepest nesting of lists and objects."""
+
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""Beginning of the text that a clone without git-lfs has in place of a large file."""
 
 T = TypeVar("T")
 
@@ -38,17 +42,30 @@ def read_json(file: Path, declared: type[T], *, remedy: str = "") -> T:
       OSError: it cannot be read; FileNotFoundError where it is absent.
     """
     data = bytearray()
+    refuse_pointer(file)
     with file.open("rb") as stream:  # in parts: `read(n)` takes n bytes of memory at once
         while len(data) <= MOST_BYTES and (part := stream.read(2**16)):
             data += part
     return parse_json(data, declared, where=str(file), remedy=remedy)
 
 
+def refuse_pointer(file: Path) -> None:
+    """Raises `ValueError` where a file is the pointer that Git LFS keeps in its place."""
+    with file.open("rb") as opened:
+        if opened.read(len(LFS_POINTER)) == LFS_POINTER:
+            raise ValueError(f"{file} is a Git LFS pointer, not the file itself; run git lfs pull in its directory")
+
+
 def read_json_lines(file: Path, declared: type[T], *, remedy: str = "") -> Iterator[T]:
-    """Reads a file of JSON values, one per line, as `read_json` does; messages name the line as `file:3`."""
+    """Reads a file of JSON values, one per line, as `read_json` does; messages name the line as `file:3`.
+
+    Blank lines, and a byte order mark at the beginning, are skipped.
+    """
+    refuse_pointer(file)
     with file.open("rb") as stream:
         for number, line in enumerate(iter(lambda: stream.readline(MOST_BYTES + 1), b""), 1):
-            yield parse_json(line, declared, where=f"{file}:{number}", remedy=remedy)
+            if line.removeprefix(codecs.BOM_UTF8).strip():
+                yield parse_json(line, declared, where=f"{file}:{number}", remedy=remedy)
 
 
 def parse_json(data: bytes | bytearray | str, declared: type[T], *, where: str, remedy: str = "") -> T:
@@ -56,7 +73,7 @@ def parse_json(data: bytes | bytearray | str, declared: type[T], *, where: str, 
     try:
         if len(data) > MOST_BYTES:
             raise ValueError(f"must have at most {MOST_BYTES:,} bytes")
-        text = data if isinstance(data, str) else data.decode("utf-8")
+        text = data if isinstance(data, str) else data.decode("utf-8-sig")
         value = json.loads(text, object_pairs_hook=_unique, parse_int=_integer)
         _check_depth(value)
         return decode_json(value, declared)

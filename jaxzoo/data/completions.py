@@ -19,6 +19,7 @@ import numpy as np
 from jaxzoo.config.checked import PositiveInt, Seed
 from jaxzoo.config.json_files import parse_json
 from jaxzoo.data.base import UNLABELLED, Batch, DataConfig
+from jaxzoo.data.corpus.lines import read_lines
 from jaxzoo.data.examples import ExampleData, is_held_out
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
@@ -129,17 +130,18 @@ def read_pairs(path: str, config: CompletionsConfig) -> list[tuple[str, str]]:
         raise ValueError(f"CompletionsConfig.path={path!r} must name a JSONL file, or some by a glob; it names none")
     pairs, fields = [], (config.prompt_field, config.response_field)
     for file in files:
-        with open(file, "rb") as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    row = parse_json(line, dict, where=file)
-                except ValueError:
-                    row = {}
-                prompt, response = (row.get(field) for field in fields)
-                if not isinstance(prompt, str) or not isinstance(response, str) or not response:
-                    raise ValueError(
-                        f"{file}:{number}: must be an object with texts {fields[0]} and {fields[1]}, such as "
-                        f'{{"{fields[0]}": "2+2=", "{fields[1]}": "4"}}; mend the line, or set --data.prompt-field'
-                    )
-                pairs.append((prompt, response))
+        for number, line in enumerate(read_lines(Path(file)), 1):
+            if line is not None and not line.strip():
+                continue
+            try:
+                row = parse_json(line or b"", dict, where=file)
+            except ValueError:
+                row = {}
+            prompt, response = (row.get(field) for field in fields)
+            if not isinstance(prompt, str) or not isinstance(response, str) or not response:
+                raise ValueError(
+                    f"{file}:{number}: must be an object with texts {fields[0]} and {fields[1]}, such as "
+                    f'{{"{fields[0]}": "2+2=", "{fields[1]}": "4"}}; mend the line, or set --data.prompt-field'
+                )
+            pairs.append((prompt, response))
     return pairs

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, SingleDeviceSharding
 
-from jaxzoo.config.json_files import read_json
+from jaxzoo.config.json_files import read_json, refuse_pointer
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.tokenizer_files import PAIRS, load_tokenizer
 from jaxzoo.interop.families import FAMILIES
@@ -133,6 +133,7 @@ def read_tensors(directory: Path) -> dict[str, np.ndarray]:
     """
     for name, read in READERS.items():
         if (directory / name).is_file():
+            refuse_pointer(directory / name)
             return read(directory / name)
         index = directory / f"{name}.index.json"
         if index.is_file():
@@ -141,6 +142,7 @@ def read_tensors(directory: Path) -> dict[str, np.ndarray]:
     if len(released) > 1:
         raise ValueError(f"{directory} holds {len(released)} models, such as {released[0].name}; keep one .pth file")
     if released:
+        refuse_pointer(released[0])
         return read_torch_file(released[0])
     raise ValueError(
         f"{directory} holds no tensors: {', '.join(READERS)}, an index of several, or one .pth file must be there"
@@ -158,6 +160,7 @@ def _read_several(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) ->
             raise ValueError(f"{index}: {name!r} must be the name of a file next to it")
         if not file.is_file():
             raise ValueError(f"{index} names {name}, which is missing; fetch it")
+        refuse_pointer(file)
         found = read(file)
         both = found.keys() & tensors.keys()
         if both:

@@ -269,7 +269,7 @@ class Mixer(nnx.Module):
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         """Mixes all tokens at once: equals `prefill` from `init_state` with the state dropped."""
         self.config.check_context(context)
-        return self.mix(x, None, context)[0]
+        return self.mix(x, None, context)[0] if x.shape[0] else x
 
     def with_losses(
         self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT
@@ -304,14 +304,14 @@ class Mixer(nnx.Module):
     ) -> tuple[Float[Array, "b t d"], State]:
         """Mixes `t >= 0` more tokens from any state; returns outputs and the state after them."""
         self.config.check_context(context, streaming=True)
-        return self.mix(x, state, context)
+        return self.mix(x, state, context) if x.shape[0] else (x, state)
 
     def step(
         self, x_t: Float[Array, "b d"], state: State, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b d"], State]:
         """Mixes one more token, at the cost that its paper promises."""
         self.config.check_context(context, streaming=True)
-        return self.mix(x_t, state, context)
+        return self.mix(x_t, state, context) if x_t.shape[0] else (x_t, state)
 
     def mix(self, x: Float[Array, "*b d"], state: State, context: Context) -> tuple[Float[Array, "*b d"], State]:
         """Outputs and the state after them, in all three forms; a mixer defines this or the forms themselves.

@@ -41,8 +41,8 @@ def block_sparse_attention(
       y in the dtype of `q`.
     """
     (b, t, h, d), (s, g, v_dim), size = q.shape, v.shape[1:], block_size
-    if t == 0:
-        return jnp.zeros((b, 0, h, v_dim), q.dtype)
+    if b == 0 or t == 0:
+        return jnp.zeros((b, t, h, v_dim), q.dtype)
     at = jnp.arange(t, dtype=jnp.int32)[None, :] + (jnp.zeros((1,), jnp.int32) if start is None else start)[:, None]
     n = -(-(t + (0 if start is None else size - 1)) // size)
     block = jnp.minimum(at[:, :1] // size + jnp.arange(n, dtype=jnp.int32)[None, :], s // size - 1)

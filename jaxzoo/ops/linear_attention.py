@@ -85,6 +85,8 @@ def linear_attention(
     (b, t, h, v_dim), k_dim = v.shape, k.shape[3]
     empty = empty_state(b, h, k_dim, v_dim, normalize=normalize)
     state = empty if initial_state is None else initial_state
+    if b == 0:
+        return v, state
     if log_decay is not None:
         decay = _by_token(log_decay, q.ndim)
         if squares is not None and decay.shape[-1] > 1:

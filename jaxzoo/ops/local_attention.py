@@ -71,8 +71,8 @@ def _local_attention(
 ) -> tuple[Array, Array]:
     """`local_attention` where no device has a part of a sequence alone."""
     (b, t, h, d), (g, v_dim), past = q.shape, v.shape[2:], k.shape[1] - q.shape[1]
-    if t == 0:
-        return jnp.zeros((b, 0, h, v_dim), q.dtype), jnp.zeros((b, 0, h), jnp.float32)
+    if b == 0 or t == 0:
+        return jnp.zeros((b, t, h, v_dim), q.dtype), jnp.zeros((b, t, h), jnp.float32)
     n, c = -(-t // block_size), min(block_size, t)
     front = min(reach, past) if n == 1 else -(-reach // c) * c
     lead = front - past

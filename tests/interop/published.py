@@ -9,8 +9,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-
-from jaxzoo.interop.safetensors_file import write_safetensors
+from safetensors.numpy import save_file
 
 DIRECTORY = Path(__file__).parent / "published"
 NAMES = sorted(file.stem for file in DIRECTORY.glob("*.json"))
@@ -38,8 +37,9 @@ def write_folder(directory, config, arrays):
     """config.json and model.safetensors."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config))
-    entries = [(key, array.shape, lambda array=array: array) for key, array in arrays.items()]
-    write_safetensors(directory / "model.safetensors", entries, np.float32)
+    save_file(
+        {key: np.ascontiguousarray(array, np.float32) for key, array in arrays.items()}, directory / "model.safetensors"
+    )
 
 
 def make_folder(name, directory):

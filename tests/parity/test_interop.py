@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.interop import load, save
+from tests.interop.published_configs import MODELS, write_folder
 from tests.parity.carry import randomize, token_ids
 from tests.parity.folders import FOLDERS, make_model
 
@@ -65,6 +66,23 @@ def test_older_fields_of_gpt_neox(tmp_path, torch, transformers):
     del config["rope_parameters"]
     config |= {"rotary_pct": 0.5, "rotary_emb_base": 100, "rope_scaling": None}
     (tmp_path / "config.json").write_text(json.dumps(config))
+    found = load(tmp_path).model(jnp.asarray(tokens))
+    np.testing.assert_allclose(found, logits_of(theirs, tokens, torch), rtol=0, atol=TOLERANCE)
+
+
+THEIRS = [name for name, config in MODELS.items() if "model_type" in config]
+
+
+@pytest.mark.parametrize("model", THEIRS)
+def test_published_fields(model, tmp_path, torch, transformers):
+    """Kills: fields of published folders that we read, and transformers reads otherwise."""
+    write_folder(model, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    if "time_step_limit" in config:  # as the published file has it
+        config["time_step_limit"] = [0.0, float("inf")]
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    tokens = token_ids(61, b=2, t=29)
     found = load(tmp_path).model(jnp.asarray(tokens))
     np.testing.assert_allclose(found, logits_of(theirs, tokens, torch), rtol=0, atol=TOLERANCE)
 

@@ -13,13 +13,16 @@ Libraries with random access to FASTA (pyfaidx, pyfastx) do not read the gzip in
 whole sequence in memory and write an index next to the file.
 """
 
+import codecs
 import gzip
+import itertools
 import re
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
+from jaxzoo.config.json_files import refuse_pointer
 from jaxzoo.data.corpus.lines import DamagedFileError, TextDocument
 
 DOCUMENT_BASES = 2**20
@@ -207,6 +210,7 @@ class _Pending:
 
 
 def _opened(file: Path) -> BinaryIO:
+    refuse_pointer(file)
     with file.open("rb") as stream:
         is_gzip = stream.read(2) == b"\x1f\x8b"
     return cast(BinaryIO, gzip.open(file, "rb")) if is_gzip else file.open("rb")
@@ -215,7 +219,8 @@ def _opened(file: Path) -> BinaryIO:
 def _parts(stream: BinaryIO) -> Iterator[bytes]:
     """Yields lines without their ends; a line longer than `PART_BYTES` in parts."""
     try:
-        while part := stream.readline(PART_BYTES):
+        first = stream.readline(PART_BYTES).removeprefix(codecs.BOM_UTF8)
+        for part in itertools.chain([first], iter(lambda: stream.readline(PART_BYTES), b"")):
             yield part.rstrip(b"\r\n")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DamagedFileError(f"damaged gzip data: {error}") from error

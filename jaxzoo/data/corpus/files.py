@@ -5,6 +5,7 @@ directory (to the last directory before the first wildcard of a glob): neither t
 where the corpus lies.
 """
 
+import codecs
 import dataclasses
 import glob
 import hashlib
@@ -16,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxzoo.config.json_files import refuse_pointer
 from jaxzoo.utils.checksums import text_sha256
 
 STDLIB_LEFT_OUT = frozenset(
@@ -87,7 +89,9 @@ def read_corpus(path: str = "", *, valid_fraction: float, seed: int) -> Corpus:
     """
     try:
         files = find_files(path)
-        contents = {name: file.read_bytes() for name, file in files.items()}
+        for file in files.values():
+            refuse_pointer(file)
+        contents = {name: file.read_bytes().removeprefix(codecs.BOM_UTF8) for name, file in files.items()}
     except OSError as error:
         remedy = "give read permission, or name other files"
         raise ValueError(f"{_FIELD}={path!r} must be readable, but: {error}; {remedy}") from error

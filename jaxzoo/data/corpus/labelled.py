@@ -55,9 +55,9 @@ def read_labelled(file: Path) -> list[TextDocument]:
     Raises `ValueError` for an empty one and for what is no table in UTF-8.
     """
     if file.suffix != ".csv":
-        text = _checked(file.read_text().strip(), str(file))
+        text = _checked(file.read_text("utf-8-sig").strip(), str(file))
         return [TextDocument(text, file.parent.name, file.parent.parent.name)]
-    with file.open(newline="", encoding="utf-8") as stream:
+    with file.open(newline="", encoding="utf-8-sig") as stream:
         rows = csv.DictReader(stream)
         usual = csv.field_size_limit(MOST_LINE_BYTES)  # 131,072 characters, fewer than some sequences have
         try:

@@ -2,6 +2,7 @@
 `datasets` keeps them on disk, a few hundred at once."""
 
 import bz2
+import codecs
 import collections
 import gzip
 import itertools
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxzoo.config.checked import nearest
+from jaxzoo.config.json_files import refuse_pointer
 from jaxzoo.utils.extras import need
 
 CHUNK_BYTES = 2**16
@@ -50,13 +52,17 @@ class TextDocument(NamedTuple):
 def read_lines(file: Path) -> Iterator[bytes | None]:
     """Yields the lines of a file without their ends, None for a line longer than `MOST_LINE_BYTES`.
 
+    A byte order mark at the beginning of the file is dropped.
+
     Files with the endings `COMPRESSED` are decompressed, whatever their number of frames. Raises `DamagedFileError` if
     compressed data are damaged or end within a frame, after the lines before the damage, but for the last `HELD_BYTES`
     before an error that only the checksum at a frame's end may show.
     """
     parts: list[bytes] = []
     n_bytes = 0
-    for chunk in _chunks(file):
+    refuse_pointer(file)
+    for i, chunk in enumerate(_chunks(file)):
+        chunk = chunk if i else chunk.removeprefix(codecs.BOM_UTF8)
         *lines, rest = chunk.split(b"\n")
         for line in lines:
             yield _joined([*parts, line], n_bytes + len(line))

@@ -5,6 +5,7 @@ The Pile (Gao et al., 2020, arXiv 2101.00027) is distributed as `jsonl.zst` file
 `meta.pile_set_name`; SlimPajama (Soboleva et al., 2023) as such files with `text` and `meta.redpajama_set_name`.
 """
 
+import codecs
 import dataclasses
 import itertools
 import json
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxzoo.config.json_files import refuse_pointer
 from jaxzoo.data.corpus.fasta import FastaLayout, read_bases
 from jaxzoo.data.corpus.files import find_files
 from jaxzoo.data.corpus.labelled import find_benchmark, read_benchmark, read_labelled
@@ -217,6 +219,7 @@ def _numbered(file: Path, fields: Layout, n_before: int) -> Iterator[tuple[int, 
             elif line.strip():
                 yield number, _document(line, fields)
     elif n_before == 0:
+        refuse_pointer(file)
         is_large = file.stat().st_size > MOST_TEXT_BYTES
         yield 1, f"larger than {MOST_TEXT_BYTES:,} bytes" if is_large else _document(file.read_bytes(), None)
 
@@ -224,7 +227,7 @@ def _numbered(file: Path, fields: Layout, n_before: int) -> Iterator[tuple[int, 
 def _document(data: bytes | dict, fields: DocumentFields | None) -> TextDocument | str:
     """Returns the document of a row, a line of JSON, or (without fields) a text; or what is wrong with it."""
     try:
-        text = "" if isinstance(data, dict) else data.decode("utf-8")
+        text = "" if isinstance(data, dict) else data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
         if fields is None:
             return TextDocument(text, "")
         record = data if isinstance(data, dict) else json.loads(text)

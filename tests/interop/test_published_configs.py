@@ -1,0 +1,57 @@
+"""Folders with the config fields of published models load, and mean what their fields say."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxzoo.interop import load
+from jaxzoo.mixers import RGLRUConfig, SlidingWindowAttentionConfig
+from tests.interop.published_configs import LAYERS, MODELS, PUBLISHED, write_folder
+
+
+def test_there_are_many():
+    """Kills: families whose fields are known from folders of today's transformers alone."""
+    assert len(MODELS) == len(PUBLISHED) >= 30
+    assert all(entry["source"] for entry in PUBLISHED)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_fields(model, tmp_path):
+    """Kills: a field of a published folder that is refused, skipped, or read as another value."""
+    fields = write_folder(model, tmp_path)
+    config = load(tmp_path).config
+    assert config.tie_embeddings == fields.get(
+        "tie_word_embeddings", fields.get("tie_embeddings", config.tie_embeddings)
+    )
+    n_layers = config.n_layers // (2 if fields.get("model_type") == "rwkv" else 1)
+    assert n_layers == LAYERS
+    for layer in config.layers:
+        if not hasattr(layer, "rotary_base"):
+            continue
+        assert layer.rotary_base == fields.get("rope_theta", fields.get("rotary_emb_base", 10000.0))
+        share = fields.get("partial_rotary_factor", fields.get("rotary_pct", 1.0))
+        assert layer.rotary_fraction == share
+        scaling = fields.get("rope_scaling") or {}
+        assert layer.rotary_scaling.kind == scaling.get("rope_type", "none")
+    windows = [isinstance(layer, SlidingWindowAttentionConfig) for layer in config.layers]
+    if fields.get("model_type") == "mistral":
+        assert all(windows) == bool(fields.get("sliding_window", 4096))
+    elif fields.get("model_type") == "recurrent_gemma":
+        assert [isinstance(layer, RGLRUConfig) for layer in config.layers] == [True, True, False]
+    else:
+        assert not any(windows)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("model", ["state-spaces/mamba2-130m", "google/recurrentgemma-2b", "smollm2_135m"])
+def test_streams(model, tmp_path):
+    """Kills: a model that loads and does not run: prefill and steps give the logits of one pass."""
+    write_folder(model, tmp_path)
+    loaded = load(tmp_path).model
+    tokens = jnp.asarray(np.arange(22).reshape(2, 11) * 7 % 61, jnp.int32)
+    whole = loaded(tokens)
+    logits, state = loaded.prefill(tokens[:, :9], loaded.init_state(2, capacity=16))
+    np.testing.assert_allclose(logits, whole[:, :9], rtol=0, atol=2e-4)
+    for i in (9, 10):
+        logits, state = loaded.step(tokens[:, i], state)
+        np.testing.assert_allclose(logits, whole[:, i], rtol=0, atol=2e-4)
