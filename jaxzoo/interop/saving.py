@@ -17,7 +17,7 @@ from jaxzoo.interop.mapping import Account, Family, Move, slots, their_shapes
 from jaxzoo.models.blueprint import Variables, make_blueprint, names_of, split_variables
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.models.model_config import LanguageModelConfig
-from jaxzoo.train.portable import save_arrays
+from jaxzoo.train.export import save_arrays
 from jaxzoo.utils.whole_files import write_json, write_whole
 
 LARGEST_FILE = 2 * 10**9

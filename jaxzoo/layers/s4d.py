@@ -206,4 +206,5 @@ def _real_of_product(far: jax.Array, near: jax.Array, length: int) -> jax.Array:
     left = jnp.concatenate([far.real, -far.imag], axis=-2)
     right = jnp.concatenate([near.real, near.imag], axis=-2)
     product = jnp.einsum("...dni,dnj->...dij", left, right, precision=lax.Precision.HIGHEST)
-    return product.reshape(*product.shape[:-2], -1)[..., :length]
+    *rows, blocks, tokens = product.shape
+    return product.reshape(*rows, blocks * tokens)[..., :length]

@@ -187,13 +187,13 @@ def _retrieved(
         each = lambda x: jnp.repeat(x.reshape(b, c, h, m), size, axis=3)[:, :, :, None, None]  # noqa: E731
         y, lse = softmax_attention(
             q.reshape(b, c, h, 1, 1, width),
-            *(_gather(x, chosen).reshape(b, c, h, m * size, -1).astype(q.dtype) for x in (k, v)),
+            *(_gather(x, chosen).reshape(b, c, h, m * size, x.shape[4]).astype(q.dtype) for x in (k, v)),
             visible=each(found | ~some),
             bias=each(log_p),
             scale=width**-0.5,
         )
         lse = jnp.where(some.reshape(b, c, h), lse.reshape(b, c, h), -jnp.inf)
-        return y.reshape(b, c, h, -1), lse
+        return y.reshape(b, c, h, v.shape[4]), lse
 
     queries = (q, content_q, *(jnp.broadcast_to(x, (b, t)) for x in eligible))
     if t <= chunk:
@@ -210,8 +210,8 @@ def _choose(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The `m` allowed blocks of the best scores, whether there are as many, and the logarithm of their share in the
     softmax over all that are allowed (0 where there is none), each `(b, c, g, r, m)`."""
-    b, c, _, width = content_q.shape
-    q = content_q.astype(jnp.float32).reshape(b, c, landmarks.shape[2], -1, width)
+    (b, c, h, width), g = content_q.shape, landmarks.shape[2]
+    q = content_q.astype(jnp.float32).reshape(b, c, g, h // g, width)
     scores = jnp.einsum("bcgrk,bngk->bcgrn", q, landmarks, precision=lax.Precision.HIGHEST)
     scores, allowed = np.float32(width**-0.5) * scores, allowed[:, :, None, None]
     best, chosen = lax.top_k(lax.stop_gradient(jnp.where(allowed, scores, -jnp.inf)), m)
@@ -223,7 +223,7 @@ def _choose(
 
 def _gather(blocks: Float[Array, "b n c g k"], chosen: Int[Array, "b c g r m"]) -> Float[Array, "b c g r m k"]:
     """The chosen blocks of each head, `(b, c, g, r m, size, k)`, without a transposed copy of all."""
-    b, c, g = chosen.shape[:3]
+    b, c, g, r, m = chosen.shape
     numbers = lax.GatherDimensionNumbers(
         offset_dims=(4, 5),
         collapsed_slice_dims=(1,),
@@ -232,7 +232,7 @@ def _gather(blocks: Float[Array, "b n c g k"], chosen: Int[Array, "b c g r m"]) 
         start_indices_batching_dims=(0, 2),
     )
     sizes = (1, 1, blocks.shape[2], 1, blocks.shape[4])
-    return lax.gather(blocks, chosen.reshape(b, c, g, -1, 1), numbers, sizes, mode="promise_in_bounds")
+    return lax.gather(blocks, chosen.reshape(b, c, g, r * m, 1), numbers, sizes, mode="promise_in_bounds")
 
 
 def _join(own: tuple[jax.Array, jax.Array], retrieved: tuple[jax.Array, jax.Array], dtype) -> jax.Array:

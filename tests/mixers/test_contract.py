@@ -210,3 +210,20 @@ def test_jit_equals_eager(case):
     """Kills numbers that depend on how the program is built; eager, every operation is a program of its own."""
     mixer, stream = build(CASES[case]), inputs(CASES[case])
     assert_close(jax.jit(mixer)(stream.x, stream.context), mixer(jnp.asarray(stream.x), stream.context), 1e-6)
+
+
+@ALL
+def test_no_rows(case):
+    """Kills: a batch without rows that divides by zero instead of giving an output without rows."""
+    config = CASES[case]
+    mixer, stream = build(config), inputs(config)
+    none = jax.tree.map(lambda x: x[:0] if x.shape[:1] == (BATCH,) else x, stream)
+    y = jax.eval_shape(mixer, jnp.asarray(none.x), none.context)
+    assert y.shape == (0, *stream.x.shape[1:])
+    if config.capabilities.streams:
+        state = jax.eval_shape(lambda: mixer.init_state(0, capacity=LENGTH))
+        plain = Context(first_values=none.context.first_values)
+        if not config.capabilities.needs_tokens:
+            y, after = jax.eval_shape(mixer.prefill, jnp.asarray(none.x), state, plain)
+            assert y.shape == (0, *stream.x.shape[1:])
+            assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, state)

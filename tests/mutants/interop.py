@@ -35,12 +35,6 @@ MUTANTS = [
         ("true is the integer 1", "if type(value) is not int or value < low:", "if not isinstance(value, int):"),
     ),
     *planted(
-        "jaxzoo/interop/safetensors_file.py",
-        REFUSALS,
-        ("a file that is cut off", "    if end > content.size:", "    if False:"),
-        ("a tensor that cannot fill its bytes", "end - begin != math.prod(shape) * dtype.itemsize", "False"),
-    ),
-    *planted(
         "jaxzoo/interop/families/based.py",
         BASED,
         ("a window of one key less", "default=128) // 2 + 1", "default=128) // 2"),
