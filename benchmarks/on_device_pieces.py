@@ -181,15 +181,17 @@ def _train_steps(setting: Setting) -> list[Piece]:
 
 def _generation(setting: Setting) -> list[Piece]:
     def piece(size: str, *sizes: str) -> Piece:
-        words = ["-m", "benchmarks.generation", "--size", size, "--models", "Based", "Transformer++", *sizes]
+        words = ("-m", "benchmarks.generation", "--size", size, "--models", "Based", "Transformer++", *sizes)
+        ours = Task(name="jaxzoo", words=(*words, "--repeats", "3", "--out", "{folder}"))
+        peer = Task(name="transformers", words=("-m", "benchmarks.generation.peer", "--size", size, "--out", "{out}"))
         return Piece(
             name=f"generation-{size}",
-            reason="prefill and decode of Based and Transformer++",
-            seconds=100,
+            reason="prefill and decode of Based and Transformer++, and decode of Llama in transformers",
+            seconds=60,
             timeout=240,
             how="alone",
             environment=KERNELS,
-            tasks=(Task(name=f"generation-{size}", words=(*words, "--repeats", "3", "--out", "{folder}")),),
+            tasks=(ours,) if setting.rehearse else (ours, peer),
         )
 
     if setting.rehearse:
