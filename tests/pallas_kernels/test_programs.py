@@ -39,8 +39,8 @@ def lowered_for(cores, capability="9.0"):
 
 
 def test_all_ops_are_certified(shipped):
-    """Kills a change of a kernel's program that no device has run, and certificates that were not renewed after a change
-    of code that leaves the programs as they were."""
+    """Kills a change of a kernel's program that no device has run, and certificates that were not renewed after a
+    change of code that leaves the programs as they were."""
     changed = {op for op in OPS if ("9.0", op) not in certificates.certified()}
     if changed:
         names = [name for name in compare.verified() if name.split()[0] in changed]
