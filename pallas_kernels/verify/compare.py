@@ -5,7 +5,6 @@
 Where all cases of an op lower to their verified programs, its certificates are renewed: they count for today's code.
 """
 
-import dataclasses
 import json
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -19,22 +18,12 @@ from pallas_kernels import certificates
 from pallas_kernels.kernel_sources import kernel_hash
 from pallas_kernels.verify.case import Variant
 from pallas_kernels.verify.cases import CASES
-from pallas_kernels.verify.kernel_case import LONG, KernelCase, case_programs
-
-
-def known_cases() -> dict[str, KernelCase]:
-    """Cases by name; short ones of two rows also as they were verified with one, before a name told the rows."""
-    cases: dict[str, KernelCase] = {case.name: case for case in CASES["gpu"]}
-    for case in CASES["gpu"]:
-        if case.b == 2 and case.t <= LONG:
-            one = dataclasses.replace(case, b=1)
-            cases[one.name if one.name != case.name else f"{one.name}_b1"] = one
-    return cases
+from pallas_kernels.verify.kernel_case import case_programs
 
 
 def lowered_programs(name: str) -> list[str]:
     """Hashes of the programs of a case, lowered for an absent GPU."""
-    case = known_cases()[name]
+    case = next(case for case in CASES["gpu"] if case.name == name)
     run, given = case.program(case.inputs(0), Variant())
     return case_programs(jax.jit(run).trace(*given).lower(lowering_platforms=("cuda",)))
 
