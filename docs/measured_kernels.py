@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxzoo.utils.figure import LEGEND_POINTS, TITLE_POINTS, add_legend, panels, plain_log_ticks, save
+from pallas_kernels.compile_check import table as counts
 from pallas_kernels.registry import load
-from pallas_kernels.schedule_model import table as predictions
 
 CERTIFICATE = Path("pallas_kernels/certificates/nvidia-h100-80gb-hbm3-jax-0.11.json")
 RESULTS, SLUG = Path("benchmarks/results"), "nvidia-h100-80gb-hbm3"
@@ -78,26 +78,26 @@ def bandwidth() -> float:
 
 
 def table() -> str:
-    """Microseconds of every call, its share of the memory floor, and the other implementations."""
+    """Microseconds of every call, its shares of the memory floor and of the bound, and the other implementations."""
     _draw(measured(), PICTURE)
-    rate, known, rows = bandwidth(), predictions.read(), []
+    rate, known, rows = bandwidth(), counts.read(), []
     for call in measured():
         us = 1e3 * call.milliseconds[KERNEL]
         workload = next(
             w for group in load(call.op, "workloads").GROUPS.values() for w in group
             if (w.name, w.kind) == (call.shape, call.kind)
         )  # fmt: skip
-        predicted = known[predictions.key(call.op, call.kind, call.shape, "h100")]["microseconds"]
+        bound = known[counts.key(call.op, call.kind, call.shape, "h100")]["bound"]
         others = [
             f"{NAMES[name]} {1e3 * call.milliseconds[name]:,.0f} ({x:.1f}x)"
             for name, x in sorted(call.speedups.items(), key=lambda x: x[1])
         ]
         cells = [call.op, PASSES[call.kind], call.shape, f"**{us:,.0f}**", f"{1e6 * workload.bytes / rate / us:.0%}"]
-        rows.append("| " + " | ".join([*cells, f"{us / predicted:.2f}", ", ".join(others)]) + " |")
+        rows.append("| " + " | ".join([*cells, f"{bound / us:.0%}", ", ".join(others)]) + " |")
     report = json.loads(CERTIFICATE.read_text())
     where = f"{report['device']}, jax {report['jax']}, driver {report['hardware']['driver_version']}"
     commits = ", ".join(dict.fromkeys(result["commit"] for result in results()))
-    head = "| op | pass | shape | us | of the memory floor | measured / predicted | others, us (times as long) |\n"
+    head = "| op | pass | shape | us | of the memory floor | of the bound | others, us (times as long) |\n"
     head += "| --- | --- | --- | ---: | ---: | ---: | --- |"
     notes = f"({where}; a copy moves {rate / 1e12:.2f} TB/s; {results()[0]['date']}, commits {commits})"
     picture = "![Times of the kernels and of other implementations on an H100](../docs/images/kernels-h100.png)"

@@ -7,7 +7,6 @@ and `<!-- /NAME -->`.
 """
 
 import argparse
-import itertools
 import json
 import re
 import shlex
@@ -19,8 +18,7 @@ from pathlib import Path
 
 from benchmarks import sweep_cpu
 from docs import measured_kernels, text_tables
-from pallas_kernels.compile_check.targets import TARGETS
-from pallas_kernels.schedule_model import table
+from pallas_kernels.compile_check import table
 
 RUNS, RESULTS, IMAGES = Path("runs"), Path("benchmarks/results"), Path("docs/images")
 FIGURES = Path("experiments/results")
@@ -29,7 +27,7 @@ SHOWN = {
     "based_figure2/overnight": "Based, Figure 2, scale overnight: accuracy by the bytes of the state, three seeds",
     "cat_figure6/overnight": "CAT, Figure 6, scale overnight: accuracy by the length, three seeds",
 }
-KERNELS, GATED = Path("pallas_kernels/README.md"), Path("pallas_kernels/gated_linear_attention/README.md")
+KERNELS = Path("pallas_kernels/README.md")
 COST, DATA, FINDINGS, GENERATION, RECALL, START, SWEEPS = (
     Path("docs", f"{name}.md") for name in ("cost", "data", "findings", "generation", "recall", "get_started", "sweeps")
 )
@@ -50,9 +48,7 @@ def main() -> None:
         (GENERATION, "GENERATION", generation_table),
         (KERNELS, "MEASURED", measured_kernels.table),
         (KERNELS, "COMPILED", compiled_table),
-        (KERNELS, "PREDICTED", predicted_table),
-        (GATED, "SIZES", sizes_table),
-        (GATED, "XLA", xla_table),
+        (KERNELS, "BOUNDS", bounds_table),
         (KERNEL_NOTES, "OPS", ops_table),
         (SWEEPS, "COST", sweep_table),
         (DATA, "TOKEN_INPUT", text_tables.token_input_rate),
@@ -231,58 +227,25 @@ def compiled_table() -> str:
     return "\n".join([head, *rows, "", f"({versions}, {report['date']}; `python -m pallas_kernels.compile_check`)"])
 
 
-def predicted_table() -> str:
-    """Table of predicted times: one row per call, one column per target, microseconds and share of the floor."""
-    predictions = table.read()
+def bounds_table() -> str:
+    """Table of bounds: one row per call, one column per target: microseconds, share of the floor, and launches."""
+    counts = table.read()
     calls: dict[tuple[str, ...], dict[str, str]] = {}
-    for name, entry in predictions.items():
+    for name, entry in counts.items():
         op, kind, shape, target = name.split()
-        cell = f"{entry['microseconds']:,.0f} ({entry['share_of_floor']:.0%})"
+        cell = f"{entry['bound']:,.0f} ({entry['floor'] / entry['bound']:.0%}; {entry['launches']})"
         calls.setdefault((op, kind.replace("_", " + "), shape), {})[target] = cell
-    targets = list(dict.fromkeys(name.split()[-1] for name in predictions))
+    targets = list(dict.fromkeys(name.split()[-1] for name in counts))
     head = "| op | pass | shape | " + " | ".join(targets) + " |\n" + "| --- " * 3 + "| ---: " * len(targets) + "|"
     rows = ["| " + " | ".join((*call, *(cells.get(x, "") for x in targets))) + " |" for call, cells in calls.items()]
-    compilers = "; ".join(dict.fromkeys(entry["compilers"] for entry in predictions.values()))
-    return "\n".join([head, *rows, "", f"({compilers}; `python -m pallas_kernels.compile_check --model`)"])
-
-
-def sizes_table() -> str:
-    """Predicted microseconds of gated linear attention by width, batch and length: forward / forward and backward."""
-    predictions, rows = table.read(), []
-    for decays, (k, b, t) in itertools.product(
-        ("", "_channel"), itertools.product((64, 128), (1, 4), (2048, 8192, 32768))
-    ):
-        cells = []
-        for target in TARGETS.values():
-            names = [
-                table.key("gated_linear_attention", kind, f"b4_h16_t8192_k{k}{decays}", target.name)
-                for kind in ("forward", "forward_backward")
-            ]
-            known = [predictions[name] for name in names if name in predictions]
-            times = [table.at_size(entry, target, rows=b / 4, length=t / 8192) for entry in known]
-            cells.append(" / ".join(f"{x:,.0f}" for x in times))
-        rows.append(
-            "| " + " | ".join(["per channel" if decays else "per head", str(k), str(b), f"{t:,}", *cells]) + " |"
-        )
-    head = "| decays | k = v | b | t | " + " | ".join(TARGETS) + " |\n" + "| --- " * 4 + "| ---: " * len(TARGETS) + "|"
-    return "\n".join([head, *rows])
-
-
-def xla_table() -> str:
-    """Launches and memory traffic of gated linear attention in XLA, as compiled."""
-    rows = []
-    for name, found in table.read(RESULTS / "gated_linear_xla.json").items():
-        _, kind, shape, target, _ = name.split()
-        cells = [shape, kind.replace("_", " + "), target, f"{found['launches']:,}"]
-        rows.append("| " + " | ".join([*cells, f"{found['bytes'] / 1e9:.1f}", f"{found['microseconds']:,.0f}"]) + " |")
-    head = "| shape | pass | target | launches | GB | us of these bytes |\n" + "| --- " * 3 + "| ---: " * 3 + "|"
-    return "\n".join([head, *rows])
+    compilers = "; ".join(dict.fromkeys(entry["compilers"] for entry in counts.values()))
+    return "\n".join([head, *rows, "", f"({compilers}; `python -m pallas_kernels.compile_check`)"])
 
 
 def ops_table() -> str:
     """Launches and memory traffic of ops in XLA, as compiled."""
     rows = []
-    for name, found in table.read(RESULTS / "op_programs.json").items():
+    for name, found in json.loads((RESULTS / "op_programs.json").read_text()).items():
         op, kind, target = name.rsplit(" ", 2)
         sizes = (f"{found[part] / 1e9:.2f}" for part in ("bytes", "floor", "temporary"))
         cells = [op, kind.replace("_", " + "), target, f"{found['launches']:,}", *sizes]

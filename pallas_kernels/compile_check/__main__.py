@@ -14,20 +14,19 @@ from typing import get_args
 
 import jax
 
-from pallas_kernels.compile_check import report
+from pallas_kernels.compile_check import report, table
 from pallas_kernels.compile_check.run import check, workload_groups
 from pallas_kernels.compile_check.targets import TARGETS, missing, ptxas
 from pallas_kernels.registry import OPS
-from pallas_kernels.schedule_model import table
 from pallas_kernels.workload import Kind
 
 DESCRIPTION = """Compile every kernel ahead of time for GPUs and TPUs, without either: registers, spills, shared memory,
-remarks of ptxas, VMEM, temporaries. --model predicts times from the compilers' schedules. pip install '.[aot]' brings
-what it needs."""
+remarks of ptxas, VMEM, temporaries; launches, bytes, instructions and the time that they take at least. pip install
+'.[aot]' brings what it needs."""
 EXIT = """exit status: 0 all is well; 1 a kernel spills, ptxas remarks on one, it writes shared memory without a
 fence, takes more of it than a block may have, or touches registers of a wgmma in flight, a tensor map breaks the
-driver's rules, a TPU program copies its inputs, one does not compile, or a prediction is worse than the committed one;
-2 something is not installed."""
+driver's rules, a TPU program copies its inputs, one does not compile, or it has more bundles, rounds or barriers than
+in counts.json; 2 something is not installed."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -42,19 +41,11 @@ def main(argv: list[str] | None = None) -> int:
     print(report.header())
     reports = []
     for entry in check(
-        args.op,
-        targets=args.target,
-        groups=args.group,
-        kinds=args.kind,
-        implementation=args.implementation,
-        model=args.model or args.save or args.totals is not None,
+        args.op, targets=args.target, groups=args.group, kinds=args.kind, implementation=args.implementation
     ):
         reports.append(entry)
         print("\n".join(report.lines(entry)), flush=True)
-        if args.totals is not None and entry.calls:
-            names = entry.op, entry.kind, entry.shape, entry.target, entry.implementation
-            table.save({table.key(*names): table.totals(entry.calls)}, args.totals)
-    predicted = {
+    counts = {
         table.key(x.op, x.kind, x.shape, x.target): table.entry(x.calls, x.floor, compilers(x.target))
         for x in reports
         if x.calls
@@ -63,16 +54,16 @@ def main(argv: list[str] | None = None) -> int:
         entries = [dataclasses.asdict(x) | {"problems": x.problems()} for x in reports]
         date = datetime.date.today().isoformat()
         args.json.write_text(json.dumps({"date": date, "versions": versions, "programs": entries}, indent=1) + "\n")
-    worse = [] if args.save else _worse(predicted)
+    worse = [] if args.save else _worse(counts)
     if args.save:
-        table.save(predicted)
+        table.save(counts)
     bad = [entry for entry in reports if entry.problems()]
     if bad or not reports:
         print(f"FAILED: {len(bad)} of {len(reports)} programs" if reports else "FAILED: no workload is of that kind")
         return 1
     if worse:
         print("\n".join(f"  ! {text}" for text in worse))
-        print(f"FAILED: {len(worse)} worse than the committed predictions")
+        print(f"FAILED: {len(worse)} worse than in counts.json")
         return 1
     kernels = sum(len(entry.kernels) for entry in reports)
     print(
@@ -87,10 +78,10 @@ def compilers(target: str) -> str:
     return ", ".join(f"{name} {version}" for name, version in _versions([target]).items())
 
 
-def _worse(predicted: table.Table) -> list[str]:
+def _worse(counts: table.Table) -> list[str]:
     """Numbers that are worse than in the committed table; programs that it lacks are ignored."""
     committed = table.read()
-    found = {name: table.regressions(entry, committed[name]) for name, entry in predicted.items() if name in committed}
+    found = {name: table.regressions(entry, committed[name]) for name, entry in counts.items() if name in committed}
     return [f"{name}: {text}" for name, texts in found.items() for text in texts]
 
 
@@ -108,10 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--implementation", metavar="NAME", help="one implementation; default: the op's choice for the platform"
     )
-    parser.add_argument("--model", action="store_true", help="predict the time of every kernel and what limits it")
-    parser.add_argument("--save", action="store_true", help="write the predictions into the committed table")
-    text = "predict, and write launches, bytes and time of every program, over those in FILE"
-    parser.add_argument("--totals", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--save", action="store_true", help="write the counts into the committed table")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every number to this file")
     return parser
 

@@ -1,11 +1,13 @@
 """One compiled program: what is wrong with it, and its lines of the table."""
 
 import dataclasses
+from collections.abc import Iterator
 
+from pallas_kernels.compile_check.bundles import Schedule
+from pallas_kernels.compile_check.calls import Call
 from pallas_kernels.compile_check.compiler_text import Kernel
+from pallas_kernels.compile_check.hopper import LoopCounts
 from pallas_kernels.compile_check.targets import TARGETS
-from pallas_kernels.schedule_model import model_report
-from pallas_kernels.schedule_model.forecast import Call
 
 COPY = 0.05
 """Temporaries of a TPU program, as a share of inputs and outputs (and more than 1 MiB), that betray a copy of an input.
@@ -34,7 +36,7 @@ class Report:
     faults: list[str] = dataclasses.field(default_factory=list)
     """Found in machine code and launches: unfenced writes, tensor maps that the driver refuses."""
     calls: list[Call] = dataclasses.field(default_factory=list)
-    """Instructions that the program runs, with predicted times, where these were asked for."""
+    """Instructions that the program runs."""
     floor: float = 0.0
     """Microseconds of the compulsory bytes at the memory's bandwidth, or of the useful operations at the peak."""
     seconds: float = 0.0
@@ -51,6 +53,7 @@ class Report:
         if self.error is not None:
             return [f"does not compile: {self.error}"]
         found = [f"ptxas: {note}" for note in self.notes] + self.faults
+        found += [f"{x.name}: how often a loop runs is not known" for x in self.calls if x.unknown_trips]
         for kernel in self.kernels:
             if kernel.implementation == "mosaic_gpu" and kernel.registers is None:
                 found.append(f"{kernel.name}: ptxas reported nothing")
@@ -91,9 +94,38 @@ def lines(report: Report) -> list[str]:
             cells += [_number(kernel.shared_memory, 2**10), _number(kernel.vmem, 2**20)]
         cells += [_number(report.temporary, 2**20), f"{report.seconds:.1f}"] if first else ["", ""]
         table.append(_line(cells))
-    title = f"  {report.op} {report.kind} {report.shape} {report.target}"
-    model = model_report.lines(title, report.calls, report.floor) if report.calls else []
-    return [*table, *model, *(f"  ! {problem}" for problem in report.problems())]
+    return [*table, *_counts(report), *(f"  ! {problem}" for problem in report.problems())]
+
+
+def _counts(report: Report) -> Iterator[str]:
+    """The program's launches, bytes and bound, and for each kernel what limits it."""
+    if not report.calls:
+        return
+    launches, moved = (sum(x.times for x in report.calls), sum(x.times * x.bytes for x in report.calls))
+    bound = sum(x.bound for x in report.calls)
+    yield f"    {launches} launches, {moved / 1e6:.0f} MB, at least {bound:.0f} us; floor {report.floor:.0f} us"
+    for call in report.calls:
+        if call.is_kernel:
+            limits = ", ".join(f"{name} {us:.1f}" for name, us in sorted(call.limits.items(), key=lambda x: -x[1]))
+            yield f"    {call.name}: {limits} us"
+        if call.hopper is not None:
+            yield from (f"        {_loop(x)}" for x in call.hopper.loops)
+        if call.tpu is not None:
+            yield f"        {_schedule(call.tpu)}"
+
+
+def _loop(x: LoopCounts) -> str:
+    most = sorted(x.instructions.items(), key=lambda entry: -entry[1])[:5]
+    kinds = ", ".join(f"{n:.0f} {kind}" for kind, n in most)
+    return (
+        f"warpgroups {x.warpgroups} x {x.trips:.4g}: {sum(x.instructions.values()):.0f} instructions ({kinds}), "
+        f"{x.rounds} rounds of wgmma, {x.barriers} barriers"
+    )
+
+
+def _schedule(x: Schedule) -> str:
+    used = ", ".join(f"{unit} {share:.0%}" for unit, share in sorted(x.units.items(), key=lambda e: -e[1])[:4])
+    return f"{x.bundles:.0f} bundles x {x.steps} steps; slots: {used}; fills {x.fills:.0%}, spills {x.spills:.0%}"
 
 
 def _line(cells: list[str]) -> str:

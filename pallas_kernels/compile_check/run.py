@@ -1,8 +1,8 @@
 """From the names of ops to reports, one process a program."""
 
 import importlib
-import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from pallas_kernels import certificates
+from pallas_kernels.compile_check.bundles import read_schedules
+from pallas_kernels.compile_check.calls import Dumps, floor_microseconds, read_calls
 from pallas_kernels.compile_check.compiler_text import read_program, read_ptxas, with_ptxas
+from pallas_kernels.compile_check.fences import unfenced_writes
+from pallas_kernels.compile_check.in_flight import touched_in_flight
+from pallas_kernels.compile_check.launch import Launch
 from pallas_kernels.compile_check.report import Report
+from pallas_kernels.compile_check.sass import read_sass
 from pallas_kernels.compile_check.targets import TARGETS, Target, nvdisasm
 from pallas_kernels.registry import OPS, load
-from pallas_kernels.schedule_model.bundles import read_schedules
-from pallas_kernels.schedule_model.fences import unfenced_writes
-from pallas_kernels.schedule_model.forecast import Dumps, floor_microseconds, forecast
-from pallas_kernels.schedule_model.in_flight import touched_in_flight
-from pallas_kernels.schedule_model.launch import Launch
-from pallas_kernels.schedule_model.sass import read_sass
 from pallas_kernels.workload import Workload
 
 ENVIRONMENT = {
@@ -53,22 +53,12 @@ def check(
     groups: Sequence[str] = ("headline",),
     kinds: Sequence[str] | None = None,
     implementation: str | None = None,
-    model: bool = False,
 ) -> Iterator[Report]:
-    """Reports on the workloads of `groups` of every op that has them, as they are compiled; kinds None: all.
-
-    model: with the predicted time of every call of each program.
-    """
+    """Reports on the workloads of `groups` of every op that has them, as they are compiled; kinds None: all."""
     for op in ops:
         for group in groups:
-            yield from check_module(
-                load(op, "workloads").__name__,
-                group,
-                targets=targets,
-                kinds=kinds,
-                implementation=implementation,
-                model=model,
-            )
+            module = load(op, "workloads").__name__
+            yield from check_module(module, group, targets=targets, kinds=kinds, implementation=implementation)
 
 
 def check_module(
@@ -78,7 +68,6 @@ def check_module(
     targets: Sequence[str],
     kinds: Sequence[str] | None = None,
     implementation: str | None = None,
-    model: bool = False,
 ) -> Iterator[Report]:
     """The same for a group of any importable module that has `GROUPS`."""
     groups: dict[str, tuple[Workload, ...]] = importlib.import_module(module).GROUPS
@@ -88,19 +77,19 @@ def check_module(
                 said, result = _compile(module, group, str(index), target, implementation or "")
                 names = {"op": workload.op, "kind": workload.kind, "shape": workload.name, "target": target}
                 sizes = {"kept": workload.kept, "floor": floor_microseconds(workload, TARGETS[target])}
-                yield Report(**names, **sizes, **_findings(said, result, TARGETS[target], model=model))
+                yield Report(**names, **sizes, **_findings(said, result, TARGETS[target]))
 
 
 def _compile(*arguments: str) -> tuple[str, dict[str, Any] | None]:
     """Messages of the worker and the compilers, and their result; None if the worker failed."""
     with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder, "result.json")
+        output = Path(folder, "result.pickle")
         command = [sys.executable, "-m", "pallas_kernels.compile_check.worker", *arguments, str(output)]
         run = subprocess.run(
             command, env=_environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
         )
         said = run.stdout.decode(errors="replace")
-        result = json.loads(output.read_text()) if run.returncode == 0 else None
+        result = pickle.loads(output.read_bytes()) if run.returncode == 0 else None
         return said, result and result | {"schedules": read_schedules(Path(folder))}
 
 
@@ -113,17 +102,16 @@ def _environment(folder: str) -> dict[str, str]:
     return os.environ | ENVIRONMENT | {"LIBTPU_INIT_ARGS": flags} | root
 
 
-def _findings(said: str, result: dict[str, Any] | None, target: Target, *, model: bool) -> dict[str, Any]:
+def _findings(said: str, result: dict[str, Any] | None, target: Target) -> dict[str, Any]:
     """The fields of a report after its names."""
     if result is None:
         errors = re.findall(r"^[\w.]*(?:Error|Exception)\b.*", said, re.MULTILINE)
         return {"error": (errors or said.splitlines() or ["no output"])[-1][:500]}
-    hlo, schedules = result.pop("hlo"), result.pop("schedules")
-    launches = {identity: Launch.of_json(entry) for identity, entry in result.pop("launches").items()}
+    hlo, launches, schedules = (result.pop(name) for name in ("hlo", "launches", "schedules"))
     assembled, notes = read_ptxas(said)
     kernels = with_ptxas(read_program(hlo, {x: launch.shared_memory for x, launch in launches.items()}), assembled)
     dumps = Dumps(sass=said, launches=launches, schedules=schedules)
-    calls = forecast(hlo, kernels, dumps, target) if model else []
+    calls = read_calls(hlo, kernels, dumps, target)
     return {"kernels": kernels, "notes": notes, "faults": _faults(said, launches), "calls": calls, **result}
 
 

@@ -1,13 +1,12 @@
-"""Compiles one workload for one target and writes what it learnt as JSON: a process of its own, started by `run.py`.
+"""Compiles one workload for one target and pickles what it learnt: a process of its own, started by `run.py`.
 
 Its own, because ptxas writes to the file descriptors of the process, and because a kernel that the process has compiled
 before comes from a cache and is not reported again.
 """
 
-import dataclasses
 import importlib
-import json
 import math
+import pickle
 import sys
 import time
 from pathlib import Path
@@ -16,10 +15,10 @@ from typing import Any
 import jax
 from jax.sharding import SingleDeviceSharding
 
+from pallas_kernels.compile_check.launch import Launch, read_launch
 from pallas_kernels.compile_check.targets import TARGETS, Target
 from pallas_kernels.dispatch import lowering_for
 from pallas_kernels.programs import kernels
-from pallas_kernels.schedule_model.launch import Launch, read_launch
 from pallas_kernels.workload import Workload
 
 
@@ -30,8 +29,11 @@ def compile_workload(workload: Workload, target: Target, implementation: str | N
     last axis is 16 anew on a TPU, and that is no work of the kernel.
     """
     inputs, run = workload.abstract_inputs(), workload.build(implementation)
-    whole = workload.kind == "step"
-    merged = lambda shape: shape if whole or len(shape) < 4 else (*shape[:2], math.prod(shape[2:]))  # noqa: E731
+
+    def merged(shape: tuple[int, ...]) -> tuple[int, ...]:
+        whole = workload.kind == "step" or len(shape) < 4
+        return shape if whole else (*shape[:2], math.prod(shape[2:]))
+
     sharding = SingleDeviceSharding(target.devices()[0])
 
     def program(*arrays):
@@ -47,7 +49,7 @@ def compile_workload(workload: Workload, target: Target, implementation: str | N
     memory: Any = compiled.memory_analysis()
     return {
         "hlo": compiled.as_text(),
-        "launches": {name: dataclasses.asdict(launch) for name, launch in launches(lowered).items()},
+        "launches": launches(lowered),
         "temporary": memory.temp_size_in_bytes,
         "inputs_outputs": memory.argument_size_in_bytes + memory.output_size_in_bytes,
         "seconds": seconds,
@@ -63,7 +65,7 @@ def main(workloads: str, group: str, index: str, target: str, implementation: st
     """`workloads` is the module that has GROUPS; an empty `implementation` is the automatic choice."""
     workload = importlib.import_module(workloads).GROUPS[group][int(index)]
     result = compile_workload(workload, TARGETS[target], implementation or None)
-    Path(output).write_text(json.dumps(result))
+    Path(output).write_bytes(pickle.dumps(result))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ from pallas_kernels.registry import OPS
 from pallas_kernels.verify.case import Case, Variant, relative_error, where_wrong
 from pallas_kernels.verify.job import Job, batch_size, in_turn, probe
 from pallas_kernels.verify.page import case_lines, markdown, time_line
-from pallas_kernels.verify.times import predicted_ms
 from pallas_kernels.verify.truths import Truths
 
 DESCRIPTION = """Run every kernel against float64 on the host, smallest case first, each in a process of its own that is
@@ -128,8 +127,7 @@ class Run:
             return {"status": "not run", "message": message}
         result, found = job.result(TIME_S)
         self._lost = found is None and probe() is None
-        times = {key: float(x) for key, x in (found or {}).items()}
-        return result | times | {"predicted_ms": predicted_ms(call, self.report["device"])}
+        return result | {key: float(x) for key, x in (found or {}).items()}
 
     def _over(self) -> bool:
         return self._lost or time.monotonic() > self._end

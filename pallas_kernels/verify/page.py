@@ -18,11 +18,10 @@ def case_lines(result: dict[str, Any]) -> list[str]:
 
 
 def time_line(row: dict[str, Any]) -> str:
-    """The time of one call next to its prediction."""
+    """The time of one call."""
     if "ms" not in row:
         return f"{row['call']}: {row['status']}: {row['message']}"
-    predicted = "" if row["predicted_ms"] is None else f", predicted {row['predicted_ms']:.3f} ms"
-    return f"{row['call']}: {row['ms']:.3f} ms ({row['ms_p10']:.3f} to {row['ms_p90']:.3f}){predicted}"
+    return f"{row['call']}: {row['ms']:.3f} ms ({row['ms_p10']:.3f} to {row['ms_p90']:.3f})"
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -48,7 +47,7 @@ def markdown(report: dict[str, Any]) -> str:
         lines += ["", "## What is not right", "", "```", *(line for case in wrong for line in case_lines(case)), "```"]
     if times:
         lines += ["", "## Times", "", "Milliseconds of a call: median, 10th and 90th percentile.", ""]
-        lines += ["| call | measured | predicted |", "| --- | ---: | ---: |", *(_time_row(row) for row in times)]
+        lines += ["| call | measured |", "| --- | ---: |", *(_time_row(row) for row in times)]
     return "\n".join(lines) + "\n"
 
 
@@ -59,6 +58,5 @@ def _row(case: dict[str, Any]) -> str:
 
 def _time_row(row: dict[str, Any]) -> str:
     if "ms" not in row:
-        return f"| {row['call']} | {row['status']} | |"
-    predicted = "" if row["predicted_ms"] is None else f"{row['predicted_ms']:.3f}"
-    return f"| {row['call']} | {row['ms']:.3f} ({row['ms_p10']:.3f} to {row['ms_p90']:.3f}) | {predicted} |"
+        return f"| {row['call']} | {row['status']} |"
+    return f"| {row['call']} | {row['ms']:.3f} ({row['ms_p10']:.3f} to {row['ms_p90']:.3f}) |"

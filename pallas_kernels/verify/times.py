@@ -1,11 +1,10 @@
-"""Times of the headline shapes: each kernel next to its prediction and to the implementations that it would replace."""
+"""Times of the headline shapes: each kernel next to the implementations that it would replace."""
 
 import dataclasses
 from collections.abc import Callable
 
 from pallas_kernels.benchmark import programs, timing
 from pallas_kernels.registry import OPS, load
-from pallas_kernels.schedule_model import table
 from pallas_kernels.workload import Workload
 
 IMPLEMENTATIONS = {
@@ -29,8 +28,6 @@ IMPLEMENTATIONS = {
     },
 }
 """By platform and op, the kernel first where there is one."""
-TARGETS = {"H100": "h100", "H200": "h100", "v5 lite": "v5e", "v5e": "v5e", "v6 lite": "v6e", "v6e": "v6e"}
-"""Parts of names of devices, and the target whose predictions are shown for them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,15 +70,6 @@ class TimedCall:
             return {"ms": 1e3 * found.median, "ms_p10": 1e3 * found.p10, "ms_p90": 1e3 * found.p90}
 
         return run
-
-
-def predicted_ms(call: TimedCall, device: str) -> float | None:
-    """The committed prediction for a kernel on a device, None where there is none."""
-    target = next((target for part, target in TARGETS.items() if part in device), None)
-    if target is None or not call.implementation.startswith("mosaic"):
-        return None
-    entry = table.read().get(table.key(call.op, call.workload.kind, call.workload.name, target))
-    return None if entry is None else entry["microseconds"] / 1e3
 
 
 def headline(platform: str) -> list[TimedCall]:

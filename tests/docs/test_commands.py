@@ -58,7 +58,6 @@ TESTS = {
     "pallas_kernels.benchmark": "tests/pallas_kernels/test_benchmark.py",
     "pallas_kernels.compile_check": "tests/pallas_kernels/test_compile_check.py",
     "pallas_kernels.verify": "tests/pallas_kernels/test_verify.py",
-    "pallas_kernels.schedule_model.calibrate": "tests/pallas_kernels/schedule_model/test_calibrate.py",
     "tests.fuzz": "tests/fuzz/test_fuzz.py",
     "tests.mutants": "tests/mutants/test_mutants.py",
 }
@@ -178,7 +177,6 @@ def write_printed_files(page: Path) -> None:
 NO_HELP = (
     "benchmarks.mqar_cpu",
     "benchmarks.mqar_generation",
-    "pallas_kernels.schedule_model.calibrate",
     "tests.fuzz",
     "tests.mutants",
 )

@@ -482,11 +482,11 @@ MUTANTS: list[Mutant] = [
         tests=("tests/pallas_kernels/test_dispatch.py",),
     ),
     Mutant(
-        name="schedule model: loops within the grid's loop count once",
-        path="pallas_kernels/schedule_model/bundles.py",
+        name="compile_check: loops within the grid's loop count once",
+        path="pallas_kernels/compile_check/bundles.py",
         old="weights[i] *= loop.trips or 1",
         new="weights[i] *= 1",
-        tests=("tests/pallas_kernels/schedule_model",),
+        tests=("tests/pallas_kernels/compile_check",),
     ),
     Mutant(
         name="certificates: one for other kernels counts",
@@ -518,10 +518,10 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="compile_check: a matmul in flight owns no registers once its group has ended",
-        path="pallas_kernels/schedule_model/in_flight.py",
+        path="pallas_kernels/compile_check/in_flight.py",
         old="groups, opened = (*groups, opened)[-MOST_GROUPS:], nothing",
         new="groups, opened = (), nothing",
-        tests=("tests/pallas_kernels/schedule_model/test_hopper.py",),
+        tests=("tests/pallas_kernels/compile_check/test_hopper.py",),
     ),
     Mutant(
         name="verify: a process that hangs while it runs is waited for as long as for a compiler",

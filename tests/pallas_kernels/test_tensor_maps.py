@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import SingleDeviceSharding
 
+from pallas_kernels.compile_check.launch import Launch
 from pallas_kernels.compile_check.targets import Target
 from pallas_kernels.compile_check.worker import launches
-from pallas_kernels.schedule_model.launch import Launch
 from pallas_kernels.sliding_window.problem import Problem as Window
 from pallas_kernels.sliding_window.workloads import WINDOW
 from pallas_kernels.taylor_attention.problem import Problem as Taylor

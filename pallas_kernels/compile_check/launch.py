@@ -8,12 +8,11 @@ import collections
 import dataclasses
 import math
 import re
-from typing import Any
 
-from pallas_kernels.schedule_model.control_flow import Program, Values, sample
-from pallas_kernels.schedule_model.fences import unfenced_matmuls
-from pallas_kernels.schedule_model.module_text import Operation, read_module
-from pallas_kernels.schedule_model.tensor_map import TensorMap, read_tensor_maps
+from pallas_kernels.compile_check.control_flow import Program, Values, sample
+from pallas_kernels.compile_check.fences import unfenced_matmuls
+from pallas_kernels.compile_check.module_text import Operation, read_module
+from pallas_kernels.compile_check.tensor_map import TensorMap, read_tensor_maps
 
 WARPGROUP = 128
 """Threads."""
@@ -29,8 +28,6 @@ class ModuleLoop:
     """Index of the loop in the module's text; the same for warpgroups that share its code."""
     trips: float
     """Iterations in a block, of all entries together: the mean over blocks; NaN where a bound is not arithmetic."""
-    most: float
-    """The most in one block."""
     wgmma: dict[str, int]
     """Columns n -> instructions of m64 n in the body, without those of inner loops."""
 
@@ -51,12 +48,6 @@ class Launch:
     """Bytes that TMA and loads bring from global memory, each as often as it is asked for."""
     faults: list[str] = dataclasses.field(default_factory=list)
     """Faults found by `unfenced_matmuls`."""
-
-    @classmethod
-    def of_json(cls, entry: dict[str, Any]) -> "Launch":
-        """From `dataclasses.asdict` of a launch."""
-        loops = [ModuleLoop(**x) for x in entry["loops"]]
-        return cls(**entry | {"loops": loops, "tensor_maps": [TensorMap(**x) for x in entry["tensor_maps"]]})
 
 
 def read_launch(text: str) -> Launch:
@@ -86,16 +77,14 @@ def _count(program: Program, grid: list[int], block: list[int]) -> tuple[list[Mo
     blocks = grid[0] * grid[1] * grid[2]
     for warpgroup in range(max(1, block[0] * block[1] * block[2] // WARPGROUP)):
         mean: dict[int, float] = collections.defaultdict(float)
-        most: dict[int, float] = collections.defaultdict(float)
         for place, weight in sample(blocks):
             # The first thread may do what the others leave to it; the second stands for them all.
             first, second = (program.run(WARPGROUP * warpgroup + i, place, grid, block) for i in range(2))
             loaded += blocks * weight * (first.loaded + (WARPGROUP - 1) * second.loaded)
             for index, n in first.trips.items():
                 mean[index] += weight * n
-                most[index] = max(most[index], n)
         found += [
-            ModuleLoop(warpgroup=warpgroup, index=i, trips=round(mean[i], 6), most=most[i], wgmma=dict(columns[i]))
+            ModuleLoop(warpgroup=warpgroup, index=i, trips=round(mean[i], 6), wgmma=dict(columns[i]))
             for i in sorted(mean)
         ]
     return found, loaded

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import re
 
-from pallas_kernels.schedule_model.module_text import Operation, walk
+from pallas_kernels.compile_check.module_text import Operation, walk
 
 Counts = dict[int, float]
 """Number of a loop -> how often it runs."""

@@ -1,9 +1,8 @@
 """libtpu's final schedule of a Pallas kernel, read from the text that it dumps.
 
-A TPU core issues one bundle (a VLIW instruction) a cycle and waits for little but memory. So the bundles of the loop
-over the grid, times its trips, are close to the cycles of a kernel that its memory keeps up with. Matrix units are the
-exception: libtpu's schedule of a matmul on a v5e streams more rows a cycle than its peak allows, so the rows are
-counted too.
+A TPU core issues one bundle (a VLIW instruction) per cycle. So a kernel takes at least the bundles of the loop over the
+grid, times its trips, in cycles. Its matrix units may need longer: libtpu's schedule of a matmul on a v5e streams more
+rows per cycle than its peak allows, so the rows are counted too.
 
 A line is one bundle; `>` after its label counts the loops around it:
 
@@ -17,6 +16,8 @@ import dataclasses
 import glob
 import re
 from pathlib import Path
+
+from pallas_kernels.compile_check.targets import Target
 
 _BUNDLE = re.compile(r"^\s*(?:0x[0-9a-f]+|0)\s+(?P<label>\w\w)?\s*:\s*(?P<loops>[>\s]*)")
 _EXIT = re.compile(r"scmp\.ge\.s32\.totalorder %\w+, (?P<bound>\S+) /\* loop exit test")
@@ -58,9 +59,13 @@ class Schedule:
     unknown_trips: int = 0
     """Loops counted once, because their bounds are not in the text."""
 
-    @property
-    def cycles(self) -> float:
-        return self.bundles * self.steps
+    def limits(self, target: Target) -> dict[str, float]:
+        """Microseconds that bundles and matmuls, padding and all, take at least, by what limits them."""
+        flops = 2 * self.rows * self.steps * target.matrix_unit**2
+        return {
+            "issue": self.bundles * self.steps / target.clock * 1e6,
+            "matmuls": flops / target.peak_flops * 1e6,
+        }
 
     @property
     def fullest(self) -> str:

@@ -8,7 +8,7 @@ group. In between nothing but another HGMMA may read or write the accumulators, 
 import re
 from typing import NamedTuple
 
-from pallas_kernels.schedule_model.sass import Instruction, Kernel
+from pallas_kernels.compile_check.sass import Instruction, Kernel
 
 _ADDRESS = re.compile(r"\[[^\]]*\]|desc\[[^\]]*\]")
 _PENDING = re.compile(r"gsb0, (0x\w+)")

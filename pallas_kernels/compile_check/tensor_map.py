@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import re
 
-from pallas_kernels.schedule_model.module_text import Operation
+from pallas_kernels.compile_check.module_text import Operation
 
 _ARRAY = re.compile(r"memref<(?P<sizes>(?:\d+x)+)[a-z]+(?P<bits>\d+)\w*(?:, strided<\[(?P<strides>[\d, ]+)\])?")
 

@@ -1,18 +1,14 @@
-"""Machine code of a Hopper kernel, from nvdisasm's text with control codes.
+"""Machine code of a Hopper kernel, from nvdisasm's text.
 
-    wait:read:write:yield:stall  /*address*/  [@predicate] operation operands
-    0:-:2:-:04  /*1a40*/  @P0 LDSM.16.M88.4 R4, [R8+UR4] ;
-
-Before it issues, an instruction waits for the scoreboards in `wait` (0 to 5); it sets `read` until it has read its
-operands and `write` until its result is there; the next instruction of the warp issues `stall` cycles later at the
-earliest.
+control codes  /*address*/  [@predicate] operation operands
+0:-:2:-:04  /*1a40*/  @P0 LDSM.16.M88.4 R4, [R8+UR4] ;
 """
 
 import collections
 import dataclasses
 import re
 
-_INSTRUCTION = re.compile(r"\s*(\S+):(\S+):(\S+):(\S+):(\d+)\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;?\s*$")
+_INSTRUCTION = re.compile(r"\s*\S+:\d+\s+/\*[0-9a-f]{4,}\*/\s+(.*?)[ ;]*$")
 _SECTION = re.compile(r"^\s*\.section\s+\.text\.(\w+?)(?:_mosaic_gpu_kernel)?,")
 _LABEL = re.compile(r"^(\.L_x_\d+):")
 _TARGET = re.compile(r"`?\(?(\.L_x_\d+)\)?\s*$")
@@ -22,14 +18,6 @@ _PREDICATE = re.compile(r"^@!?U?P\w+\s+")
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    waits: tuple[int, ...]
-    """Scoreboards."""
-    read: int | None
-    """Scoreboard held until the operands are read."""
-    write: int | None
-    """Scoreboard held until the result is there."""
-    stall: int
-    """Cycles."""
     text: str
 
     @property
@@ -80,18 +68,8 @@ def read_sass(text: str) -> list[Kernel]:
         elif label := _LABEL.match(line):
             kernels[-1].labels[label[1]] = len(kernels[-1].code)
         elif found := _INSTRUCTION.match(line):
-            kernels[-1].code.append(_instruction(found))
+            kernels[-1].code.append(Instruction(found[1]))
     return kernels
-
-
-def _instruction(found: re.Match) -> Instruction:
-    wait, read, write, _, stall, _, text = found.groups()
-    if wait.startswith("0x"):  # three and more, as bits
-        waits = tuple(i for i in range(6) if int(wait, 16) >> i & 1)
-    else:
-        waits = tuple(int(digit) for digit in re.findall(r"\d", wait))
-    read, write = (None if board == "-" else int(board) for board in (read, write))
-    return Instruction(waits, read, write, int(stall), text.rstrip(" ;"))
 
 
 @dataclasses.dataclass(frozen=True)

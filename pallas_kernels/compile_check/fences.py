@@ -9,8 +9,8 @@ Matmuls and TMA read shared memory through the asynchronous proxy, which sees wh
   written since the last fence.
 """
 
-from pallas_kernels.schedule_model.module_text import Operation, walk
-from pallas_kernels.schedule_model.sass import Kernel
+from pallas_kernels.compile_check.module_text import Operation, walk
+from pallas_kernels.compile_check.sass import Kernel
 
 
 def unfenced_writes(kernel: Kernel) -> list[str]:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pallas_kernels.schedule_model.bundles import read_schedule, read_schedules
+from pallas_kernels.compile_check.bundles import read_schedule, read_schedules
+from pallas_kernels.compile_check.targets import TARGETS
 
 BUNDLES = """\
 = control target key start
@@ -39,8 +40,10 @@ def test_a_step():
     schedule = read_schedule(BUNDLES, UTILIZATION)
     # 0x2, 0x3, three times 0x4 to 0x8, 0x9, 0xa, 0xb
     assert (schedule.bundles, schedule.steps, schedule.unknown_trips) == (2 + 3 * 5 + 3, 258, 0)
-    assert schedule.cycles == 20 * 258
     assert schedule.rows == 2 * 16 + 3 * 8
+    limits = schedule.limits(TARGETS["v5e"])
+    assert limits["issue"] == pytest.approx(20 * 258 / 1500)
+    assert limits["matmuls"] == pytest.approx(2 * 56 * 258 * 128**2 / 197e6)
 
 
 @pytest.mark.full

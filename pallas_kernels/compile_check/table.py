@@ -1,0 +1,87 @@
+"""Counts of the headline programs, committed as `counts.json`, and what has become worse since.
+
+    python -m pallas_kernels.compile_check --save      rewrites the entries of the programs that it compiles
+
+The numbers depend on the compilers, so an entry names those that made it.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pallas_kernels.compile_check.calls import Call
+
+FILE = Path(__file__).with_name("counts.json")
+TOLERANCE, OTHER_COMPILERS = 1.05, 1.15
+"""How much more than the table is allowed: bundles per step, with the table's compilers and with others."""
+
+Table = dict[str, dict[str, Any]]
+
+
+def key(*names: str) -> str:
+    """Key of an entry: op, kind, shape, target."""
+    return " ".join(names)
+
+
+def entry(calls: list[Call], floor: float, compilers: str) -> dict[str, Any]:
+    """Entry of a program: launches, bytes moved, least microseconds of the calls and of the compulsory work."""
+    return {
+        "compilers": compilers,
+        "launches": sum(call.times for call in calls),
+        "bytes": sum(call.bytes * call.times for call in calls),
+        "bound": round(sum(call.bound for call in calls), 1),
+        "floor": round(floor, 1),
+        "kernels": [_kernel(call) for call in calls if call.is_kernel],
+    }
+
+
+def _kernel(call: Call) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": call.name, "limits": {name: round(us, 1) for name, us in call.limits.items()}}
+    if call.tpu is not None:
+        x = call.tpu
+        found |= {"bundles": round(x.bundles), "steps": x.steps, "fullest": x.fullest}
+        found |= {"used": round(x.units[x.fullest], 2), "fills": round(x.fills, 2), "spills": round(x.spills, 2)}
+    if call.hopper is not None:
+        found["instructions"] = round(sum(call.hopper.executed.values()))
+        found["loops"] = [
+            {"trips": round(x.trips, 1), "rounds": x.rounds, "barriers": x.barriers} for x in call.hopper.loops
+        ]
+    return found
+
+
+def read() -> Table:
+    """The committed table."""
+    return json.loads(FILE.read_text())
+
+
+def save(entries: Table) -> None:
+    """Writes `entries` over those of the same programs, a line each, in the order of their names."""
+    table = (read() if FILE.exists() else {}) | entries
+    lines = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in sorted(table.items())]
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def regressions(found: dict[str, Any], committed: dict[str, Any] | None) -> list[str]:
+    """Numbers that are worse in `found` than in the committed entry: bundles per step on TPUs, rounds and barriers.
+
+    Kernels are compared in order, by name; an entry or a kernel that the table lacks has to be saved first.
+    """
+    if committed is None:
+        return ["counts.json has no such program; compile_check --save"]
+    same = found["compilers"] == committed["compilers"]
+    tolerance = TOLERANCE if same else OTHER_COMPILERS
+    waiting = list(committed["kernels"])
+    worse = []
+    for kernel in found["kernels"]:
+        before = next((x for x in waiting if x["name"] == kernel["name"]), None)
+        if before is None:
+            worse.append(f"{kernel['name']}: counts.json lacks it; compile_check --save")
+            continue
+        waiting.remove(before)
+        if "bundles" in kernel and kernel["bundles"] > tolerance * before["bundles"]:
+            worse.append(f"{kernel['name']}: {kernel['bundles']} bundles per step, {before['bundles']} in the table")
+        for what in ("rounds", "barriers"):
+            now, then = (sorted(loop[what] for loop in x.get("loops", ())) for x in (kernel, before))
+            if any(a > b for a, b in zip(now, then, strict=False)) or len(now) > len(then):
+                worse.append(f"{kernel['name']}: {what} in the loops {now}, {then} in the table")
+    return worse
