@@ -183,15 +183,16 @@ def _sums_forward(features: Array, table: Array, targets: Array, head: _Head) ->
         if head.soft_cap:
             d_logits *= 1 - jnp.square(jnp.maximum(logits / head.soft_cap, -1.0))  # of padding: 0 times 0
         d_logits = d_logits.astype(x.dtype)
-        d_table += product(d_logits, x, (((0, 1), (0, 1)), ((), ())))
+        d_table += product(x, d_logits, (((0, 1), (0, 1)), ((), ())))
         d_x = product(d_logits, whole, (((2,), (0,)), ((), ())))
         new = Totals(scores.nats, jnp.square(scores.log_normalizer), scores.hits)
         totals = jax.tree.map(lambda old, x: old + jnp.sum(x, dtype=jnp.float32), totals, new)
         return (totals, d_table), d_x.astype(x.dtype)
 
-    nothing = Totals(*[jnp.zeros(())] * 3), jnp.zeros(whole.shape)
+    nothing = Totals(*[jnp.zeros(())] * 3), jnp.zeros(whole.shape[::-1])
     chunks = _in_chunks(features, head.chunk, 0), _in_chunks(targets, head.chunk, UNLABELLED)
     (totals, d_table), d_features = jax.lax.scan(add, nothing, chunks)
+    d_table = d_table.T  # the other way round, a CPU would transpose the gradients of all logits
     if head.columns:
         d_table = jax.lax.psum_scatter(d_table, head.columns, scatter_dimension=1, tiled=True)
     if head.targets:
