@@ -106,6 +106,13 @@ MUTANTS: list[Mutant] = [
         tests=("tests/train/test_loss.py::test_what_scores_need_of_logits",),
     ),
     Mutant(
+        name="loss: a pass of its own over the logits",
+        path="jaxzoo/train/cross_entropy.py",
+        old="hits = labelled & (picked >= peak)",
+        new="hits = labelled & (picked >= peak) & (jnp.argmax(logits, axis=-1) >= 0)",
+        tests=("tests/train/test_step_cost.py",),
+    ),
+    Mutant(
         name="loss: the gradient of the head is that of the last chunk",
         path="jaxzoo/train/loss.py",
         old="d_table += product(",

@@ -1,0 +1,86 @@
+"""`python -m tests.train.step_cost [--write]`: exact costs of a training step of three small models on a CPU.
+
+Prints them as JSON, with the page faults per step of one of them; `--write` keeps the costs, for this version of
+jaxlib, in `step_cost.json`. The logits are large for these models: another pass over them adds more than 5 % of bytes.
+"""
+
+import dataclasses
+import json
+import os
+import resource
+import sys
+from pathlib import Path
+
+# Costs depend neither on the machine's instructions and cores nor on the quality of its code, which takes longest.
+os.environ |= {"JAX_PLATFORMS": "cpu", "NPROC": "1"}
+os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_cpu_max_isa=AVX2"
+
+import jax
+import jaxlib
+
+from jaxzoo.models import presets
+from jaxzoo.tasks import mqar
+from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.config import ExperimentConfig, TrainConfig
+from jaxzoo.train.session import Session
+from jaxzoo.utils.host_memory import keep_freed_memory
+
+KEPT = Path(__file__).with_suffix(".json")
+MODELS = {
+    "attention": presets.mqar_attention,
+    "base_conv": presets.mqar_base_conv,
+    "based": presets.mqar_based,
+}
+WARM_UP, STEPS = 10, 20
+
+
+def make_session(name: str) -> Session:
+    """A session of one of the models, smaller, with 16 answers among 64 tokens."""
+    examples = (Examples(task=mqar.release(64, 16), n_examples=1000),)
+    return Session(
+        ExperimentConfig(
+            model=dataclasses.replace(MODELS[name](length=64, variant="release"), d_model=32),
+            data=RecallDataConfig(train=examples, valid=examples),
+            train=TrainConfig(batch_size=32),
+        )
+    )
+
+
+def step_cost(session: Session) -> dict[str, int]:
+    """Bytes that the instructions of a step read and write, its fusions, and the bytes of its temporaries."""
+    with jax.set_mesh(session.mesh):
+        compiled = session.compile()
+    return {
+        "bytes": int(compiled.cost_analysis()["bytes accessed"]),
+        "fusions": compiled.as_text().count(" fusion("),
+        "temporaries": compiled.memory_analysis().temp_size_in_bytes,
+    }
+
+
+def faults_per_step(session: Session) -> float:
+    """Page faults of this process per step, after some."""
+    with jax.set_mesh(session.mesh):
+        state, stream, faults = session.init_state(), session.stream(), 0
+        for step in range(WARM_UP + STEPS):
+            if step == WARM_UP:
+                faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            state, metrics = session.update(state, next(stream))
+            jax.block_until_ready(metrics)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults) / STEPS
+
+
+def main() -> None:
+    """Measures and prints."""
+    if "--let-go" not in sys.argv:
+        keep_freed_memory()
+    sessions = {name: make_session(name) for name in MODELS}
+    costs = {name: step_cost(session) for name, session in sessions.items()}
+    faults = faults_per_step(sessions["base_conv"])
+    print(json.dumps({"jaxlib": jaxlib.__version__, "costs": costs, "faults": faults}))
+    if "--write" in sys.argv:
+        kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+        KEPT.write_text(json.dumps(kept | {jaxlib.__version__: costs}, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main()
