@@ -58,7 +58,7 @@ def step_cost(session: Session) -> dict[str, int]:
 
 
 def faults_per_step(session: Session) -> float:
-    """Page faults of this process per step, in the best of some blocks of steps: the heap finds its size in the first."""
+    """Page faults of this process per step: the fewest of some blocks, in whose first the heap finds its size."""
     faults = []
     with jax.set_mesh(session.mesh):
         state, stream = session.init_state(), session.stream()
