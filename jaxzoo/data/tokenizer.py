@@ -24,11 +24,16 @@ class Tokenizer(abc.ABC):
     """Number of ids."""
     end_of_text: int
     """Id that ends a document; it stands for no byte."""
+    begin: tuple[int, ...] = ()
+    """Ids before the text of a prompt, by the tokenizer's own template; `encode` leaves them out."""
+    ends: tuple[int, ...] = ()
+    """Ids after which the text of a model ends; `end_of_text` is the first."""
     fingerprint: str
     """Identity, without a colon; changes when an id gets another meaning. Saved cursors and token shards are valid
     under one meaning only."""
 
     def __init__(self, table: Sequence[bytes], shown: dict[int, str] | None = None):
+        self.ends = self.ends or (self.end_of_text,)
         self._bytes = np.array(table, object)
         self._lengths = np.array([len(token) for token in table], np.int64)
         self._shown = self._bytes.copy()
@@ -42,6 +47,11 @@ class Tokenizer(abc.ABC):
     def encode_batch(self, texts: Sequence[str]) -> list[UInt[np.ndarray, "t"]]:
         """Ids of each text, as `encode` gives them."""
         return [self.encode(text) for text in texts]
+
+    def prompt(self, text: str) -> UInt[np.ndarray, "t"]:
+        """Ids of a text after the tokens of `begin`."""
+        ids = self.encode(text)
+        return np.concatenate([np.array(self.begin, ids.dtype), ids])
 
     def decode(self, ids: Integer[np.ndarray, "t"]) -> str:
         """Text of ids, U+FFFD for bytes that are not UTF-8. Raises `ValueError` for ids outside `[0, vocab_size)`."""

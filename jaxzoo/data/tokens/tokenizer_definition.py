@@ -1,16 +1,14 @@
-"""Definition of a BPE tokenizer: the JSON of a `tokenizer.json`, adapted to language modelling.
+"""Meaning of a `tokenizer.json`: identity, bytes of each id, and a lossless form for training data.
 
-Two kinds are known, whose tokens give every text back byte for byte:
+The library `tokenizers` decides which tokens a text becomes. Three things it does not say are here:
 
-- BPE over bytes (GPT-2: Radford et al. 2019; GPT-NeoX, Llama 3): each character of a token stands for one byte;
-- BPE over characters with byte fallback (Llama 2, Mistral, Gemma): U+2581 is written for a space, `<0x0A>` for a byte.
-
-Our deviations from what the file may ask for: no begin token, no space before a text that has none (the first word of
-a document alone gets other ids), no dropout, no truncation. The text is the normalized one where a file normalizes to
-NFC, and U+2581 itself reads as a space in the second kind.
+- the fingerprint, which is the same for the same meaning of all ids, in whatever files it came;
+- the bytes that each id stands for, of BPE over bytes (GPT-2: Radford et al. 2019; GPT-NeoX, Llama 3) and of BPE over
+  characters with byte fallback (Llama 2, Mistral, Gemma);
+- the lossless form, in which a document's tokens stand for its bytes: no begin token, no space before a text that has
+  none, no dropout, no truncation. The text is the normalized one where a file normalizes to NFC.
 """
 
-import dataclasses
 import functools
 import hashlib
 import json
@@ -18,153 +16,101 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jaxzoo.data.tokenizer import END_OF_TEXT
-
-END_OF_TEXT_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
-"""Default end-of-text tokens: the first of them in the vocabulary."""
-
-UTF8_BYTES = frozenset(range(256)) - {0xC0, 0xC1, *range(0xF5, 0x100)}
-"""Bytes that occur in UTF-8."""
-
 _DEFAULTS = {"use_regex": True, "split": True}
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_PLAIN_TOKEN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+
+Json = Mapping[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class Definition:
-    """Tokenizer as data.
-
-    Args:
-        content: of a `tokenizer.json`; changed as the module docstring says.
-        end_of_text: token that ends a document; None: the first of `END_OF_TEXT_NAMES` in the vocabulary.
-        where: name in errors.
-
-    Raises:
-        ValueError: it is of no known kind, lacks a byte, or has no such end-of-text.
-    """
-
-    content: dict[str, Any]
-    end_of_text: str | None
-    where: str
-
-    def __post_init__(self) -> None:
-        try:
-            content = _settled(self.content)
-            vocab = content["model"]["vocab"]
-            known = {**vocab, **{token["content"]: token["id"] for token in content["added_tokens"]}}
-            ids = set(known.values())
-        except (KeyError, TypeError, AttributeError) as error:
-            is_missing = isinstance(error, KeyError)
-            what = f"{error} is missing" if is_missing else f"its fields are of another type: {error}"
-            raise ValueError(f"{self.where} must be a tokenizer.json of BPE, but {what}") from error
-        if not all(isinstance(i, int) and 0 <= i < 2**32 for i in ids):
-            raise ValueError(f"{self.where}: ids of its vocabulary must be integers in [0, 2^32)")
-        chosen = self.end_of_text or next((name for name in END_OF_TEXT_NAMES if name in known), None)
-        if chosen is None:
-            raise ValueError(
-                f"{self.where} has no token that is known to end a document ({', '.join(END_OF_TEXT_NAMES)}); name it "
-                "with --end-of-text TOKEN"
-            )
-        if chosen not in known:
-            raise ValueError(f"{self.where} has no token {chosen!r} to end a document with; name another --end-of-text")
-        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-        added = [{**dict.fromkeys(flags, False), **t} for t in content["added_tokens"] if t["content"] != chosen]
-        added.append({"id": known[chosen], "content": chosen, **flags})
-        content["added_tokens"] = sorted(added, key=lambda token: token["id"])
-        object.__setattr__(self, "content", content)
-        object.__setattr__(self, "end_of_text", chosen)
-        if self.scheme is None:
-            raise ValueError(
-                f"{self.where} is BPE neither over bytes nor with byte fallback: its tokens stand for no bytes; take "
-                "another tokenizer, or make one with python -m jaxzoo.data.train_tokenizer"
-            )
-        lacking = UTF8_BYTES - {token[0] for token in self.byte_table if len(token) == 1}
-        if lacking:
-            raise ValueError(f"{self.where} must have a token for every byte, but lacks 0x{min(lacking):02X}")
-
-    @property
-    def scheme(self) -> str | None:
-        """`byte-level`, `byte-fallback`, or neither."""
-        if any(part.get("type") == "ByteLevel" for part in _parts(self.content, ("normalizer", "pre_tokenizer"))):
-            return "byte-level"
-        return "byte-fallback" if self.content["model"].get("byte_fallback") else None
-
-    @property
-    def end_of_text_id(self) -> int:
-        """Id of the token that ends a document."""
-        return next(token["id"] for token in self.content["added_tokens"] if token["content"] == self.end_of_text)
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of ids, also of those without a token."""
-        return max(max(self.content["model"]["vocab"].values()), *(t["id"] for t in self.content["added_tokens"])) + 1
-
-    @property
-    def special(self) -> dict[int, str]:
-        """Tokens that stand for no text, by id."""
-        return {token["id"]: token["content"] for token in self.content["added_tokens"] if token["special"]}
-
-    @functools.cached_property
-    def byte_table(self) -> list[bytes]:
-        """Bytes that each id stands for; none for special tokens and ids without token."""
-        table = [b""] * self.vocab_size
-        alphabet, is_byte_level, space = byte_alphabet(), self.scheme == "byte-level", self.space
-        for token, i in self.content["model"]["vocab"].items():
-            if is_byte_level:
-                table[i] = bytes(map(alphabet.__getitem__, token)) if alphabet.keys() >= set(token) else token.encode()
-            else:
-                byte = _BYTE.fullmatch(token)
-                table[i] = bytes([int(byte[1], 16)]) if byte else token.replace(space, " ").encode()
-        for token in self.content["added_tokens"]:
-            table[token["id"]] = b"" if token["special"] else token["content"].encode()
-        return table
-
-    @property
-    def space(self) -> str:
-        """Character for a space in tokens with byte fallback."""
-        for part in _parts(self.content, ("normalizer", "pre_tokenizer")):
-            if part.get("type") == "Metaspace":
-                return part.get("replacement", "▁")
-            if part.get("type") == "Replace" and part.get("pattern") == {"String": " "}:
-                return part["content"]
-        return " "
-
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """`bpe-<ids>-<12 digits>`: the same for the same meaning of all ids, in whatever files it came."""
-        model = self.content["model"]
-        added = [
-            [t["id"], t["content"], None if t["special"] else _plain({**t, "content": None})]
-            for t in self.content["added_tokens"]
-        ]
-        meaning = {
-            "scheme": self.scheme,
-            "vocab": model["vocab"],
-            "merges": model["merges"],
-            "ignore_merges": bool(model.get("ignore_merges")),
-            "normalizer": _plain(self.content.get("normalizer")),
-            "pre_tokenizer": _plain(self.content.get("pre_tokenizer")),
-            "added": added,
-            "end_of_text": self.end_of_text_id,
-        }
-        digest = hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()
-        return f"bpe-{self.vocab_size}-{digest[:12]}"
-
-
-def _settled(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Applies the deviations of the module docstring; merges as pairs."""
+def lossless(content: Json, end_of_text: str) -> dict[str, Any]:
+    """The lossless form of a `tokenizer.json`; merges are pairs, and `end_of_text` is a special token."""
     model = content["model"]
-    if model.get("type", "BPE") != "BPE":
-        raise TypeError(f"model.type={model['type']!r}")
-    merges = [pair.split(" ") if isinstance(pair, str) else list(pair) for pair in model["merges"]]
+    ids = token_ids(content)
     stages = {name: _without_prefix(content.get(name)) for name in ("normalizer", "pre_tokenizer")}
-    return {
+    added = [{**_PLAIN_TOKEN, **token} for token in added_tokens(content) if token["content"] != end_of_text]
+    added.append({"id": ids[end_of_text], "content": end_of_text, **_PLAIN_TOKEN, "special": True})
+    found = {
         **content,
         **dict.fromkeys(("truncation", "padding", "post_processor")),
         **stages,
-        "added_tokens": list(content.get("added_tokens") or ()),
-        "model": {**model, "type": "BPE", "dropout": None, "merges": merges},
+        "added_tokens": sorted(added, key=lambda token: token["id"]),
     }
+    if "merges" in model:
+        merges = [pair.split(" ") if isinstance(pair, str) else list(pair) for pair in model["merges"]]
+        found["model"] = {**model, "type": "BPE", "dropout": None, "merges": merges}
+    return found
+
+
+def added_tokens(content: Json) -> list[dict[str, Any]]:
+    """The added tokens of a `tokenizer.json`."""
+    return list(content.get("added_tokens") or ())
+
+
+def token_ids(content: Json) -> dict[str, int]:
+    """Ids of all tokens by their text."""
+    vocab = content["model"]["vocab"]
+    if isinstance(vocab, list):  # Unigram: pairs of token and score
+        vocab = {token: i for i, (token, _) in enumerate(vocab)}
+    return {**vocab, **{token["content"]: token["id"] for token in added_tokens(content)}}
+
+
+def scheme(content: Json) -> str | None:
+    """`byte-level` or `byte-fallback` BPE; None: tokens stand for no bytes of their own."""
+    if "merges" not in content["model"]:
+        return None
+    if any(part.get("type") == "ByteLevel" for part in _parts(content, ("normalizer", "pre_tokenizer"))):
+        return "byte-level"
+    return "byte-fallback" if content["model"].get("byte_fallback") else None
+
+
+def byte_table(content: Json) -> list[bytes]:
+    """Bytes that each id stands for; none for special tokens and ids without token. Needs a `scheme`."""
+    added, ids = added_tokens(content), token_ids(content)
+    table = [b""] * (max(ids.values()) + 1)
+    alphabet, is_byte_level, space = byte_alphabet(), scheme(content) == "byte-level", space_of(content)
+    for token, i in content["model"]["vocab"].items():
+        if is_byte_level:
+            table[i] = bytes(map(alphabet.__getitem__, token)) if alphabet.keys() >= set(token) else token.encode()
+        else:
+            byte = _BYTE.fullmatch(token)
+            table[i] = bytes([int(byte[1], 16)]) if byte else token.replace(space, " ").encode()
+    for token in added:
+        table[token["id"]] = b"" if token.get("special") else token["content"].encode()
+    return table
+
+
+def space_of(content: Json) -> str:
+    """Character for a space in tokens with byte fallback."""
+    for part in _parts(content, ("normalizer", "pre_tokenizer")):
+        if part.get("type") == "Metaspace":
+            return part.get("replacement", "▁")
+        if part.get("type") == "Replace" and part.get("pattern") == {"String": " "}:
+            return part["content"]
+    return " "
+
+
+def fingerprint(content: Json, end_of_text: str) -> str:
+    """`bpe-<ids>-<12 digits>`, or another kind's name: the same for the same meaning of all ids."""
+    plain = lossless(content, end_of_text)
+    model, ids = plain["model"], token_ids(plain)
+    added = [
+        [t["id"], t["content"], None if t["special"] else _plain({**t, "content": None})] for t in plain["added_tokens"]
+    ]
+    meaning = {
+        "normalizer": _plain(plain.get("normalizer")),
+        "pre_tokenizer": _plain(plain.get("pre_tokenizer")),
+        "added": added,
+        "end_of_text": ids[end_of_text],
+    }
+    if "merges" in model:
+        meaning |= {"scheme": scheme(plain), "vocab": model["vocab"], "merges": model["merges"]}
+        meaning["ignore_merges"] = bool(model.get("ignore_merges"))
+    else:
+        meaning["model"] = model
+    digest = hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()
+    kind = "bpe" if "merges" in model else str(model.get("type", "words")).lower()
+    return f"{kind}-{max(ids.values()) + 1}-{digest[:12]}"
 
 
 def _without_prefix(part: Any) -> Any:
@@ -179,7 +125,7 @@ def _without_prefix(part: Any) -> Any:
     return {**part, "add_prefix_space": False} if part.get("type") == "ByteLevel" else part
 
 
-def _parts(content: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def _parts(content: Json, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """Yields all steps of the named stages, those of sequences one by one."""
     for part in filter(None, map(content.get, names)):
         yield part

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from jaxzoo.data.corpus.built import BuiltData
 from jaxzoo.data.tokenizer import END_OF_TEXT
-from jaxzoo.data.tokens.tokenizer_definition import Definition
-from jaxzoo.data.tokens.tokenizer_files import BPETokenizer
+from jaxzoo.data.tokens.library_tokenizer import LibraryTokenizer
 from jaxzoo.utils.extras import need
 
 SMALLEST = 257
@@ -22,7 +21,7 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 class Learnt(NamedTuple):
     """Learnt tokenizer, and the size of its training text."""
 
-    tokenizer: BPETokenizer
+    tokenizer: LibraryTokenizer
     documents: int
     bytes: int
 
@@ -74,5 +73,5 @@ def learn_tokenizer(
         report(n_bytes, True)
 
     library.train_from_iterator(sample(), trainer)
-    definition = Definition(json.loads(library.to_str()), END_OF_TEXT, "the tokenizer that was learnt")
-    return Learnt(BPETokenizer(definition), n_documents, n_bytes)
+    learnt = LibraryTokenizer(json.loads(library.to_str()), END_OF_TEXT, "the tokenizer that was learnt")
+    return Learnt(learnt, n_documents, n_bytes)

@@ -259,7 +259,7 @@ def test_learning_is_deterministic_and_says_what_it_learnt_from(data):
     built = BuiltData(data)
     learnt = learn_tokenizer(built, vocab_size=300, max_bytes=10**6)
     again = learn_tokenizer(built, vocab_size=300, max_bytes=10**6)
-    assert learnt.tokenizer.definition.content == again.tokenizer.definition.content
+    assert learnt.tokenizer.content == again.tokenizer.content
     assert learnt.documents == 202
     assert learnt.tokenizer.vocab_size == 300
     assert learnt.tokenizer.end_of_text == 0

@@ -1,0 +1,202 @@
+"""Tokenizers of the library `tokenizers`, for models of others as they are and for training data without loss."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt
+
+from jaxzoo.config.checked import shorten
+from jaxzoo.data.tokenizer import END_OF_TEXT, Tokenizer
+from jaxzoo.data.tokens import tokenizer_definition as definition
+from jaxzoo.data.tokens.token_shards import token_dtype
+from jaxzoo.utils.extras import need
+from jaxzoo.utils.screen import warn
+
+END_OF_TEXT_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
+"""Default end-of-text tokens: the first of them in the vocabulary."""
+UTF8_BYTES = bytes(byte for byte in range(0xF5) if byte not in (0xC0, 0xC1))
+"""Bytes that occur in UTF-8."""
+PROBE = "Tab\tand  two spaces\r\n\n naïve ŁÓDŹ 漢字 😀 \0\x7f x=['a'] 12345 don't <0x41> "
+"""Text that a lossless tokenizer must give back, with everything that normalizers like to change; in NFC."""
+
+
+class LibraryTokenizer(Tokenizer):
+    """`Tokenizer` of a `tokenizer.json`.
+
+    Special tokens are never made of text: the characters `<|endoftext|>` in a document are thirteen characters. The
+    begin tokens of the file's own template (its post-processor) are `begin`; `encode` leaves them out.
+
+    Args:
+      content: of a `tokenizer.json`.
+      end_of_text: token that ends a document; None: the first of `END_OF_TEXT_NAMES` in the vocabulary.
+      where: name in errors.
+      lossless: whether the tokens of a text must stand for its bytes, as training data need it: then no space is put
+        before a text, and a byte without token is an error. Otherwise a text means what it means to `tokenizers`, and
+        what is lost is reported once.
+      files: contents of other files that belong to the tokenizer, by name; see `save_tokenizer`.
+
+    Raises:
+      ValueError: the library refuses the content, it has no such end-of-text, or it cannot be lossless.
+    """
+
+    def __init__(
+        self,
+        content: Mapping[str, Any],
+        end_of_text: str | None,
+        where: str,
+        *,
+        lossless: bool = True,
+        files: Mapping[str, Any] | None = None,
+    ):
+        need("tokenizers", "a tokenizer.json")
+        self._where, self._lossless = where, lossless
+        self.files: dict[str, Any] = dict(files or {})
+        try:
+            ids = definition.token_ids(content)
+            chosen = end_of_text or next((name for name in END_OF_TEXT_NAMES if name in ids), None)
+            self._check_ids(ids, chosen)
+            assert chosen
+            plain = definition.lossless(content, chosen)
+            self.fingerprint: str = definition.fingerprint(content, chosen)
+        except (KeyError, TypeError, AttributeError) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else f"a field is of another type: {error}"
+            raise ValueError(f"{where} must be a tokenizer.json, but {what}") from error
+        self.content: dict[str, Any] = plain if lossless else {**content, "truncation": None, "padding": None}
+        self.end_of_text_name: str = chosen
+        self.end_of_text: int = ids[chosen]
+        self.vocab_size: int = max(ids.values()) + 1
+        self.name: str = f"{self.fingerprint.split('-')[0]}-{self.vocab_size}"
+        self._dtype = token_dtype(self.vocab_size)
+        self._library = self._load(self.content)
+        self.begin: tuple[int, ...] = self._template(content)
+        self.ends: tuple[int, ...] = _ends(self.files, self.end_of_text)
+        added = definition.added_tokens(self.content)
+        self.special: dict[int, str] = {token["id"]: token["content"] for token in added if token.get("special")}
+        scheme = definition.scheme(self.content)
+        if lossless and scheme is None:
+            raise ValueError(
+                f"{where} is BPE neither over bytes nor with byte fallback: its tokens stand for no bytes; take "
+                "another tokenizer, or make one with python -m jaxzoo.data.train_tokenizer"
+            )
+        table = self._pieces() if scheme is None else definition.byte_table(self.content)
+        present = {token[0] for token in table if len(token) == 1}
+        self._present = bytes(sorted(present)) if scheme else UTF8_BYTES
+        self._reported: set[int] = set()
+        super().__init__(table, self.special)
+        if lossless:
+            self._check_lossless(scheme)
+
+    def encode(self, text: str) -> UInt[np.ndarray, "t"]:
+        """Ids of a text, without begin tokens and end-of-text; uint16, or uint32 for more than 65,536 ids.
+
+        Raises `ValueError` at a lone surrogate, which no bytes stand for.
+        """
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[UInt[np.ndarray, "t"]]:
+        """Ids of each text, as `encode` gives them."""
+        if len(self._present) < len(UTF8_BYTES):
+            for text in texts:
+                self._report(text)
+        try:
+            encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
+        except TypeError as error:
+            for text in texts:
+                text.encode()  # raises UnicodeEncodeError, a ValueError, at a lone surrogate
+            raise error
+        return [np.array(encoding.ids, self._dtype) for encoding in encodings]
+
+    def _report(self, text: str) -> None:
+        """Names the first byte of a text that no token stands for."""
+        lost = set(text.encode().translate(None, self._present))
+        if not lost or (not self._lossless and lost <= self._reported):
+            return
+        character = next(c for c in text if lost & set(c.encode()))
+        what = f"{self._where} has no token for the byte 0x{min(lost):02X} of the text (in {character!r})"
+        if self._lossless:
+            raise ValueError(f"{what}; leave it out, or take another tokenizer")
+        self._reported |= lost
+        warn(f"{what}; it is left out")
+
+    def _check_ids(self, ids: Mapping[str, int], chosen: str | None) -> None:
+        where = self._where
+        if not all(isinstance(i, int) and 0 <= i < 2**32 for i in ids.values()):
+            raise ValueError(f"{where}: ids of its vocabulary must be integers in [0, 2^32)")
+        if chosen is None:
+            raise ValueError(
+                f"{where} has no token that is known to end a document ({', '.join(END_OF_TEXT_NAMES)}); name it "
+                "with --end-of-text TOKEN"
+            )
+        if chosen not in ids:
+            raise ValueError(f"{where} has no token {chosen!r} to end a document with; name another --end-of-text")
+
+    def _load(self, content: Mapping[str, Any]) -> Any:
+        import tokenizers
+
+        try:
+            library = tokenizers.Tokenizer.from_str(json.dumps(content))
+        except Exception as error:  # the library has no class of its own
+            if type(error) is not Exception:
+                raise
+            raise ValueError(f"{self._where} is no tokenizer.json that can be used: {error}") from error
+        library.encode_special_tokens = True
+        return library
+
+    def _template(self, content: Mapping[str, Any]) -> tuple[int, ...]:
+        """The tokens that the file's own template puts before a text."""
+        settings = self.files.get("tokenizer_config.json", {})
+        names = definition.token_ids(content)
+        if settings.get("add_bos_token") is True and (token := token_text(settings.get("bos_token"))) in names:
+            return (names[token],)
+        if not content.get("post_processor"):
+            return ()
+        library = self._load({**self.content, "post_processor": content["post_processor"]})
+        plain = library.encode("a", add_special_tokens=False).ids
+        whole = library.encode("a", add_special_tokens=True).ids
+        starts = [at for at in range(len(whole)) if whole[at : at + len(plain)] == plain]
+        return tuple(whole[: starts[0]]) if starts else ()
+
+    def _pieces(self) -> list[bytes]:
+        """What the library's decoder adds for each id after another token; of tokens that stand for no bytes."""
+        first = self._library.encode("a", add_special_tokens=False).ids[:1]
+        before = self._library.decode(first)
+        texts = self._library.decode_batch([[*first, i] for i in range(self.vocab_size)])
+        return [text.removeprefix(before).encode() for text in texts]
+
+    def _check_lossless(self, scheme: str | None) -> None:
+        """Raises `ValueError` unless text comes back, that of special tokens too."""
+        known, special = set(self._present), self.special
+        probe = "".join(c for c in PROBE if set(c.encode()) <= known)
+        text = " ".join([probe, *special.values()])
+        if scheme == "byte-fallback":
+            text = text.replace(definition.space_of(self.content), " ")
+        ids = self.encode(text)
+        for i in ids.tolist():
+            if i in special:
+                rule = f"makes the special token {special[i]!r} of text that reads so"
+                raise ValueError(f"{self._where} {rule}; take another tokenizer")
+        back, expected = self.to_bytes(ids), text.encode()
+        if back != expected:
+            at = next((i for i, (a, b) in enumerate(zip(back, expected, strict=False)) if a != b), len(back))
+            shown = [data[max(at - 9, 0) : at + 9].decode(errors="replace") for data in (expected, back)]
+            raise ValueError(
+                f"{self._where} does not give text back: {shown[0]!r} becomes {shown[1]!r}; training needs a "
+                "tokenizer that keeps all characters"
+            )
+
+
+def token_text(value: Any) -> str | None:
+    """Text of a token in `tokenizer_config.json`: a string, or an object with content."""
+    text = value.get("content") if isinstance(value, dict) else value
+    if not isinstance(text, str | None):
+        raise ValueError(f"a token must be a string, or an object with content; got {shorten(value)}")
+    return text
+
+
+def _ends(files: Mapping[str, Any], end_of_text: int) -> tuple[int, ...]:
+    """Ids after which a model's text ends."""
+    named = files.get("generation_config.json", {}).get("eos_token_id")
+    found = named if isinstance(named, list) else [named]
+    return tuple(dict.fromkeys([end_of_text, *(i for i in found if isinstance(i, int))]))
