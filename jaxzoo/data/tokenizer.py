@@ -53,6 +53,18 @@ class Tokenizer(abc.ABC):
         ids = self.encode(text)
         return np.concatenate([np.array(self.begin, ids.dtype), ids])
 
+    @property
+    def begin_of_text(self) -> int:
+        """Id that begins a text where one is asked for: end-of-text, where there is no other."""
+        return self.end_of_text
+
+    def choose_begin(self, choice: str) -> None:
+        """Sets `begin`: `auto` keeps the template's, `no` has none, `yes` has the template's or `begin_of_text`."""
+        if choice == "no":
+            self.begin = ()
+        elif choice == "yes" and not self.begin:
+            self.begin = (self.begin_of_text,)
+
     def decode(self, ids: Integer[np.ndarray, "t"]) -> str:
         """Text of ids, U+FFFD for bytes that are not UTF-8. Raises `ValueError` for ids outside `[0, vocab_size)`."""
         ids = np.asarray(ids, np.int64)

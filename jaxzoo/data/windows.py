@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Integer, UInt
 
-from jaxzoo.config.checked import PositiveInt
+from jaxzoo.config.checked import NonNegativeInt, PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch, DataConfig, Score, ValidSet, make_valid_set, require_batch_sizes
 from jaxzoo.data.statistics.ngram import Tokens, ngram_baselines
 from jaxzoo.data.tokenizer import Tokenizer
@@ -44,6 +44,8 @@ class WindowsConfig(DataConfig):
     tokens, on the same targets for every P. Empty: every position of the windows of validation."""
     packing: Packing = "concatenate"
     """Context of a token in its window: all tokens before it, or (segments) only those of its own document."""
+    begin: NonNegativeInt | None = None
+    """Token that takes the place of the first one of every window, such as a model's begin of text; None: none."""
     valid_tokens: PositiveInt = 100_000
     """Upper bound of the validation tokens that are scored, from the beginning of the validation text."""
 
@@ -166,6 +168,9 @@ class WindowedText(abc.ABC):
         segment_ids = None
         if self.packed:
             segment_ids = jnp.asarray(np.cumsum(tokens == self.tokenizer.end_of_text, axis=1, dtype=np.int32))
+        if self.config.begin is not None:
+            tokens = tokens.copy()
+            tokens[:, 0] = self.config.begin
         return Batch(
             tokens=jnp.asarray(tokens, jnp.int32), targets=jnp.asarray(targets, jnp.int32), segment_ids=segment_ids
         )

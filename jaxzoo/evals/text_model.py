@@ -5,7 +5,8 @@ continuations. Rows of a batch differ in length. For scores they are padded on t
 causal model; prompts of continuations are read in chunks without padding (`jaxzoo.generation.prompts`).
 
 Texts longer than the model's window lose their beginning (left truncation), and `TextModel.requests` counts them.
-No end-of-text token is put before a text, but where there is nothing else to condition on.
+Begin tokens of the tokenizer's template come before every text; without any, end-of-text does where there is nothing
+else to condition on.
 """
 
 import functools
@@ -89,14 +90,15 @@ class TextModel:
         self.max_length: int = min(model.config.max_length, model.config.max_positions or model.config.max_length)
         self.requests: Requests = Requests(0, 0)
         self._flat, self._tokenizer, self._batch_size = model.unstacked(), tokenizer, batch_size
-        self._start = np.array([tokenizer.end_of_text], np.int32)
+        self._begin = np.array(tokenizer.begin, np.int32)
+        self._start = self._begin if tokenizer.begin else np.array([tokenizer.end_of_text], np.int32)
         self._report = report or (lambda what, done, total: None)
 
     def log_likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[Likelihood]:
         """Log-likelihood of each continuation after its context.
 
         Spaces at the end of the context count to the continuation, and the two are encoded together, as lm_eval does.
-        Nothing but the newest `max_length` tokens before a token is read. A context without tokens is end-of-text.
+        Nothing but the newest `max_length` tokens before a token is read.
 
         Args:
           pairs: context and continuation; both may be empty.
@@ -105,7 +107,8 @@ class TextModel:
         for context, continuation in pairs:
             before = self._encode(context.rstrip())
             whole = self._encode(context + continuation)
-            encoded.append((before if len(before) else self._start, whole[len(before) :]))
+            read = np.concatenate([self._begin, before]) if len(before) else self._start
+            encoded.append((read, whole[len(before) :]))
         self._count([len(context) + len(continuation) - 1 > self.max_length for context, continuation in encoded])
         return self._score("scored", encoded)
 
@@ -125,7 +128,8 @@ class TextModel:
         Raises:
           ValueError: a mixer does not stream; `max_tokens` do not fit into learned positions; a stop string is empty.
         """
-        encoded = [ids if len(ids := self._encode(prompt)) else self._start for prompt in prompts]
+        prompted = [self._tokenizer.prompt(prompt).astype(np.int32) for prompt in prompts]
+        encoded = [ids if len(ids) else self._start for ids in prompted]
         room = max(self.max_length - max_tokens, 1)
         self._count([len(ids) > room for ids in encoded])
         texts = [""] * len(prompts)
@@ -136,7 +140,7 @@ class TextModel:
                 [*(encoded[row][-room:] for row in rows), *fillers],
                 max_tokens=max_tokens,
                 sampling=Sampling(temperature=0.0, n_ids=self._tokenizer.vocab_size),
-                stop_tokens=(self._tokenizer.end_of_text,),
+                stop_tokens=self._tokenizer.ends,
             )
             for i in range(len(rows), self._batch_size):
                 generation.stop(i)
@@ -172,7 +176,7 @@ class TextModel:
                 tokens[i, :n], targets[i, :n] = part.tokens[:-1], part.tokens[1:]
                 is_scored[i, n - part.n_scored : n] = True
             arrays = map(jnp.asarray, (tokens, targets, is_scored))
-            n_ids = self._tokenizer.vocab_size
+            n_ids = self._flat.config.vocab_size
             sums, greedy = score_batch(self._flat.config, split_variables(self._flat), *arrays, n_ids=n_ids)
             for row, log_prob, best in zip(rows, np.asarray(sums, np.float64), np.asarray(greedy), strict=False):
                 log_probs[owners[row]] += log_prob
@@ -212,7 +216,7 @@ def score_batch(
 ) -> tuple[Float[Array, "b"], Bool[Array, "b"]]:
     """Sum of the log-probabilities of the scored targets of each row, float32, and whether all of them are greedy.
 
-    Probabilities are over the ids of the tokenizer alone: `n_ids` of the rows of the vocabulary. `config` and
+    Probabilities are over the first `n_ids` rows of the vocabulary: all that the model was trained with. `config` and
     `variables` are those of `LanguageModel.unstacked`; rows are padded on the right with any id. Compiled for model,
     batch size and length.
     """

@@ -14,9 +14,10 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from jaxzoo.config.json_files import read_json, refuse_pointer
 from jaxzoo.data.tokenizer import Tokenizer
-from jaxzoo.data.tokens.tokenizer_files import PAIRS, load_tokenizer
+from jaxzoo.data.tokens.tokenizer_files import PAIRS, WORLD, load_tokenizer
 from jaxzoo.interop.families import FAMILIES
-from jaxzoo.interop.fields import read_config
+from jaxzoo.interop.fields import Fields, read_config
+from jaxzoo.interop.gguf_file import read_gguf
 from jaxzoo.interop.mapping import Account, Family, Slot, account, slots
 from jaxzoo.interop.safetensors_file import read_safetensors
 from jaxzoo.interop.torch_pickle import read_torch_file
@@ -60,7 +61,7 @@ class Opened(NamedTuple):
     slots: Mapping[str, Slot]
     """Places of its variables."""
     tensors: Mapping[str, np.ndarray]
-    """Tensors of the folder, as views of its files."""
+    """Tensors of the folder, as views of its files; those of a GGUF file are made when they are used."""
     account: Account
     """Account of every tensor."""
 
@@ -98,8 +99,11 @@ def load(
 
 def open_folder(directory: Path, *, ignore_fields: Collection[str] = (), dtype: Any = None) -> Opened:
     """Reads config.json and the names and shapes of all tensors; see `load`."""
-    fields = read_config(directory, ignore_fields)
-    tensors = read_tensors(directory)
+    if directory.suffix == ".gguf":
+        content, tensors, _ = read_gguf(directory)
+        fields = Fields(content, str(directory), ignore_fields)
+    else:
+        fields, tensors = read_config(directory, ignore_fields), read_tensors(directory)
     family = next((each for each in FAMILIES.values() if each.matches(fields.content, tensors)), None)
     if family is None:
         kind, known = fields.content.get("model_type"), ", ".join(FAMILIES)
@@ -188,7 +192,7 @@ def read_variables(opened: Opened, *, mesh: Mesh | None = None, dtype: Any = Non
 
     arrays: dict[str, jax.Array] = {}
     for move in opened.account.moves:
-        values = move.transform.read(*(opened.tensors[name] for name in move.theirs))
+        values = move.transform.read(*(np.asarray(opened.tensors[name]) for name in move.theirs))
         for name, value in zip(move.ours, values, strict=True):
             path, repeat, shape = opened.slots[name]
             if value.shape != shape:
@@ -209,19 +213,26 @@ def read_variables(opened: Opened, *, mesh: Mesh | None = None, dtype: Any = Non
 
 
 def find_tokenizer(directory: Path) -> Tokenizer | None:
-    """The tokenizer of a folder; None, with a warning, where it has one of a kind that is not known.
+    """The tokenizer of a folder or GGUF file; None, with a warning, where it has one of a kind that is not known.
 
     Raises:
       ValueError: its file is damaged.
       OSError: it cannot be read.
     """
+    if directory.suffix == ".gguf":
+        return _or_none(read_gguf(directory).tokenizer)
     files = [("tokenizer.json",), *PAIRS]
-    if not any(all((directory / name).is_file() for name in names) for names in files):
+    found = any(all((directory / name).is_file() for name in names) for names in files)
+    if not found and not any(directory.glob(WORLD)):
         return None
     if (directory / "tokenizer.json").is_file():
         read_json(directory / "tokenizer.json", dict)  # damaged, it is refused; of another kind, left out
+    return _or_none(lambda: load_tokenizer(directory, lossless=False))
+
+
+def _or_none(make: Callable[[], Tokenizer]) -> Tokenizer | None:
     try:
-        return load_tokenizer(directory)
+        return make()
     except ValueError as error:
         warn(f"{error}; the model is loaded without a tokenizer")
         return None

