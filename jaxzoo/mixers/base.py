@@ -29,10 +29,12 @@ from typing import Any, ClassVar, Self
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
 from jaxzoo.config.checked import Checked, NonNegativeFloat, PositiveInt
 from jaxzoo.utils.array_typing import Array, Float, Int, PRNGKeyArray
+from jaxzoo.utils.explicit_mesh import explicit_mesh, with_auto_axes
 
 State = Any
 """A NamedTuple of arrays, batch leading; each mixer defines its own."""
@@ -230,15 +232,40 @@ class MixerConfig(Checked, abc.ABC):
             )
 
 
-def _checked(method: Callable, *, streaming: bool) -> Callable:
-    """`method` after `MixerConfig.check_context`."""
+def _on_any_mesh(method: Callable) -> Callable:
+    """A method of a mixer that also runs under Explicit mesh axes: the output is sharded as `x` is, a state as the
+    given one, so that a loop can carry it."""
+
+    @functools.wraps(method)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if explicit_mesh((args, kwargs)) is None:
+            return method(self, *args, **kwargs)
+        graph, variables = nnx.split(self)
+        x = args[0] if args else kwargs.get("x", kwargs.get("x_t"))
+        like = x
+        if method.__name__ in ("prefill", "step"):
+            like = (x, args[1] if len(args) > 1 else kwargs["state"])
+        elif method.__name__ == "with_losses":
+            like = (x, PartitionSpec())
+
+        def call(variables: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+            return method(nnx.merge(graph, variables), *args, **kwargs)
+
+        return with_auto_axes(call, (variables, args, kwargs), like)
+
+    return run
+
+
+def _checked(method: Callable) -> Callable:
+    """A form of a mixer after `MixerConfig.check_context`, on any mesh."""
+    run, streaming = _on_any_mesh(method), method.__name__ in ("prefill", "step")
 
     @functools.wraps(method)
     def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = (*args, *kwargs.values())
         context = next((value for value in given if isinstance(value, Context)), NO_CONTEXT)
         self.config.check_context(context, streaming=streaming)
-        return method(self, *args, **kwargs)
+        return run(self, *args, **kwargs)
 
     return checked
 
@@ -264,11 +291,13 @@ class Mixer(nnx.Module):
                 config.mixer_class = cls
         for name in ("__call__", "with_losses", "prefill", "step"):
             if name in cls.__dict__:
-                setattr(cls, name, _checked(cls.__dict__[name], streaming=name in ("prefill", "step")))
+                setattr(cls, name, _checked(cls.__dict__[name]))
+        if "values" in cls.__dict__:
+            cls.values = _on_any_mesh(cls.values)
 
+    @_checked
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         """Mixes all tokens at once: equals `prefill` from `init_state` with the state dropped."""
-        self.config.check_context(context)
         return self.mix(x, None, context)[0] if x.shape[0] else x
 
     def with_losses(
@@ -299,18 +328,18 @@ class Mixer(nnx.Module):
         """
         raise NotImplementedError
 
+    @_checked
     def prefill(
         self, x: Float[Array, "b t d"], state: State, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b t d"], State]:
         """Mixes `t >= 0` more tokens from any state; returns outputs and the state after them."""
-        self.config.check_context(context, streaming=True)
         return self.mix(x, state, context) if x.shape[0] else (x, state)
 
+    @_checked
     def step(
         self, x_t: Float[Array, "b d"], state: State, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b d"], State]:
         """Mixes one more token, at the cost that its paper promises."""
-        self.config.check_context(context, streaming=True)
         return self.mix(x_t, state, context) if x_t.shape[0] else (x_t, state)
 
     def mix(self, x: Float[Array, "*b d"], state: State, context: Context) -> tuple[Float[Array, "*b d"], State]:

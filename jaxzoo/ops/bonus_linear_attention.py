@@ -18,8 +18,10 @@ from jaxzoo.layers.probe import show, show_scores
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention
 from jaxzoo.parallel.sequence_parallel import scan_in_parts
 from jaxzoo.utils.array_typing import Array, Float, Int
+from jaxzoo.utils.explicit_mesh import recurrence_on_any_mesh
 
 
+@recurrence_on_any_mesh
 def bonus_linear_attention(
     q: Float[Array, "b t h k"],
     k: Float[Array, "b t h k"],

@@ -46,6 +46,7 @@ from jaxzoo.ops.delta_kernels import kernel_form
 from jaxzoo.ops.segments import document_starts
 from jaxzoo.parallel.sequence_parallel import Composition, scan_in_parts
 from jaxzoo.utils.array_typing import Array, Float, Int
+from jaxzoo.utils.explicit_mesh import recurrence_on_any_mesh
 from pallas_kernels.dispatch import may_run_on
 from pallas_kernels.gated_linear_attention.decayed_scores import PIECE, decayed_scores, sums_to_borders
 from pallas_kernels.gated_linear_attention.xla import cut
@@ -79,6 +80,7 @@ class _Tokens(NamedTuple):
     """(b or 1, t, h, k or 1)."""
 
 
+@recurrence_on_any_mesh
 def delta_rule(
     q: Float[Array, "b t h k"],
     k: Float[Array, "b t h k"],

@@ -23,6 +23,7 @@ from jaxzoo.layers.probe import show, show_scores
 from jaxzoo.parallel.sequence_parallel import scan_in_parts
 from jaxzoo.parallel.sharding import on_mesh
 from jaxzoo.utils.array_typing import Array, Float, Int
+from jaxzoo.utils.explicit_mesh import recurrence_on_any_mesh
 from pallas_kernels.dispatch import may_run_by_default
 from pallas_kernels.gated_linear_attention import gated_linear_attention, sharded_gated_linear_attention
 from pallas_kernels.gated_linear_attention.decayed_scores import PIECE as PIECE
@@ -45,6 +46,7 @@ def empty_state(batch_size: int, n_heads: int, k_dim: int, v_dim: int, *, normal
     return LinearState(s, jnp.zeros(s.shape[:3], jnp.float32) if normalize else None)
 
 
+@recurrence_on_any_mesh
 def linear_attention(
     q: Float[Array, "b t g k"],
     k: Float[Array, "b t g k"],

@@ -21,12 +21,14 @@ from jax.tree_util import Partial
 from jaxzoo.parallel.sequence_parallel import Composition, scan_in_parts
 from jaxzoo.parallel.sharding import on_mesh
 from jaxzoo.utils.array_typing import Array, Float, Int
+from jaxzoo.utils.explicit_mesh import recurrence_on_any_mesh
 from pallas_kernels.dispatch import may_run_by_default
 from pallas_kernels.wkv4 import sharded_wkv4, wkv4 as kernel_wkv4
 from pallas_kernels.wkv4.state import EMPTY, Wkv4State as Wkv4State, empty_state as empty_state
 from pallas_kernels.wkv4.xla import forward, keep_of, read
 
 
+@recurrence_on_any_mesh
 def wkv4(
     k: Float[Array, "b t d"],
     v: Float[Array, "b t d"],

@@ -133,7 +133,7 @@ Shaped = jax.Array | jax.ShapeDtypeStruct
 
 
 def on_mesh(plain: Callable[..., Any], sharded: Callable[..., Any], q: Shaped, k: Shaped) -> Callable[..., Any]:
-    """The form of a kernel op for q (b, t, h, .) and k (b, t, g, .) in the current mesh.
+    """The form of a kernel op for q (b, t, h, .) and k (b, t, g, .) in the current mesh; `plain` for one token.
 
     It is `sharded`, each device on its share of batch, time and heads, because the compiler cannot partition a kernel.
     Without a mesh, inside a `shard_map`, or where the table's axes are not all of the mesh or do not divide batch and
@@ -145,7 +145,7 @@ def on_mesh(plain: Callable[..., Any], sharded: Callable[..., Any], q: Shaped, k
     batch_axes, head_axes, time_axes = (
         tuple(n for n in RULES[axis] if n in wide) for axis in ("batch", "heads", "time")
     )
-    if not wide or mesh.manual_axes or wide != {*batch_axes, *head_axes, *time_axes}:
+    if q.ndim < 4 or not wide or mesh.manual_axes or wide != {*batch_axes, *head_axes, *time_axes}:
         return plain
     rows, heads = (math.prod(mesh.shape[name] for name in names) for names in (batch_axes, head_axes))
     (b, t, h, _), g = q.shape, k.shape[2]

@@ -23,7 +23,7 @@ from pallas_kernels.verify.kernel_case import case_programs
 
 def lowered_programs(name: str) -> list[str]:
     """Hashes of the programs of a case, lowered for an absent GPU."""
-    case = next(case for case in CASES["gpu"] if case.name == name)
+    case: Any = next(case for case in list[Any](CASES["gpu"]) if case.name == name)
     run, given = case.program(case.inputs(0), Variant())
     return case_programs(jax.jit(run).trace(*given).lower(lowering_platforms=("cuda",)))
 
