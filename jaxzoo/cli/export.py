@@ -67,10 +67,9 @@ def _write(directory: Path, step: "Which", out: Path, *, half: bool) -> None:
     from jaxzoo.config.config_io import to_json
     from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
     from jaxzoo.loading.trained import load_variables, read_run, stored_tokenizer
-    from jaxzoo.train.export import need_library, rounded, write_portable
+    from jaxzoo.train.export import rounded, write_portable
     from jaxzoo.train.run_dir import RunDirectory
 
-    need_library()
     run, config = read_run(directory)
     blueprint, variables, seal = load_variables(run, config, step, device=jax.devices("cpu")[0])
     variables = rounded(variables, blueprint.traits) if half else variables

