@@ -17,6 +17,7 @@ import jax
 from pallas_kernels.compile_check import report, table
 from pallas_kernels.compile_check.run import check, workload_groups
 from pallas_kernels.compile_check.targets import TARGETS, missing, ptxas
+from pallas_kernels.compile_check.versions import differences
 from pallas_kernels.registry import OPS
 from pallas_kernels.workload import Kind
 
@@ -55,6 +56,12 @@ def main(argv: list[str] | None = None) -> int:
         date = datetime.date.today().isoformat()
         args.json.write_text(json.dumps({"date": date, "versions": versions, "programs": entries}, indent=1) + "\n")
     worse = [] if args.save else _worse(counts)
+    if args.against is not None:
+        count, lines = differences(
+            [dataclasses.asdict(x) for x in reports], json.loads(args.against.read_text())["programs"]
+        )
+        print("\n".join([*lines, f"{count - len(lines)} of {count} kernels have the same work as in {args.against}"]))
+        worse += lines
     if args.save:
         table.save(counts)
     bad = [entry for entry in reports if entry.problems()]
@@ -101,6 +108,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--save", action="store_true", help="write the counts into the committed table")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every number to this file")
+    text = "compare the kernels' working instructions and registers with FILE, which --json wrote under another JAX"
+    parser.add_argument("--against", type=Path, metavar="FILE", help=text)
     return parser
 
 

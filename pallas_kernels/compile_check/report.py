@@ -37,6 +37,8 @@ class Report:
     """Found in machine code and launches: unfenced writes, tensor maps that the driver refuses."""
     calls: list[Call] = dataclasses.field(default_factory=list)
     """Instructions that the program runs."""
+    work: list[tuple[str, int, dict[str, int]]] = dataclasses.field(default_factory=list)
+    """Hopper kernels in the order of assembly: name, registers, working instructions by kind (`versions.work`)."""
     floor: float = 0.0
     """Microseconds of the compulsory bytes at the memory's bandwidth, or of the useful operations at the peak."""
     seconds: float = 0.0

@@ -21,6 +21,7 @@ from pallas_kernels.compile_check.launch import Launch
 from pallas_kernels.compile_check.report import Report
 from pallas_kernels.compile_check.sass import read_sass
 from pallas_kernels.compile_check.targets import TARGETS, Target, nvdisasm
+from pallas_kernels.compile_check.versions import work
 from pallas_kernels.registry import OPS, load
 from pallas_kernels.workload import Workload
 
@@ -112,7 +113,10 @@ def _findings(said: str, result: dict[str, Any] | None, target: Target) -> dict[
     kernels = with_ptxas(read_program(hlo, {x: launch.shared_memory for x, launch in launches.items()}), assembled)
     dumps = Dumps(sass=said, launches=launches, schedules=schedules)
     calls = read_calls(hlo, kernels, dumps, target)
-    return {"kernels": kernels, "notes": notes, "faults": _faults(said, launches), "calls": calls, **result}
+    code = zip(assembled, read_sass(said), strict=False)
+    counted = [(kernel.name, kernel.registers, work(machine_code)) for kernel, machine_code in code]
+    found = {"kernels": kernels, "notes": notes, "faults": _faults(said, launches), "calls": calls}
+    return found | {"work": counted} | result
 
 
 def _faults(said: str, launches: dict[str, Launch]) -> list[str]:

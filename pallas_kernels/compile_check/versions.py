@@ -1,0 +1,59 @@
+"""The same kernels compiled under two versions of JAX: instructions that do the work, and registers.
+
+A kernel that was verified under one version, and has the same work under another, is expected to be right there. The
+condition is necessary; only a device makes a certificate.
+"""
+
+import collections
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pallas_kernels.compile_check.hopper import kind_of
+from pallas_kernels.compile_check.sass import Kernel
+
+WORK = re.compile(
+    r"HGMMA|HMMA|MUFU|F(ADD|MUL|FMA|MNMX)|H(ADD2|MUL2|FMA2)|LD[GSLC]|LDSM|ST[GSL]|STSM|UTMA|UBLK|SYNCS|BAR|MEMBAR|FENCE"
+    r"|WARPGROUP|DEPBAR|SHFL"
+)
+"""Begin of the names of instructions that compute, load, store, copy or wait; the others address and branch."""
+REGISTERS = 5
+"""How far the numbers of registers may differ."""
+
+
+def work(kernel: Kernel) -> dict[str, int]:
+    """How often each kind of working instruction stands in the code."""
+    kinds = (kind_of(x) for x in kernel.code if WORK.match(x.base))
+    return dict(sorted(collections.Counter(kinds).items()))
+
+
+def differences(programs: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> tuple[int, list[str]]:
+    """Number of kernels that both versions compiled, and a line for each that differs.
+
+    Args:
+      programs: entries of `--json`, of one version.
+      others: of the other.
+    """
+    known = {_key(entry): entry for entry in others}
+    lines, count = [], 0
+    for entry in programs:
+        other = known.get(_key(entry))
+        if other is None or not entry["work"]:
+            continue
+        here, there = entry["work"], other["work"]
+        if [name for name, *_ in here] != [name for name, *_ in there]:
+            lines.append(f"{_key(entry)}: other kernels")
+            continue
+        for (name, registers, ours), (_, others_registers, theirs) in zip(here, there, strict=True):
+            count += 1
+            changed = {kind for kind in ours | theirs if ours.get(kind) != theirs.get(kind)}
+            found = [f"{kind} {ours.get(kind, 0)}, not {theirs.get(kind, 0)}" for kind in sorted(changed)]
+            if abs(registers - others_registers) > REGISTERS:
+                found.append(f"{registers} registers, not {others_registers}")
+            if found:
+                lines.append(f"{_key(entry)}, {name}: {'; '.join(found)}")
+    return count, lines
+
+
+def _key(entry: Mapping[str, Any]) -> str:
+    return " ".join(str(entry[field]) for field in ("op", "kind", "shape", "target"))
