@@ -12,6 +12,7 @@ kept.
 
 import dataclasses
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from jaxzoo.data.corpus.files import read_corpus
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
 from jaxzoo.evals.recall_slices import target_repeats
-from jaxzoo.fitting import run_experiment
+from jaxzoo.fitting import fit
 from jaxzoo.linearization.conversion import convert, converted_config
 from jaxzoo.linearization.measure import decode_speed
 from jaxzoo.linearization.transfer import TransferConfig, transfer
@@ -43,6 +44,7 @@ from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.train.loss import score_targets
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, save, series_style
+from jaxzoo.utils.screen import Screen
 
 LENGTH, BATCH, VOCAB_SIZE = 256, 8, 2048
 N_LAYERS, N_HEADS = 6, 5
@@ -147,7 +149,15 @@ def train(config: ExperimentConfig, place: Path, *, steps: int, rate: float, sta
     if resume and load(place).step >= steps:
         return
     origin = None if start is None or resume else CheckpointPlace(start, None)
-    run_experiment(config, run, name=place.name, resume=resume, overwrite=not resume, init_from=origin)
+    fit(
+        config,
+        place,
+        name=place.name,
+        resume=resume,
+        overwrite=not resume,
+        init_from=origin,
+        screen=Screen(sys.stdout),
+    )
     if load(place).step < steps:
         raise Failure(f"stopped in {place}; the same command goes on")
 

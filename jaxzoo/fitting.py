@@ -1,68 +1,103 @@
-"""One experiment: from its config to a run directory with metrics, checkpoints and a picture."""
+"""`jaxzoo.fit`: one experiment, from its config to a trained model and, if there is one, a run directory."""
 
 import contextlib
-import sys
+import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 
 from jaxzoo.config.config_io import to_json
-from jaxzoo.evals.validation import Validation
+from jaxzoo.data.base import Batch
+from jaxzoo.evals.validation import Validation, metrics_table
 from jaxzoo.loading.origin import CheckpointPlace, Origin, read_origin
+from jaxzoo.models.adapters import AdaptedBlueprint
+from jaxzoo.models.blueprint import Blueprint, Variables
+from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.parallel.agreement import AgreedStop, StopSignals, is_leader, together
-from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.checkpoint import Checkpoints, UnusableError
 from jaxzoo.train.checks import check_adapters, check_kernels
 from jaxzoo.train.config import ExperimentConfig
-from jaxzoo.train.loop import NonFiniteError, TrainingRun
+from jaxzoo.train.hooks import Progress, RunFiles, make_hooks, open_files
+from jaxzoo.train.loop import SingleRun, TrainingRun, run_loop
 from jaxzoo.train.memory import check_compiled
-from jaxzoo.train.profiling import check_ahead, profiler
-from jaxzoo.train.progress import Progress, duration, table
-from jaxzoo.train.restore import UnusableError
+from jaxzoo.train.metrics import MetricsLog, Row
+from jaxzoo.train.profiling import StepTracer, check_ahead, profiler
 from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.train.session import Session
+from jaxzoo.train.session import ResumePoint, Session
 from jaxzoo.train.speed import Speed, step_work
-from jaxzoo.train.start import ResumePoint, begin
+from jaxzoo.train.state import TrainState
 from jaxzoo.utils.screen import Failure, Screen, warn
+from jaxzoo.utils.text_table import duration
+
+SILENT = Screen(None)
 
 
-def run_experiment(
+class FittedRun(NamedTuple):
+    """A run after training."""
+
+    blueprint: Blueprint | AdaptedBlueprint
+    variables: Variables
+    """Variables after the last update, on the devices of the mesh."""
+    config: ExperimentConfig
+    step: int
+    """Updates that it has seen."""
+    metrics: Sequence[Row]
+    """Rows of metrics, as in metrics.jsonl."""
+    run_dir: Path | None
+    """Directory with config, metrics, picture and checkpoints; None: nothing was written."""
+
+    @property
+    def model(self) -> LanguageModel:
+        """The trained model; adapters are merged."""
+        return self.blueprint.model(self.variables)
+
+
+def fit(
     config: ExperimentConfig,
-    run: RunDirectory,
+    run_dir: str | Path | None = None,
     *,
-    name: str,
-    resume: bool,
+    resume: bool = False,
     overwrite: bool = False,
-    init_from: CheckpointPlace | None = None,
+    init_from: CheckpointPlace | str | None = None,
     allow_oversize: bool = False,
     profile: range | None = None,
-) -> None:
-    """Trains to the end, or until a signal comes; compiles, and only then touches the run directory. Prints its course.
+    name: str = "experiment",
+    screen: Screen = SILENT,
+) -> FittedRun:
+    """Trains to the end, or until a signal comes; compiles, and only then touches the run directory.
 
     Every process of a run calls it; process 0 alone writes, but for the arrays of checkpoints.
 
     Args:
-      run: where it lives; checked by its `check` and `check_same`.
-      name: of the experiment, in the first line.
+      run_dir: where the run lives; None: nothing is written.
       resume: whether to go on from the newest checkpoint that can be used.
-      init_from: the checkpoint or file whose parameters a new run begins with; None: random ones.
+      overwrite: whether a run in the directory is replaced.
+      init_from: the checkpoint or file whose parameters a new run begins with, such as `runs/mqar-based:900`; None:
+        random ones.
       allow_oversize: whether to try what is beyond the memory of the devices.
       profile: steps that are traced; None: none.
+      name: of the experiment, in the first line.
+      screen: where progress is printed.
 
     Raises:
-      ValueError: model, data, mesh or checkpoint do not fit; nothing was written.
+      ValueError: model, data, mesh, directory or checkpoint do not fit; nothing was written.
       OSError: the same of what could not be read, or written.
       Failure: a disk or the numbers failed in the middle, or no checkpoint can be used.
     """
-    screen = Screen(sys.stdout if is_leader() else None)
+    run = None if run_dir is None else RunDirectory(Path(run_dir).expanduser().absolute())
+    place = CheckpointPlace.parse(init_from) if isinstance(init_from, str) else init_from
+    _check_directory(run, config, resume=resume, overwrite=overwrite, profile=profile)
     check_kernels(config.train)
     if not resume:
-        check_adapters(config.train, begins_with=init_from)
+        check_adapters(config.train, begins_with=place)
     with together(OSError, ValueError):
         session = Session(config, limited=not allow_oversize)
     with jax.set_mesh(session.mesh):
         _print_start(session, name, run, screen)
-        origin = None if init_from is None else read_origin(init_from, session)
+        origin = None if place is None else read_origin(place, session)
         with _no_refusals("the training step did not compile"):
             step = session.compile()
         if not allow_oversize:
@@ -72,27 +107,40 @@ def run_experiment(
             start = _resumed(session, run, profile) if resume else _new(session, run, origin, overwrite=overwrite)
             if origin is not None:
                 screen.say(f"begins with the parameters of {origin}")
-            try:
-                with _no_refusals("training failed"):
-                    _train(session, run, start, screen, profile)
-            except OSError as error:
-                raise Failure(f"{error}; stopped, complete checkpoints are kept in {run.checkpoints}") from error
+            with _no_refusals("training failed"):
+                return _train(session, run, start, screen, profile)
         finally:
-            run.release()
+            if run is not None:
+                run.release()
 
 
-def _new(session: Session, run: RunDirectory, origin: Origin | None, *, overwrite: bool) -> ResumePoint:
+def _check_directory(
+    run: RunDirectory | None, config: ExperimentConfig, *, resume: bool, overwrite: bool, profile: range | None
+) -> None:
+    """Refuses a directory that holds, or lacks, a run. Raises `ValueError`, in all processes."""
+    if run is None:
+        if resume or overwrite or profile:
+            raise ValueError("resume, overwrite and profile need a run directory; give run_dir")
+        return
+    with together(OSError, ValueError):
+        run.check(resume=resume, overwrite=overwrite)
+        if resume:
+            run.check_same(to_json(config))
+
+
+def _new(session: Session, run: RunDirectory | None, origin: Origin | None, *, overwrite: bool) -> ResumePoint:
     """Claims the run directory, empties it, and gives the start of the run."""
-    start = begin(session, None, variables=origin and origin.variables)
+    start = session.begin(variables=origin and origin.variables)
     config, note = to_json(session.config), origin and origin.note
     with together(OSError, ValueError):
-        if is_leader():
+        if run is not None and is_leader():
             run.create(config, session.dataset.manifest(), note, keep=not overwrite)
     return start
 
 
-def _resumed(session: Session, run: RunDirectory, profile: range | None) -> ResumePoint:
+def _resumed(session: Session, run: RunDirectory | None, profile: range | None) -> ResumePoint:
     """Claims the run directory and gives the start of the run at its newest checkpoint."""
+    assert run is not None
     with together(OSError, ValueError):
         if is_leader():
             run.claim()
@@ -103,7 +151,7 @@ def _resumed(session: Session, run: RunDirectory, profile: range | None) -> Resu
         "names; start it again with --init-from and --overwrite"
     )
     try:
-        start = begin(session, checkpoints)
+        start = session.begin(checkpoints)
     except UnusableError as error:
         raise ValueError(
             f"{error}; nothing was changed: put a copy of one back, start again with --overwrite, or choose another "
@@ -123,53 +171,99 @@ def _resumed(session: Session, run: RunDirectory, profile: range | None) -> Resu
     return start
 
 
-def _train(session: Session, run: RunDirectory, start: ResumePoint, screen: Screen, profile: range | None) -> None:
-    config, began = session.config.train, time.monotonic()
+def _train(
+    session: Session, run: RunDirectory | None, start: ResumePoint, screen: Screen, profile: range | None
+) -> FittedRun:
+    config, began = session.config, time.monotonic()
     speed = Speed(step_work(session), session.mesh.local_devices, start.step)
-    progress = Progress(screen, steps=config.steps, speed=speed, log_every=config.log_every)
-    traced = profile if is_leader() else None
-    with StopSignals() as signals, profiler(traced, run.profile, progress.say, speed.pause) as around:
+    progress = Progress(screen, steps=config.train.steps, speed=speed, log_every=config.train.log_every)
+    trace = contextlib.ExitStack()
+    with _failures(run), StopSignals() as signals, trace, open_files(run, config, start, speeds=True) as files:
+        update = session.update
+        if run is not None and profile is not None and is_leader():
+            tracer = trace.enter_context(profiler(profile, run.profile, progress.say, speed.pause))
+            update = _traced(update, tracer, start.step)
         stop = AgreedStop(signals, session.mesh)
-        with TrainingRun(session, run, start, stop, progress.show, Validation(session).evaluate, speed=speed) as course:
-            line = f"resumed at step {start.step}" if start.step else course.baselines()
-            if line:
-                progress.say(line)
-            try:
-                course.train(around)
-            except NonFiniteError as error:
-                raise Failure(f"{error}; {_last_saved(course.checkpoints, run)}") from error
-        course.draw()
-    row = course.log.last("valid/loss")
+        line = f"resumed at step {start.step}" if start.step else _baselines(session, files.log)
+        if line:
+            progress.say(line)
+        hooks = make_hooks(files, config, start, stop, progress.show, Validation(session).evaluate, speed=speed)
+        training = TrainingRun(hooks, steps=config.train.steps, step=start.step, is_stopped=lambda: stop.requested)
+        one = SingleRun(update, start.state)
+        for _ in run_loop(one, start.stream, [training]):
+            pass
+        if training.failure:
+            raise Failure(f"{training.failure}; {_last_saved(files)}") from training.failure
+        files.draw()
+    row = files.log.last("valid/loss")
     if stop.requested:
-        progress.say(f"stopped at step {course.step}, saved; continue with the same command and --resume")
+        progress.say(f"stopped at step {training.step}, saved; continue with the same command and --resume")
     elif row:
-        progress.say(f"validation at step {row['step']}\n{table(row)}")
+        progress.say(f"validation at step {row['step']}\n{metrics_table(row)}")
     seconds = time.monotonic() - began
-    progress.say(f"{course.step} steps, {duration(seconds)} after compilation; metrics, curve, checkpoints: {run.path}")
+    place = "" if run is None else f"; metrics, curve, checkpoints: {run.path}"
+    progress.say(f"{training.step} steps, {duration(seconds)} after compilation{place}")
+    variables = one.state(0).variables
+    return FittedRun(session.blueprint, variables, config, training.step, files.log.rows, run and run.path)
 
 
-def _print_start(session: Session, name: str, run: RunDirectory, screen: Screen) -> None:
+def _traced(update: Callable[..., Any], around: StepTracer, step: int) -> Callable[..., Any]:
+    """The update function, inside a trace where its step is one of those that are traced."""
+    steps = itertools.count(step + 1)
+
+    def traced(state: TrainState, batch: Batch) -> Any:
+        result: Any = None
+        with around(next(steps), lambda: result):
+            result = update(state, batch)
+        return result
+
+    return traced
+
+
+def _baselines(session: Session, log: MetricsLog) -> str:
+    """Records the scores that a model must beat; returns them as a line, empty where the data do not know any."""
+    scores = session.dataset.baselines()
+    if not scores:
+        return ""
+    names = ("bits_per_byte", "perplexity")
+    log.write(0, {f"baseline/{k}/{name}": getattr(s, name) for k, s in scores.items() for name in names})
+    return "bits per byte to beat: " + ", ".join(f"{k} {score.bits_per_byte:.3f}" for k, score in scores.items())
+
+
+def _print_start(session: Session, name: str, run: RunDirectory | None, screen: Screen) -> None:
     mesh = " ".join(f"{axis}={size}" for axis, size in session.mesh.shape.items())
     kind = session.mesh.devices.flat[0].device_kind
     what = "parameters of adapters" if session.config.train.lora_rank else "parameters"
-    screen.say(
-        f"{name}: {session.blueprint.n_params:,} {what}, "
-        f"{session.mesh.size} x {kind} ({mesh}), run directory {run.path}"
-    )
+    place = "" if run is None else f", run directory {run.path}"
+    screen.say(f"{name}: {session.blueprint.n_params:,} {what}, {session.mesh.size} x {kind} ({mesh}){place}")
     if session.dataset.summary:
         screen.say(session.dataset.summary)
 
 
-def _last_saved(checkpoints: Checkpoints, run: RunDirectory) -> str:
-    with contextlib.suppress(OSError):
-        checkpoints.wait()
+def _last_saved(files: RunFiles) -> str:
+    """Tells the newest checkpoint, and how to begin again from there."""
     remedy = "begin a run with a lower --optimizer.learning-rate"
-    if checkpoints.newest is None:
+    if files.run is None or files.checkpoints is None:
+        return remedy
+    with contextlib.suppress(OSError):
+        files.checkpoints.wait()
+    newest = files.checkpoints.newest
+    if newest is None:
         return f"no checkpoint had been written; {remedy}"
     return (
-        f"the newest checkpoint that was saved is that of step {checkpoints.newest} in {run.checkpoints}; {remedy}, "
-        f"from there with --init-from {run.path}:{checkpoints.newest}"
+        f"the newest checkpoint that was saved is that of step {newest} in {files.run.checkpoints}; {remedy}, "
+        f"from there with --init-from {files.run.path}:{newest}"
     )
+
+
+@contextlib.contextmanager
+def _failures(run: RunDirectory | None) -> Iterator[None]:
+    """A file that cannot be read or written while the run trains ends it with one line."""
+    try:
+        yield
+    except OSError as error:
+        end = "stopped" if run is None else f"stopped, complete checkpoints are kept in {run.checkpoints}"
+        raise Failure(f"{error}; {end}") from error
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """`python -m jaxzoo.classify`: a pretrained language model, finetuned to name the class of a sequence."""
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -9,6 +10,7 @@ from jaxzoo.cli.runner import Main, make_main, prepare_jax, say
 from jaxzoo.config.checked import Checked, PositiveFloat, PositiveInt, Seed
 from jaxzoo.config.json_files import read_json
 from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.utils.screen import Screen
 from jaxzoo.utils.whole_files import write_json
 
 if TYPE_CHECKING:
@@ -56,11 +58,10 @@ class ClassifyCommand(Checked):
 
 
 def _classify(command: ClassifyCommand) -> None:
-    from jaxzoo.config.config_io import to_json
-    from jaxzoo.fitting import run_experiment
+    from jaxzoo.fitting import fit
     from jaxzoo.loading.origin import CheckpointPlace
     from jaxzoo.loading.trained import read_run
-    from jaxzoo.train.restore import NewestCheckpoint
+    from jaxzoo.train.checkpoint import NewestCheckpoint
 
     place = CheckpointPlace.parse(str(command.run))
     directory = RunDirectory(command.run_dir.expanduser().absolute())
@@ -68,17 +69,15 @@ def _classify(command: ClassifyCommand) -> None:
         raise UsageError(f"--run-dir {command.run_dir} is the pretrained run; choose another place")
     _, pretrained = read_run(place.path)
     config = _experiment(pretrained, command)
-    directory.check(resume=command.resume, overwrite=command.overwrite)
-    if command.resume:
-        directory.check_same(to_json(config))
     prepare_jax()
-    run_experiment(
+    fit(
         config,
-        directory,
+        directory.path,
         name=f"classification of {command.data}",
         resume=command.resume,
         overwrite=command.overwrite,
         init_from=None if command.from_scratch or command.resume else place,
+        screen=Screen(sys.stdout),
     )
     newest = directory.newest_checkpoint
     if newest.is_file() and read_json(newest, NewestCheckpoint).newest == command.steps:

@@ -67,13 +67,13 @@ def _evaluate(argv: Sequence[str]) -> None:
     else:
         from jaxzoo.cli.evaluate_common import open_run, write_results
         from jaxzoo.config.config_io import to_json
-        from jaxzoo.train.progress import table
+        from jaxzoo.evals.validation import metrics_table
 
         prepare_jax()
         found = open_run(options.run[0], flags, options.checkpoint)
         metrics = found.evaluate()
         report = {"run": str(found.directory), "step": found.step, "config": to_json(found.session.config)}
-        write_results(table(metrics), options.out, {**report, "metrics": metrics})
+        write_results(metrics_table(metrics), options.out, {**report, "metrics": metrics})
 
 
 def _options() -> argparse.ArgumentParser:

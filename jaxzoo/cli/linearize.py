@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import shutil
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from jaxzoo.config.config_io import Json, to_json
 from jaxzoo.config.json_files import read_json
 from jaxzoo.linearization import MIXERS
 from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.utils.screen import Failure
+from jaxzoo.utils.screen import Failure, Screen
 
 if TYPE_CHECKING:
     from jaxzoo.train.config import ExperimentConfig
@@ -161,7 +162,7 @@ def _transfer(
 
 def _finetune(config: "ExperimentConfig", options: argparse.Namespace, run: RunDirectory, first: RunDirectory) -> None:
     """Stage 2, by the trainer. Raises `Failure` where it fails, or is stopped before its end."""
-    from jaxzoo.fitting import run_experiment
+    from jaxzoo.fitting import fit
     from jaxzoo.loading import load
     from jaxzoo.loading.origin import CheckpointPlace
 
@@ -172,10 +173,16 @@ def _finetune(config: "ExperimentConfig", options: argparse.Namespace, run: RunD
     train = dataclasses.replace(config.train, steps=steps, lora_rank=rank, lora_targets=TARGETS if rank else ())
     config = dataclasses.replace(config, optimizer=optimizer, train=train)
     resume = run.newest_checkpoint.exists()
-    if resume:
-        run.check_same(to_json(config))
     origin = None if resume else CheckpointPlace(first.path, None)
-    run_experiment(config, run, name="finetuning", resume=resume, overwrite=not resume, init_from=origin)
+    fit(
+        config,
+        run.path,
+        name="finetuning",
+        resume=resume,
+        overwrite=not resume,
+        init_from=origin,
+        screen=Screen(sys.stdout),
+    )
     step = load(run.path).step
     if step < config.train.steps:
         raise Failure(f"stopped at step {step} of the finetuning; the same command and --resume continue it")

@@ -7,6 +7,7 @@ in the middle, or another process of the run did, earlier checkpoints kept; 2: r
 import argparse
 import contextlib
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,9 +15,8 @@ from pathlib import Path
 from jaxzoo.cli.config_file import add_config_options, read_config
 from jaxzoo.cli.flags import ArgumentParser, UsageError, positive
 from jaxzoo.cli.runner import Main, prepare_jax, quieten, run, say
-from jaxzoo.config.config_io import to_json
-from jaxzoo.train.run_dir import RunDirectory, default_run_dir
-from jaxzoo.utils.screen import mute
+from jaxzoo.train.run_dir import default_run_dir
+from jaxzoo.utils.screen import Screen, mute
 
 PROGRAM = "python -m jaxzoo.train"
 
@@ -35,32 +35,27 @@ def _train(argv: Sequence[str]) -> None:
 
         print(describe(options.config.model, options.config.model.max_length))
         return
-    directory = RunDirectory(options.run_dir.absolute())
     with _part_of_run(options):
-        from jaxzoo.parallel.agreement import together
-
-        with together(OSError, ValueError):
-            directory.check(resume=options.resume, overwrite=options.overwrite)
-            if options.resume:
-                directory.check_same(to_json(options.config))
         prepare_jax()
 
-        from jaxzoo.fitting import run_experiment
+        from jaxzoo.fitting import fit
         from jaxzoo.loading.origin import CheckpointPlace
+        from jaxzoo.parallel.agreement import is_leader
 
         origin = CheckpointPlace.parse(options.init_from) if options.init_from else None
-        if origin and origin.is_of(directory.path):
+        if origin and origin.is_of(options.run_dir):
             rule = "is the run that would be replaced; choose another --run-dir"
             raise UsageError(f"--init-from {options.init_from} {rule}")
-        run_experiment(
+        fit(
             options.config,
-            directory,
+            options.run_dir,
             name=str(options.config_file),
             resume=options.resume,
             overwrite=options.overwrite,
             init_from=origin,
             allow_oversize=options.allow_oversize,
             profile=options.profile,
+            screen=Screen(sys.stdout if is_leader() else None),
         )
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -106,6 +106,13 @@ def evaluate(
         metrics |= bits
         metrics["valid/perplexity"] = math.exp(min(loss, 700.0))
     return metrics
+
+
+def metrics_table(metrics: Mapping[str, float]) -> str:
+    """Validation metrics as two columns, slices beneath the whole."""
+    rows = [(name.removeprefix("valid/"), value) for name, value in metrics.items() if name.startswith("valid/")]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"  {name:<{width}}  {value:.4f}" for name, value in rows)
 
 
 def pad_rows(batch: Batch, rows: int) -> Batch:

@@ -7,9 +7,8 @@ import jax
 from jaxzoo.config.config_io import Json
 from jaxzoo.loading.trained import load_variables, read_experiment
 from jaxzoo.models.blueprint import Variables
-from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.checkpoint import CheckpointManifest, Checkpoints, tokenizer_of
 from jaxzoo.train.export import ExportedFile
-from jaxzoo.train.restore import CheckpointManifest, tokenizer_of
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.utils.checksums import variables_digest
 

@@ -11,8 +11,8 @@ from jaxzoo.config.config_io import Json, completed, first_difference, to_json
 from jaxzoo.loading.trained import Which, find_run, read_merged
 from jaxzoo.models.blueprint import Variables
 from jaxzoo.models.model_config import LanguageModelConfig
+from jaxzoo.train.checkpoint import tokenizer_of
 from jaxzoo.train.export import ExportedFile, read_header
-from jaxzoo.train.restore import tokenizer_of
 from jaxzoo.train.session import Session
 from jaxzoo.train.state import first_not_finite
 from jaxzoo.utils.checksums import variables_digest

@@ -13,11 +13,11 @@ from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 from jaxzoo.models.adapters import adapt, merge, stored_lora, with_adapters
 from jaxzoo.models.blueprint import Blueprint, Shapes, Variables, make_blueprint, names_of
 from jaxzoo.models.model_config import LanguageModelConfig
+from jaxzoo.train.checkpoint import CheckpointManifest, UnusableError, folders, newest_usable, read_arrays, read_seal
 from jaxzoo.train.config import ExperimentConfig, TrainConfig
 from jaxzoo.train.export import EXTENSION, ExportedFile, read_header, read_portable
 from jaxzoo.train.memory import check_model
 from jaxzoo.train.metrics import best_steps, read_rows
-from jaxzoo.train.restore import CheckpointManifest, UnusableError, folders, newest_usable, read_arrays, read_seal
 from jaxzoo.train.run_dir import RunDirectory
 
 Which = int | Literal["best"] | None

@@ -12,8 +12,8 @@ from jaxzoo.sweep.plan import expected
 from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.sweep.task import Rates, Task
 from jaxzoo.sweep.workers import LocalWorkers, Worker
-from jaxzoo.train.progress import duration
 from jaxzoo.utils.screen import Failure, Screen
+from jaxzoo.utils.text_table import duration
 
 if TYPE_CHECKING:
     from jaxzoo.sweep.cluster import ClusterWorkers

@@ -14,9 +14,9 @@ from jaxzoo.sweep.lockstep import SequentialRuns
 from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.sweep.task import Rates, Task
 from jaxzoo.train.config import ExperimentConfig
-from jaxzoo.train.progress import duration
 from jaxzoo.train.session import Session
 from jaxzoo.train.speed import train_flops
+from jaxzoo.utils.text_table import duration
 
 MEASURE_SECONDS = 60.0
 """Time limit of the measurements; programs that are not measured by then are estimated."""

@@ -22,7 +22,7 @@ from jaxzoo.sweep.machine import commit, machine, versions
 from jaxzoo.sweep.queue import RunQueue
 from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.sweep.task import Task
-from jaxzoo.sweep.train import SweepRun, curve, train_members
+from jaxzoo.sweep.train import SweepRun, curve, train_runs
 from jaxzoo.train.run_dir import InUseError, RunDirectory
 from jaxzoo.train.session import Session
 from jaxzoo.train.speed import train_flops
@@ -112,19 +112,25 @@ def _trained(
     session = Session(tasks[0].trained, limited=True)
     runs: dict[str, RunDirectory] = {task.id: directory.run(task.id) for task in tasks}
     members: list[SweepRun] = []
-    evaluate = Validation(session).evaluate
     with jax.set_mesh(session.mesh):
         try:
             for task in tasks:
                 with contextlib.suppress(InUseError):  # another process writes there
-                    members.append(SweepRun(task, runs[task.id], session, evaluate))
+                    members.append(SweepRun(task, runs[task.id], session))
             for member in members:
                 if member.start.step:
                     member.seconds, member.cpu_seconds = directory.cost(member.task.id)
             asked = {name: Validation(Session(config)) for name, config in tasks[0].also.items()}
             members.sort(key=lambda member: -member.start.step)  # the most advanced first
             for _, group in itertools.groupby(members, key=lambda member: member.start.step):
-                trained = train_members(list(group), session, vectorized=vectorized, tell=queue.tell, stop=stop)
+                trained = train_runs(
+                    list(group),
+                    session,
+                    vectorized=vectorized,
+                    evaluate=Validation(session).evaluate,
+                    tell=queue.tell,
+                    stop=stop,
+                )
                 for member, state in trained:
                     if state is not None:
                         others = {name: other.evaluate(state.variables) for name, other in asked.items()}
@@ -142,17 +148,17 @@ def _result(member: SweepRun, session: Session, others: Mapping[str, Mapping[str
     last = next((row for row in reversed(rows) if "valid/accuracy" in row), {})
     metrics = {name: value for name, value in last.items() if name.startswith("valid/")}
     metrics |= {f"{name}/{key}": value for name, found in others.items() for key, value in found.items()}
-    diverged, model = member.diverged is not None, session.config.model
+    diverged, model = member.diverged, session.config.model
     return {
         **_facts(member.task),
         "status": "diverged" if diverged else "finished",
         "metrics": {} if diverged else metrics,
         "curve": curve(rows),
-        "steps": member.course.step,
+        "steps": member.training.step,
         "guess": guesses(member.task),
         "seconds": round(member.seconds, 2),
         "cpu_seconds": round(member.cpu_seconds, 2),
-        "flops": train_flops(config, member.course.step),
+        "flops": train_flops(config, member.training.step),
         "n_parameters": session.blueprint.n_params,
         "state_bytes": state_bytes(model, session.dataset.max_length) if model.streams else None,
         "config": to_json(config),

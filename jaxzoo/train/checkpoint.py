@@ -1,38 +1,73 @@
-"""Checkpoints of a run: state, data cursor, config and digests of a step, saved whole or not at all."""
+"""Checkpoints of a run: state, data cursor, config and digests of a step, saved whole or not at all.
+
+No array of a checkpoint is trusted before it has the digest that was saved with it.
+"""
 
 import contextlib
-import errno
 import functools
-import os
+import re
 import shutil
-from collections.abc import Callable, Collection, Iterator
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
+import jax
 import orbax.checkpoint as ocp
 
-from jaxzoo.config.config_io import Json
+from jaxzoo.config.config_io import Json, completed, first_difference
+from jaxzoo.config.json_files import decode_json, read_json
+from jaxzoo.models.blueprint import Shapes, Variables, names_of
 from jaxzoo.parallel.agreement import is_leader, leaders, together
-from jaxzoo.train.restore import (
-    SEAL,
-    STATE,
-    UNFINISHED,
-    UNUSABLE,
-    CheckpointManifest,
-    NewestCheckpoint,
-    folders,
-    newest_usable,
-    restore,
-)
+from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.run_dir import MAY_CHANGE
 from jaxzoo.train.state import TrainState
-from jaxzoo.utils.checksums import digests
+from jaxzoo.utils.checksums import DamagedError, Digests, add_checksum, digests, without_checksum
 from jaxzoo.utils.screen import warn
 from jaxzoo.utils.whole_files import write_json
 
+T = TypeVar("T")
+
+STATE, SEAL = "state", "seal"
+"""Items of a checkpoint."""
+
+UNFINISHED = ".orbax-checkpoint-tmp"
+"""In the name of a checkpoint that is being saved, or was when its process died."""
+
+
+class UnusableError(Exception):
+    """A checkpoint cannot be used; the message names its item or array, and why."""
+
+
+class CheckpointManifest(NamedTuple):
+    """Description that is saved with the arrays of a step, as one text, so that no part can be exchanged."""
+
+    step: int
+    """Updates that the state has seen; the name of the step's folder says the same."""
+    cursor: dict[str, Any]
+    """The data cursor."""
+    config: dict[str, Any]
+    """The experiment."""
+    n_rows: int
+    """Rows of metrics up to the step."""
+    digests: Digests
+    """Digests of all arrays of the state."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, as JSON gives them back, and the SHA-256 of their text."""
+        named = {name: digest._asdict() for name, digest in self.digests.items()}
+        return add_checksum(self._replace(digests=named)._asdict(), "sha256")  # type: ignore[arg-type]
+
+    @property
+    def shapes(self) -> Shapes:
+        """Shapes of the variables, by name."""
+        parts = {name: array for name, array in self.digests.items() if name.split("/")[0] in Variables._fields}
+        return {name.partition("/")[2]: array.shape for name, array in parts.items()}
+
 
 class Checkpoints:
-    """Checkpoints of one run, saved while training goes on. Every process of the run must make the same calls.
+    """Saver of a run's checkpoints, while training goes on. Every process of the run must make the same calls.
 
     Attributes:
       newest: the newest step that was saved, whether by this process or an earlier one; None: none.
@@ -94,10 +129,10 @@ class Checkpoints:
                     self._prepare()
                     for half in () if self._is_clean else self._directory.glob(f"*{UNFINISHED}*"):
                         shutil.rmtree(half)  # of a process that died, or of a save that failed
-                    self._set_aside(step)
             self._under_way, self._is_clean = step, False
             try:
-                self._saver.save(self._directory / str(step), args=ocp.args.Composite(**items))
+                place = self._directory / str(step)  # force: replaces a checkpoint that could not be used
+                self._saver.save(place, args=ocp.args.Composite(**items), force=True)
             except BaseException:
                 self._under_way = None
                 raise
@@ -106,24 +141,19 @@ class Checkpoints:
     def restore_newest(self, abstract: TrainState, config: Json) -> tuple[TrainState, CheckpointManifest] | None:
         """The newest checkpoint that can be used, as `newest_usable` finds it, with the arguments of `restore`; writes
         nothing. Raises `UnusableError`: there are checkpoints, or were, and none can be used."""
-        known = [*map(str, folders(self._directory)), UNFINISHED, UNUSABLE]
+        known = {str(step) for step in folders(self._directory)}
         names = sorted(path.name for path in self._directory.glob("*"))
-        strays = [name for name in names if name not in known and not any(part in name for part in known[-2:])]
+        strays = [name for name in names if name not in known and UNFINISHED not in name]
         if strays:
             warn(f"{self._directory} holds {', '.join(map(repr, strays))}: no checkpoint, left alone")
         return newest_usable(self._directory, lambda folder: restore(folder, abstract, config), self._record)
 
     def begin_at(self, step: int | None) -> None:
-        """Renames newer checkpoints than `step` (None: all), which could not be used, to make room for new ones."""
+        """Forgets newer checkpoints than `step` (None: all), which could not be used; new ones will replace them."""
         with together(OSError):
-            for newer in folders(self._directory) if is_leader() else ():
-                if step is None or newer > step:
-                    self._set_aside(newer)
             if self._record and is_leader():
-                if step is None:
-                    self._record.unlink(missing_ok=True)
-                else:
-                    self._note(step)
+                self._record.unlink(missing_ok=True)
+                self._note(step)
         self.newest = step
 
     def wait(self) -> None:
@@ -136,7 +166,7 @@ class Checkpoints:
         if self._under_way is None:
             return
         self._is_clean, self._under_way = True, None
-        found = folders(self._directory)
+        found = {step: folder for step, folder in folders(self._directory).items() if step <= (self.newest or 0)}
         best = self._best(found)
         for step in list(found)[self._keep :] if is_leader() else ():
             if step not in best:
@@ -174,36 +204,163 @@ class Checkpoints:
     def _newest_on_disk(self) -> int | None:
         return next(iter(folders(self._directory)), None)
 
-    def _set_aside(self, step: int) -> None:
-        """Gives the folder of this step, if there is one, another name."""
-        path = self._directory / str(step)
-        names = [f"{step}{UNUSABLE}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 1000)))]
-        if path.exists():
-            path.rename(next(path.with_name(name) for name in names if not path.with_name(name).exists()))
-
-
-_DISK_ERRORS = tuple(
-    os.strerror(getattr(errno, name))
-    for name in (
-        *("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "ENOENT", "ENOTDIR", "EIO", "EREMOTEIO", "ESTALE"),
-        *("ETIMEDOUT", "ENOTCONN", "EHOSTDOWN", "EBUSY"),
-    )
-    if hasattr(errno, name)
-)
-"""Words of the operating system by which an error of a local or shared file system is known."""
-
 
 @contextlib.contextmanager
 def _as_os_error(directory: Path) -> Iterator[None]:
-    """Raises OSError for an error of a disk, which the storage layer raises as ValueError or RuntimeError.
-
-    Any other ValueError or RuntimeError is a defect, which no second attempt mends, and passes.
-    """
+    """Raises OSError, with one line, for an error of a save: the storage layer raises ValueError and RuntimeError for
+    a disk that is full or gone."""
     try:
         yield
     except (OSError, ValueError, RuntimeError) as error:
-        text = str(error).strip() or type(error).__name__
-        reason = next((reason for reason in _DISK_ERRORS if reason in text), None)
-        if reason is None and not isinstance(error, OSError):
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise OSError(f"checkpoint in {directory}: {lines[0]}") from error
+
+
+def folders(directory: Path) -> dict[int, Path]:
+    """The folders named after a step, by step, the newest first."""
+    names = [path.name for path in directory.iterdir() if path.is_dir()] if directory.is_dir() else []
+    steps = sorted((int(name) for name in names if re.fullmatch("0|[1-9][0-9]{0,18}", name)), reverse=True)
+    return {step: directory / str(step) for step in steps}
+
+
+def read_seal(folder: Path) -> CheckpointManifest:
+    """The seal of the checkpoint in the folder of a step.
+
+    Raises:
+      UnusableError: it is missing or damaged, or of another step than the folder's name says.
+    """
+    content = _read(folder, SEAL, ocp.args.JsonRestore())
+    try:
+        seal = decode_json(without_checksum(content, "sha256"), CheckpointManifest)
+    except DamagedError as error:
+        raise UnusableError(f"{SEAL} {error}") from None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise UnusableError(f"{SEAL} is damaged") from None
+    if folder.name != str(seal.step):
+        raise UnusableError(f"{SEAL} is of step {seal.step}, but the folder is named {folder.name}")
+    return seal
+
+
+def read_arrays(folder: Path, seal: CheckpointManifest, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads some parts of the state of a checkpoint, such as `params`. Every process must call it.
+
+    Args:
+      wanted: shapes, dtypes and shardings of each part; any mesh will do.
+
+    Raises:
+      UnusableError: the arrays are damaged or missing.
+    """
+    parts = {name: tree for name, tree in wanted.items() if jax.tree.leaves(tree)}
+    places = ocp.checkpoint_utils.construct_restore_args(parts)
+    with together(UnusableError):
+        found = _read(folder, STATE, ocp.args.PyTreeRestore(parts, restore_args=places, partial_restore=True))
+        for name, x in names_of(found).items():
+            if not isinstance(x, jax.Array):  # Orbax gives back the shape of an array that its metadata do not name
+                raise UnusableError(f"{STATE}: {name} is missing")
+    read = digests(found)
+    saved = {name for name in seal.digests if name.split("/")[0] in parts}
+    wrong = sorted(name for name in saved | read.keys() if read.get(name) != seal.digests.get(name))
+    if wrong:
+        more = f" and {len(wrong) - 1} more arrays" if len(wrong) > 1 else ""
+        raise UnusableError(f"{STATE}: {wrong[0]}{more}: not the numbers that were saved")
+    return {**wanted, **found}
+
+
+def tokenizer_of(cursor: dict[str, Any]) -> str:
+    """Fingerprint of the tokenizer that made the tokens of a stream, by its cursor; empty: no text."""
+    made_by = cursor.get("fingerprint")
+    return made_by.rpartition(":")[0] if isinstance(made_by, str) else ""
+
+
+def restore(folder: Path, abstract: TrainState, config: Json = None) -> tuple[TrainState, CheckpointManifest]:
+    """State and seal of the checkpoint in the folder of a step, verified by its digests.
+
+    Args:
+      abstract: shapes, dtypes and shardings to restore into; any mesh will do.
+      config: the experiment that goes on from there; None: any.
+
+    Raises:
+      UnusableError: a part is missing, damaged, of another step or of another experiment.
+    """
+    with together(UnusableError):
+        seal = read_seal(folder)
+        stored = completed(seal.config, ExperimentConfig)
+        difference = config is not None and first_difference(stored, config, ignore=MAY_CHANGE)
+        if difference:
+            raise UnusableError(f"{SEAL} is of another experiment: {difference[0]} differs")
+    state = TrainState(**read_arrays(folder, seal, abstract._asdict()))
+    if int(state.step) != seal.step:
+        raise UnusableError(f"{STATE} is of step {int(state.step)}, but its seal of step {seal.step}")
+    return state, seal
+
+
+def newest_usable(
+    directory: Path, read: Callable[[Path], T], record: Path | None = None, order: Sequence[int] | None = None
+) -> T | None:
+    """Reads the newest checkpoint that can be used, with a warning for each that is newer.
+
+    Args:
+      directory: of the checkpoints; nothing is written there.
+      read: gets the folder of a step and raises UnusableError where it cannot use it.
+      record: file with the newest step that was ever complete.
+      order: steps in the order in which they are tried, all of which exist; None: the newest first.
+
+    Returns:
+      None where there is no checkpoint and never was one.
+
+    Raises:
+      UnusableError: none of the checkpoints can be used, or all are gone.
+    """
+    recorded, steps = leaders(lambda: (_recorded(directory, record), list(folders(directory))))
+    if not steps and recorded is None:
+        return None
+    failures = {} if recorded is None or any(step >= recorded for step in steps) else {recorded: "its folder is gone"}
+    for step in steps if order is None else order:
+        try:
+            result = read(directory / str(step))
+        except UnusableError as error:
+            failures[step] = str(error)
+            continue
+        for failed, reason in failures.items():
+            warn(f"checkpoint {failed} in {directory} cannot be used ({reason}); taking that of step {step}")
+        return result
+    reasons = "; ".join(f"{step}: {reason}" for step, reason in failures.items())
+    raise UnusableError(f"no checkpoint in {directory} can be used ({reasons})")
+
+
+class NewestCheckpoint(NamedTuple):
+    """Content of newest_checkpoint.json."""
+
+    newest: int
+    """Newest step that was ever complete."""
+
+
+def _recorded(directory: Path, record: Path | None) -> int | None:
+    """The newest step that was ever complete; None: unknown, or its save was in its last moment."""
+    try:
+        step = read_json(record, NewestCheckpoint).newest if record else None
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        warn(f"{error}; ignored")
+        return None
+    return None if any(directory.glob(f"{step}{UNFINISHED}*")) else step
+
+
+def _read(folder: Path, item: str, how: Any) -> Any:
+    """Reads an item of a checkpoint; raises UnusableError, with one line, for all that Orbax raises of a damaged one.
+
+    Memory that runs out says nothing about the checkpoint and passes.
+    """
+    if not (folder / item).is_dir():
+        raise UnusableError(f"{item} is missing")
+    try:
+        place: Any = folder
+        return ocp.CompositeCheckpointHandler().restore(place, args=ocp.args.Composite(**{item: how}))[item]
+    except MemoryError:
+        raise
+    except Exception as error:  # Orbax raises kinds of its own, TensorStore's, JAX's, and plain Exception
+        if "RESOURCE_EXHAUSTED" in str(error):
             raise
-        raise OSError(f"checkpoint in {directory}: {reason or text.splitlines()[0]}") from error
+        words = textwrap.shorten(str(error), 120, placeholder="...") or type(error).__name__
+        raise UnusableError(f"{item} cannot be read: {words}") from None

@@ -21,7 +21,7 @@ from jaxzoo.config.config_io import Json
 from jaxzoo.config.json_files import parse_json
 from jaxzoo.models.adapters import stored_lora
 from jaxzoo.models.blueprint import Variables, names_of
-from jaxzoo.train.restore import CheckpointManifest, tokenizer_of
+from jaxzoo.train.checkpoint import CheckpointManifest, tokenizer_of
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.utils.checksums import ArrayDigest, variables_digest
 from jaxzoo.utils.whole_files import replacing

@@ -18,7 +18,6 @@ from tensorboardX.summary import hparams, scalar
 
 from jaxzoo.data.base import ValidSet
 from jaxzoo.models.blueprint import names_of
-from jaxzoo.train.patience import patiently
 from jaxzoo.utils.screen import warn
 from jaxzoo.utils.whole_files import write_rows
 
@@ -86,7 +85,7 @@ def slices_of(valid_sets: Sequence[ValidSet]) -> list[tuple[str, int]]:
 
 class RowFile:
     """Appends rows to a file, after those that it begins with (others in it are cut); unbuffered, each whole or
-    not at all, and what fails is tried again."""
+    not at all."""
 
     def __init__(self, path: Path, rows: Sequence[Row] = ()):
         write_rows(path, rows, owned=True)
@@ -103,17 +102,13 @@ class RowFile:
         """Writes one row, `{"step": step, **values}`.
 
         Raises:
-          OSError: it could not be written whole after all attempts.
+          OSError: it could not be written whole.
         """
         line = (json.dumps({"step": step, **values}) + "\n").encode()
-
-        def append() -> None:
-            if self._file.write(line) != len(line):
-                self._file.truncate(self._size)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self._size += len(line)
-
-        patiently(append, str(self._path))
+        if self._file.write(line) != len(line):
+            self._file.truncate(self._size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        self._size += len(line)
 
 
 def rows_until(path: Path, step: int) -> list[Row]:
@@ -128,7 +123,7 @@ class MetricsLog:
       rows: all rows of the run, those from before a resume included.
 
     Args:
-      path: of `metrics.jsonl`; the event file is made in the same directory.
+      path: of `metrics.jsonl`; the event file is made in the same directory. None: rows are kept in memory alone.
       keep_until: as `rows_until` takes it.
       n_rows: how many rows there must be up to `keep_until`; where some are missing, a warning says so.
       writes: whether it writes; otherwise it only knows the rows, as every process of a run must.
@@ -137,14 +132,14 @@ class MetricsLog:
 
     def __init__(
         self,
-        path: Path,
+        path: Path | None,
         keep_until: int = -1,
         *,
         n_rows: int = 0,
         writes: bool = True,
         config: Mapping[str, Any] | None = None,
     ):
-        self.rows: list[Row] = rows_until(path, keep_until)
+        self.rows: list[Row] = rows_until(path, keep_until) if path else []
         if keep_until >= 0 and len(self.rows) < n_rows:  # before the first update none is kept
             steps = [0, *(int(row["step"]) for row in self.rows), keep_until]
             begin, end = max(itertools.pairwise(steps), key=lambda pair: pair[1] - pair[0])
@@ -154,11 +149,10 @@ class MetricsLog:
         for row in self.rows:
             self._newest.update(dict.fromkeys(row, row))
         self._file: RowFile | None = None
-        if not writes:
+        if path is None or not writes:
             return
         self._file = RowFile(path, self.rows)
-        self._place = path.parent / "events"
-        self._events = EventsWriter(str(self._place), f".{os.getpid()}")
+        self._events = EventsWriter(str(path.parent / "events"), f".{os.getpid()}")
         restart = SessionLog(status=SessionLog.START)
         self._write_event(Event(wall_time=time.time(), step=keep_until + 1, session_log=restart))
         if config is not None:
@@ -199,4 +193,4 @@ class MetricsLog:
 
     def _write_event(self, event: Event) -> None:
         self._events.write_event(event)
-        patiently(self._events.flush, str(self._place))
+        self._events.flush()

@@ -3,6 +3,7 @@
 A `Program` is all of it but the data.
 """
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -11,11 +12,13 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxzoo.config.config_io import to_json
 from jaxzoo.data.base import Batch, Dataset, Stream
 from jaxzoo.models.adapters import AdaptedBlueprint, Lora, adapt
 from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
 from jaxzoo.parallel.rows import place_rows, rows_of_process
 from jaxzoo.parallel.sharding import RULES, make_mesh, row_devices
+from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.checks import check_adapters, check_batch_size, check_data, check_metric, check_sequence_axis
 from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.memory import check_estimate
@@ -24,6 +27,22 @@ from jaxzoo.train.state import TrainState, first_state, init_state, state_shardi
 from jaxzoo.train.step import Metrics, make_train_step
 from pallas_kernels import certificates
 from pallas_kernels.dispatch import lowering_for
+
+
+@dataclasses.dataclass
+class ResumePoint:
+    """State and stream with which training begins."""
+
+    state: TrainState
+    """The state, which training donates."""
+    stream: Stream
+    """Training batches from there on."""
+    step: int = 0
+    """Updates that `state` has seen."""
+    n_rows: int = 0
+    """Rows of metrics up to `step`, when it was saved."""
+    is_given: bool = False
+    """Whether `state` holds the parameters of another run: it is saved before the first update."""
 
 
 class CompiledStep:
@@ -188,3 +207,33 @@ class Session(Program):
     def update(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         """One train step on a batch as the stream gives it."""
         return self.train_step(state, self.place(batch))
+
+    def begin(
+        self,
+        checkpoints: Checkpoints | None = None,
+        config: ExperimentConfig | None = None,
+        variables: Variables | None = None,
+    ) -> ResumePoint:
+        """The start of a new run, or of one that goes on from the newest checkpoint that can be used.
+
+        Args:
+          checkpoints: those of the run; None: it is new.
+          config: the run's, where it differs from the session's in learning rate and seed; None: the session's.
+          variables: what a new run begins with, donated; None: random ones.
+
+        Raises:
+          ValueError: the checkpoint's cursor belongs to other data.
+          UnusableError: there are checkpoints, or were, and none can be used.
+        """
+        config = config or self.config
+        stream = self.stream()
+        found = checkpoints.restore_newest(self.abstract_state, to_json(config)) if checkpoints else None
+        if found is None:
+            state = self.init_state(config.train.seed, variables)
+            return ResumePoint(state, stream, is_given=variables is not None)
+        state, seal = found
+        try:
+            stream.set_state(seal.cursor)
+        except (LookupError, TypeError) as error:
+            raise ValueError(f"checkpoint {seal.step}: its cursor is not one of these data: {error!r}") from error
+        return ResumePoint(state, stream, seal.step, seal.n_rows)

@@ -1,4 +1,4 @@
-"""Tables of text whose columns line up."""
+"""Text for the terminal: tables whose columns line up, durations."""
 
 from collections.abc import Iterable, Sequence
 
@@ -23,3 +23,13 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
     first, *others = ("-" * len(cell) for cell in heading)
     rule = [first, *(f"{dashes[1:]}:" for dashes in others)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *body))
+
+
+def duration(seconds: float) -> str:
+    """`45s`, `3m20s`, `2h05m`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02}m"

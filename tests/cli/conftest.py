@@ -41,7 +41,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory, compilation: dict) -> 
     file.write_text(textwrap.dedent(CONFIG).replace("data=DATA", data))
     flags = "--train.steps 4 --train.eval-every 0 --model.init-std 0.5"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jaxzoo.train.loop.draw_learning_curve", lambda *_, **__: None)
+        patch.setattr("jaxzoo.train.hooks.draw_learning_curve", lambda *_, **__: None)
         assert train(["--config", str(file), "--run-dir", str(directory / "run"), *flags.split()]) == 0
     return directory / "run"
 

@@ -26,7 +26,7 @@ def file(tmp_path, monkeypatch):
     """The page's file, in an empty folder where the reader stands."""
     code, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("jaxzoo.train.loop.draw_learning_curve", lambda *_, **__: None)
+    monkeypatch.setattr("jaxzoo.train.hooks.draw_learning_curve", lambda *_, **__: None)
     (tmp_path / "text").mkdir()
     for i in range(4):
         (tmp_path / "text" / f"{i}.txt").write_text(f"{i} never odd or even, {i} times a word; " * 40)

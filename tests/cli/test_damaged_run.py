@@ -30,7 +30,7 @@ def trained(tmp_path_factory, compilation) -> Path:
     file.write_text(textwrap.dedent(CONFIG).replace("DATA", "mqar"))
     with pytest.MonkeyPatch.context() as patch:
         use_one_device(patch)
-        patch.setattr("jaxzoo.train.loop.draw_learning_curve", lambda *_, **__: None)
+        patch.setattr("jaxzoo.train.hooks.draw_learning_curve", lambda *_, **__: None)
         assert train(["--config", str(file), "--run-dir", str(directory / "run")]) == 0
     return directory / "run"
 

@@ -42,7 +42,7 @@ def trained(tmp_path_factory):
     (directory / "file.py").write_text(textwrap.dedent(FILE))
     with pytest.MonkeyPatch.context() as patch:
         use_one_device(patch)
-        patch.setattr("jaxzoo.train.loop.draw_learning_curve", lambda *_, **__: None)
+        patch.setattr("jaxzoo.train.hooks.draw_learning_curve", lambda *_, **__: None)
         assert train(["--config", str(directory / "file.py"), "--run-dir", str(directory / "run")]) == 0
     return directory / "run"
 

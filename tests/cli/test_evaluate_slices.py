@@ -41,7 +41,7 @@ def runs(tmp_path_factory, trained_run):
     where = ["--config", str(trained_run.parent / "text.py"), "--run-dir", str(directory / "baseline")]
     with pytest.MonkeyPatch.context() as patch:
         use_one_device(patch)
-        patch.setattr("jaxzoo.train.loop.draw_learning_curve", lambda *_, **__: None)
+        patch.setattr("jaxzoo.train.hooks.draw_learning_curve", lambda *_, **__: None)
         assert train([*where, *flags.split()]) == 0
     fields = {"short": {"length": 8}, "lengths": {"valid_lengths": [8, 16]}}
     for name, data in fields.items():

@@ -18,9 +18,8 @@ from jaxzoo.data.tokenizer import ByteTokenizer
 from jaxzoo.generation import Generation, Sampling, generate
 from jaxzoo.loading import load
 from jaxzoo.models import LanguageModel
-from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.checkpoint import Checkpoints, read_seal, restore
 from jaxzoo.train.config import ExperimentConfig
-from jaxzoo.train.restore import read_seal, restore
 from jaxzoo.train.session import Session
 
 TOKENIZER = ByteTokenizer()

@@ -97,7 +97,7 @@ def place(tmp_path_factory) -> Path:
     (path / "config.py").write_text(textwrap.dedent(CONFIG).replace("PATH", repr(str(path / "tokens"))))
     with pytest.MonkeyPatch.context() as patch:
         use_one_device(patch)
-        patch.setattr("jaxzoo.train.loop.draw_learning_curve", lambda *_, **__: None)
+        patch.setattr("jaxzoo.train.hooks.draw_learning_curve", lambda *_, **__: None)
         assert train(["--config", str(path / "config.py"), "--run-dir", str(path / "run")]) == 0
     return path
 

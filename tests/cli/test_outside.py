@@ -23,7 +23,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "moving_average.py").write_text(code)
     (tmp_path / "echo.py").write_text(task)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("jaxzoo.train.loop.draw_learning_curve", lambda *_, **__: None)
+    monkeypatch.setattr("jaxzoo.train.hooks.draw_learning_curve", lambda *_, **__: None)
     return tmp_path
 
 

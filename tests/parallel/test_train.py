@@ -74,7 +74,7 @@ def test_what_two_processes_begin_one_ends(tmp_path, config, monkeypatch):
 
     The run is begun by two processes, stopped by a signal to one of them, and goes on in one process.
     """
-    monkeypatch.setattr("jaxzoo.train.loop.draw_learning_curve", lambda *_, **__: None)
+    monkeypatch.setattr("jaxzoo.train.hooks.draw_learning_curve", lambda *_, **__: None)
     steps, run, truth, keep = 40, tmp_path / "run", tmp_path / "truth", ["--train.keep-checkpoints", "1000"]
     words = config(steps, 4)
     alone(words, truth, "--train.checkpoint-every", "0")
@@ -97,7 +97,7 @@ def test_what_two_processes_begin_one_ends(tmp_path, config, monkeypatch):
 @pytest.mark.slow
 def test_what_one_process_begins_two_end(tmp_path, config, monkeypatch):
     """Kills a checkpoint or a cursor of one process that two cannot read."""
-    monkeypatch.setattr("jaxzoo.train.loop.draw_learning_curve", lambda *_, **__: None)
+    monkeypatch.setattr("jaxzoo.train.hooks.draw_learning_curve", lambda *_, **__: None)
     words, run, keep = config(12, 4), tmp_path / "run", ["--train.keep-checkpoints", "1000"]
     alone(words, run, *keep)
     expected = metrics(run)

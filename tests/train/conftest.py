@@ -178,7 +178,7 @@ def own_data_file(tmp_path: Path) -> Path:
 def _pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures cost a third of a tiny run: only tests marked by `pictures` in their name draw them."""
     if "pictures" not in request.node.name:
-        monkeypatch.setattr("jaxzoo.train.loop.draw_learning_curve", lambda *_, **__: None)
+        monkeypatch.setattr("jaxzoo.train.hooks.draw_learning_curve", lambda *_, **__: None)
 
 
 @pytest.fixture(autouse=True)

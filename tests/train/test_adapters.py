@@ -14,7 +14,7 @@ from jaxzoo.cli.evaluate import main as evaluate
 from jaxzoo.cli.export import main as export
 from jaxzoo.cli.train import main as train
 from jaxzoo.loading.trained import load_variables, read_run
-from jaxzoo.train.loop import TrainingRun
+from jaxzoo.train.hooks import CheckpointHook
 from jaxzoo.train.session import Session
 from tests.train.conftest import CONFIG
 from tests.train.test_origin import configured, make_run, saved_variables
@@ -147,7 +147,7 @@ def test_stopped_before_its_base_was_saved(files, tmp_path, capsys):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrainingRun, "begin", die)
+        patch.setattr(CheckpointHook, "__call__", die)
         assert train([*flags, "--init-from", str(tmp_path / "base")]) == 130
     capsys.readouterr()
     assert train([*flags, "--resume"]) == 2

@@ -10,10 +10,9 @@ import pytest
 from jaxzoo.cli.config_file import load_config
 from jaxzoo.evals.validation import Validation
 from jaxzoo.loading.trained import read_stored
-from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.checkpoint import Checkpoints, folders
 from jaxzoo.train.loop import TrainingRun
 from jaxzoo.train.metrics import MetricsLog, best_steps, metric_names
-from jaxzoo.train.restore import folders
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
 from tests.train.test_damage import flip
@@ -84,8 +83,8 @@ def test_they_stay_whenever_the_run_is_broken_off(losses, mqar_file, run, tmp_pa
     flags, advance = (*FLAGS, "--train.keep-best", "2"), TrainingRun.advance
     for end in (5, 7, 8):
 
-        def stop(self, fetch, state, end=end):
-            advance(self, fetch, state)
+        def stop(self, metrics, state=None, end=end):
+            advance(self, metrics, state)
             if self.step == end:
                 raise KeyboardInterrupt
 

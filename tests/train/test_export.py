@@ -15,8 +15,8 @@ from jaxzoo.cli.export import main as export
 from jaxzoo.cli.generate import main as generate
 from jaxzoo.loading import load
 from jaxzoo.models.blueprint import Variables, names_of, split_variables
+from jaxzoo.train.checkpoint import CheckpointManifest
 from jaxzoo.train.export import read_header, read_portable, write_portable
-from jaxzoo.train.restore import CheckpointManifest
 from jaxzoo.utils.checksums import digests
 from tests.train.test_origin import SHORT, configured, make_run, saved_variables
 

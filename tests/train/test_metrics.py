@@ -8,8 +8,8 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
+from jaxzoo.train.learning_curve import draw_learning_curve
 from jaxzoo.train.metrics import MetricsLog, read_rows
-from jaxzoo.train.plot import draw_learning_curve
 
 
 def events(path: Path) -> list:
@@ -121,9 +121,8 @@ def test_a_hole_is_named(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_full_disk_is_an_oserror(tmp_path, monkeypatch):
+def test_full_disk_is_an_oserror(tmp_path):
     """Kills: rows that are lost in silence."""
-    monkeypatch.setattr("jaxzoo.train.patience.RETRY_SECONDS", ())
     with MetricsLog(tmp_path / "metrics.jsonl") as log, open("/dev/full", "ab", buffering=0) as full:
         log._file._file.close()
         log._file._file = full
@@ -156,7 +155,7 @@ def test_picture_of_every_kind_of_run(tmp_path):
 def test_accuracy_by_length_has_a_panel_of_its_own(tmp_path, monkeypatch):
     """Kills: lengths in the order of text, an early validation for the last, a panel of one or two points."""
     figures = []
-    monkeypatch.setattr("jaxzoo.train.plot.save", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr("jaxzoo.train.learning_curve.save", lambda figure, path: figures.append(figure))
     early, last = ({"step": step, "valid/loss": 1.0, "valid/accuracy": 0.5} for step in (1, 2))
     for i, length in enumerate((128, 32, 1024)):
         early[f"valid/accuracy/length={length}"], last[f"valid/accuracy/length={length}"] = 0.0, 0.1 * i
@@ -173,7 +172,7 @@ def test_accuracy_by_length_has_a_panel_of_its_own(tmp_path, monkeypatch):
 def test_training_and_validation_differ_without_colour(tmp_path, monkeypatch):
     """Kills: two loss curves that only colour tells apart, and one legend that gives two series the same look."""
     figures = []
-    monkeypatch.setattr("jaxzoo.train.plot.save", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr("jaxzoo.train.learning_curve.save", lambda figure, path: figures.append(figure))
     row = {"step": 1, "train/loss": 2.0, "valid/loss": 1.0, "valid/accuracy/pairs=8": 0.5}
     row["valid/accuracy/pairs=9"] = 0.4
     draw_learning_curve([row], tmp_path / "curve.png", title="run")

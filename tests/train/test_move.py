@@ -10,7 +10,6 @@ from jaxzoo.config.config_io import to_json
 from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.session import Session
-from jaxzoo.train.start import begin
 from tests.train.test_session import with_pattern
 
 STEPS_A_MESH = 2
@@ -45,7 +44,7 @@ def unmoved(tiny_config):
     def run(name):
         session = session_on(with_pattern(tiny_config, name), data=1)
         with jax.set_mesh(session.mesh):
-            start = begin(session, None)
+            start = session.begin()
             state, curve = start.state, []
             for _ in range(4 * STEPS_A_MESH):
                 state, metrics = session.update(state, next(start.stream))
@@ -76,7 +75,7 @@ def test_a_run_that_moves_equals_one_that_stays(name, meshes, tiny_config, unmov
     for sizes in meshes:
         session = session_on(config, **sizes)
         with jax.set_mesh(session.mesh), Checkpoints(tmp_path / "c") as checkpoints:
-            start = begin(session, checkpoints)
+            start = session.begin(checkpoints)
             assert start.step == len(curve)
             assert saved is None or bits(start.state) == saved
             assert jax.tree.map(lambda x: x.sharding, start.state) == session.state_shardings

@@ -15,10 +15,9 @@ from jaxzoo.cli.flags import override
 from jaxzoo.config.config_io import from_json, to_json
 from jaxzoo.loading.origin import CheckpointPlace, read_origin
 from jaxzoo.parallel.sharding import MeshConfig
-from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.checkpoint import Checkpoints, restore
 from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.loop import TrainingRun
-from jaxzoo.train.restore import restore
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
 

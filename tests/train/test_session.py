@@ -16,9 +16,8 @@ from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train import session as session_module
-from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.checkpoint import Checkpoints, restore
 from jaxzoo.train.config import OptimizerConfig
-from jaxzoo.train.restore import restore
 from jaxzoo.train.session import CompiledStep, Session
 from jaxzoo.utils import host_memory
 from tests.mixers.outside import N_TOKENS, AverageConfig, SignedTokensConfig
