@@ -180,7 +180,7 @@ def _execute(program: bytes) -> Any:
                 stack.append(_global(*argument.split(" ", 1)))
             case "STACK_GLOBAL":
                 name, module = stack.pop(), stack.pop()
-                stack.append(_global(str(module), str(name)))
+                stack.append(_global(_require(module, str), _require(name, str)))
             case "REDUCE":
                 arguments, function = _require(stack.pop(), tuple), _require(stack.pop(), _Global)
                 if function not in _CALLS:
@@ -206,6 +206,14 @@ def _require(value: Any, kind: Any) -> Any:
     return value
 
 
+def _ordered_dict(pairs: Any = ()) -> dict[Any, Any]:
+    """`collections.OrderedDict(pairs)`."""
+    found: dict[Any, Any] = {}
+    for pair in pairs:
+        _set_items(found, list(_require(pair, tuple)))
+    return found
+
+
 def _popped_to_mark(stack: list[Any]) -> list[Any]:
     at = len(stack) - 1
     while stack[at] is not _MARK:
@@ -217,7 +225,7 @@ def _popped_to_mark(stack: list[Any]) -> list[Any]:
 
 def _set_items(target: Any, items: list[Any]) -> None:
     for key, value in zip(items[::2], items[1::2], strict=True):
-        _require(target, dict)[_require(key, str | int | float | tuple | None)] = value
+        _require(target, dict)[_require(key, str | int)] = value  # hashing nested tuples may never end
 
 
 def _global(module: str, name: str) -> _Global:
@@ -245,7 +253,7 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Te
 
 
 _CALLS: Mapping[tuple[str, str], Callable[..., Any]] = {
-    ("collections", "OrderedDict"): lambda pairs=(): dict(pairs),
+    ("collections", "OrderedDict"): _ordered_dict,
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
     ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: _require(tensor, _Tensor),
 }

@@ -78,7 +78,7 @@ def panels(
     rows: int, columns: int, *, size: tuple[float, float], title: str, **options: Any
 ) -> "tuple[Figure, np.ndarray]":
     """A figure of `size` inches with a title, and its axes, (rows, columns). `options` are those of `subplots`."""
-    import matplotlib
+    matplotlib = _import_matplotlib()
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(SETTINGS):
@@ -104,6 +104,7 @@ def add_legend(figure: "Figure") -> None:
 
 def add_caption(figure: "Figure", text: str) -> None:
     """A text in small letters below a finished figure and as wide, which becomes higher by as much."""
+    _show_dollars(figure)
     figure.draw_without_rendering()  # the last time that the layout is made
     figure.set_layout_engine("none")
     width, height = figure.get_size_inches()
@@ -162,8 +163,28 @@ def save(figure: "Figure", path: Path) -> None:
         raise
 
 
-def _draw(figure: "Figure", target: Path | io.BytesIO, kind: str) -> None:
-    import matplotlib
+def _import_matplotlib() -> Any:
+    """Imports matplotlib whatever MPLBACKEND says: it refuses the name of a backend that is not installed here."""
+    backend = os.environ.pop("MPLBACKEND", None)
+    try:
+        import matplotlib
+    finally:
+        if backend is not None:
+            os.environ["MPLBACKEND"] = backend
+    return matplotlib
 
+
+def _show_dollars(figure: "Figure") -> None:
+    """Names of runs are no formulas, which matplotlib sees between two dollar signs."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        if "\\mathdefault" not in text.get_text():  # a tick of a logarithmic axis
+            text.set_parse_math(False)
+
+
+def _draw(figure: "Figure", target: Path | io.BytesIO, kind: str) -> None:
+    matplotlib = _import_matplotlib()
+    _show_dollars(figure)
     with matplotlib.rc_context({"svg.hashsalt": "figure"}):
         figure.savefig(target, dpi=DPI, format=kind, metadata={"Date": None} if kind == "svg" else None)

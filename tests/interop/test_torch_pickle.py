@@ -48,6 +48,12 @@ class Evil:
 
 
 CALL = t.tuple_of(t.text("owned"))
+DEEP = pickle.EMPTY_TUPLE + pickle.TUPLE1 * 100_000
+"""A tuple whose hash recurses until the stack ends."""
+WIDE = pickle.EMPTY_TUPLE + b"".join(
+    pickle.BINPUT + bytes([i]) + pickle.BINGET + bytes([i]) + pickle.TUPLE2 for i in range(60)
+)
+"""A tuple of 61 objects whose hash takes 2^60 steps."""
 HOSTILE = {
     "protocol 0": (pickle.dumps(Evil(), 0), "global posix.mkdir|global nt.mkdir|instruction"),
     "protocol 2": (pickle.dumps(Evil(), 2), "the global posix.mkdir"),
@@ -82,6 +88,13 @@ HOSTILE = {
     "negative": (t.program(t.dict_of({"w": t.tensor("0", ARRAY, strides=(-4, 1))})), "damaged"),
     "claims more": (t.program(t.dict_of({"w": t.tensor("0", ARRAY, size=10**12)})), "shorter"),
     "wider dtype": (t.program(t.dict_of({"w": t.tensor("0", ARRAY, kind="DoubleStorage")})), "shorter"),
+    "deep key": (t.program(pickle.EMPTY_DICT + DEEP + pickle.NONE + pickle.SETITEM), "damaged"),
+    "wide key": (t.program(pickle.EMPTY_DICT + WIDE + pickle.NONE + pickle.SETITEM), "damaged"),
+    "wide key of pairs": (
+        t.program(t.call("collections OrderedDict", t.tuple_of(t.tuple_of(WIDE, pickle.NONE)))),
+        "damaged",
+    ),
+    "deep module": (t.program(DEEP + t.text("system") + pickle.STACK_GLOBAL), "damaged"),
     "other file": (t.program(t.dict_of({"w": t.tensor("../../x", ARRAY)})), "record data/../../x, which is missing"),
 }
 

@@ -1,6 +1,9 @@
 """The style of all pictures: series that differ without colour, one legend, files that appear whole."""
 
 import itertools
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -116,3 +119,23 @@ def test_a_caption_is_below_all_else():
     assert figure.bbox.height - title.get_window_extent().y1 == pytest.approx(from_top)
     for panel, before in zip(figure.axes, inches, strict=True):
         assert panel.get_position().size * figure.get_size_inches() == pytest.approx(before)
+
+
+def test_names_are_no_formulas(tmp_path):
+    """Kills a run whose name has two dollar signs, which matplotlib refuses to parse, in titles, labels and legends."""
+    figure, ((axes,),) = panels(1, 1, size=(4, 3), title="runs/lr$1_$2")
+    axes.plot([1, 2], label="lr$^$")
+    axes.set_xlabel("$\\frac$")
+    add_legend(figure)
+    add_caption(figure, "a $_$ b")
+    save(figure, tmp_path / "x.png")
+    assert (tmp_path / "x.png").stat().st_size > 1000
+
+
+def test_a_backend_that_is_not_installed(tmp_path):
+    """Kills a picture that fails where a notebook's MPLBACKEND names a package that is absent."""
+    code = "from jaxzoo.utils.figure import panels, render; figure, _ = panels(1, 1, size=(4, 3), title='x')"
+    code += "; print(len(render(figure, 'png')))"
+    environment = os.environ | {"MPLBACKEND": "module://no_such_package.backend"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 1000
