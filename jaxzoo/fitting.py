@@ -144,6 +144,7 @@ def _resumed(session: Session, run: RunDirectory | None, profile: range | None) 
     with together(OSError, ValueError):
         if is_leader():
             run.claim()
+            run.extend(session.config.train.steps)
     checkpoints = Checkpoints(run.checkpoints, record=run.newest_checkpoint)
     lacks_origin = checkpoints.newest is None and run.origin.exists()
     refusal = (

@@ -4,6 +4,7 @@ import contextlib
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -27,11 +28,13 @@ MAY_CHANGE = frozenset(
         "train.best_metric",
         "train.stop_at_accuracy",
         "train.pallas_kernels",
+        "train.steps",
         "mesh",
     }
 )
 """Fields that a resumed run may change: when to log, validate, save and stop, and on which devices and
-kernels it runs. All others change what is learned; `train.steps` does, since the learning rate follows it."""
+kernels it runs. `train.steps` may grow: the learning rate goes on by the schedule of the new number. All others change
+what is learned."""
 
 
 def default_run_dir(config_file: Path, *choices: str | None) -> Path:
@@ -119,12 +122,18 @@ class RunDirectory:
         """Raises `ValueError` for a config that differs from the run's in a field outside `MAY_CHANGE`, by its name."""
         from jaxzoo.train.config import ExperimentConfig  # loads JAX, for which --help does not wait
 
-        found = first_difference(completed(self.read_config(), ExperimentConfig), config, ignore=MAY_CHANGE)
+        stored: Any = completed(self.read_config(), ExperimentConfig)
+        asked: Any = config
+        before, after = stored["train"]["steps"], asked["train"]["steps"]
+        if after < before:
+            raise ValueError(f"--resume: train.steps is {after} and must be at least the {before} of {self.path}")
+        found = first_difference(stored, config, ignore=MAY_CHANGE)
         if found:
             field, old, new = found
             raise ValueError(
                 f"--resume: {field} is {_short(new)} but the run in {self.path} has {_short(old)}; only "
-                f"{', '.join(sorted(MAY_CHANGE))} may change"
+                f"{', '.join(sorted(MAY_CHANGE))} may change; for all else begin a new run from its parameters, with "
+                f"--init-from {self.path} and another --run-dir"
             )
 
     def read_config(self) -> Json:
@@ -135,6 +144,12 @@ class RunDirectory:
           OSError: it cannot be read.
         """
         return read_json(self.config, dict, remedy="restore what the run wrote")
+
+    def extend(self, steps: int) -> None:
+        """Writes the number of steps of a resumed run that goes on for longer. Raises `OSError`."""
+        config: Any = self.read_config()
+        if config["train"].get("steps", steps) < steps:
+            self.write_config({**config, "train": {**config["train"], "steps": steps}})
 
     def claim(self) -> None:
         """Keeps other processes from writing here until `release`, or until this one ends.

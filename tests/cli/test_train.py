@@ -505,9 +505,28 @@ def test_run_is_kept_resumed_as_it_was_or_replaced(mqar_file, text_file, run, ro
     message = refused(run, mqar_file, capsys, tmp_path, *flags, "--model.pattern.0.n-taps", "4")
     assert "--resume: model.pattern.0.n_taps is 4 but the run in" in message
     assert "data.type is" in refused(run, text_file, capsys, tmp_path, *flags)
-    assert "train.steps is 9 but" in refused(run, mqar_file, capsys, tmp_path, "--resume")
+    fewer = refused(run, mqar_file, capsys, tmp_path, "--resume", "--train.steps", "2")
+    assert "train.steps is 2 and must be at least the 3" in fewer
+    rate = refused(run, mqar_file, capsys, tmp_path, *flags, "--optimizer.learning-rate", "1")
+    assert "begin a new run from its parameters, with --init-from" in rate
     assert run(mqar_file, "r", "--overwrite", "--train.steps", "2") == 0
     assert [row["step"] for row in rows("r") if "train/loss" in row] == [1, 2]
+
+
+@pytest.mark.full
+def test_a_run_goes_on_for_longer(mqar_file, run, rows):
+    """Kills: a finished run that cannot be continued; a schedule that ends where the shorter run ended; a config that
+    still names fewer steps."""
+    assert run(mqar_file, "longer", "--train.steps", "3") == 0
+    assert run(mqar_file, "longer", "--resume", "--train.steps", "6") == 0
+    assert run(mqar_file, "whole", "--train.steps", "6") == 0
+    found, whole = (
+        {row["step"]: row["train/learning_rate"] for row in rows(name) if "train/learning_rate" in row}
+        for name in ("longer", "whole")
+    )
+    assert set(found) == set(whole)
+    assert [found[step] for step in (4, 5, 6)] == [whole[step] for step in (4, 5, 6)]
+    assert run(mqar_file, "longer", "--resume", "--train.steps", "6") == 0
 
 
 def test_print_model_writes_nothing(mqar_file, run, tmp_path, capsys):

