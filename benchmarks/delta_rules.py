@@ -9,7 +9,7 @@ cotangent in, output and gradients out once more.
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import tyro
 
+from benchmarks.turns import wait_for_turn
 from jaxzoo.ops.delta_rule import Removal, delta_rule
 from jaxzoo.utils.host_memory import keep_freed_memory
 from pallas_kernels import certificates
@@ -110,17 +111,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     about = environment.describe()
     about["versions"] |= versions
     settings = run.Settings(seconds=config.seconds, repeats=10, seeds=2, trace=platform == "gpu")
+    workloads = [workload(name, kind, config) for name in config.rules for kind in KINDS]
+    cases = [run.Case(workload=w, groups=("rules",)) for w in workloads]
+    candidates = [*op.candidates(platform), *found]
+
+    def measured(bounds: ceilings.Ceilings, settings: run.Settings) -> Iterator[tuple[int, dict]]:
+        return run.all_rows(cases, candidates, op, bounds, settings)
+
+    quick = dataclasses.replace(settings, seconds=1e-3, trace=False)
+    wait_for_turn(lambda: list(measured(ceilings.Ceilings(bandwidth=1.0, flops=1.0, matmul=""), quick)))
+    bounds = ceilings.measure(platform, seconds=config.seconds, repeats=10)
     rows: list[dict] = []
     result = {
         "op": "delta_rule", **about, "commit": environment.git_commit(Path(__file__).parents[1]),
         "settings": dataclasses.asdict(settings), "notes": list(notes), "rows": rows,
-        "ceilings": dataclasses.asdict(ceilings.measure(platform, seconds=config.seconds, repeats=10)),
+        "ceilings": dataclasses.asdict(bounds),
     }  # fmt: skip
     path = config.out / f"delta_rule-{environment.slug(about['device'])}-{about['date']}.json"
-    workloads = [workload(name, kind, config) for name in config.rules for kind in KINDS]
-    cases = [run.Case(workload=w, groups=("rules",)) for w in workloads]
-    measured = ceilings.Ceilings(**result["ceilings"])
-    for i, row in run.all_rows(cases, [*op.candidates(platform), *found], op, measured, settings):
+    for i, row in measured(bounds, settings):
         print(f"[{i + 1}/{len(cases)}] {report.progress(row)}", flush=True)
         if row["status"] != "refused":
             rows.append(row)

@@ -5,89 +5,68 @@ call, as in training. With `--peer` the layer of flash-linear-attention (`layers
 All programs compile, then the process waits for its turn (`turns.py`), before anything is timed.
 """
 
+import argparse
 import dataclasses
 import functools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from benchmarks import host_parameters, layers_fla
+from benchmarks.subjects import in_model, subjects
 from benchmarks.turns import wait_for_turn
-from jaxzoo.cli.runner import make_main
-from jaxzoo.config.checked import Checked, PositiveFloat, PositiveInt
+from jaxzoo.mixers import Context, Mixer, MixerConfig
+from pallas_kernels.benchmark import timing
 
 STEPS = 128
 """Tokens of the timed decoding, one after the other in one program."""
-Batch = Callable[[int], float]
-"""Seconds of so many calls of a program."""
-Prepared = dict[str, tuple[Callable[[], Batch], int]]
-"""By measurement: a function that makes the inputs, and the number of tokens of a call."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Command(Checked):
-    """Measures one layer on the first device."""
-
-    mixer: str
-    """Name in the registry."""
-    peer: bool = False
-    """Measures the layer of flash-linear-attention in its place."""
-    batch: PositiveInt = 4
-    """Sequences."""
-    length: PositiveInt = 2048
-    """Tokens of a sequence, and the capacity of growing states."""
-    width: PositiveInt = 1024
-    """d_model."""
-    heads: PositiveInt = 16
-    """Heads, where a mixer has them."""
-    streams: tuple[PositiveInt, ...] = (1, 128)
-    """Batch sizes of the decode step."""
-    seconds: PositiveFloat = 0.2
-    """Time of each measurement."""
-    out: Path = Path("layer.json")
-    """File of the result."""
-
-
-def _measure(command: Command) -> None:
-    from pallas_kernels.benchmark import timing
-
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    parser = argparse.ArgumentParser("python -m benchmarks.layers", description=__doc__)
+    add = parser.add_argument
+    add("--mixer", required=True, choices=subjects(), metavar="NAME", help="name in the registry")
+    add("--peer", action="store_true", help="the layer of flash-linear-attention in its place")
+    add("--batch", type=int, default=4, help="sequences; default: 4")
+    add("--length", type=int, default=2048, help="tokens, and the capacity of growing states; default: 2048")
+    add("--width", type=int, default=1024, help="d_model; default: 1024")
+    add("--heads", type=int, default=16, help="heads, where a mixer has them; default: 16")
+    add("--streams", nargs="+", type=int, default=[1, 128], metavar="N", help="batches of a decode step")
+    add("--seconds", type=float, default=0.2, help="time of a measurement; default: 0.2")
+    add("--out", type=Path, default=Path("layer.json"), metavar="FILE", help="result")
+    options = parser.parse_args(argv)
     start = time.monotonic()
-    if command.peer:
-        from benchmarks.layers_fla import prepare
-    else:
-        prepare = _prepare
-    row, prepared = prepare(command)
+    row, programs = (layers_fla.prepare if options.peer else prepare)(options)
     row["compile_s"] = round(time.monotonic() - start, 1)
     wait_for_turn()
-    for name, (make, tokens) in prepared.items():
+    for name, (make, tokens) in programs.items():
         try:
             batch = make()
             batch(1)
-            found = timing.measure(batch, seconds=command.seconds, repeats=10)
+            found = timing.measure(batch, seconds=options.seconds, repeats=10)
         except RuntimeError as error:  # no memory, or a pass that a peer refuses
             row[name] = {"failed": str(error).strip().split("\n")[0][:300]}
         else:
             times = {f"{key}_ms": 1e3 * getattr(found, key) for key in ("median", "p10", "p90")}
             row[name] = {**times, "tokens_per_s": tokens / found.median}
-        command.out.write_text(json.dumps(row, indent=1) + "\n")
+        options.out.write_text(json.dumps(row, indent=1) + "\n")
     print(json.dumps(row))
+    return 0
 
 
-def _prepare(command: Command) -> tuple[dict[str, Any], Prepared]:
-    """The compiled programs of one of our mixers."""
-    import jax
-    import jax.numpy as jnp
-    from flax import nnx
-
-    from benchmarks import host_parameters
-    from jaxzoo.mixers import Context, Mixer
-
-    config = layer_config(command)
-    abstract = nnx.eval_shape(lambda: config.build(rngs=nnx.Rngs(0)))
-    graph, *states = nnx.split(abstract, nnx.Param, ...)
+def prepare(options: argparse.Namespace) -> tuple[dict[str, Any], layers_fla.Programs]:
+    """Facts of a layer, and its compiled programs."""
+    config = layer_config(options)
+    graph, *states = nnx.split(nnx.eval_shape(lambda: config.build(rngs=nnx.Rngs(0))), nnx.Param, ...)
     params, others = (nnx.to_pure_dict(state) for state in states)
-    x = jax.ShapeDtypeStruct((command.batch, command.length, command.width), jnp.bfloat16)
+    x = jax.ShapeDtypeStruct((options.batch, options.length, options.width), jnp.bfloat16)
     ids = jax.ShapeDtypeStruct(x.shape[:2], jnp.int32)
 
     def module(params: Any, others: Any) -> Mixer:
@@ -100,42 +79,38 @@ def _prepare(command: Command) -> tuple[dict[str, Any], Prepared]:
         y, losses = module(params, others).with_losses(x, Context(tokens=ids))
         return sum(losses.values(), jnp.sum((y * weights).astype(jnp.float32)))
 
-    def decode(params: Any, others: Any, xs: jax.Array, ids: jax.Array, state: Any) -> Any:
-        mixer = module(params, others)
+    def start(params: Any, others: Any, batch: int) -> Any:
+        return module(params, others).init_state(batch, capacity=options.length, dtype=x.dtype)
 
+    def decode(params: Any, others: Any, xs: jax.Array, ids: jax.Array, state: Any) -> Any:
         def step(state: Any, inputs: tuple) -> Any:
-            y, state = mixer.step(inputs[0], state, Context(tokens=inputs[1]))
+            y, state = module(params, others).step(inputs[0], state, Context(tokens=inputs[1]))
             return state, y
 
         return jax.lax.scan(step, state, (xs, ids))
 
-    gradients = jax.grad(loss, argnums=(0, 1))
-    programs: dict[str, tuple[Callable, tuple]] = {
-        "forward": (forward, (params, others, x, ids)),
-        "gradients": (gradients, (params, x, others, ids, x)),
+    programs: dict[str, tuple[Callable, tuple, int]] = {
+        "forward": (forward, (params, others, x, ids), ids.size),
+        "gradients": (jax.grad(loss, argnums=(0, 1)), (params, x, others, ids, x), ids.size),
     }
     starts: dict[str, Any] = {}
-    for b in command.streams if config.capabilities.streams else ():
-        name, xs = f"decode {b}", jax.ShapeDtypeStruct((STEPS, b, command.width), x.dtype)
+    for batch in options.streams if config.capabilities.streams else ():
+        first = jax.jit(functools.partial(start, batch=batch))
+        starts[f"decode {batch}"] = first.lower(params, others).compile()
+        xs = jax.ShapeDtypeStruct((STEPS, batch, options.width), x.dtype)
+        tokens = jax.ShapeDtypeStruct(xs.shape[:2], ids.dtype)
+        state = jax.eval_shape(first, params, others)
+        programs[f"decode {batch}"] = (decode, (params, others, xs, tokens, state), tokens.size)
+    compiled = {name: jax.jit(f).lower(*shapes).compile() for name, (f, shapes, _) in programs.items()}
 
-        def start(params: Any, others: Any, b: int = b) -> Any:
-            return module(params, others).init_state(b, capacity=command.length, dtype=x.dtype)
-
-        starts[name] = jax.jit(start).lower(params, others).compile()
-        state = jax.eval_shape(start, params, others)
-        programs[name] = (decode, (params, others, xs, jax.ShapeDtypeStruct(xs.shape[:2], ids.dtype), state))
-    compiled = {name: jax.jit(f).lower(*shapes).compile() for name, (f, shapes) in programs.items()}
-
-    def run(name: str) -> Batch:
-        inputs = host_parameters.draw(programs[name][1])
+    def make(name: str) -> layers_fla.Batch:
+        call, inputs = compiled[name], list(host_parameters.draw(programs[name][1]))
         if name in starts:
-            inputs = (*inputs[:-1], starts[name](*inputs[:2]))
-            inputs = (*inputs[:-1], compiled[name](*inputs)[0])  # after some tokens: no zeros
-        call = compiled[name]
+            inputs[-1] = starts[name](*inputs[:2])
+            inputs[-1] = call(*inputs)[0]  # a state that has read tokens
 
         def batch(n: int) -> float:
-            begin = time.perf_counter()
-            outputs = None
+            begin, outputs = time.perf_counter(), None
             for _ in range(n):
                 outputs = call(*inputs)
             jax.block_until_ready(outputs)
@@ -143,32 +118,21 @@ def _prepare(command: Command) -> tuple[dict[str, Any], Prepared]:
 
         return batch
 
-    count = sum(x.size for x in jax.tree.leaves(params))
-    temporary = {name: _temporary_bytes(each) for name, each in compiled.items()}
-    facts = {"mixer": command.mixer, "parameters": count, "config": str(config), "temporary_bytes": temporary}
-    tokens = dict.fromkeys(programs, command.batch * command.length)
-    tokens |= {f"decode {b}": b * STEPS for b in command.streams}
-    return facts, {
-        name: (functools.partial(run, name), tokens.get(name, command.batch * command.length)) for name in programs
-    }
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    temporary: dict[str, Any] = {name: each.memory_analysis() for name, each in compiled.items()}
+    row = {"mixer": options.mixer, "parameters": count, "config": str(config)}
+    row["temporary_bytes"] = {name: each.temp_size_in_bytes for name, each in temporary.items()}
+    return row, {name: (functools.partial(make, name), tokens) for name, (_, _, tokens) in programs.items()}
 
 
-def _temporary_bytes(compiled: Any) -> int:
-    return compiled.memory_analysis().temp_size_in_bytes
-
-
-def layer_config(command: Command) -> Any:
+def layer_config(options: argparse.Namespace) -> MixerConfig:
     """The mixer as a model of this width has it, with so many heads where it has any."""
-    from benchmarks.subjects import in_model, subjects
-
-    config = subjects()[command.mixer]
+    config = subjects()[options.mixer]
     known = {field.name for field in dataclasses.fields(config)}
-    heads = {"n_heads": command.heads, "head_dim": command.width // command.heads}
+    heads = {"n_heads": options.heads, "head_dim": options.width // options.heads}
     config = dataclasses.replace(config, **{name: value for name, value in heads.items() if name in known})
-    return in_model(config, command.width, command.length)
+    return in_model(config, options.width, options.length)
 
-
-main = make_main(Command, _measure, prog="python -m benchmarks.layers")
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,19 +1,21 @@
 """Layers of flash-linear-attention next to ours: the same width and heads, parameters in bfloat16, in CUDA graphs.
 
-Its kernels are tuned while other processes compile; the choice is kept on disk and may differ from one made alone.
+Its kernels are tuned while other processes compile; the choice may differ from one made alone.
 """
 
+import argparse
 import functools
 import importlib
 import importlib.util
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from benchmarks.layers import Batch, Command, Prepared
-
+Batch = Callable[[int], float]
+"""Seconds of so many calls of a program."""
+Programs = dict[str, tuple[Callable[[], Batch], int]]
+"""By pass: a function that makes the inputs, and the number of tokens of a call."""
 LAYERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "delta_net": ("delta_net", "DeltaNet", {}),
     "gated_delta_net": ("gated_deltanet", "GatedDeltaNet", {"expand_v": 1, "head_dim": 64}),
@@ -23,13 +25,13 @@ LAYERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ret_net": ("multiscale_retention", "MultiScaleRetention", {"expand_v": 1}),
     "rwkv6_time_mix": ("rwkv6", "RWKV6Attention", {"expand_k": 1.0, "layer_idx": 0}),
     "rwkv7_time_mix": ("rwkv7", "RWKV7Attention", {"layer_idx": 0, "num_hidden_layers": 24}),
-    "taylor_linear_attention": ("based", "BasedLinearAttention", {"feature_dim": 16}),
+    "taylor_linear_attention": ("based", "BasedLinearAttention", {"feature_dim": 16, "num_key_value_heads": 16}),
 }
-"""By mixer: module of `fla.layers`, class, and its arguments besides width and heads."""
+"""By mixer: module of `fla.layers`, class, and its arguments besides width and heads (16 of 64)."""
 
 
-def prepare(command: "Command") -> "tuple[dict[str, Any], Prepared]":
-    """Builds the layer and runs each pass once, which compiles and tunes its kernels."""
+def prepare(options: argparse.Namespace) -> tuple[dict[str, Any], Programs]:
+    """Facts of a layer, and its passes, which have run once: this compiles and tunes their kernels."""
     import torch  # pyright: ignore[reportMissingImports]
 
     from benchmarks.torch_peers import capture
@@ -37,36 +39,36 @@ def prepare(command: "Command") -> "tuple[dict[str, Any], Prepared]":
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     make = {"device": device, "dtype": torch.bfloat16}
-    layer = _layer(command).to(**make)
-    x = torch.randn(command.batch, command.length, command.width, **make, requires_grad=True)
+    layer = build(options.mixer, options.width, options.heads).to(**make)
+    x = torch.randn(options.batch, options.length, options.width, **make, requires_grad=True)
     weights = torch.randn_like(x)
     parameters = list(layer.parameters())
 
-    def forward() -> Any:
-        with torch.no_grad():
-            return _output(layer(x))
+    def output() -> Any:
+        found = layer(x)
+        return found[0] if isinstance(found, tuple) else found
 
     def gradients() -> Any:
-        return torch.autograd.grad(_output(layer(x)), (x, *parameters), weights, allow_unused=True)
+        return torch.autograd.grad(output(), (x, *parameters), weights, allow_unused=True)
 
-    calls: dict[str, Callable[[], Any]] = {"forward": forward, "gradients": gradients}
+    passes: dict[str, Callable[[], Any]] = {"forward": torch.no_grad()(output), "gradients": gradients}
     refused: dict[str, Exception] = {}
-    for name, call in calls.items():
+    for name, call in passes.items():
         try:
             call()
         except Exception as error:  # told when its turn comes: the other pass is measured
             refused[name] = error
     versions = {name: importlib.import_module(name).__version__ for name in ("torch", "triton")}
-    facts = {"mixer": command.mixer, "parameters": sum(p.numel() for p in parameters), **versions}
+    row = {"mixer": options.mixer, "parameters": sum(p.numel() for p in parameters), **versions}
 
-    def run(name: str) -> "Batch":
+    def run(name: str) -> Batch:
         if name in refused:
             raise RuntimeError(str(refused[name])) from refused[name]
+        replay = passes[name]
         try:
-            replay = capture(calls[name]) if device == "cuda" else calls[name]
+            replay = capture(replay) if device == "cuda" else replay
         except RuntimeError as error:
-            facts[f"{name} without a CUDA graph"] = str(error)[:300]
-            replay = calls[name]
+            row[f"{name} without a CUDA graph"] = str(error)[:300]
 
         def batch(n: int) -> float:
             start = time.perf_counter()
@@ -78,22 +80,16 @@ def prepare(command: "Command") -> "tuple[dict[str, Any], Prepared]":
 
         return batch
 
-    return facts, {name: (functools.partial(run, name), command.batch * command.length) for name in calls}
+    return row, {name: (functools.partial(run, name), options.batch * options.length) for name in passes}
 
 
-def _layer(command: "Command") -> Any:
+def build(mixer: str, width: int, heads: int) -> Any:
+    """The layer, from the module that has it alone: its package's own `__init__` loads every model."""
     from benchmarks.torch_peers import import_part
 
-    module, name, options = LAYERS[command.mixer]
-    if name == "BasedLinearAttention":
-        options = {**options, "num_key_value_heads": command.heads}
+    module, name, arguments = LAYERS[mixer]
     spec = importlib.util.find_spec("fla")
-    if spec is None or not spec.submodule_search_locations:
+    if spec is None or spec.origin is None:
         raise ModuleNotFoundError("fla is not installed: pip install fla-core flash-linear-attention")
-    root = Path(next(iter(spec.submodule_search_locations))).parent
-    part = import_part(root, "fla", ("layers",), module)  # the package's own __init__ loads every model that it has
-    return getattr(part, name)(hidden_size=command.width, num_heads=command.heads, **options)
-
-
-def _output(found: Any) -> Any:
-    return found[0] if isinstance(found, tuple) else found
+    part = import_part(Path(spec.origin).parents[1], "fla", ("layers",), module)
+    return getattr(part, name)(hidden_size=width, num_heads=heads, **arguments)

@@ -1,25 +1,27 @@
 """A queue for minutes on a rented GPU: `python -m benchmarks.on_device --minutes 9 --out DIR`; see `--help`.
 
-Pieces run in order, each in processes of its own, and results are written after each. Processes that time something
-compile side by side, while pieces that time nothing run, and then have the device one at a time (`turns.py`). A second
-call with the same `--state` goes on where the first stopped. A piece is answered when results kept in the repository or
-in `--state` were measured by the same command and the same sources.
+Each piece is a process of its own, and results are written after each. Pieces that time something compile side by
+side, while those that time nothing run, and then have the device one at a time (`turns.py`). A second call with the
+same `--state` goes on where the first stopped. A piece is answered where results kept in the repository or in `--state`
+were measured by the same command and the same sources.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.on_device_pieces import Piece, Setting, Task, pieces
+from benchmarks.on_device_pieces import Piece, pieces
 from benchmarks.turns import Process, all_wait
 from jaxzoo.utils.whole_files import write_whole
 
@@ -29,29 +31,29 @@ RESULTS, LOG = "on_device.json", "on_device.log"
 """Files of the results."""
 KEPT_LOG = 30_000
 """Characters of a log's end that are kept."""
+COMPILE_S = 150
+"""Longest time for compilation of pieces side by side; 16 layers took 35 s on 16 cores, 32 took 170 s."""
 MARGIN = 10
 """Seconds before its timeout in which a command that knows its time should end."""
 
-MOST_PROCESSES = 32
-"""Processes that compile side by side: each takes some 2 GB of the host's memory."""
-
-Pair = tuple[Piece, Task]
-
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status: 1 where a task failed."""
+    """Runs the command line `argv` (None: the process's own); returns the exit status: 1 where a piece failed."""
     parser = _parser()
     options = parser.parse_args(argv)
-    fla = options.wheels is not None and not options.rehearse
-    known = pieces(Setting(options.rehearse, options.jax_folder, tuple(shlex.split(options.verify)), fla))
-    names = [piece.name for piece in known]
-    for name in (*options.only, *options.skip):
-        if name not in names:
-            parser.error(f"unknown piece {name!r}; there are {', '.join(names)}")
-    chosen = [p for p in known if p.name not in options.skip and (not options.only or p.name in options.only)]
+    if options.wheels is not None:
+        sys.path.insert(0, unpack(options.wheels, options.state / "site"))
+    fla = not options.rehearse and importlib.util.find_spec("fla") is not None
+    verify = tuple(shlex.split(options.verify))
+    known = pieces(rehearse=options.rehearse, fla=fla, jax_folder=options.jax_folder, verify=verify)
+    names = {name for piece in known for name in (piece.name, piece.group)}
+    for name in {*options.only, *options.skip} - names:
+        parser.error(f"unknown piece {name!r}; there are {', '.join(dict.fromkeys(p.group for p in known))}")
+    chosen = [p for p in known if not options.only or {p.name, p.group} & {*options.only}]
+    chosen = [p for p in chosen if not {p.name, p.group} & {*options.skip}]
     queue = Queue(options)
     if options.list:
-        print("\n".join(queue.line(piece) for piece in chosen))
+        print("\n".join(queue.lines(chosen)))
         return 0
     return queue.run(chosen)
 
@@ -63,167 +65,155 @@ def _parser() -> argparse.ArgumentParser:
     add("--minutes", type=float, default=9.0, help="time of this call; default: 9")
     add("--out", type=Path, default=Path("on_device"), metavar="DIR", help=f"directory of {RESULTS} and {LOG}")
     add("--state", type=Path, default=Path("on_device_state"), metavar="DIR", help="where a later call finds results")
-    add("--only", nargs="+", default=(), metavar="PIECE", help="pieces to run; default: all")
-    add("--skip", nargs="+", default=(), metavar="PIECE", help="pieces to leave out")
-    add("--tasks", nargs="+", default=(), metavar="TASK", help="tasks to run, such as a mixer; default: all")
-    add("--again", action="store_true", help="run answered tasks too")
+    add("--only", nargs="+", default=(), metavar="PIECE", help="pieces or groups to run; default: all")
+    add("--skip", nargs="+", default=(), metavar="PIECE", help="pieces or groups to leave out")
+    add("--again", action="store_true", help="run answered pieces too")
     add("--list", action="store_true", help="print the pieces and stop; needs no device")
     add("--rehearse", action="store_true", help="tiny sizes on a CPU, without what needs CUDA")
     add("--wheels", type=Path, metavar="DIR", help="wheels of missing packages, unpacked below --state")
     add("--jax-folder", default="", metavar="DIR", help="an installed second JAX, for the pieces that ask for it")
-    add(
-        "--verify",
-        default="",
-        metavar="WORDS",
-        help="options of pallas_kernels.verify; default: --ops without certificate",
-    )
+    add("--verify", default="", metavar="WORDS", help="options of pallas_kernels.verify; default: --ops without proof")
     add("--commit", help="commit of this code; default: from git")
     return parser
 
 
 class Queue:
-    """Tasks, their results in the state directory, and the results of all."""
+    """Pieces, and their results in the state directory."""
 
     def __init__(self, command: argparse.Namespace):
         self._command = command
         self._end = time.monotonic() + 60 * command.minutes
-        self._commit = command.commit or _commit()
-        self._site = ""
-        self._failed = False
+        self._commit = command.commit or _said_by("git", "describe", "--always", "--dirty") or "unknown"
+        self._device = _said_by("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").partition("\n")[0]
+        self._rows = _read(command.state / RESULTS) or {}
         self._kept: dict[str, Any] = {}
-        files = [*sorted(KEPT.glob("on_device*.json")), command.state / RESULTS]
-        for file in files:
-            if file.exists():
-                self._kept |= json.loads(file.read_text())
+        for file in sorted(KEPT.glob("on_device*.json")):
+            self._kept |= _read(file)
 
-    def answered(self, piece: Piece, task: Task) -> bool:
-        """Whether a task has a result of the same command and sources."""
-        kept = self._kept.get(name_of(piece, task), {})
-        return not self._command.again and kept.get("status") == "done" and kept["key"] == task.key
+    def answered(self, piece: Piece) -> bool:
+        """Whether a piece has a result of the same command and sources, and of this device where there is one."""
+        for row in (self._rows.get(piece.name), self._kept.get(piece.name)):
+            if row and row["status"] == "done" and row["key"] == piece.key and not self._command.again:
+                return not self._device or row["device"] == self._device
+        return False
 
-    def line(self, piece: Piece) -> str:
-        """Estimated seconds, state and reason of a piece."""
-        left = [task for task in piece.tasks if not self.answered(piece, task)]
-        state = f"{len(left)} of {len(piece.tasks)} tasks" if left else "answered"
-        seconds = piece.compile_s + piece.seconds * len(left) if left else 0
-        return f"{piece.name:18} {seconds:4} s  {state:14}  {piece.reason}"
+    def lines(self, chosen: Sequence[Piece]) -> list[str]:
+        """Estimated seconds, state and reason of each group."""
+        found = []
+        for group in dict.fromkeys(piece.group for piece in chosen):
+            mine = [piece for piece in chosen if piece.group == group]
+            left = [piece for piece in mine if not self.answered(piece)]
+            state = f"{len(left)} of {len(mine)} pieces"
+            found.append(f"{group:18} {sum(p.seconds for p in left):4} s  {state:16} {mine[0].reason}")
+        return [*found, "and at most 150 s of compilation for as many pieces as there are cores"]
 
     def run(self, chosen: Sequence[Piece]) -> int:
         """Runs what is not answered; returns the exit status."""
         for directory in (self._command.state, self._command.out):
             directory.mkdir(parents=True, exist_ok=True)
-        self._site = unpack(self._command.wheels, self._command.state / "site")
-        left = [(p, t) for p in chosen for t in p.tasks if not self.answered(p, t) and self._wanted(t)]
-        left.sort(key=lambda pair: self._tried(*pair))
+        left = [piece for piece in chosen if not self.answered(piece)]
+        left.sort(key=lambda piece: self._status(piece.name) == "failed")  # these come last
+        ran = [piece.name for piece in left]
         while left and self._left() > 0:
             batch, seconds = [], self._left()
-            while left and (not batch or (left[0][0].seconds < seconds and len(batch) < MOST_PROCESSES)):
-                seconds -= left[0][0].seconds
+            while left and (not batch or (left[0].seconds < seconds and len(batch) < (os.cpu_count() or 1))):
+                seconds -= left[0].seconds
                 batch.append(left.pop(0))
             self._batch(batch)
-        for piece, task in left:
-            print(f"{name_of(piece, task)}: no time was left", flush=True)
-        return int(self._failed)
+        for piece in left:
+            print(f"{piece.name}: no time was left", flush=True)
+        return int(any(self._status(name) == "failed" for name in ran))
 
-    def _wanted(self, task: Task) -> bool:
-        return not self._command.tasks or task.name in self._command.tasks
+    def _status(self, name: str) -> str:
+        return self._rows.get(name, {}).get("status", "")
 
-    def _tried(self, piece: Piece, task: Task) -> bool:
-        """Whether the task failed before: it comes after all others."""
-        return self._kept.get(name_of(piece, task), {}).get("status") == "failed"
-
-    def _batch(self, batch: Sequence[Pair]) -> None:
-        """Tasks whose programs compile side by side."""
-        ahead = [pair for pair in batch if pair[0].how == "ahead"]
-        processes: dict[Task, Process] = {}
+    def _batch(self, batch: Sequence[Piece]) -> None:
+        """Runs pieces whose programs compile side by side."""
+        ahead = [piece for piece in batch if piece.how == "ahead"]
+        processes: dict[str, Process] = {}
         try:
             start = time.monotonic()
-            for pair in ahead:
-                processes[pair[1]] = self._start(*pair, niceness=10)
-            for pair in batch:
-                if pair[0].how == "check":
-                    self._finish(*pair, self._start(*pair))
-            patience = start + max((2 * piece.compile_s for piece, _ in ahead), default=0) - time.monotonic()
-            all_wait(list(processes.values()), min(patience, self._left() - sum(p.seconds for p, _ in ahead)))
-            for piece, task in batch:
+            for piece in ahead:
+                processes[piece.name] = self._start(piece, niceness=10)
+            for piece in batch:
+                if piece.how == "check":
+                    self._finish(piece, self._start(piece))
+            patience = start + COMPILE_S - time.monotonic()
+            all_wait(list(processes.values()), min(patience, self._left() - sum(p.seconds for p in ahead)))
+            for piece in batch:
                 if piece.how != "check":
-                    self._finish(piece, task, processes.get(task) or self._start(piece, task))
+                    self._finish(piece, processes.get(piece.name) or self._start(piece))
         finally:
             for process in processes.values():
                 process.close()
 
-    def _start(self, piece: Piece, task: Task, niceness: int = 0) -> Process:
-        folder = self._folder(piece, task)
+    def _start(self, piece: Piece, niceness: int = 0) -> Process:
+        folder = self._folder(piece)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         minutes = max(min(self._left(), piece.timeout) - MARGIN, 1) / 60
-        values = {"out": folder / "result.json", "folder": folder, "minutes": f"{minutes:.2f}", "site": self._site}
-        words = [word.format(**values) for word in task.words]
-        paths = [piece.python_path, self._site, os.environ.get("PYTHONPATH", ""), os.getcwd()]
+        values = {"out": folder / "result.json", "folder": folder, "minutes": f"{minutes:.2f}", "fla": _fla()}
         environment = {
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "PYTHONPATH": os.pathsep.join(filter(None, (piece.python_path, *sys.path, os.getcwd()))),
             "JAX_COMPILATION_CACHE_DIR": str(self._command.state.absolute() / "xla"),
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
             **({"JAX_PLATFORMS": "cpu"} if self._command.rehearse else {}),
             **piece.environment,
         }
-        return Process(words, folder / "task", environment, niceness)
+        return Process([word.format(**values) for word in piece.words], folder / "piece", environment, niceness)
 
-    def _finish(self, piece: Piece, task: Task, process: Process) -> None:
-        """Gives a task its turn, and keeps its result."""
-        start = time.monotonic()
-        if piece.how == "ahead" and not process.waits():
-            process.close()
-            told, status = "not compiled in time", None
-        else:
+    def _finish(self, piece: Piece, process: Process) -> None:
+        """Gives a piece its turn, and keeps its result."""
+        start, status, told = time.monotonic(), None, "not compiled in time"
+        if piece.how != "ahead" or process.waits():
             status = process.result(max(0.0, min(piece.timeout, self._left())))
             told = {0: "done", None: "stopped"}.get(status, "failed")
-        self._failed |= told == "failed"
-        folder = self._folder(piece, task)
+        process.close()
+        folder = self._folder(piece)
         found = {file.name: _read(file) for file in sorted(folder.glob("*.json"))}
         row = {
             "status": told,
-            "key": task.key,
+            "key": piece.key,
             "commit": self._commit,
+            "device": self._device,
             "seconds": round(time.monotonic() - start, 1),
-            "command": " ".join(task.words),
+            "command": " ".join(piece.words),
             "environment": dict(piece.environment),
             "result": next(iter(found.values())) if len(found) == 1 else found,
         }
-        self._kept[name_of(piece, task)] = row
-        text = json.dumps(self._kept, indent=1) + "\n"
-        write_whole(self._command.state / RESULTS, text)
-        write_whole(self._command.out / RESULTS, text)
-        log = (folder / "task.log").read_text(errors="replace")[-KEPT_LOG:]
+        self._rows[piece.name] = row
+        for directory in (self._command.state, self._command.out):
+            write_whole(directory / RESULTS, json.dumps(self._rows, indent=1) + "\n")
+        log = (folder / "piece.log").read_text(errors="replace")[-KEPT_LOG:]
         with (self._command.out / LOG).open("a") as logs:
-            logs.write(f"=== {name_of(piece, task)}: {told}, exit status {status}, {row['seconds']} s\n{log}\n")
-        print(f"{name_of(piece, task)}: {told}, {row['seconds']} s; {self._left():.0f} s left", flush=True)
+            logs.write(f"=== {piece.name}: {told}, exit status {status}, {row['seconds']} s\n{log}\n")
+        print(f"{piece.name}: {told}, {row['seconds']} s; {self._left():.0f} s left", flush=True)
 
-    def _folder(self, piece: Piece, task: Task) -> Path:
-        return self._command.state.absolute() / re.sub(r"[^\w.]+", "-", name_of(piece, task))
+    def _folder(self, piece: Piece) -> Path:
+        return self._command.state.absolute() / re.sub(r"[^\w.]+", "-", piece.name)
 
     def _left(self) -> float:
         return self._end - time.monotonic()
 
 
-def name_of(piece: Piece, task: Task) -> str:
-    """Name of a result."""
-    return piece.name if task.name == piece.name else f"{piece.name}: {task.name}"
-
-
-def unpack(wheels: Path | None, site: Path) -> str:
-    """Unpacks the wheels of a directory, once, into one that Python imports from; returns its path, "" without any."""
-    if wheels is None:
-        return ""
-    for file in sorted(wheels.glob("*.whl")):
-        if not list(site.glob(f"{file.name.split('-')[0]}-*.dist-info")):
-            with zipfile.ZipFile(file) as wheel:
-                wheel.extractall(site)
+def unpack(wheels: Path, site: Path) -> str:
+    """Unpacks the wheels of a directory, and returns the directory from which Python imports them."""
+    for file in wheels.glob("*.whl"):
+        with zipfile.ZipFile(file) as wheel:
+            wheel.extractall(site)
     return str(site.absolute())
 
 
+def _fla() -> str:
+    """Directory from which flash-linear-attention is imported; "" where it is not installed."""
+    spec = importlib.util.find_spec("fla")
+    return "" if spec is None else str(Path(str(spec.origin)).parents[1])
+
+
 def _read(file: Path) -> Any:
-    """What a file of JSON holds; its text where a process was killed while it wrote."""
+    """What a file of JSON holds; None where there is none, its text where a process was killed while it wrote."""
+    if not file.exists():
+        return None
     text = file.read_text()
     try:
         return json.loads(text)
@@ -231,12 +221,11 @@ def _read(file: Path) -> Any:
         return text
 
 
-def _commit() -> str:
-    command = ["git", "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
-    except FileNotFoundError:
-        return "unknown"
+def _said_by(*command: str) -> str:
+    """Output of a command; "" where there is no such command."""
+    if shutil.which(command[0]) is None:
+        return ""
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 if __name__ == "__main__":

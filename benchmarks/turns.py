@@ -6,18 +6,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 TURN = "BENCHMARK_TURN"
 """Environment variable of a process that gets a turn: the path, without suffix, of its files `ready` and `go`."""
 
 
-def wait_for_turn() -> None:
-    """Returns when this process may time its programs, which are compiled: at once unless a `Process` started it."""
+def wait_for_turn(compile_all: Callable[[], object] | None = None) -> None:
+    """Returns when this process may time its programs: at once unless a `Process` started it.
+
+    Args:
+      compile_all: compiles the programs, for a process that would do so while it times; called before it waits.
+    """
     place = os.environ.get(TURN)
     if place is None:
         return
+    if compile_all is not None:
+        compile_all()
     Path(f"{place}.ready").touch()
     parent = os.getppid()
     while not Path(f"{place}.go").exists():

@@ -11,8 +11,10 @@ from jaxzoo.cli.flags import flags_of, parse_flags
 from jaxzoo.cli.runner import run
 from jaxzoo.config.checked import Checked
 from jaxzoo.utils.screen import Screen
+from jaxzoo.utils.whole_files import write_whole
 
 PROGRAM = "python -m benchmarks.generation"
+MODELS = ("Based", "convolutions", "Transformer++")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,8 +27,8 @@ class Command(Checked):
 
     size: Literal["tiny", "20m", "360m", "1.3b"] = "20m"
     """Parameters of the models; 360m and 1.3b are the paper's, for accelerators."""
-    models: tuple[str, ...] = ("Based", "convolutions", "Transformer++")
-    """The models that are measured."""
+    models: tuple[str, ...] = MODELS
+    """The models to measure."""
     repeats: int = 20
     """Repetitions of every measurement; medians are reported."""
     lengths: tuple[int, ...] = ()
@@ -39,6 +41,7 @@ class Command(Checked):
     """Replaces a result that is there."""
 
     def __post_init__(self) -> None:
+        self.require("models", set(self.models) <= set(MODELS) != set(), f"must be among {', '.join(MODELS)}")
         self.require("repeats", self.repeats >= 1, "must be positive")
         for name in ("lengths", "batches"):
             self.require(name, all(n >= 1 for n in getattr(self, name)), "must be positive")
@@ -46,7 +49,7 @@ class Command(Checked):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(_measure, argv, interrupted="interrupted; nothing was written")
+    return run(_measure, argv, interrupted="interrupted; what is done is kept")
 
 
 def _measure(argv: Sequence[str]) -> None:
@@ -68,10 +71,10 @@ def _measure(argv: Sequence[str]) -> None:
     size = size._replace(lengths=command.lengths or size.lengths, batches=command.batches or size.batches)
     screen = Screen(sys.stdout)
     screen.say(f"{facts['device']}, jax {facts['versions']['jax']}")
-    report = measure(size, command.repeats, screen.say, command.models)
-    report = {"benchmark": "generation", "size": command.size, "repeats": command.repeats, **facts, **report}
-    data.write_text(json.dumps(report, indent=1) + "\n")
-    draw(report, picture)
+    about = {"benchmark": "generation", "size": command.size, "repeats": command.repeats, **facts}
+    for report in measure(size, command.repeats, screen.say, command.models):
+        write_whole(data, json.dumps(about | report, indent=1) + "\n")
+    draw(json.loads(data.read_text()), picture)
     screen.say(f"{data} and {picture}")
 
 

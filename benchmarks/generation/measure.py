@@ -86,8 +86,8 @@ class Times(NamedTuple):
 
 def measure(
     size: Size, repeats: int, say: Callable[[str], None], models: Collection[str] | None = None
-) -> dict[str, Any]:
-    """All measurements of one size.
+) -> Iterator[dict[str, Any]]:
+    """All measurements of one size: the report, which grows, after each of them.
 
     Args:
       size: models and protocol.
@@ -105,7 +105,7 @@ def measure(
         for kind, row in _rows(subject, size, repeats):
             report[kind].append(row)
             say(f"{name:14} {kind:18} {_in_short(row)}")
-    return report
+            yield report
 
 
 def environment() -> dict[str, Any]:

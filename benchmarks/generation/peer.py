@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-STEPS = 256
-"""Steps that are timed at once; the cache has room for those of `Size.generation_length`."""
+STEPS, REPEATS = 256, 5
+"""Steps that are timed at once, and how often; the cache has room for `Size.generation_length` tokens."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def decode(config: Any, batch: int, capacity: int, repeats: int = 5) -> dict[str, Any]:
+def decode(config: Any, batch: int, capacity: int) -> dict[str, Any]:
     """Times steps of a batch from an empty cache."""
     import torch  # pyright: ignore[reportMissingImports]
     import transformers  # pyright: ignore[reportMissingImports]
@@ -61,7 +61,7 @@ def decode(config: Any, batch: int, capacity: int, repeats: int = 5) -> dict[str
         replay = capture(step) if cuda else step
         steps = min(STEPS, capacity)
         times = []
-        for _ in range(repeats):
+        for _ in range(REPEATS):
             for layer in cache.layers:
                 layer.cumulative_length.zero_()
             start = time.perf_counter()

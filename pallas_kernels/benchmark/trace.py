@@ -2,8 +2,9 @@
 
 import collections
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -12,10 +13,17 @@ PROGRAMS = 3
 
 def kernels(batch: Callable[[int], float], calls: int) -> dict[str, float]:
     """Microseconds a call by kernel, longest first, of a program of `calls` calls that `batch` runs; {} on a CPU."""
+    found: collections.Counter[str] = collections.Counter()
+    for name, ns in launches(batch):
+        found[name] += ns
+    return {name: 1e-3 * ns / (PROGRAMS * calls) for name, ns in found.most_common()}
+
+
+def launches(batch: Callable[[int], float]) -> Iterator[tuple[str, Any]]:
+    """Kernel and nanoseconds of every launch of `PROGRAMS` programs; none on a CPU."""
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             batch(PROGRAMS)
-        found: collections.Counter[str] = collections.Counter()
         for file in Path(folder).rglob("*.xplane.pb"):
             for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
                 if not plane.name.startswith("/device:"):
@@ -23,5 +31,4 @@ def kernels(batch: Callable[[int], float], calls: int) -> dict[str, float]:
                 for line in plane.lines:
                     if line.name.startswith(("Stream", "XLA Ops")):
                         for event in line.events:
-                            found[event.name] += event.duration_ns
-    return {name: 1e-3 * ns / (PROGRAMS * calls) for name, ns in found.most_common()}
+                            yield event.name, event.duration_ns

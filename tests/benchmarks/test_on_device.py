@@ -6,83 +6,117 @@ import json
 
 import pytest
 
-from benchmarks import on_device
-from benchmarks.on_device_pieces import Piece, Setting, Task, pieces
+from benchmarks import kernel_counters, on_device
+from benchmarks.on_device_pieces import Piece, pieces
 
 WAITS = "from benchmarks.turns import wait_for_turn; import json, time; wait_for_turn(); t = time.time(); "
 """Beginning of a script that gets a turn."""
+WRITES = "import json; json.dump(1, open(r'{out}', 'w'))"
 
 
-def piece(name, *scripts, how="ahead", **fields):
-    tasks = tuple(Task(name=f"{name}{i}", words=("-c", script), key=script) for i, script in enumerate(scripts))
-    return Piece(name=name, reason="a test", seconds=1, tasks=tasks, how=how, compile_s=20, **fields)
+def piece(name, script, how="ahead", **fields):
+    return Piece(name=name, reason="a test", words=("-c", script), how=how, seconds=1, **fields)
 
 
 @pytest.fixture
 def queue(tmp_path, monkeypatch):
-    """Runs the command with these pieces; returns the exit status and the results by name."""
+    """Runs the command with these pieces; returns the exit status, the results by name, and the log of this call."""
+    monkeypatch.setattr(on_device.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(on_device, "KEPT", tmp_path / "kept")
 
     def run(*known, flags=""):
-        monkeypatch.setattr(on_device, "pieces", lambda setting: list(known))
-        words = f"--out {tmp_path / 'out'} --state {tmp_path / 'state'} {flags}".split()
-        status = on_device.main(words)
-        file = tmp_path / "out" / on_device.RESULTS
-        return status, json.loads(file.read_text()) if file.exists() else {}
+        monkeypatch.setattr(on_device, "pieces", lambda **_: list(known))
+        out = tmp_path / "out"
+        for file in out.glob("*"):
+            file.unlink()
+        status = on_device.main(f"--out {out} --state {tmp_path / 'state'} {flags}".split())
+        files = [out / on_device.RESULTS, out / on_device.LOG]
+        results, log = (file.read_text() if file.exists() else "" for file in files)
+        return status, json.loads(results or "{}"), log
 
     return run
 
 
-def test_tasks_are_timed_one_at_a_time_in_order_after_checks(queue):
+def test_pieces_are_timed_one_at_a_time_in_order_after_checks(queue):
     """Kills: two processes that use the device at once, a turn before all have compiled."""
     script = WAITS + "time.sleep(0.3); json.dump([t, time.time()], open(r'{out}', 'w'))"
     slow = "import time; time.sleep(0.5); " + script
-    check = "import json, time; json.dump([time.time()] * 2, open(r'{out}', 'w'))"
-    status, found = queue(piece("a", script, slow), piece("b", check, how="check"), piece("c", check, how="alone"))
+    now = "import json, time; json.dump([time.time()] * 2, open(r'{out}', 'w'))"
+    made = piece("a: 1", script), piece("a: 2", slow), piece("b", now, how="check"), piece("c", now, how="alone")
+    status, found, _ = queue(*made)
     assert status == 0
     assert {row["status"] for row in found.values()} == {"done"}
-    spans = [found[name]["result"] for name in ("b: b0", "a: a0", "a: a1", "c: c0")]
+    spans = [found[name]["result"] for name in ("b", "a: 1", "a: 2", "c")]
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans)), spans
 
 
-def test_a_second_call_runs_what_is_left_and_what_changed(queue, tmp_path):
+def test_a_second_call_runs_what_is_left(queue, tmp_path, monkeypatch):
     """Kills: work that is done twice, results that are lost where DIR is emptied, a stale answer."""
-    script = "print('ran'); import json; json.dump(1, open(r'{out}', 'w'))"
     fails = piece("a", "import sys; sys.exit('no device')", how="alone")
-    assert queue(fails, piece("b", script, how="alone"), flags="--only a")[0] == 1
-    for file in (tmp_path / "out").iterdir():
-        file.unlink()
-    status, found = queue(fails, piece("b", script, how="alone"))
-    assert (status, {name: row["status"] for name, row in found.items()}) == (1, {"a: a0": "failed", "b: b0": "done"})
-    log = (tmp_path / "out" / on_device.LOG).read_text()
-    assert log.index("=== b: b0: done") < log.index("=== a: a0: failed"), "what failed before comes last"
+    works = piece("b", WRITES, how="alone")
+    assert queue(fails, works, flags="--only a")[0] == 1
+    status, found, log = queue(fails, works)
+    assert (status, {name: row["status"] for name, row in found.items()}) == (1, {"a": "failed", "b": "done"})
+    assert log.index("=== b: done") < log.index("=== a: failed"), "what failed before comes last"
     assert "no device" in log
-    (tmp_path / "out" / on_device.LOG).unlink()
-    other = dataclasses.replace(piece("b", script, how="alone").tasks[0], key="other sources")
-    queue(piece("b", script, how="alone"))
-    assert not (tmp_path / "out" / on_device.LOG).exists()
-    queue(dataclasses.replace(piece("b", script, how="alone"), tasks=(other,)))
-    assert "=== b: b0: done" in (tmp_path / "out" / on_device.LOG).read_text()
+    assert queue(works) == (0, {}, "")
+    assert queue(works, flags="--again")[2]
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "state" / on_device.RESULTS).rename(tmp_path / "kept" / "on_device-h200.json")
+    assert queue(works) == (0, {}, "")
+    changed = dataclasses.replace(works, environment={"XLA_FLAGS": ""})
+    assert "=== b: done" in queue(changed)[2]
+    monkeypatch.setattr(on_device, "_said_by", lambda *command: "another GPU")
+    assert "=== b: done" in queue(works)[2]
 
 
-def test_time_limits_leave_the_results_of_the_others(queue):
-    """Kills: a hang that takes the rest of the time; a task without time that is told as done."""
-    hangs = piece("a", "import time; time.sleep(60)", how="alone", timeout=1)
+@pytest.mark.full
+def test_the_time_of_one_is_not_that_of_others(queue, monkeypatch):
+    """Kills: a hang that takes the rest of the time, and a piece without time that is told as done."""
+    monkeypatch.setattr(on_device, "COMPILE_S", 8)
+    hangs = piece("a", WRITES + "; import time; time.sleep(60)", how="alone", timeout=5)
     never = piece("b", "import time; time.sleep(60); " + WAITS)
-    quick = piece("c", WAITS + "json.dump(1, open(r'{out}', 'w'))")
-    never = dataclasses.replace(never, compile_s=1)
-    status, found = queue(hangs, never, dataclasses.replace(quick, compile_s=1), flags="--minutes 0.2")
+    quick = piece("c", WAITS + WRITES)
+    status, found, _ = queue(hangs, never, quick)
     statuses = {name: row["status"] for name, row in found.items()}
-    assert statuses == {"a: a0": "stopped", "b: b0": "not compiled in time", "c: c0": "done"}
-    assert status == 0
-    late = dataclasses.replace(quick, name="d")
-    assert "d: c0" not in queue(late, flags="--minutes 0.0001")[1]
+    assert (status, statuses) == (0, {"a": "stopped", "b": "not compiled in time", "c": "done"})
+    assert found["a"]["result"] == 1, "what was written before is kept"
+    assert "d" not in queue(piece("d", WRITES), flags="--minutes 0.0001")[1]
 
 
-def test_the_list_needs_no_device(capsys):
+def test_the_list_needs_no_device(capsys, tmp_path):
     """Kills: a list that starts JAX's devices, or leaves a piece out."""
-    assert on_device.main(["--list"]) == 0
+    assert on_device.main(["--list", "--state", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [piece.name for piece in pieces(Setting(False))]
+    assert [line.split()[0] for line in lines[:-1]] == list(
+        dict.fromkeys(p.group for p in pieces(rehearse=False, fla=False))
+    )
+    with pytest.raises(SystemExit):
+        on_device.main(["--only", "layer"])
+    assert "unknown piece 'layer'; there are " in capsys.readouterr().err
+
+
+def test_a_key_tells_what_was_measured():
+    """Kills: an answer that counts for another command, or for sources that changed."""
+    known = pieces(rehearse=False, fla=True)
+    assert len({piece.key for piece in known}) == len(known)
+    assert known[0].key == pieces(rehearse=False, fla=True)[0].key
+
+
+def test_counters_are_of_the_kernels_that_are_furthest_from_their_bound():
+    """Kills: XLA's rows, failed rows, or the fastest kernels; the units of ncu taken for values."""
+    row = {"op": "a", "implementation": "mosaic_gpu", "status": "ok", "share_of_floor": 0.5}
+    others = [{"share_of_floor": 0.4}, {"implementation": "xla", "share_of_floor": 0.1}, {"status": "wrong"}]
+    rows = [row, *(row | other for other in others), row | {"op": "b", "share_of_floor": 0.2}]
+    assert [x["share_of_floor"] for x in kernel_counters.slowest(rows, 2)] == [0.2, 0.4]
+    text = """==PROF== Connected to process 12
+output of the program
+"ID","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"
+"0","scan_mosaic_gpu","GPU Speed Of Light Throughput","Duration","us","1,234.5"
+"0","scan_mosaic_gpu","Occupancy","Achieved Occupancy","%","12.5"
+==PROF== Disconnected"""
+    expected = {"scan_mosaic_gpu 0": {"Duration": "1,234.5 us", "Achieved Occupancy": "12.5 %"}}
+    assert kernel_counters.counters(text) == expected
 
 
 @pytest.mark.full
@@ -91,6 +125,7 @@ def test_a_rehearsal_runs_every_piece(tmp_path):
     words = f"--rehearse --minutes 9 --out {tmp_path / 'out'} --state {tmp_path / 'state'}".split()
     assert on_device.main(words) == 0, (tmp_path / "out" / on_device.LOG).read_text()
     found = json.loads((tmp_path / "out" / on_device.RESULTS).read_text())
-    assert {row["status"] for row in found.values()} == {"done"}
-    assert all(row["result"] for row in found.values())
+    rehearsed = [piece.name for piece in pieces(rehearse=True, fla=False)]
+    assert [found[name]["status"] for name in rehearsed] == ["done"] * len(rehearsed)
+    assert all(found[name]["result"] for name in rehearsed)
     assert len(list((tmp_path / "out").iterdir())) == 2
