@@ -15,8 +15,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from benchmarks import sweep_cpu
+from benchmarks import layers, sweep_cpu
 from docs import measured_kernels, text_tables
 from pallas_kernels.compile_check import table
 
@@ -44,6 +45,7 @@ def main() -> None:
         (GENERATION, "TEXT", text_table),
         (COST, "CPU", cpu_table),
         (COST, "RECURRENT", recurrent_table),
+        (COST, "LAYERS", layers_table),
         (GENERATION, "SAMPLE", sample),
         (GENERATION, "GENERATION", generation_table),
         (KERNELS, "MEASURED", measured_kernels.table),
@@ -64,6 +66,23 @@ def main() -> None:
             continue
         block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         page.write_text(block.sub(lambda found, body=body: found[1] + body + "\n" + found[2], page.read_text()))
+
+
+def layers_table() -> str:
+    """One layer of each mixer on a GPU, the fastest training pass first."""
+    known = json.loads((RESULTS / "on_device-nvidia-h200.json").read_text())
+    found = [entry["result"] for name, entry in known.items() if name.startswith("layers: ")]
+    rows = [_layer_row(x) for x in sorted(found, key=lambda x: x["gradients"]["median_ms"])]
+    head = "| mixer | forward, ms | with gradients, ms | tokens/s | decode step, us, batch 1 | batch 128 |"
+    return "\n".join([head, "| --- | ---: | ---: | ---: | ---: | ---: |", *rows])
+
+
+def _layer_row(x: dict[str, Any]) -> str:
+    times = [f"{x[name]['median_ms']:.2f}" for name in ("forward", "gradients")]
+    rate = f"{x['gradients']['tokens_per_s'] / 1e6:.1f} million"
+    steps = [x.get(f"decode {batch}", {}).get("median_ms") for batch in (1, 128)]
+    decode = ["" if ms is None else f"{1e3 * ms / layers.STEPS:.0f}" for ms in steps]
+    return f"| {' | '.join([x['mixer'], *times, rate, *decode])} |"
 
 
 def recall_table() -> str:
