@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import importlib.metadata
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -216,11 +217,14 @@ def save(report: dict[str, Any], path: Path) -> None:
 
 
 def _versions() -> dict[str, str]:
-    names = ("jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "libtpu", "numpy")
+    names = ("jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "nvidia-cuda-nvcc", "libtpu", "numpy")
     found = {"python": sys.version.split()[0]}
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
+    if (ptxas := shutil.which("ptxas")) is not None:  # where there is none, Mosaic GPU runs that of nvidia-cuda-nvcc
+        said = subprocess.run([ptxas, "--version"], capture_output=True, text=True, check=False).stdout
+        found["ptxas"] = "".join(re.findall(r"V(\d[\d.]*)", said)[:1])
     return found
 
 
