@@ -20,6 +20,7 @@ float32; cached activations (keys, values, convolution inputs) have the dtype gi
 
 import abc
 import dataclasses
+import difflib
 import functools
 import inspect
 import sys
@@ -265,9 +266,32 @@ def _checked(method: Callable) -> Callable:
         given = (*args, *kwargs.values())
         context = next((value for value in given if isinstance(value, Context)), NO_CONTEXT)
         self.config.check_context(context, streaming=streaming)
+        x = args[0] if args else kwargs.get("x", kwargs.get("x_t"))
+        if x is not None and x.shape[-1:] != (self.config.width,):
+            name = type(self).__name__
+            raise ValueError(
+                f"{name} got an input of shape {x.shape}; its last axis must be d_model={self.config.width}"
+            )
         return run(self, *args, **kwargs)
 
     return checked
+
+
+def _with_fields(init: Callable, declared: type[MixerConfig]) -> Callable:
+    """A mixer's `__init__` that also takes the fields of its config in place of a config."""
+
+    @functools.wraps(init)
+    def run(self: Any, config: MixerConfig | None = None, *, rngs: nnx.Rngs, **fields: Any) -> None:
+        if config is not None and fields:
+            raise TypeError(f"{type(self).__name__} takes a config or its fields ({', '.join(fields)}), not both")
+        known = [field.name for field in dataclasses.fields(declared)]
+        for name in fields:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1) or known
+                raise TypeError(f"{type(self).__name__} has no field {name}; did you mean {', '.join(near)}?")
+        init(self, declared(**fields) if config is None else config, rngs=rngs)
+
+    return run
 
 
 class Mixer(nnx.Module):
@@ -276,7 +300,8 @@ class Mixer(nnx.Module):
     config: Any
     """The mixer's own `MixerConfig`."""
 
-    def __init__(self, config: Any, *, rngs: nnx.Rngs):
+    def __init__(self, config: Any = None, *, rngs: nnx.Rngs, **fields: Any):
+        """The mixer of a config, or of the config's fields: `RetNet(d_model=64, n_heads=4, rngs=rngs)`."""
         raise NotImplementedError
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -289,6 +314,7 @@ class Mixer(nnx.Module):
             known = vars(config).get("mixer_class", cls)
             if (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__):  # or defined once more
                 config.mixer_class = cls
+            cls.__init__ = _with_fields(cls.__init__, config)
         for name in ("__call__", "with_losses", "prefill", "step"):
             if name in cls.__dict__:
                 setattr(cls, name, _checked(cls.__dict__[name]))

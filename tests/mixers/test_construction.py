@@ -1,0 +1,36 @@
+"""A mixer is built from its config or from the config's fields, and says in one line what it cannot take."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from jaxzoo.mixers import MIXERS, RetNet, RetNetConfig
+
+
+@pytest.mark.parametrize("name", sorted(MIXERS))
+def test_fields_in_place_of_a_config(name):
+    """Kills a mixer that drops a field, or that is another one than that of the config."""
+    config = MIXERS[name].tiny()
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    of_fields = nnx.eval_shape(lambda: config.mixer_class(**fields, rngs=nnx.Rngs(0)))
+    of_config = nnx.eval_shape(lambda: config.build(rngs=nnx.Rngs(0)))
+    assert of_fields.config == config
+    assert jax.tree.map(jnp.shape, nnx.state(of_fields)) == jax.tree.map(jnp.shape, nnx.state(of_config))
+
+
+def test_wrong_arguments():
+    """Kills a misspelt field that is ignored, two sources of one field, and an input of another width that ends in an
+    error of `dot_general`."""
+    rngs = nnx.Rngs(0)
+    with pytest.raises(TypeError, match=r"RetNet has no field n_head; did you mean n_heads\?"):
+        RetNet(d_model=8, n_head=2, rngs=rngs)
+    with pytest.raises(TypeError, match=r"RetNet takes a config or its fields \(n_heads\), not both"):
+        RetNet(RetNetConfig(d_model=8), n_heads=2, rngs=rngs)
+    mixer = RetNet(d_model=8, n_heads=2, rngs=rngs)
+    with pytest.raises(ValueError, match=r"RetNet got an input of shape \(1, 3, 6\); its last axis must be d_model=8"):
+        mixer(jnp.zeros((1, 3, 6)))
+    with pytest.raises(ValueError, match=r"RetNet got an input of shape \(1, 6\)"):
+        mixer.step(jnp.zeros((1, 6)), mixer.init_state(1))
