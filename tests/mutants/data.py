@@ -219,13 +219,13 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *planted(
-        "jaxzoo/data/pieces/resumable.py",
+        "jaxzoo/data/resumable.py",
         "tests/data/corpus/test_building.py",
         ("a refused input leaves its plan", "                shutil.rmtree(self.path)\n", ""),
-        ("unfinished work stays", "for name in self.temporary)", "for name in ())"),
+        ("unfinished work stays", "for name in (*self.temporary, QUEUE)", "for name in (QUEUE,)"),
     ),
     *planted(
-        "jaxzoo/data/pieces/resumable.py",
+        "jaxzoo/data/resumable.py",
         "tests/data/tokens/test_tokenization.py",
         ("another plan is not noticed", "        if difference:\n", "        if False:\n"),
     ),
@@ -235,17 +235,17 @@ MUTANTS: list[Mutant] = [
         ("documents of a shard are those of the first one", "first = sum(self.splits[split][:index])", "first = 0"),
     ),
     *planted(
-        "jaxzoo/data/pieces/share_out.py",
-        "tests/data/pieces/test_share_out.py",
-        ("the last piece is never made", "piece in pieces if not piece", "piece in [*pieces][:-1] if not piece"),
+        "jaxzoo/data/resumable.py",
+        "tests/data/test_resumable.py",
         (
-            "the locks of a command stay behind",
-            "        if not is_shared(claims):\n",
-            "        if is_shared(claims):\n",
+            "the first job is never made",
+            "left := [name for name in arguments if",
+            "left := [name for name in [*arguments][1:] if",
         ),
+        ("jobs of a killed process are not named", "directory.queue().progress()", "{}"),
     ),
     *planted(
-        "jaxzoo/data/pieces/array_files.py",
+        "jaxzoo/data/array_files.py",
         "tests/data/tokens/test_token_shards.py",
         ("flipped bits are not noticed", '!= self._digests.get(key, "")', '== ""'),
     ),
@@ -255,9 +255,9 @@ MUTANTS: list[Mutant] = [
         ("ids of large vocabularies are cut to 16 bits", "vocab_size <= 2**16 else", "vocab_size <= 2**17 else"),
     ),
     *planted(
-        "jaxzoo/data/corpus/sources.py",
+        "jaxzoo/data/corpus/lines.py",
         "tests/data/corpus/test_sources.py",
-        ("a build that goes on reads its last document again", "if number <= n_before:", "if number < n_before:"),
+        ("a truncated zstd file reads as a shorter one", "            raise EOFError\n", "            pass\n"),
     ),
     *planted(
         "jaxzoo/evals/text_model.py",

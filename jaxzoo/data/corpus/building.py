@@ -1,7 +1,7 @@
 """Build of source files into a tensorflow-datasets directory of array_record shards, in parallel, and restartable.
 
     OUT/build.json                              the request; another request is refused
-    OUT/work                                    shards and notes of an unfinished build (`shards`)
+    OUT/work                                    shards and notes of an unfinished build
     OUT/the_pile/1.0.0/dataset_info.json        with features.json and metadata.json: counts by subset, skipped input
     OUT/the_pile/1.0.0/the_pile-train.array_record-00000-of-00012
 
@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from jaxzoo.config.checked import Checked, FractionBelowOne, PositiveInt
-from jaxzoo.config.json_files import read_json
 from jaxzoo.data.corpus.built import check_metadata
 from jaxzoo.data.corpus.fasta import FastaLayout, read_layout
 from jaxzoo.data.corpus.lines import COMPRESSED
-from jaxzoo.data.corpus.shards import VERSION, FilePiece, finish, write_piece
+from jaxzoo.data.corpus.shards import VERSION, FilePiece, TextCounts, finish, read_note, write_piece
 from jaxzoo.data.corpus.sources import SOURCES, DocumentFields, Layout, Skipped, find_source_files, read_documents
-from jaxzoo.data.pieces.resumable import ResumableDirectory
+from jaxzoo.data.resumable import ResumableDirectory
 from jaxzoo.utils.checksums import text_sha256
 from jaxzoo.utils.extras import need
 
@@ -111,7 +110,7 @@ class BuildProgress(NamedTuple):
     bytes: int
     """Bytes of text."""
     files: int
-    """Finished inputs."""
+    """Inputs of finished pieces."""
 
 
 class Built(NamedTuple):
@@ -176,11 +175,15 @@ class Build:
 
     def progress(self) -> BuildProgress:
         """Progress of all commands that share the build."""
-        found = [BuildProgress(0, 0, 0)]
-        for file in (self._work.path / "work" / "progress").glob("*.json"):
-            with contextlib.suppress(FileNotFoundError, ValueError):  # another command has ended the build
-                found.append(read_json(file, BuildProgress))
-        return BuildProgress(*map(sum, zip(*found, strict=True)))
+        total = TextCounts()
+        files = 0
+        for name, piece in self._pieces(skip_bad=False):
+            with contextlib.suppress(FileNotFoundError):  # unfinished, or another command has ended the build
+                total += read_note(self._work.note(name)).total
+                files += len(piece.files)
+        for told in self._work.queue().progress().values():
+            total += TextCounts(told.get("documents", 0), told.get("bytes", 0))
+        return BuildProgress(total.documents, total.bytes, files)
 
     def run(self, *, workers: int = 1, skip_bad: bool = False) -> Built:
         """Makes the missing parts.

@@ -8,22 +8,14 @@ Sequences, or parts of them, belong to splits by name (`--valid-regions chr8,chr
 regions: from 1, the end included), or by a BED file of intervals (from 0, the end excluded) with the split in column 4,
 such as that of HyenaDNA (Nguyen et al. 2023); bases outside of its intervals are left out. Overlapping intervals of one
 split are joined, so that no base is there twice.
-
-Libraries with random access to FASTA (pyfaidx, pyfastx) do not read the gzip in which genomes are published, or hold a
-whole sequence in memory and write an index next to the file.
 """
 
-import codecs
-import gzip
-import itertools
 import re
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import NamedTuple
 
-from jaxzoo.config.json_files import refuse_pointer
-from jaxzoo.data.corpus.lines import DamagedFileError, TextDocument
+from jaxzoo.data.corpus.lines import DamagedFileError, TextDocument, reading
 
 DOCUMENT_BASES = 2**20
 """Most bases of a document."""
@@ -96,19 +88,19 @@ def read_layout(*, valid_regions: str = "", test_regions: str = "", intervals: P
 
 
 def _bed_lines(file: Path) -> Iterator[tuple[str, Interval]]:
-    with _opened(file) as stream:
-        for number, line in enumerate(_parts(stream), start=1):
-            fields = line.decode(errors="replace").split()
-            if not fields or fields[0] in ("track", "browser") or fields[0].startswith("#"):
-                continue
-            split = fields[3] if len(fields) > 3 else ""
-            split = "valid" if split in ("validation", "val") else split
-            if split not in SPLITS or not (fields[1].isdigit() and fields[2].isdigit()):
-                raise ValueError(f"{file}:{number}: must be NAME START END SPLIT, SPLIT one of train, valid, test")
-            start, end = int(fields[1]), int(fields[2])
-            if start >= end:
-                raise ValueError(f"{file}:{number}: START={start} must be below END={end}")
-            yield fields[0], Interval(start, end, split)
+    for number, line in enumerate(_parts(file), start=1):
+        fields = line.decode(errors="replace").split()
+        if not fields or fields[0] in ("track", "browser") or fields[0].startswith("#"):
+            continue
+        split = fields[3] if len(fields) > 3 else ""
+        split = "valid" if split in ("validation", "val") else split
+        if split not in SPLITS or not (fields[1].isdigit() and fields[2].isdigit()):
+            raise ValueError(f"{file}:{number}: must be NAME START END SPLIT, SPLIT one of train, valid, test")
+        start = int(fields[1])
+        end = int(fields[2])
+        if start >= end:
+            raise ValueError(f"{file}:{number}: START={start} must be below END={end}")
+        yield fields[0], Interval(start, end, split)
 
 
 def _without_overlaps(intervals: Iterable[tuple[str, Interval]], where: str) -> dict[str, list[Interval]]:
@@ -134,30 +126,28 @@ def read_bases(file: Path, layout: FastaLayout) -> Iterator[TextDocument]:
     Raises `DamagedFileError`, with the line, if it is no FASTA, has a letter that is no base, or damaged compression.
     """
     pending: _Pending | None = None
-    with _opened(file) as stream:
-        for number, part in enumerate(_parts(stream), start=1):
-            if part.startswith(b">"):
-                if pending is not None:
-                    yield from pending.end()
-                words = part[1:].decode("utf-8", errors="replace").split()
-                if not words:
-                    raise DamagedFileError(f"line {number}: a sequence without a name")
-                # The first word; of NCBI's `gi|..|ref|NAME|` its last part.
-                name = next(filter(None, reversed([words[0], *words[0].split("|")])))
-                pending = _Pending(name, layout)
-                continue
-            letters = part.translate(_TO_BASE)
-            if wrong := _NO_BASE.search(letters):
-                letter = part[wrong.start() : wrong.start() + 1].decode(errors="replace")
-                raise DamagedFileError(f"line {number}: {letter!r} is no base (A, C, G, T, N or an ambiguity code)")
-            if pending is None:
-                if letters:
-                    raise DamagedFileError(f"line {number}: a FASTA file must begin with '>' and a name")
-                continue
+    for number, part in enumerate(_parts(file), start=1):
+        if part.startswith(b">"):
+            if pending is not None:
+                yield from pending.end()
+            words = part[1:].decode("utf-8", errors="replace").split()
+            if not words:
+                raise DamagedFileError(f"line {number}: a sequence without a name")
+            # The first word; of NCBI's `gi|..|ref|NAME|` its last part.
+            name = next(filter(None, reversed([words[0], *words[0].split("|")])))
+            pending = _Pending(name, layout)
+            continue
+        letters = part.translate(_TO_BASE)
+        if wrong := _NO_BASE.search(letters):
+            letter = part[wrong.start() : wrong.start() + 1].decode(errors="replace")
+            raise DamagedFileError(f"line {number}: {letter!r} is no base (A, C, G, T, N or an ambiguity code)")
+        if pending is not None:
             yield from pending.add(letters)
-        if pending is None:
-            raise DamagedFileError("no sequence: a FASTA file must begin with '>' and a name")
-        yield from pending.end()
+        elif letters:
+            raise DamagedFileError(f"line {number}: a FASTA file must begin with '>' and a name")
+    if pending is None:
+        raise DamagedFileError("no sequence: a FASTA file must begin with '>' and a name")
+    yield from pending.end()
 
 
 class _Pending:
@@ -209,18 +199,8 @@ class _Pending:
         self._held[:] = last[len(last) - kept :] + held[n : n + GAP_BASES]
 
 
-def _opened(file: Path) -> BinaryIO:
-    refuse_pointer(file)
-    with file.open("rb") as stream:
-        is_gzip = stream.read(2) == b"\x1f\x8b"
-    return cast(BinaryIO, gzip.open(file, "rb")) if is_gzip else file.open("rb")
-
-
-def _parts(stream: BinaryIO) -> Iterator[bytes]:
+def _parts(file: Path) -> Iterator[bytes]:
     """Yields lines without their ends; a line longer than `PART_BYTES` in parts."""
-    try:
-        first = stream.readline(PART_BYTES).removeprefix(codecs.BOM_UTF8)
-        for part in itertools.chain([first], iter(lambda: stream.readline(PART_BYTES), b"")):
+    with reading(file) as stream:
+        while part := stream.readline(PART_BYTES):
             yield part.rstrip(b"\r\n")
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DamagedFileError(f"damaged gzip data: {error}") from error

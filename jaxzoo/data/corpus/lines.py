@@ -1,31 +1,31 @@
-"""Readers in bounded memory: lines of plain and of compressed files; rows of parquet and Arrow files, as Hugging Face
-`datasets` keeps them on disk, a few hundred at once."""
+"""Readers in bounded memory: lines of plain and compressed files; rows of parquet and Arrow files."""
 
 import bz2
 import codecs
-import collections
+import contextlib
 import gzip
+import io
 import itertools
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from jaxzoo.config.checked import nearest
 from jaxzoo.config.json_files import refuse_pointer
 from jaxzoo.utils.extras import need
 
 CHUNK_BYTES = 2**16
-"""Bytes that are read, or split into lines, at once."""
+"""Bytes that are read at once."""
 ZSTD_BYTES = 2**9
 """Bytes that are decompressed at once; zstd makes at most 32,768 times as many of them, 16 MiB."""
 HELD_BYTES = 2**22
-"""Decompressed bytes that are held back until more of the file, or the end of its frame, has been read."""
+"""Decompressed bytes of a zstd frame that are held back until its end, whose checksum shows damage."""
 MOST_LINE_BYTES = 2**26
 """Longest line, 64 MiB."""
 WINDOW_BYTES = 2**31
 """Largest window of a zstd frame that is read: what `zstd --long=31` makes."""
-COMPRESSED = (".zst", ".gz", ".bz2")
+COMPRESSED = (".zst", ".gz", ".bgz", ".bz2")
 """Endings of the names of compressed files."""
 TABLES = (".parquet", ".arrow")
 """Endings of parquet and Arrow files."""
@@ -49,92 +49,103 @@ class TextDocument(NamedTuple):
     """Whether U+FFFD stands in the text for bytes that are not UTF-8."""
 
 
-def read_lines(file: Path) -> Iterator[bytes | None]:
-    """Yields the lines of a file without their ends, None for a line longer than `MOST_LINE_BYTES`.
+@contextlib.contextmanager
+def reading(file: Path) -> Iterator[io.BufferedReader]:
+    """Opens a file, decompressed by the ending of its name, without a byte order mark.
 
-    A byte order mark at the beginning of the file is dropped.
-
-    Files with the endings `COMPRESSED` are decompressed, whatever their number of frames. Raises `DamagedFileError` if
-    compressed data are damaged or end within a frame, after the lines before the damage, but for the last `HELD_BYTES`
-    before an error that only the checksum at a frame's end may show.
+    Raises `DamagedFileError` in the block where the compressed data are damaged or truncated.
     """
-    parts: list[bytes] = []
-    n_bytes = 0
     refuse_pointer(file)
-    for i, chunk in enumerate(_chunks(file)):
-        chunk = chunk if i else chunk.removeprefix(codecs.BOM_UTF8)
-        *lines, rest = chunk.split(b"\n")
-        for line in lines:
-            yield _joined([*parts, line], n_bytes + len(line))
-            parts, n_bytes = [], 0
-        n_bytes += len(rest)
-        parts = [*parts, rest] if n_bytes <= MOST_LINE_BYTES else []
-    if n_bytes:
-        yield _joined(parts, n_bytes)
-
-
-def _joined(parts: list[bytes], n_bytes: int) -> bytes | None:
-    return b"".join(parts) if n_bytes <= MOST_LINE_BYTES else None
-
-
-def _chunks(file: Path) -> Iterator[bytes]:
-    """Yields the decompressed content, at most `CHUNK_BYTES` at once."""
-    if file.suffix == ".zst":
-        yield from _zstd(file)
-        return
-    kinds = {".gz": gzip.open, ".bz2": bz2.open}
+    kind = file.suffix[1:]
     try:
-        with kinds.get(file.suffix, open)(file, "rb") as stream:
-            held: collections.deque[bytes] = collections.deque()
-            while chunk := stream.read(CHUNK_BYTES):
-                held.append(chunk)
-                if file.suffix not in COMPRESSED or len(held) > HELD_BYTES // CHUNK_BYTES:
-                    yield held.popleft()
-            yield from held
+        with _opened(file) as stream:
+            if stream.peek(3).startswith(codecs.BOM_UTF8):
+                stream.read(3)
+            yield stream
     except EOFError as error:
-        raise DamagedFileError(f"its {file.suffix[1:]} data end early: the file is truncated") from error
+        raise DamagedFileError(f"its {kind} data end early: the file is truncated") from error
     except (OSError, zlib.error) as error:
         if getattr(error, "errno", None) is not None:
             raise
-        raise DamagedFileError(f"damaged {file.suffix[1:]} data: {error}") from error
+        raise DamagedFileError(f"damaged {kind} data: {error}") from error
 
 
-def _zstd(file: Path) -> Iterator[bytes]:
-    import zstandard
-
-    frame, held = None, bytearray()
-    try:
-        with file.open("rb") as stream:
-            while part := stream.read(ZSTD_BYTES):
-                while part:
-                    frame = frame or zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES).decompressobj()
-                    held += frame.decompress(part)
-                    part = b""
-                    if frame.eof:
-                        part, frame = frame.unused_data, None
-                    if frame is None or len(held) > HELD_BYTES:
-                        yield from _cut(held)
-    except zstandard.ZstdError as error:
-        raise DamagedFileError(f"damaged zstd data: {error}") from error
-    if frame is not None:
-        yield from _cut(held)
-        raise DamagedFileError("its zstd data end within a frame: the file is truncated")
+def _opened(file: Path) -> io.BufferedReader:
+    if file.suffix == ".zst":
+        return io.BufferedReader(_ZstdFile(file), CHUNK_BYTES)
+    kinds = {".gz": gzip.open, ".bgz": gzip.open, ".bz2": bz2.open}
+    return cast(io.BufferedReader, kinds.get(file.suffix, open)(file, "rb"))
 
 
-def _cut(content: bytearray) -> Iterator[bytes]:
-    """Yields the content in chunks, and empties it."""
-    for start in range(0, len(content), CHUNK_BYTES):
-        yield bytes(content[start : start + CHUNK_BYTES])
-    content.clear()
+class _ZstdFile(io.RawIOBase):
+    """Content of the frames of a zstd file. zstandard's own reader takes a truncated file for a whole one."""
+
+    def __init__(self, file: Path):
+        import zstandard
+
+        self._source = file.open("rb")
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES)
+        self._error = zstandard.ZstdError
+        self._frame: Any = None
+        self._unused = b""
+        self._content = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._source.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._content:
+            self._content = memoryview(self._next())
+        n = min(len(buffer), len(self._content))
+        buffer[:n] = self._content[:n]
+        self._content = self._content[n:]
+        return n
+
+    def _next(self) -> bytes:
+        """The next content: of whole frames, or more than `HELD_BYTES`; empty at the end of the file."""
+        held = bytearray()
+        while part := self._unused or self._source.read(ZSTD_BYTES):
+            self._frame = self._frame or self._decompressor.decompressobj()
+            self._unused = b""
+            try:
+                held += self._frame.decompress(part)
+            except self._error as error:
+                raise zlib.error(str(error)) from error
+            if self._frame.eof:
+                self._unused = self._frame.unused_data
+                self._frame = None
+            if held and (self._frame is None or len(held) > HELD_BYTES):
+                return bytes(held)
+        if self._frame is not None:
+            raise EOFError
+        return b""
 
 
-def read_rows(file: Path, columns: Sequence[str], n_before: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields number (from 1) and columns of each row after the first `n_before`.
+def read_lines(file: Path) -> Iterator[bytes | None]:
+    """Yields the lines of a file without their ends, None for a line longer than `MOST_LINE_BYTES`.
+
+    Raises `DamagedFileError` as `reading` does, after the lines before the damage.
+    """
+    with reading(file) as stream:
+        while line := stream.readline(MOST_LINE_BYTES + 1):
+            if line.endswith(b"\n") or len(line) <= MOST_LINE_BYTES:
+                yield line.removesuffix(b"\n")
+                continue
+            while line and not line.endswith(b"\n"):
+                line = stream.readline(CHUNK_BYTES)
+            yield None
+
+
+def read_rows(file: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields number (from 1) and columns of each row.
 
     Args:
-        file: parquet, or Arrow as a stream or file of record batches.
+        file: parquet, or Arrow as a stream or file of record batches, as Hugging Face `datasets` keeps them.
         columns: names; no others are read.
-        n_before: rows that are skipped.
 
     Raises:
         DamagedFileError: no such file format, or no such column.
@@ -146,14 +157,14 @@ def read_rows(file: Path, columns: Sequence[str], n_before: int = 0) -> Iterator
 
     with file.open("rb"):  # a missing file is no damaged one
         pass
-    first = 1
+    number = 0
     try:
         for batch in _batches(file, columns):
-            skipped = min(max(n_before + 1 - first, 0), batch.num_rows)
-            yield from enumerate(batch.slice(skipped).to_pylist(), first + skipped)
-            first += batch.num_rows
+            yield from enumerate(batch.to_pylist(), number + 1)
+            number += batch.num_rows
     except (pa.ArrowException, OSError) as error:
-        raise DamagedFileError(f"damaged, or no {file.suffix[1:]}: {' '.join(str(error).split())[:200]}") from error
+        reason = " ".join(str(error).split())[:200]
+        raise DamagedFileError(f"damaged, or no {file.suffix[1:]}: {reason}") from error
 
 
 def _batches(file: Path, columns: Sequence[str]) -> Iterator[Any]:

@@ -1,16 +1,13 @@
-"""array_record shards of documents, written section by section, and the metadata that makes them a data set.
+"""array_record shards of documents, and the metadata that makes them a data set.
 
-A piece is some files of a split. It is made in sections: once the documents since the last cut hold `section_bytes` of
-text, the shards of all splits are closed, and a note records their content and where reading continues. A killed build
-continues after its last note, and cuts the same sections. `finish`, the last step of a build, names the shards.
+A piece is some files of a split. Its shards are cut once those of all splits hold `section_bytes` of text; its note,
+written last, has their content. `finish`, the last step of a build, names the shards.
 """
 
 import contextlib
 import dataclasses
 import functools
-import itertools
 import os
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +15,8 @@ from typing import Any, NamedTuple
 from jaxzoo.config.checked import Count
 from jaxzoo.data.corpus.built import write_metadata_checksums
 from jaxzoo.data.corpus.files import hash_share
-from jaxzoo.data.corpus.sources import BEGINNING, SUMMARIES, Layout, Position, Skipped, TextDocument, read_documents
+from jaxzoo.data.corpus.sources import SUMMARIES, Layout, Skipped, TextDocument, read_documents
+from jaxzoo.data.resumable import Job
 from jaxzoo.utils.checksums import add_checksum, file_sha256, read_checked
 from jaxzoo.utils.whole_files import replacing, write_json, write_whole
 
@@ -27,8 +25,6 @@ WRITER_OPTIONS = "group_size:1,zstd:3"
 VERSION = "1.0.0"
 """Version of the data sets."""
 RELEASE_NOTES = {VERSION: "Documents with text and subset."}
-PROGRESS_SECONDS = 1.0
-"""Time between two progress records of a piece."""
 
 
 class FilePiece(NamedTuple):
@@ -56,7 +52,7 @@ class TextCounts:
 
 @dataclasses.dataclass
 class ShardContent:
-    """Content of the shard of a split and section."""
+    """Content of a shard."""
 
     file_bytes: Count = 0
     subsets: dict[str, TextCounts] = dataclasses.field(default_factory=dict)
@@ -68,89 +64,59 @@ class ShardContent:
 
 
 @dataclasses.dataclass
-class Section:
-    """Finished section of a piece, as its note records it."""
+class PieceNote:
+    """Content of a finished piece."""
 
-    end: Position
-    """Where reading continues."""
-    ended: bool
-    """Whether it is the last section of its piece."""
-    splits: dict[str, ShardContent]
+    sections: list[dict[str, ShardContent]]
+    """Shards by split."""
     skipped: Skipped
 
-
-class PieceFiles:
-    """Files of a piece in the directory of an unfinished build.
-
-    Attributes:
-        shards: directory that becomes the data set.
-        progress: progress of the piece, for the user.
-    """
-
-    def __init__(self, note: Path):
-        work = note.parent.parent
-        self.name: str = note.stem
-        self.note: Path = note
-        self.shards: Path = work / "dataset"
-        self.progress: Path = work / "progress" / note.name
-
-    def section_note(self, section: int) -> Path:
-        """Note of the content of a section."""
-        return self.note.with_name(f"{self.name}-{section:05d}.json")
-
-    def shard(self, section: int, split: str) -> Path:
-        """Shard of a section and split."""
-        return self.shards / f"{self.name}-{section:05d}-{split}.array_record"
-
-    def sections(self) -> list[Section]:
-        """Finished sections, in order. Raises `ValueError` if a note is damaged."""
-        notes = itertools.takewhile(Path.exists, map(self.section_note, itertools.count()))
-        remedy = f"remove {self.note.parent.parent} and build again"
-        return [read_checked(note, Section, remedy=remedy) for note in notes]
+    @property
+    def total(self) -> TextCounts:
+        """Content of all shards."""
+        return sum((shard.total for section in self.sections for shard in section.values()), TextCounts())
 
 
-def write_piece(piece: FilePiece, note: Path) -> None:
-    """Makes the missing sections of a piece. Raises `ValueError`, with file and line, at damage that is not skipped."""
-    files = PieceFiles(note)
-    for folder in (files.shards, files.progress.parent):
-        folder.mkdir(exist_ok=True)
-    for draft in files.shards.glob(f"{files.name}-*.tmp"):  # of a killed worker
-        draft.unlink(missing_ok=True)
-    sections = files.sections()
-    done = sum((shard.total for section in sections for shard in section.splits.values()), TextCounts())
-    end, ended = (sections[-1].end, sections[-1].ended) if sections else (BEGINNING, False)
-    skipped, told = Skipped(), time.monotonic()
+def read_note(note: Path) -> PieceNote:
+    """Reads the note of a piece. Raises `ValueError` if it is damaged."""
+    return read_checked(note, PieceNote, remedy=f"remove {note.parent.parent} and build again")
 
-    def tell(n_files: int) -> None:
-        write_json(files.progress, {**dataclasses.asdict(done), "files": n_files})
 
-    documents = read_documents(piece.files, piece.fields, skipped, start=end, skip_bad=piece.skip_bad)
-    for i in itertools.count(len(sections)):
-        if ended:
-            break
-        end_of_section = done.bytes + piece.section_bytes
-        with _SectionWriter(files, piece, i) as writer:
-            for end, document in documents:
+def _shard(note: Path, section: int, split: str) -> Path:
+    """Shard of a section of a piece in the directory that becomes the data set."""
+    return note.parent.parent / "dataset" / f"{note.stem}-{section:05d}-{split}.array_record"
+
+
+def write_piece(piece: FilePiece, job: Job) -> None:
+    """Makes the shards of a piece. Raises `ValueError`, with file and line, at damage that is not skipped."""
+    note = job.note
+    folder = note.parent.parent / "dataset"
+    folder.mkdir(exist_ok=True)
+    for left in folder.glob(f"{note.stem}-*"):  # of a killed worker
+        left.unlink()
+    skipped = Skipped()
+    done = TextCounts()
+    sections: list[dict[str, ShardContent]] = []
+    documents = read_documents(piece.files, piece.fields, skipped, skip_bad=piece.skip_bad)
+    document = next(documents, None)
+    while document:
+        end = done.bytes + piece.section_bytes
+        with _SectionWriter(piece, note, len(sections)) as writer:
+            while document and done.bytes < end:
                 done += TextCounts(1, writer.add(document))
-                if time.monotonic() - told >= PROGRESS_SECONDS:
-                    tell(end.file)
-                    told = time.monotonic()
-                if done.bytes >= end_of_section:
-                    break
-            else:
-                ended = True
-        section = Section(end, ended, writer.content(), skipped.take())
-        write_json(files.section_note(i), add_checksum(dataclasses.asdict(section)))
-    tell(len(piece.files))
-    write_json(note, {})
+                job.tell(**dataclasses.asdict(done))
+                document = next(documents, None)
+        sections.append(writer.content())
+    write_json(note, add_checksum(dataclasses.asdict(PieceNote(sections, skipped))))
 
 
 class _SectionWriter(contextlib.ExitStack):
     """Writer of the shards of a section, which are in their places after the block."""
 
-    def __init__(self, files: PieceFiles, piece: FilePiece, section: int):
+    def __init__(self, piece: FilePiece, note: Path, section: int):
         super().__init__()
-        self._files, self._piece, self._section = files, piece, section
+        self._piece = piece
+        self._place = functools.partial(_shard, note, section)
         self._writers: dict[str, Any] = {}
         self._content: dict[str, ShardContent] = {}
 
@@ -162,7 +128,7 @@ class _SectionWriter(contextlib.ExitStack):
         is_valid = hash_share(data) < self._piece.valid_fraction
         split = document.split or ("valid" if is_valid else self._piece.split)
         if split not in self._writers:
-            place = self.enter_context(replacing(self._files.shard(self._section, split)))
+            place = self.enter_context(replacing(self._place(split)))
             self._writers[split] = ArrayRecordWriter(os.fspath(place), WRITER_OPTIONS)
             self.callback(self._writers[split].close)
             self._content[split] = ShardContent()
@@ -174,7 +140,7 @@ class _SectionWriter(contextlib.ExitStack):
     def content(self) -> dict[str, ShardContent]:
         """Content of the finished shards by split."""
         for split, content in self._content.items():
-            content.file_bytes = self._files.shard(self._section, split).stat().st_size
+            content.file_bytes = self._place(split).stat().st_size
         return self._content
 
 
@@ -213,22 +179,20 @@ def finish(notes: Sequence[Path], directory: Path) -> None:
     """
     shards: Shards = {}
     totals: dict[str, dict[str, TextCounts]] = {}
-    skipped, out, dataset = Skipped(), directory.parent.parent, directory.parent.name
-    for files in map(PieceFiles, notes):
-        sections = files.sections()
-        if not sections or not sections[-1].ended:
-            where = files.note.parent
-            raise ValueError(f"{where} lacks a note of the piece {files.name}; remove {out} and build again")
-        for i, section in enumerate(sections):
-            skipped.add(section.skipped)
-            for split, content in section.splits.items():
-                shards.setdefault(split, []).append((files.shard(i, split), content))
+    skipped = Skipped()
+    out, dataset = directory.parent.parent, directory.parent.name
+    for note in notes:
+        piece = read_note(note)
+        skipped.add(piece.skipped)
+        for i, section in enumerate(piece.sections):
+            for split, content in section.items():
+                shards.setdefault(split, []).append((_shard(note, i, split), content))
                 total = totals.setdefault(split, {})
                 for subset, counts in content.subsets.items():
                     total[subset] = total.get(subset, TextCounts()) + counts
     if "train" not in shards:
         raise ValueError(f"{out}: the inputs of --paths must hold a document to train on, but they hold none")
-    place = PieceFiles(notes[0]).shards
+    place = notes[0].parent.parent / "dataset"
     for split, found in shards.items():
         for i, (file, content) in enumerate(found):
             if file.exists():  # else a killed call has renamed it
@@ -251,9 +215,11 @@ def _write_metadata(place: Path, dataset: str, shards: Shards, metadata: dict[st
 
     version, work = tfds.core.Version(VERSION), os.fspath(place.parent)
     identity = DatasetIdentity(dataset, version, work, __name__, release_notes=RELEASE_NOTES)
-    summary = SUMMARIES[dataset]
     info = tfds.core.DatasetInfo(
-        builder=identity, description=summary, features=_features(), metadata=tfds.core.MetadataDict(metadata)
+        builder=identity,
+        description=SUMMARIES[dataset],
+        features=_features(),
+        metadata=tfds.core.MetadataDict(metadata),
     )
     info.set_file_format(tfds.core.FileFormat.ARRAY_RECORD)
     splits = [
@@ -268,40 +234,5 @@ def _write_metadata(place: Path, dataset: str, shards: Shards, metadata: dict[st
     info.set_splits(tfds.core.SplitDict(splits))
     info.write_to_directory(place)
     write_metadata_checksums(place)
-    _write_card(place, dataset, summary, metadata)
-
-
-SHOWN_SUBSETS = 30
-"""Most names of subsets in a row of the card."""
-_CARD = """# {dataset}
-
-{summary}
-
-| split | documents | bytes of text | subsets |
-| --- | --- | --- | --- |
-{rows}
-
-Features: `text` and `subset`, which is empty where there are no parts; both are UTF-8. Without TensorFlow:
-
-    import tensorflow_datasets as tfds  # pip install tensorflow-datasets array_record importlib_resources
-
-    rows = tfds.data_source("{dataset}", split="train", data_dir="DIRECTORY ABOVE {dataset}")
-
-`sha256sum -c SHA256SUMS` verifies the shards. Made by `python -m jaxzoo.data.build`; damaged input left out: {lines}
-lines, and the rest of {files} files.
-"""
-
-
-def _write_card(directory: Path, dataset: str, summary: str, metadata: dict[str, Any]) -> None:
-    """Writes `README.md` and `SHA256SUMS`, for users of tensorflow-datasets alone."""
-    lines = []
-    for file in sorted(directory.glob("*.array_record*")):
-        lines.append(f"{file_sha256(file)}  {file.name}\n")
-    write_whole(directory / "SHA256SUMS", "".join(lines))
-    rows = []
-    for split, subsets in metadata["subsets"].items():
-        counts = (sum(held[what] for held in subsets.values()) for what in ("documents", "bytes"))
-        names = ", ".join(list(subsets)[:SHOWN_SUBSETS]) + (", ..." if len(subsets) > SHOWN_SUBSETS else "")
-        rows.append(f"| {split} | {' | '.join(f'{n:,}' for n in counts)} | {names} |")
-    text = _CARD.format(dataset=dataset, summary=summary, rows="\n".join(rows), **metadata["skipped"])
-    write_whole(directory / "README.md", text)
+    files = sorted(place.glob("*.array_record*"))
+    write_whole(place / "SHA256SUMS", "".join(f"{file_sha256(file)}  {file.name}\n" for file in files))

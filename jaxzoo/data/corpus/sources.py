@@ -1,5 +1,4 @@
-"""Documents from files on disk, read as a stream: the Pile, SlimPajama, JSON lines, parquet, folders of text, FASTA,
-labelled sequences.
+"""Documents from files on disk, read as a stream.
 
 The Pile (Gao et al., 2020, arXiv 2101.00027) is distributed as `jsonl.zst` files with the keys `text` and
 `meta.pile_set_name`; SlimPajama (Soboleva et al., 2023) as such files with `text` and `meta.redpajama_set_name`.
@@ -7,7 +6,6 @@ The Pile (Gao et al., 2020, arXiv 2101.00027) is distributed as `jsonl.zst` file
 
 import codecs
 import dataclasses
-import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -85,18 +83,6 @@ SUMMARIES = {
 """Description of each data set."""
 
 
-class Position(NamedTuple):
-    """Place of the next document."""
-
-    file: int
-    """Index among the files."""
-    line: int
-    """Number of its lines that have been read."""
-
-
-BEGINNING = Position(0, 0)
-
-
 @dataclasses.dataclass
 class Skipped:
     """Counts of skipped input."""
@@ -116,13 +102,6 @@ class Skipped:
         self.files += other.files
         self.empty += other.empty
         self.places = [*self.places, *other.places][:MOST_REMEMBERED]
-
-    def take(self) -> "Skipped":
-        """Returns the counts since the last call."""
-        taken = dataclasses.replace(self)
-        self.lines = self.files = self.empty = 0
-        self.places = []
-        return taken
 
 
 def find_source_files(source: str, path: str, *, option: str = "--paths") -> dict[str, Path]:
@@ -156,72 +135,61 @@ def find_source_files(source: str, path: str, *, option: str = "--paths") -> dic
 
 
 def read_documents(
-    files: Sequence[Path],
-    fields: Layout,
-    skipped: Skipped,
-    *,
-    start: Position = BEGINNING,
-    skip_bad: bool = False,
-) -> Iterator[tuple[Position, TextDocument]]:
-    """Yields the documents of files, in their order, each with the position after it.
+    files: Sequence[Path], fields: Layout, skipped: Skipped, *, skip_bad: bool = False
+) -> Iterator[TextDocument]:
+    """Yields the documents of files, in their order.
 
     Args:
         files: of one layout, `fields`.
         skipped: counts what is left out. Empty lines are not counted.
-        start: a position that this function gave.
         skip_bad: whether damage is counted and left out; after damaged compression, the rest of its file is.
 
     Raises:
         ValueError: a line or file is damaged (no JSON, no text, not UTF-8, bad compression): file, line, error.
     """
     unit = "document" if isinstance(fields, FastaLayout) else "line"
-
-    def skip(file: Path, where: str, damage: DamagedFileError | str) -> None:
-        rest = isinstance(damage, DamagedFileError)
-        if not skip_bad:
-            effect = "leave out the rest of the file" if rest else "leave out such lines"
-            raise ValueError(f"{file}:{where}: {damage}; --skip-bad to {effect}")
-        skipped.add(Skipped(lines=int(not rest), files=int(rest), places=[f"{file.name}:{where}: {damage}"]))
-
-    for i, file in enumerate(files[start.file :], start.file):
-        line = n_before = start.line if i == start.file else 0
+    for file in files:
+        number = 0
         try:
-            for line, found in _numbered(file, fields, n_before):
+            for number, found in _numbered(file, fields):
                 if isinstance(found, str):
-                    skip(file, f"{line}", found)
+                    if not skip_bad:
+                        raise ValueError(f"{file}:{number}: {found}; --skip-bad to leave out such lines")
+                    skipped.add(Skipped(lines=1, places=[f"{file.name}:{number}: {found}"]))
                 elif found.text:
-                    yield Position(i, line), found
+                    yield found
                 else:
                     skipped.empty += 1
         except DamagedFileError as error:
-            skip(file, f"after {unit} {line}", error)
+            where = f"after {unit} {number}: {error}"
+            if not skip_bad:
+                raise ValueError(f"{file}:{where}; --skip-bad to leave out the rest of the file") from error
+            skipped.add(Skipped(files=1, places=[f"{file.name}:{where}"]))
 
 
-def _numbered(file: Path, fields: Layout, n_before: int) -> Iterator[tuple[int, TextDocument | str]]:
-    """Yields number and document of each non-blank line, document of sequences, or file of text, after `n_before`.
+def _numbered(file: Path, fields: Layout) -> Iterator[tuple[int, TextDocument | str]]:
+    """Yields number and document of each non-blank line, run of bases, row, or file of text.
 
     For one that holds no document, yields what is wrong with it.
     """
     if isinstance(fields, FastaLayout):
-        yield from itertools.islice(enumerate(read_bases(file, fields), start=1), n_before, None)
+        yield from enumerate(read_bases(file, fields), start=1)
     elif isinstance(fields, LabelledLayout):
-        yield from enumerate(read_labelled(file)[n_before:], start=n_before + 1)
-    elif fields is not None and file.suffix in TABLES:
-        columns = [name.split(".")[0] for name in fields if name]
-        for number, row in read_rows(file, list(dict.fromkeys(columns)), n_before):
+        yield from enumerate(read_labelled(file), start=1)
+    elif fields is None:
+        refuse_pointer(file)
+        is_large = file.stat().st_size > MOST_TEXT_BYTES
+        yield 1, f"larger than {MOST_TEXT_BYTES:,} bytes" if is_large else _document(file.read_bytes(), None)
+    elif file.suffix in TABLES:
+        columns = dict.fromkeys(name.split(".")[0] for name in fields if name)
+        for number, row in read_rows(file, list(columns)):
             yield number, _document(row, fields)
-    elif fields is not None:
+    else:
         for number, line in enumerate(read_lines(file), start=1):
-            if number <= n_before:
-                continue
             if line is None:
                 yield number, f"longer than {MOST_LINE_BYTES:,} bytes"
             elif line.strip():
                 yield number, _document(line, fields)
-    elif n_before == 0:
-        refuse_pointer(file)
-        is_large = file.stat().st_size > MOST_TEXT_BYTES
-        yield 1, f"larger than {MOST_TEXT_BYTES:,} bytes" if is_large else _document(file.read_bytes(), None)
 
 
 def _document(data: bytes | dict, fields: DocumentFields | None) -> TextDocument | str:

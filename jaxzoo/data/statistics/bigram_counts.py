@@ -19,9 +19,8 @@ import numpy as np
 from jaxtyping import Int64, Integer, UInt64
 
 from jaxzoo.config.checked import Count
-from jaxzoo.data.pieces.array_files import ArrayGroup, writing_arrays
-from jaxzoo.data.pieces.resumable import ResumableDirectory, read_manifest
-from jaxzoo.data.pieces.share_out import Report
+from jaxzoo.data.array_files import ArrayGroup, writing_arrays
+from jaxzoo.data.resumable import Job, Report, ResumableDirectory, read_manifest
 from jaxzoo.data.tokens.token_shards import TokenDirectory
 from jaxzoo.utils.checksums import add_checksum, read_checked
 from jaxzoo.utils.whole_files import write_json
@@ -173,7 +172,7 @@ class _Note(NamedTuple):
     sha256: dict[str, str]
 
 
-def _count_shard(data: Path, split: str, index: int, memory: int, note: Path) -> None:
+def _count_shard(data: Path, split: str, index: int, memory: int, job: Job) -> None:
     """Counts the pairs of a shard, and that of its last token with the first of the next shard."""
     shards = TokenDirectory(data).shards(split)
     tokens = shards[index].tokens
@@ -188,8 +187,8 @@ def _count_shard(data: Path, split: str, index: int, memory: int, note: Path) ->
             keys = pair_keys(tokens[start : start + len(following)], following)
             yield SortedCounts(*np.unique(keys, return_counts=True))
 
-    lengths, sha256 = _write(note.parent, note.stem, runs())
-    write_json(note, add_checksum(_Note(lengths, sha256)._asdict()))
+    lengths, sha256 = _write(job.note.parent, job.note.stem, runs())
+    write_json(job.note, add_checksum(_Note(lengths, sha256)._asdict()))
 
 
 def _write(directory: Path, name: str, blocks: Iterable[SortedCounts]) -> tuple[list[int], dict[str, str]]:

@@ -21,9 +21,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Int64, UInt
 
-from jaxzoo.data.pieces.array_files import ArrayGroup, writing_arrays
-from jaxzoo.data.pieces.resumable import ResumableDirectory
-from jaxzoo.data.pieces.share_out import Report
+from jaxzoo.data.array_files import ArrayGroup, writing_arrays
+from jaxzoo.data.resumable import Job, Report, ResumableDirectory
 from jaxzoo.data.statistics.bigram_counts import AGAIN
 from jaxzoo.data.statistics.recall_summary import (
     KINDS,
@@ -72,7 +71,7 @@ def make_recall_statistics(
         cut: the sequences.
         out: directory of the results; unfinished work in it continues.
         stop_words: a text file; None: this package's.
-        workers: processes, one per shard; `report` as in `share_out`, of shards.
+        workers: processes, one per shard; `report` as in `ResumableDirectory.make`.
 
     Returns:
         False if the results existed already.
@@ -153,7 +152,7 @@ def stop_tokens(tokenizer: Tokenizer, words: Collection[str]) -> Bool[np.ndarray
     return result
 
 
-def count_repeats(cut: Cut, index: int, stop: Bool[np.ndarray, "vocab"], note: Path) -> None:
+def count_repeats(cut: Cut, index: int, stop: Bool[np.ndarray, "vocab"], job: Job) -> None:
     """Counts the repeats in a shard; an n-gram of content holds no token of `stop`.
 
     Writes an array of `_shape`, flat, and a note with its digest.
@@ -174,9 +173,9 @@ def count_repeats(cut: Cut, index: int, stop: Bool[np.ndarray, "vocab"], note: P
             tokens = _sequences(shard, subset, cut.length, chosen[start : start + step])
             for column, n in enumerate(cut.n):
                 _add(counts[row, :, column], tokens, stop[tokens], n)
-    with writing_arrays(note.parent, note.stem, {"counts": counts.dtype}) as arrays:
+    with writing_arrays(job.note.parent, job.note.stem, {"counts": counts.dtype}) as arrays:
         arrays["counts"].append(counts.ravel())
-    write_json(note, add_checksum({"counts": arrays["counts"].digest}))
+    write_json(job.note, add_checksum({"counts": arrays["counts"].digest}))
 
 
 def sum_repeats(cut: Cut, notes: Iterable[Path]) -> dict[str, Histograms]:

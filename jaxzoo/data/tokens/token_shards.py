@@ -27,8 +27,8 @@ import numpy as np
 from jaxtyping import Int64, UInt
 
 from jaxzoo.config.checked import Count, NonNegativeInt, PositiveInt
-from jaxzoo.data.pieces.array_files import ArrayGroup, writing_arrays
-from jaxzoo.data.pieces.resumable import read_manifest
+from jaxzoo.data.array_files import ArrayGroup, writing_arrays
+from jaxzoo.data.resumable import read_manifest
 from jaxzoo.utils.checksums import add_checksum, read_checked, text_sha256
 from jaxzoo.utils.whole_files import write_json
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from jaxzoo.data.corpus.built import BuiltData
 from jaxzoo.data.corpus.lines import TextDocument
-from jaxzoo.data.pieces.resumable import ResumableDirectory
+from jaxzoo.data.resumable import Job, ResumableDirectory
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.token_shards import (
     FORMAT,
@@ -105,8 +105,9 @@ class Tokenization:
         return TokenDirectory(out)
 
 
-def write_token_shard(data: Path, split: str, index: int, note: Path) -> None:
+def write_token_shard(data: Path, split: str, index: int, job: Job) -> None:
     """Makes one token shard of one file of the data, with the tokenizer next to its note."""
+    note = job.note
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # workers are the parallelism; read when a batch is encoded
     for draft in note.parent.glob(f"{note.stem}.*.tmp"):  # of a killed worker
         draft.unlink(missing_ok=True)

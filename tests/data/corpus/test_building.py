@@ -16,7 +16,6 @@ import zstandard
 
 from jaxzoo.data.corpus import building
 from jaxzoo.data.corpus.building import Build, BuildConfig
-from jaxzoo.data.pieces import resumable
 
 Row = tuple[str, str]
 """Text and subset."""
@@ -158,7 +157,7 @@ def test_a_finished_build_is_left_alone(built, config, monkeypatch):
     """Kills: a build that is made again, and what a killed command has left for ever."""
     before = {file: file.stat().st_mtime_ns for file in built.rglob("*")}
     (built / "work" / "notes").mkdir(parents=True)
-    monkeypatch.setattr(resumable, "share_out", None)
+    monkeypatch.setattr(building, "write_piece", None)
     assert not build(config, built).is_new
     assert {file: file.stat().st_mtime_ns for file in built.rglob("*") if file != built} == {
         file: time for file, time in before.items() if file != built

@@ -12,10 +12,8 @@ import zstandard
 from jaxzoo.data.corpus import lines
 from jaxzoo.data.corpus.lines import read_lines
 from jaxzoo.data.corpus.sources import (
-    BEGINNING,
     SOURCES,
     DocumentFields,
-    Position,
     Skipped,
     find_source_files,
     read_documents,
@@ -38,7 +36,7 @@ def flipped(data: bytes, at: int) -> bytes:
 
 def read(files: list[Path], fields: DocumentFields | None, **options) -> tuple[list[tuple[str, str]], Skipped]:
     skipped = Skipped()
-    return [(found.text, found.subset) for _, found in read_documents(files, fields, skipped, **options)], skipped
+    return [(found.text, found.subset) for found in read_documents(files, fields, skipped, **options)], skipped
 
 
 def test_lines_are_those_of_the_whole_file(tmp_path, monkeypatch):
@@ -65,8 +63,9 @@ def test_an_endless_line_does_not_fill_the_memory(tmp_path, monkeypatch):
         file.write_bytes(b"short\n" + content)
         expected = [b"y" * 1000 if line.startswith(b"y") else None for line in content.split(b"\n")]
         assert list(read_lines(file)) == [b"short", *expected]
+    file.write_bytes(b'{"text": "one"}\n\n' + b"x" * 1001)
     with pytest.raises(ValueError, match=r"a\.jsonl:3: longer than .* bytes; --skip-bad to leave out such lines"):
-        read([file], DocumentFields(), start=Position(0, 2))
+        read([file], DocumentFields())
 
 
 @pytest.mark.slow
@@ -169,31 +168,16 @@ def test_damaged_compression(tmp_path):
         assert skipped.files == 1
 
 
-def test_reading_goes_on_behind_every_position(tmp_path):
-    """Kills: a position after which a document, or the count of what was skipped, is lost or comes twice."""
+def test_what_was_skipped_is_counted(tmp_path):
+    """Kills: a bad line, the rest of a bad file or an empty document that nobody counts, or that takes another."""
     files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl.zst", tmp_path / "c.jsonl"]
     files[0].write_bytes(pile_line("a") + b"bad\n\n" + pile_line("b") + pile_line(""))
     files[1].write_bytes(zst(b"bad\n" + pile_line("c") + pile_line("d")) + b"damage")
     files[2].write_bytes(pile_line("e") + b"bad\n")
-    skipped = Skipped()
-    counted: list[Skipped] = []
-    whole: list[tuple[Position, str]] = []
-    for position, document in read_documents(files, PILE, skipped, skip_bad=True):
-        whole.append((position, document.text))
-        counted.append(skipped.take())
-    counted.append(skipped.take())
-    assert [text for _, text in whole] == list("abcde")
-    total = Skipped()
-    for each in counted:
-        total.add(each)
-    assert (total.lines, total.files, total.empty) == (3, 1, 1)
-    for i, start in enumerate([BEGINNING, *(position for position, _ in whole)]):
-        found, after = read(files, PILE, start=start, skip_bad=True)
-        assert [text for text, _ in found] == list("abcde")[i:]
-        left = Skipped()
-        for each in counted[i:]:
-            left.add(each)
-        assert after == left
+    found, skipped = read(files, PILE, skip_bad=True)
+    assert [text for text, _ in found] == list("abcde")
+    assert (skipped.lines, skipped.files, skipped.empty) == (3, 1, 1)
+    assert [place.split(":")[0] for place in skipped.places] == ["a.jsonl", "b.jsonl.zst", "b.jsonl.zst", "c.jsonl"]
 
 
 def test_finds_files(tmp_path):

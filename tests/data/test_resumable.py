@@ -1,4 +1,4 @@
-"""Pieces of work, shared among processes and commands, some of which die."""
+"""Jobs of a directory, shared among processes and commands, some of which die."""
 
 import os
 import signal
@@ -6,29 +6,25 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from jaxzoo.data.pieces.resumable import ResumableDirectory
-from jaxzoo.data.pieces.share_out import is_shared, share_out
+from jaxzoo.data.resumable import Job, ResumableDirectory
 from jaxzoo.utils.whole_files import write_json
 
 
-def note(folder: Path, *seconds_and_file: Any) -> None:
-    """Makes a piece: its file, after a line with this process in the common log."""
-    *seconds, file = seconds_and_file
-    with (folder / "log").open("a") as log:
-        log.write(f"{file.stem} {os.getpid()}\n")
-    time.sleep(*seconds or [0.0])
-    file.with_suffix(".tmp").write_text(file.stem)
-    file.with_suffix(".tmp").rename(file)
+def note(log: Path, seconds: float, job: Job) -> None:
+    """Does a job: its note, after a line with this process in the common log."""
+    with log.open("a") as file:
+        file.write(f"{job.note.stem} {os.getpid()}\n")
+    time.sleep(seconds)
+    write_json(job.note, job.note.stem)
 
 
-def fail(folder: Path, file: Path) -> None:
-    if file.stem == "p1":
-        raise ValueError(f"{folder}: p1 is bad")
-    note(folder, file)
+def fail(log: Path, seconds: float, job: Job) -> None:
+    if job.note.stem == "p-1":
+        raise ValueError(f"{log}: p-1 is bad")
+    note(log, seconds, job)
 
 
 class AwkwardError(Exception):
@@ -38,33 +34,39 @@ class AwkwardError(Exception):
         super().__init__(f"{one} and {two}")
 
 
-def fail_awkwardly(folder: Path, file: Path) -> None:
+def fail_awkwardly(log: Path, seconds: float, job: Job) -> None:
     raise AwkwardError("this", "that")
 
 
-def die(folder: Path, file: Path) -> None:
-    if file.stem == "p1":
+def die(log: Path, seconds: float, job: Job) -> None:
+    if job.note.stem == "p-1":
         os.kill(os.getpid(), signal.SIGKILL)
-    note(folder, file)
+    note(log, seconds, job)
 
 
-def make_nothing(folder: Path, file: Path) -> None:
+def make_nothing(log: Path, seconds: float, job: Job) -> None:
     pass
 
 
-def share(make, folder: Path, n: int, *more: object, workers: int = 1, **options) -> None:
-    pieces = {folder / f"p{i}.done": (folder, *more) for i in range(n)}
-    share_out(make, pieces, workers=workers, claims=folder / ".claims", **options)
+def share(make, folder: Path, n: int, seconds: float = 0.0, **options) -> bool:
+    """Makes n jobs, and a result with their names."""
+    work = ResumableDirectory(folder / "out", {"n": n})
+    jobs = {f"p-{i}": (folder / "log", seconds) for i in range(n)}
+    return work.make(make, jobs, lambda: work.write_manifest({"jobs": sorted(jobs)}), **options)
 
 
 def made(folder: Path) -> list[str]:
     return [line.split()[0] for line in (folder / "log").read_text().splitlines()]
 
 
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "out").iterdir())
+
+
 COMMAND = """
 import sys
 from pathlib import Path
-from tests.data.pieces.test_share_out import note, share
+from tests.data.test_resumable import note, share
 if __name__ == "__main__":
     folder, n, seconds, workers = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
     print("begun", flush=True)
@@ -77,7 +79,7 @@ def start(folder: Path, n: int, seconds: float, workers: int, first_line: str = 
     if not script.exists():  # a command that begins must not find it cut
         script.write_text(first_line + COMMAND)
     words = [sys.executable, str(script), str(folder), str(n), str(seconds), str(workers)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
@@ -95,60 +97,58 @@ def folder(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.full), 2])
-def test_makes_each_piece_once(folder, workers):
-    """Kills: a piece that is done and made again, or never; progress that miscounts; claims that stay behind."""
-    (folder / "p2.done").touch()
+def test_makes_each_job_once(folder, workers):
+    """Kills: a job that is done and made again, or never; progress that miscounts; unfinished work that stays."""
     reports = []
-    for _ in range(2):
-        share(note, folder, 5, workers=workers, report=lambda *news: reports.append(news))
-    assert sorted(made(folder)) == ["p0", "p1", "p3", "p4"]
-    assert sorted(name for name, _, _ in reports) == ["p0", "p1", "p3", "p4"]
-    assert [counts for _, *counts in reports] == [[2, 5], [3, 5], [4, 5], [5, 5]]
-    assert sorted(path.name for path in folder.iterdir()) == ["log", *(f"p{i}.done" for i in range(5))]
+    with pytest.raises(ValueError, match="p-1 is bad"):
+        share(fail, folder, 2, workers=1)
+    assert made(folder) == ["p-0"]
+    for is_new in (True, False):
+        assert share(note, folder, 2, workers=workers, report=lambda *news: reports.append(news)) is is_new
+    assert made(folder) == ["p-0", "p-1"]
+    assert reports == [("p-1", 2, 2)]
+    assert left(folder) == ["manifest.json"]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("workers", [1, 3])
 def test_an_error_ends_the_work(folder, workers):
     """Kills: an error that is lost in a process, or another error in its place."""
-    with pytest.raises(ValueError, match=f"{folder}: p1 is bad"):
+    with pytest.raises(ValueError, match="log: p-1 is bad"):
         share(fail, folder, 3, workers=workers)
-    assert not (folder / ".claims").exists()
     with pytest.raises((AwkwardError, RuntimeError), match="this and that"):
         share(fail_awkwardly, folder, 3, workers=workers)
-    with pytest.raises(RuntimeError, match=r"was made, but there is no .*done"):
+    with pytest.raises(RuntimeError, match=r"was made, but there is no .*json"):
         share(make_nothing, folder, 3, workers=workers)
 
 
 def test_a_killed_process_is_one_line(folder):
     """Kills: a hang, or a traceback of a broken pipe, when the system kills a process for memory."""
-    message = r"p1.*: the process that made it was killed, perhaps for memory; the same comm"
+    message = r"p-1.*: the process that made it was killed, perhaps for memory; the same comm"
     with pytest.raises(ChildProcessError, match=message) as died:
         share(die, folder, 3, workers=2)
     assert "\n" not in str(died.value)
-    share(note, folder, 3, workers=2)
+    assert share(note, folder, 3, workers=2)
+    assert left(folder) == ["manifest.json"]
 
 
 @pytest.mark.full
-def test_commands_share_the_pieces(folder):
-    """Kills: two commands that make the same pieces, one that ends before the others' pieces are done."""
+def test_commands_share_the_jobs(folder):
+    """Kills: two commands that make the same jobs, one that ends before the others' jobs are done."""
     commands = [start(folder, 12, 0.25, workers) for workers in (1, 2, 1)]
     for command in commands:
         out, err = command.communicate(timeout=60)
         assert (command.returncode, out, err) == (0, "begun\n", "")
-        assert len(list(folder.glob("*.done"))) == 12
-    assert sorted(made(folder)) == sorted(f"p{i}" for i in range(12))
+        assert left(folder) == ["manifest.json"]
+    assert sorted(made(folder)) == sorted(f"p-{i}" for i in range(12))
     assert len({line.split()[1] for line in (folder / "log").read_text().splitlines()}) > 1
-    assert not (folder / ".claims").exists()
 
 
 @pytest.mark.slow
 def test_a_killed_command_is_replaced(folder):
-    """Kills: a piece that waits for a dead command's lock; processes that outlive the command that started them; a
-    directory of locks that stays, and keeps a build from removing its unfinished work."""
+    """Kills: a job that waits for a dead command's lock; processes that outlive the command that started them."""
     dead = start(folder, 2, 1000.0, 2)
     until(lambda: (folder / "log").exists() and len(made(folder)) == 2)
-    assert is_shared(folder / ".claims")
     processes = [int(line.split()[1]) for line in (folder / "log").read_text().splitlines()]
     waiting = start(folder, 2, 0.0, 1)
     assert waiting.stdout is not None
@@ -161,8 +161,7 @@ def test_a_killed_command_is_replaced(folder):
     waiting.communicate()
     assert len(made(folder)) == 4
     until(lambda: not any(_is_running(process) for process in processes))
-    assert not is_shared(folder / ".claims")
-    assert not (folder / ".claims").exists()
+    assert left(folder) == ["manifest.json"]
 
 
 def _is_running(process: int) -> bool:
@@ -175,7 +174,7 @@ def _is_running(process: int) -> bool:
 
 @pytest.mark.full
 def test_a_command_in_another_container_is_not_taken_for_dead(folder):
-    """Kills: a live command whose process id means nothing here, and whose piece is made a second time.
+    """Kills: a live command whose process id means nothing here, and whose job is made a second time.
 
     Containers of one machine may have its host name, and process ids of their own.
     """
@@ -184,13 +183,13 @@ def test_a_command_in_another_container_is_not_taken_for_dead(folder):
     share(note, folder, 1)
     out, err = elsewhere.communicate(timeout=60)
     assert (elsewhere.returncode, out, err) == (0, "begun\n", "")
-    assert made(folder) == ["p0"]
+    assert made(folder) == ["p-0"]
 
 
 def test_plans_of_two_commands_that_begin_together(tmp_path):
     """Kills: a command that takes the results of another plan for its own, as there were none when it looked."""
     first, second = (ResumableDirectory(tmp_path / "out", {"length": length}) for length in (64, 128))
     parts = {"part-00000": ()}
-    assert first.make(lambda note: write_json(note, {}), parts, lambda: first.write_manifest({}))
+    assert first.make(lambda job: write_json(job.note, {}), parts, lambda: first.write_manifest({}))
     with pytest.raises(ValueError, match="holds other results: length is 64 there and 128 here"):
-        second.make(lambda note: write_json(note, {}), parts, lambda: second.write_manifest({}))
+        second.make(lambda job: write_json(job.note, {}), parts, lambda: second.write_manifest({}))

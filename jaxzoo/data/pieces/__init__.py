@@ -1,1 +1,0 @@
-"""Work in pieces that processes and machines share, and that survives being killed."""

@@ -1,0 +1,280 @@
+"""Directories that a command fills job by job; killed and started again, they end with the same bytes.
+
+A job is done when its note exists, which it writes last. The bytes of notes and results depend on the plan alone: not
+on workers, nor on interruptions. Several commands, such as an array of cluster jobs, share the jobs of a directory
+(`jaxzoo.utils.work_queue`).
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from jaxzoo.config.checked import shorten
+from jaxzoo.config.config_io import first_difference
+from jaxzoo.utils.checksums import add_checksum, read_checked
+from jaxzoo.utils.whole_files import write_json
+from jaxzoo.utils.work_queue import WorkQueue
+
+T = TypeVar("T")
+
+WAIT_SECONDS = 1.0
+"""Time between two looks at jobs that other processes make."""
+QUEUE = ".queue"
+"""Folder of the work queue, as long as there is work."""
+
+Report = Callable[[str, int, int], None]
+"""Receives the name of a finished job, and the numbers of finished and of all jobs."""
+Arguments = Mapping[str, tuple[Any, ...]]
+"""Picklable arguments by name of the job, in the order in which jobs are begun."""
+
+
+class Job(NamedTuple):
+    """What a job gets besides its arguments."""
+
+    note: Path
+    """File that it writes last."""
+    tell: Callable[..., None]
+    """`tell(documents=3)` reports progress."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ResumableDirectory:
+    """Directory of results, with unfinished work in it.
+
+    Raises `ValueError` if the directory holds something else, or results of another plan.
+    """
+
+    path: Path
+    plan: Mapping[str, Any]
+    """Everything that determines the results, the most important fields first."""
+    plan_file: str = "plan.json"
+    """Holds the plan; the first file."""
+    notes: str = "parts"
+    """Directory of the notes."""
+    result: str = "manifest.json"
+    """The last file; where `plan_file` is temporary, it holds the plan as well."""
+    temporary: tuple[str, ...] = ("plan.json", "parts")
+    """Files and directories that are removed once the results exist."""
+
+    def __post_init__(self) -> None:
+        self._check()
+
+    def _check(self) -> None:
+        """Raises as the class does; again before the work, as another command may have begun since."""
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"--out {self.path} must be a directory")
+        in_result = self.is_finished and self.plan_file in self.temporary
+        name = self.result if in_result else self.plan_file
+        if not (self.path / name).is_file():
+            others = sorted(file.name for file in self.path.glob("*") if not file.match(f"{name}.*.tmp"))
+            if others:
+                rule = f"holds {others[0]!r}, which this command did not write"
+                raise ValueError(f"--out {self.path} {rule}; choose another place")
+            return
+        found = read_checked(self.path / name, dict, remedy=f"remove {self.path} and start again")
+        wanted = json.loads(json.dumps(self.plan))
+        difference = first_difference({key: found.get(key) for key in wanted}, wanted)
+        if difference:
+            field, old, new = difference
+            rule = f"holds other results: {field} is {shorten(old)} there and {shorten(new)} here"
+            raise ValueError(f"--out {self.path} {rule}; choose another place, or remove it")
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the results exist."""
+        return (self.path / self.result).is_file()
+
+    def note(self, name: str) -> Path:
+        """Note of a job."""
+        return self.path / self.notes / f"{name}.json"
+
+    def is_done(self, name: str) -> bool:
+        """Whether a job is done; its note may be gone once the results exist."""
+        return self.note(name).exists() or self.is_finished
+
+    def queue(self) -> WorkQueue:
+        """The queue of the jobs, as one more worker has it."""
+        return WorkQueue(self.path / QUEUE, str(os.getpid()))
+
+    def make(
+        self,
+        make: Callable[..., None],
+        arguments: Arguments,
+        finish: Callable[[], None],
+        *,
+        prepare: Callable[[], None] = lambda: None,
+        workers: int = 1,
+        report: Report = lambda *_: None,
+    ) -> bool:
+        """Makes the missing jobs and then the results; removes unfinished work.
+
+        Args:
+            make: function of a module, called with the arguments of a job and a `Job`.
+            arguments: of all jobs.
+            finish: writes the results, the file `result` last.
+            prepare: writes what the jobs need.
+            workers: processes, each for one job at a time.
+            report: called after each job, whoever made it.
+
+        Returns:
+            False if the results existed already.
+
+        Raises:
+            Exception: the first that `make` raised; other workers are killed.
+            ChildProcessError: a worker was killed.
+        """
+        self._check()
+        if is_new := not self.is_finished:
+            with self._begun():
+                prepare()
+                _run(self, make, arguments, workers, report)
+            with self.queue() as queue:
+                while not self.is_finished:
+                    if not queue.take("finish"):
+                        time.sleep(WAIT_SECONDS)
+                    elif not self.is_finished:
+                        finish()
+        for name in (*self.temporary, QUEUE):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        for file in (*map(self.path.joinpath, self.temporary), *self.path.glob("*.tmp")):
+            file.unlink(missing_ok=True)
+        return is_new
+
+    def write_manifest(self, results: Mapping[str, Any]) -> None:
+        """Writes a `result` that holds the plan and these results."""
+        write_json(self.path / self.result, add_checksum({**self.plan, **results}))
+
+    @contextlib.contextmanager
+    def _begun(self) -> Iterator[None]:
+        """Makes the directory and writes its plan; removes them if an input is refused before a job is done.
+
+        Otherwise a command with the repaired input would find another plan.
+        """
+        existed = self.path.exists()
+        was_empty = not any(self.path.glob("*"))
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not (self.path / self.plan_file).exists():
+            write_json(self.path / self.plan_file, add_checksum(self.plan))
+        self._check()
+        (self.path / self.notes).mkdir(parents=True, exist_ok=True)
+        try:
+            yield
+        except ValueError:
+            if was_empty and not any((self.path / self.notes).glob("*-[0-9]*.json")):
+                shutil.rmtree(self.path)
+                if existed:
+                    self.path.mkdir()
+            raise
+
+
+def _run(
+    directory: ResumableDirectory, make: Callable[..., None], arguments: Arguments, workers: int, report: Report
+) -> None:
+    """Makes the jobs in so many processes, and waits for those that other commands make."""
+    todo = [name for name in arguments if not directory.is_done(name)]
+
+    def tell() -> None:
+        for name in [name for name in todo if directory.is_done(name)]:
+            todo.remove(name)
+            report(name, len(arguments) - len(todo), len(arguments))
+
+    workers = min(workers, len(todo))
+    if workers < 2:
+        _work(directory, make, arguments, tell)
+        return
+    context = multiprocessing.get_context("spawn")
+    others = multiprocessing.active_children()
+    with futures.ProcessPoolExecutor(workers, context, initializer=_begin_worker) as pool:
+        try:
+            running = {pool.submit(_work_in_pool, directory, make, arguments) for _ in range(workers)}
+            while running:
+                ended, running = futures.wait(running, WAIT_SECONDS, futures.FIRST_COMPLETED)
+                tell()
+                for future in ended:
+                    future.result()
+        except BaseException as error:
+            for process in multiprocessing.active_children():
+                if process not in others:
+                    process.kill()
+            pool.shutdown(wait=False, cancel_futures=True)
+            if not isinstance(error, BrokenProcessPool):
+                raise
+            killed = " or ".join(directory.queue().progress()) or "a job"
+            raise ChildProcessError(
+                f"{killed}: the process that made it was killed, perhaps for memory; the same command goes on from "
+                "here, with fewer --workers if memory was short"
+            ) from error
+
+
+def _work(
+    directory: ResumableDirectory,
+    make: Callable[..., None],
+    arguments: Arguments,
+    tell: Callable[[], None] = lambda: None,
+) -> None:
+    """Loop of a worker: takes jobs from the queue and makes them, until all are done."""
+    with directory.queue() as queue:
+        while left := [name for name in arguments if not directory.is_done(name)]:
+            taken = 0
+            for name in left:
+                if directory.is_done(name) or not queue.take(name):
+                    continue
+                taken += 1
+                if not directory.is_done(name):
+                    job = Job(directory.note(name), functools.partial(queue.tell, name))
+                    make(*arguments[name], job)
+                queue.release(name)
+                if not directory.is_done(name):
+                    raise RuntimeError(f"{name} was made, but there is no {directory.note(name)}")
+                tell()
+            if not taken:
+                time.sleep(WAIT_SECONDS)
+                tell()
+
+
+def _work_in_pool(*arguments: Any) -> None:
+    """`_work` in another process, from which errors of other types may not come back."""
+    try:
+        _work(*arguments)
+    except (ValueError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from None
+
+
+def _begin_worker() -> None:
+    """Leaves Ctrl-C to the command, and ends this process with it, however that ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def follow() -> None:
+        if parent := multiprocessing.parent_process():
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def read_manifest(path: Path, declared: type[T], format: int, what: str, *, command: str, remedy: str) -> T:
+    """Reads `manifest.json` of finished results as `read_checked` does.
+
+    Raises `ValueError` if it is damaged, of another format, or missing; with the remedy, or the command that makes it.
+    """
+    file = path / "manifest.json"
+    if not file.is_file():
+        raise ValueError(f"{path} holds no {what}: {file.name} is missing; make them, or finish them, with {command}")
+    found = read_checked(file, dict, remedy=remedy).get("format")
+    if found != format:
+        raise ValueError(f"{file}: format={found!r} must be {format}; {remedy}")
+    return read_checked(file, declared, remedy=remedy)
