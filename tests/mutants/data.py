@@ -34,8 +34,7 @@ MUTANTS: list[Mutant] = [
     *planted(
         "jaxzoo/data/corpus/lines.py",
         "tests/data/corpus/test_rows.py",
-        ("rows count from 0", "first = 1\n", "first = 0\n"),
-        ("a resumed read begins a row late", "max(n_before + 1 - first, 0)", "max(n_before + 2 - first, 0)"),
+        ("rows of a batch are not counted", "number += batch.num_rows", "number += 1"),
         ("a row group is decoded as a whole", "iter_batches(ROWS_AT_ONCE,", "iter_batches(10**9,"),
     ),
     *planted(

@@ -140,6 +140,17 @@ def test_a_damaged_line(tmp_path):
         assert skipped.places[0].startswith(f"b.jsonl:3: {message}")
 
 
+def test_damage_in_a_block_of_bzip2(tmp_path):
+    """Kills: text of a damaged block, whose checksum comes after it, that is taken for documents."""
+    file = tmp_path / "flipped.jsonl.bz2"
+    file.write_bytes(flipped(bz2.compress(b"".join(pile_line(f"{i} " * 50) for i in range(2000))), 2000))
+    with pytest.raises(ValueError, match=r"flipped\.jsonl\.bz2:1: not JSON"):
+        read([file], PILE)
+    found, skipped = read([file], PILE, skip_bad=True)
+    assert not found
+    assert skipped.files == 1
+
+
 def test_damaged_compression(tmp_path):
     """Kills: a truncated file that reads as a shorter one, a damaged one that takes the next file with it."""
     content = b"".join(pile_line(f"{i} " * 50) for i in range(2000))
@@ -153,7 +164,6 @@ def test_damaged_compression(tmp_path):
         "plain.jsonl.gz": (content, "damaged gz data"),
         "strange.jsonl.gz": (gzip.compress(content) + b"no member at all", "damaged gz data"),
         "truncated.jsonl.bz2": (bz2.compress(content)[:-20], "truncated"),
-        "flipped.jsonl.bz2": (flipped(bz2.compress(content), 2000), "damaged bz2 data"),
     }
     good = tmp_path / "good.jsonl"
     good.write_bytes(pile_line("good"))

@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from jaxzoo.data.resumable import Job
 from jaxzoo.data.statistics import corpus_recall
 from jaxzoo.data.statistics.corpus_recall import Cut, count_repeats, sum_repeats
 from jaxzoo.data.statistics.recall_summary import Histograms
@@ -20,7 +21,7 @@ def counted(cut: Cut, out, stop=STOP) -> dict[str, Histograms]:
     out.mkdir()
     notes = [out / f"{name}.json" for name in TokenDirectory(cut.data).split(cut.split).shards]
     for i, note in enumerate(notes):
-        count_repeats(cut, i, stop, note)
+        count_repeats(cut, i, stop, Job(note, lambda **_: None))
     return sum_repeats(cut, notes)
 
 
