@@ -21,8 +21,10 @@ class ArrayWriter:
 
     def __init__(self, file: IO[bytes], dtype: np.dtype):
         self.digest = ""
-        self._file, self._dtype = file, dtype
-        self._size, self._sha256 = 0, hashlib.sha256()
+        self._file = file
+        self._dtype = dtype
+        self._size = 0
+        self._sha256 = hashlib.sha256()
         file.write(_header(dtype, 0))
 
     def append(self, array: np.ndarray) -> None:
@@ -82,7 +84,8 @@ class ArrayGroup:
         remedy: str,
     ):
         self._files = {key: directory / f"{name}.{key}.npy" for key in kinds}
-        self._digests, self._remedy = digests, remedy
+        self._digests = digests
+        self._remedy = remedy
         self._arrays = {key: self._open(key, np.dtype(dtype), size) for key, (dtype, size) in kinds.items()}
         self._checked: set[str] = set()
 
@@ -96,10 +99,12 @@ class ArrayGroup:
         return array
 
     def _open(self, key: str, dtype: np.dtype, size: int) -> np.ndarray:
-        file, expected = self._files[key], _header(dtype, size)
+        file = self._files[key]
+        expected = _header(dtype, size)
         try:
             with file.open("rb") as stream:
-                found, n_bytes = stream.read(len(expected)), stream.seek(0, io.SEEK_END)
+                found = stream.read(len(expected))
+                n_bytes = stream.seek(0, io.SEEK_END)
         except OSError as error:
             raise ValueError(f"{file} cannot be read: {error.strerror}; {self._remedy}") from error
         if found != expected or n_bytes != len(expected) + size * dtype.itemsize:

@@ -74,7 +74,8 @@ class Completions(ExampleData):
     def __init__(self, config: CompletionsConfig, *, batch_size: int, valid_batch_size: int):
         texts = read_pairs(config.path, config)
         if config.valid_path:
-            train, valid = texts, read_pairs(config.valid_path, config)
+            train = texts
+            valid = read_pairs(config.valid_path, config)
         else:
             train = [each for each in texts if not is_held_out(repr(each), VALID_SHARE)]
             valid = [each for each in texts if is_held_out(repr(each), VALID_SHARE)]
@@ -85,7 +86,8 @@ class Completions(ExampleData):
             )
         sizes = {"batch_size": batch_size, "valid_batch_size": valid_batch_size}
         super().__init__(config, config.tokenizer(), [train, valid], **sizes)
-        self._train, self._scored = self._encode(train), self._encode(valid)
+        self._train = self._encode(train)
+        self._scored = self._encode(valid)
         scored = np.concatenate([self._cut(pair).response for pair in self._scored])
         self.bytes_per_token: float | None = self._tokenizer.count_bytes(scored) / len(scored)
         cut = sum(len(pair.prompt) + len(pair.response) - 1 > config.length for pair in self._train)
@@ -134,7 +136,8 @@ def read_pairs(path: str, config: CompletionsConfig) -> list[tuple[str, str]]:
     files = [str(place)] if place.is_file() else sorted(glob.glob(str(place), recursive=True))
     if not files:
         raise ValueError(f"CompletionsConfig.path={path!r} must name a JSONL file, or some by a glob; it names none")
-    pairs, fields = [], (config.prompt_field, config.response_field)
+    pairs = []
+    fields = (config.prompt_field, config.response_field)
     for file in files:
         for number, line in enumerate(read_lines(Path(file)), 1):
             if line is not None and not line.strip():

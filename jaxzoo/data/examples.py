@@ -28,8 +28,10 @@ class ExampleData(abc.ABC):
 
     def __init__(self, config: Any, tokenizer: Tokenizer, content: Any, *, batch_size: int, valid_batch_size: int):
         require_batch_sizes(config, batch_size=batch_size, valid_batch_size=valid_batch_size)
-        self.config, self._tokenizer = config, tokenizer
-        self._batch_size, self._valid_batch_size = batch_size, valid_batch_size
+        self.config = config
+        self._tokenizer = tokenizer
+        self._batch_size = batch_size
+        self._valid_batch_size = valid_batch_size
         self.vocab_size: int = tokenizer.vocab_size
         self.max_length: int = config.length
         digest = text_sha256(repr(content))[:12]
@@ -63,7 +65,9 @@ class ExampleStream:
     """Endless iterator of training batches; the number of the next one is the cursor."""
 
     def __init__(self, data: ExampleData, rows: Sequence[int] | None):
-        self._data, self._rows, self._next = data, rows, 0
+        self._data = data
+        self._rows = rows
+        self._next = 0
 
     def __next__(self) -> Batch:
         """Returns the next batch."""

@@ -117,7 +117,8 @@ class LabelledSequences(ExampleData):
 
     def _encode(self, found: Sequence[Labelled]) -> list["_Row"]:
         """Cuts both ends of long sequences alike, and pads all with end-of-text."""
-        length, end = self.config.length, self._tokenizer.end_of_text
+        length = self.config.length
+        end = self._tokenizer.end_of_text
         rows = []
         for text, label in found:
             items: Any = text.encode() if self.config.alphabet == "bytes" else text  # one for each token

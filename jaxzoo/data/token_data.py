@@ -121,7 +121,8 @@ class TokenData(WindowedText):
             batch_size=batch_size,
             valid_batch_size=valid_batch_size,
         )
-        total, parts = sum(source.weight for source in config.mixture), []
+        total = sum(source.weight for source in config.mixture)
+        parts = []
         for source, directory, text in zip(config.mixture, self._directories, self._texts, strict=True):
             steps = text.n_windows / batch_size / (source.weight / total)
             mixed = f", {100 * source.weight / total:.3g} % of the rows" if config.sources else ""
@@ -168,7 +169,8 @@ def _valid_text(
     config: TokenDataConfig, directories: Sequence[TokenDirectory], shares: Sequence[int]
 ) -> tuple[UInt[np.ndarray, "t"], UInt[np.ndarray, "t"]]:
     """Returns tokens and targets of all sources' shares, one after the other."""
-    unit, parts = config.valid_unit, []
+    unit = config.valid_unit
+    parts = []
     chosen = [source_of(i, shares)[0] for i in range(config.valid_tokens // unit)]
     for i, directory in enumerate(directories):
         text = _read(config, directory, config.valid_split, valid=True)
@@ -207,7 +209,8 @@ def _fingerprint_of(directories: Sequence[TokenDirectory]) -> str:
 
 def _describe(split: Split) -> str:
     """Returns tokens and documents, and the largest subsets with their shares of the tokens."""
-    subsets, total = split.subsets, split.total
+    subsets = split.subsets
+    total = split.total
     ranked = sorted(subsets, key=lambda name: -subsets[name].tokens)
     shown = [f"{name} {100 * subsets[name].tokens / total.tokens:.0f} %" for name in ranked[:SHOWN_SUBSETS]]
     more = [f"{len(ranked) - SHOWN_SUBSETS} more"] if len(ranked) > SHOWN_SUBSETS else []

@@ -77,9 +77,11 @@ class WindowsConfig(DataConfig):
 
     def require_window(self, n_tokens: int, *, valid: bool, text: str, remedy: str) -> None:
         """Raises `ValueError` unless a text holds a window (for validation of every length) and its last target."""
-        name, needed = "length", self.length
+        name = "length"
+        needed = self.length
         if valid:
-            name, needed = next((each for each in _VALID if getattr(self, each)), name), self.valid_unit
+            name = next((each for each in _VALID if getattr(self, each)), name)
+            needed = self.valid_unit
         if n_tokens < needed + 1:
             rule = f"must be below the {n_tokens} tokens of {text}"
             raise ValueError(f"{type(self).__name__}.{name}={needed} {rule}; {remedy}")
@@ -116,8 +118,10 @@ class WindowedText(abc.ABC):
         self.vocab_size: int = tokenizer.vocab_size
         self.packed: bool = config.packing == "segments"
         self.max_length: int = max(config.length, *config.valid_lengths, *(2 * p for p in config.valid_positions), 0)
-        self._train, (self._valid_tokens, self._valid_targets) = train, valid
-        self._batch_size, self._valid_batch_size = batch_size, valid_batch_size
+        self._train = train
+        (self._valid_tokens, self._valid_targets) = valid
+        self._batch_size = batch_size
+        self._valid_batch_size = valid_batch_size
         first = config.valid_unit // 2 if config.valid_positions else 0
         self._scored: tuple[Any, Any] = self._valid_tokens[first:], self._valid_targets[first:]
         self._valid_bytes = tokenizer.count_bytes(self._scored[1])
@@ -140,7 +144,8 @@ class WindowedText(abc.ABC):
         Each window starts without context, so that its first targets are harder than in a running text. With
         `valid_positions`, a set for each, whose windows overlap by half and are scored in their second half.
         """
-        config, size = self.config, self._valid_batch_size
+        config = self.config
+        size = self._valid_batch_size
         if positions := config.valid_positions:
             return [self._valid_set(2 * p, p, {"position": p}, size * max(positions) // p) for p in positions]
         sets = [self._valid_set(length, 0, {"length": length}, size) for length in config.valid_lengths]

@@ -68,7 +68,8 @@ def compare(models: Mapping[str, Loaded], data: Dataset) -> list[Scored]:
     """
     first = next(iter(models.values()))
     for name, loaded in models.items():
-        have, need = loaded.model.config.vocab_size, data.vocab_size
+        have = loaded.model.config.vocab_size
+        need = data.vocab_size
         if have < need:
             raise ValueError(f"{name}: vocab_size={have} must be at least the {need} ids of the data")
         for field in ("decode_last", "pair_values"):
@@ -130,7 +131,10 @@ def _score(loaded: Loaded, data: Dataset) -> RowSums:
         scores = score_targets(nnx.merge(graph, variables), batch)
         return tuple(jnp.sum(x, axis=1, dtype=jnp.float32) for x in (scores.nats, scores.labelled, scores.hits))
 
-    parts, ends, timed, seconds = [], [0], 0, 0.0
+    parts = []
+    ends = [0]
+    timed = 0
+    seconds = 0.0
     for valid in data.valid():
         ends.append(ends[-1])
         for i, batch in enumerate(padded_batches(valid, 1)):
@@ -138,7 +142,8 @@ def _score(loaded: Loaded, data: Dataset) -> RowSums:
             parts.append([np.asarray(x, np.float64) for x in score(variables, batch)])
             ends[-1] += len(batch.tokens)
             if i:
-                seconds, timed = seconds + time.monotonic() - start, timed + batch.tokens.size
+                seconds = seconds + time.monotonic() - start
+                timed = timed + batch.tokens.size
     nats, targets, hits = (np.concatenate(column) for column in zip(*parts, strict=True))
     return RowSums(nats, targets, hits, tuple(ends), timed / seconds if timed else math.nan)
 

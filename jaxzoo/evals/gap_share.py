@@ -42,7 +42,8 @@ def gap_share(
     Both have the scores of all tokens and of the hits. Raises `ValueError` if they were not scored on the same tokens,
     or on none.
     """
-    (ours, our_hits), (theirs, their_hits) = model, baseline
+    (ours, our_hits) = model
+    (theirs, their_hits) = baseline
     if (ours.tokens, our_hits.tokens) != (theirs.tokens, their_hits.tokens) or ours.nats is None or theirs.nats is None:
         raise ValueError(
             f"gap_share: {ours.tokens} tokens with {our_hits.tokens} hits and {theirs.tokens} with {their_hits.tokens} "

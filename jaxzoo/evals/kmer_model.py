@@ -9,7 +9,8 @@ import optax
 
 from jaxzoo.utils.array_typing import Array, Float, Int
 
-ITERATIONS, RATE = 600, 0.03
+ITERATIONS = 600
+RATE = 0.03
 """Steps and learning rate of Adam."""
 DECAY = 1e-3
 """Weight of half the squared length of all coefficients."""
@@ -37,8 +38,10 @@ def predict(
     n_classes: int,
 ) -> Int[np.ndarray, "m"]:
     """Classes of the test rows by multinomial logistic regression on standardised features, by full-batch Adam."""
-    mean, scale = train.mean(axis=0), train.std(axis=0) + 1e-6
-    x, y = jnp.asarray((train - mean) / scale), jnp.asarray(labels)
+    mean = train.mean(axis=0)
+    scale = train.std(axis=0) + 1e-6
+    x = jnp.asarray((train - mean) / scale)
+    y = jnp.asarray(labels)
     optimizer = optax.adam(RATE)
 
     def loss(parameters: tuple[Array, Array]) -> Array:

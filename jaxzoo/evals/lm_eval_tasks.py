@@ -201,7 +201,8 @@ def _check_examples(name: str, config: Any, data: Path) -> None:
     """Refuses examples that would be the questions themselves, with their answers."""
     scored = config.test_split or config.validation_split
     source = config.fewshot_split or config.training_split or config.validation_split or scored
-    file, shots = data / f"{name}.{source}.jsonl", config.num_fewshot
+    file = data / f"{name}.{source}.jsonl"
+    shots = config.num_fewshot
     if source != scored and not file.is_file():
         raise ValueError(
             f"task {name}@{shots}: {file} does not exist; it must hold the rows of the split {source!r}, which the "
@@ -309,7 +310,8 @@ class _Splits(dict):
 
     def __init__(self, data: Path, name: str):
         super().__init__()
-        self._data, self._name = data, name
+        self._data = data
+        self._name = name
         self._shared = _read(data / f"{name}.jsonl", name)
 
     def __missing__(self, split: str) -> Any:

@@ -182,7 +182,8 @@ def draw_recall(report: RecallReport, path: Path, *, title: str) -> None:
     Bars are standard errors. Where nothing is known of training, there is the panel of distances alone. The PNG file
     appears whole or not at all. Raises `OSError` if it cannot be written.
     """
-    models, at_most = report.models, report.at_most
+    models = report.models
+    at_most = report.at_most
     columns = 1 if at_most is None else 2
     figure, ((*frequency, distance),) = panels(1, columns, size=(5 * columns, 4.4), title=title)
     for axes in frequency:

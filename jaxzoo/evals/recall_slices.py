@@ -110,7 +110,8 @@ class RecallSums:
         self.at_most: int = at_most
         # By bin of frequency, whether it is rare, bin of distance (0: not repeated), whether its trigram is repeated.
         self._tokens = np.zeros(_SHAPE, np.int64)
-        self._nats, self._squares = np.zeros(_SHAPE), np.zeros(_SHAPE)
+        self._nats = np.zeros(_SHAPE)
+        self._squares = np.zeros(_SHAPE)
         _, rare, distance, _ = np.indices(_SHAPE).reshape(len(_SHAPE), -1)
         self._is_hit = (rare == 1) & (distance > 0)
         self._windows: list[Float64[np.ndarray, "b 2"]] = []
@@ -142,7 +143,8 @@ class RecallSums:
     def sections(self) -> Sections:
         """The scores of all slices."""
         frequency, rare, distance, trigram = np.indices(_SHAPE)
-        repeated, is_rare = distance > 0, rare == 1
+        repeated = distance > 0
+        is_rare = rare == 1
         hits = repeated & is_rare
         known = self.bigrams is not None
         slices = {
@@ -163,7 +165,8 @@ class RecallSums:
 
     def cells_of(self, batch: Batch) -> Int64[np.ndarray, "n"]:
         """Index of the sum to which each labelled target of a batch belongs, row by row."""
-        tokens, targets = np.asarray(batch.tokens), np.asarray(batch.targets)
+        tokens = np.asarray(batch.tokens)
+        targets = np.asarray(batch.targets)
         is_text = batch.positions is None and targets.shape == tokens.shape
         if not is_text or not np.all((targets[:, :-1] == tokens[:, 1:]) | (targets[:, :-1] == UNLABELLED)):
             raise ValueError(
@@ -189,7 +192,8 @@ class RecallSums:
         return {name: score for name, score in scores.items() if score.tokens}
 
     def _score(self, cells: Bool[np.ndarray, "..."]) -> SliceScore:
-        n, total = int(self._tokens[cells].sum()), max(1, int(self._tokens.sum()))
+        n = int(self._tokens[cells].sum())
+        total = max(1, int(self._tokens.sum()))
         if n == 0:
             return SliceScore(0, 0.0, None, None)
         mean = float(self._nats[cells].sum()) / n

@@ -77,7 +77,8 @@ def score_recall(model: TextModel, examples: Sequence[RecallExample]) -> dict[st
     """
     said = model.continuations([example.prompt for example in examples], max_tokens=MAX_TOKENS, stops=STOPS)
     right = [contains(text, example.value) for text, example in zip(said, examples, strict=True)]
-    mean, n = sum(right) / len(right), len(right)
+    mean = sum(right) / len(right)
+    n = len(right)
     stderr = {"contains_stderr": math.sqrt(mean * (1 - mean) / (n - 1))} if n > 1 else {}
     return {"contains": mean, **stderr, "n": n}
 

@@ -28,7 +28,8 @@ def compute_exact(truth: str, answer: str) -> int:
 
 def compute_f1(truth: str, answer: str) -> float:
     """Harmonic mean of precision and recall of words, counted with repeats; without words on a side: equality."""
-    a, b = words(truth), words(answer)
+    a = words(truth)
+    b = words(answer)
     if not a or not b:
         return float(a == b)
     return 2 * (collections.Counter(a) & collections.Counter(b)).total() / (len(a) + len(b))

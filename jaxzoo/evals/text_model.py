@@ -89,7 +89,9 @@ class TextModel:
             raise ValueError(f"batch_size={batch_size} must be positive")
         self.max_length: int = min(model.config.max_length, model.config.max_positions or model.config.max_length)
         self.requests: Requests = Requests(0, 0)
-        self._flat, self._tokenizer, self._batch_size = model.unstacked(), tokenizer, batch_size
+        self._flat = model.unstacked()
+        self._tokenizer = tokenizer
+        self._batch_size = batch_size
         self._begin = np.array(tokenizer.begin, np.int32)
         self._start = self._begin if tokenizer.begin else np.array([tokenizer.end_of_text], np.int32)
         self._report = report or (lambda what, done, total: None)
@@ -161,19 +163,23 @@ class TextModel:
         self.requests = Requests(self.requests.total + len(truncated), self.requests.truncated + sum(truncated))
 
     def _score(self, what: str, encoded: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Likelihood]:
-        owners, parts = [], []
+        owners = []
+        parts = []
         for owner, (context, continuation) in enumerate(encoded):
             for window in windows(context, continuation, self.max_length):
                 owners.append(owner)
                 parts.append(window)
-        log_probs, is_greedy = np.zeros(len(encoded)), np.ones(len(encoded), bool)
+        log_probs = np.zeros(len(encoded))
+        is_greedy = np.ones(len(encoded), bool)
         for rows in self._batches(what, [len(window.tokens) for window in parts]):
             length = min(cache_capacity(max(len(parts[row].tokens) - 1 for row in rows)), self.max_length)
             tokens, targets = np.zeros((2, self._batch_size, length), np.int32)
             is_scored = np.zeros((self._batch_size, length), bool)
             for i, row in enumerate(rows):
-                part, n = parts[row], len(parts[row].tokens) - 1
-                tokens[i, :n], targets[i, :n] = part.tokens[:-1], part.tokens[1:]
+                part = parts[row]
+                n = len(parts[row].tokens) - 1
+                tokens[i, :n] = part.tokens[:-1]
+                targets[i, :n] = part.tokens[1:]
                 is_scored[i, n - part.n_scored : n] = True
             arrays = map(jnp.asarray, (tokens, targets, is_scored))
             n_ids = self._flat.config.vocab_size

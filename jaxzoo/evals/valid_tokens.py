@@ -17,7 +17,8 @@ def check_same_tokens(sessions: Mapping[str, Session]) -> str:
         ValueError: the validation tokens of a run, or their cuts, differ from the first's; in which fields of its data.
     """
     (first, session), *others = sessions.items()
-    digest, of_first = valid_digest(session.dataset), session.config.data
+    digest = valid_digest(session.dataset)
+    of_first = session.config.data
     for name, other in others:
         if valid_digest(other.dataset) == digest:
             continue
@@ -25,7 +26,8 @@ def check_same_tokens(sessions: Mapping[str, Session]) -> str:
         if type(data) is not type(of_first):
             differs = [f"data are {type(data).__name__} in {name}, {type(of_first).__name__} in {first}"]
         else:
-            ours, theirs = to_json(data), to_json(of_first)
+            ours = to_json(data)
+            theirs = to_json(of_first)
             keys = [key for key in ours if ours[key] != theirs[key]]
             differs = [f"data.{key} is {ours[key]!r} in {name}, {theirs[key]!r} in {first}" for key in keys]
         what = "; ".join(differs) or "their configs are the same, but the text has changed between the two readings"

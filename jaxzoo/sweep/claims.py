@@ -20,10 +20,13 @@ SOLVED = 0.9
 """Accuracy above which a task is solved (Zoology, Sec. 4.3)."""
 CHANCE = 0.05
 """Probability below which chance is no explanation of a trend."""
-ARRANGEMENTS, DRAWS = 5_040, 1_999
+ARRANGEMENTS = 5_040
+DRAWS = 1_999
 """Largest number of arrangements that a permutation test tries; beyond it so many are drawn at random."""
 
-HELD, NOT_HELD, NOT_TESTED = "held", "not held", "not tested"
+HELD = "held"
+NOT_HELD = "not held"
+NOT_TESTED = "not tested"
 
 
 class Finding(NamedTuple):
@@ -140,7 +143,8 @@ def judge(claim: Claim, results: Results, remark: str | None = None) -> Verdict:
         holds, numbers = claim.holds(results)
         verdict = HELD if holds else NOT_HELD
     except Missing as missing:
-        verdict, numbers = NOT_TESTED, str(missing)
+        verdict = NOT_TESTED
+        numbers = str(missing)
     texts = (claim.name, claim.quote, claim.text, claim.source, claim.rule)
     return Verdict(*texts, verdict, numbers, "; ".join(control), remark)
 
@@ -152,7 +156,8 @@ def _with_control(control: Control, results: Results, words: list[str]) -> Resul
         raise Missing("no finished run at " + ", ".join(f"{axis} {value}" for axis, value in control.where.items()))
     names = list(dict.fromkeys(tuple(row["point"].get(axis) for axis in control.each) for row in rows))
     failing: list[Row] = []
-    passed, failed = [], []
+    passed = []
+    failed = []
     for name in names:
         where = {**control.where, **dict(zip(control.each, name, strict=True))}
         label = " ".join(map(str, name)) or "the model"

@@ -60,7 +60,10 @@ class ClusterWorkers:
         import submitit
 
         logging.getLogger("submitit").setLevel(logging.CRITICAL)  # the error messages of the workers say what matters
-        self._cluster, self._program, self._words, self._directory = cluster, program, words, directory
+        self._cluster = cluster
+        self._program = program
+        self._words = words
+        self._directory = directory
         # A scheduler gives a job its cores; without one each job would use all of them.
         self._threads = options.get("cpus_per_task", 1 if cluster == "local" else None)
         self._jobs: dict[str, Any] = {}

@@ -138,7 +138,8 @@ class SweepDirectory:
 
     def result(self, task: str) -> dict[str, Any]:
         """Reads the result of a run. Raises `ValueError` where it is damaged."""
-        file, remedy = self._results / f"{task}.json", "remove it: the run is made again"
+        file = self._results / f"{task}.json"
+        remedy = "remove it: the run is made again"
         return checked_result(read_checked(file, dict[str, Any], remedy=remedy), str(file), remedy)
 
     def failure(self, task: str) -> dict[str, Any]:

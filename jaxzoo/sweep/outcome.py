@@ -79,7 +79,8 @@ class Outcome:
 
     def progress(self) -> str:
         """A sentence on the points that have no result; empty: all have."""
-        made, total = {_key(row["point"]) for row in self.rows}, self.about.n_runs
+        made = {_key(row["point"]) for row in self.rows}
+        total = self.about.n_runs
         if len(made) >= total:
             return ""
         failed = len({_key(failure["point"]) for failure in self.failures} - made)

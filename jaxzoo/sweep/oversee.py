@@ -67,7 +67,8 @@ class SweepProgress:
 
     def _describe(self, sweep: Sweep) -> tuple[int, int, str]:
         """Numbers of runs that are done, and of all; the line."""
-        directory, queue = sweep.directory, sweep.directory.queue()
+        directory = sweep.directory
+        queue = sweep.directory.queue()
         for run in directory.done() - self._results.keys():
             self._results[run] = directory.result(run)
         lost = directory.failed() - self._results.keys()
@@ -91,7 +92,8 @@ class SweepProgress:
         steps = sum(told.get("step", 0) for told in running.values())
         steps += sum(result.get("steps", 0) for result in self._results.values())
         self._first = self._first or (now, steps)
-        seconds, new = now - self._first[0], steps - self._first[1]
+        seconds = now - self._first[0]
+        new = steps - self._first[1]
         losses = [told["loss"] for told in running.values() if "loss" in told]
         parts = [f"{new / seconds:,.0f} steps/s"] if new > 0 and seconds > 0 else []
         return [*parts, f"loss {sum(losses) / len(losses):.3f}"] if losses else parts

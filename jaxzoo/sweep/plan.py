@@ -20,7 +20,8 @@ from jaxzoo.utils.text_table import duration
 
 MEASURE_SECONDS = 60.0
 """Time limit of the measurements; programs that are not measured by then are estimated."""
-STEPS, STEP_SECONDS = 5, 0.5
+STEPS = 5
+STEP_SECONDS = 0.5
 """Least number of measured steps per program, and least time of them; their median counts: the first steps are faster,
 whose batches were made while the program was compiled."""
 EVENTS_BYTES = 20_000

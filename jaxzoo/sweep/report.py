@@ -80,10 +80,12 @@ def pictures_of(experiment: "Experiment", rows: Sequence[Row], about: About) -> 
     yet."""
     import matplotlib
 
-    figure, reason = None, "no figure yet: no run is finished"
+    figure = None
+    reason = "no figure yet: no run is finished"
     if any(row["metrics"] for row in rows):
         try:
-            figure, reason = experiment.draw(Results(rows)), ""
+            figure = experiment.draw(Results(rows))
+            reason = ""
             add_caption(figure, f"Scale {about.scale}: {about.scale_about}")
         except Missing as missing:
             reason = f"no figure yet: {missing}"

@@ -18,7 +18,8 @@ has all but `curve`, `steps`, `guess`, `flops`, `n_parameters`, `state_bytes` an
 
 Item = TypeVar("Item")
 
-RATE, SEED = "learning_rate", "seed"
+RATE = "learning_rate"
+SEED = "seed"
 OVER = (RATE, SEED)
 """Axes over which a score is taken: the mean over the seeds at the learning rate with the best mean."""
 SCORE = "valid/accuracy"

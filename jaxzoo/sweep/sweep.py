@@ -47,14 +47,16 @@ class Sweep:
     def about(self, file: str, scale: str) -> About:
         """Contents of `sweep.json`, given the path of the experiment's file and the name of the scale."""
         axes = tuple(dict.fromkeys(axis for point in self.scale.points for axis in point))
-        experiment, missing = self.experiment, tuple(self.experiment.missing)
+        experiment = self.experiment
+        missing = tuple(self.experiment.missing)
         texts = (experiment.title, experiment.about, self.scale.about)
         return About(file, scale, *texts, missing, axes, self.n_runs)
 
     @property
     def n_runs(self) -> int:
         """Number of points that have a result when all is done, with `Scale.all_seeds` fewer than there are."""
-        total, most = 0, self.scale.all_seeds
+        total = 0
+        most = self.scale.all_seeds
         for rates in self.places:
             seeds = [len(runs) for runs in rates.values()]
             total += sum(seeds) if most is None else len(rates) + min(most, len(rates)) * (max(seeds) - 1)

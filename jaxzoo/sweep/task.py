@@ -33,7 +33,8 @@ class Task:
     @classmethod
     def of(cls, scale: Scale, point: Point) -> "Task":
         """The run of a point."""
-        config, also = scale.config(point), scale.also(point)
+        config = scale.config(point)
+        also = scale.also(point)
         if isinstance(config, ExperimentConfig):
             run = _identity(config)
         elif isinstance(config, Measurement):
@@ -80,7 +81,8 @@ def _identity(value: Any) -> Json:
         return value
     said: dict[str, Json] = {"type": type(value).__name__}
     for field in dataclasses.fields(value):
-        given, default = getattr(value, field.name), field.default
+        given = getattr(value, field.name)
+        default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         if given != default:

@@ -81,7 +81,10 @@ class LocalWorkers:
     """
 
     def __init__(self, module: str, words: Sequence[str], count: int, device: Device, logs: Path):
-        self._module, self._words, self._device, self._logs = module, words, device, logs
+        self._module = module
+        self._words = words
+        self._device = device
+        self._logs = logs
         self._pool = ThreadPoolExecutor(count)
         # Standard input of the workers. It ends when we close the other side, or when we are gone.
         self._stdin, self._stop = os.pipe()

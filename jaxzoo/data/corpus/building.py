@@ -159,7 +159,8 @@ class Build:
 
         It needs `COMPRESSED_FACTOR` times the size of compressed inputs, and the size of others.
         """
-        out, needed = self._work.path, 0.0
+        out = self._work.path
+        needed = 0.0
         for file in (file for files in self._files.values() for file in files):
             needed += file.stat().st_size * (COMPRESSED_FACTOR if file.suffix in (*COMPRESSED, ".parquet") else 1)
         for file in (out / "work").rglob("*.array_record"):
@@ -208,7 +209,8 @@ class Build:
 
     def _pieces(self, skip_bad: bool) -> Iterator[tuple[str, FilePiece]]:
         """Joins the files of every split, in their order, while their sizes add up to at most a shard's."""
-        limit, fields = self.config.max_shard_mb * MEGABYTE, self.config.fields
+        limit = self.config.max_shard_mb * MEGABYTE
+        fields = self.config.fields
         for split, found in self._files.items():
             groups: list[list[Path]] = []
             room = 0

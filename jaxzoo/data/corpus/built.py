@@ -21,7 +21,8 @@ AT_ONCE = 64
 """Documents that are read together."""
 
 _FEATURES = "tensorflow_datasets.core.features"
-_DICTIONARY, _TEXT = f"{_FEATURES}.features_dict.FeaturesDict", f"{_FEATURES}.text_feature.Text"
+_DICTIONARY = f"{_FEATURES}.features_dict.FeaturesDict"
+_TEXT = f"{_FEATURES}.text_feature.Text"
 _AGAIN = "build the data set again with python -m jaxzoo.data.build"
 
 
@@ -124,7 +125,8 @@ class BuiltData:
             while some := list(itertools.islice(left, AT_ONCE)):
                 for record in reader.read(some):
                     document = self._decode(record)
-                    text, subset = document["text"].decode("utf-8", errors="replace"), document.get("subset", b"")
+                    text = document["text"].decode("utf-8", errors="replace")
+                    subset = document.get("subset", b"")
                     yield TextDocument(text, subset.decode(), is_repaired=text.encode() != document["text"])
         except Exception as error:  # array_record and protobuf have no classes of their own
             raise ValueError(f"{file} is damaged: {' '.join(str(error).split())}; {_AGAIN}") from error

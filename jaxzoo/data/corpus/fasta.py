@@ -53,7 +53,8 @@ class FastaLayout(NamedTuple):
         found = self.intervals.get(name, [])
         if self.rest is None:
             return found
-        filled, at = [], 0
+        filled = []
+        at = 0
         for interval in found:
             if at < interval.start:
                 filled.append(Interval(at, interval.start, self.rest))
@@ -80,7 +81,8 @@ def read_layout(*, valid_regions: str = "", test_regions: str = "", intervals: P
             if found["first"] is None:
                 regions.append((found["name"], Interval(0, None, split)))
                 continue
-            first, last = int(found["first"]), int(found["last"])
+            first = int(found["first"])
+            last = int(found["last"])
             if not 1 <= first <= last:
                 raise ValueError(f"{option}: {part!r} must have 1 <= FIRST <= LAST")
             regions.append((found["name"], Interval(first - 1, last, split)))
@@ -154,7 +156,8 @@ class _Pending:
     """Bases of a sequence that are not yet part of a document."""
 
     def __init__(self, name: str, layout: FastaLayout) -> None:
-        self._name, self._intervals = name, list(layout.of(name))
+        self._name = name
+        self._intervals = list(layout.of(name))
         self._names_splits = bool(layout.intervals)
         self._at = 0  # place in the sequence of the next base
         self._held = bytearray()  # of the first of the intervals
@@ -164,11 +167,13 @@ class _Pending:
             start, end, _ = self._intervals[0]
             if self._at < start:
                 skipped = min(start - self._at, len(letters))
-                letters, self._at = letters[skipped:], self._at + skipped
+                letters = letters[skipped:]
+                self._at = self._at + skipped
                 continue
             taken = len(letters) if end is None else min(end - self._at, len(letters))
             self._held += letters[:taken]
-            letters, self._at = letters[taken:], self._at + taken
+            letters = letters[taken:]
+            self._at = self._at + taken
             if len(self._held) >= DOCUMENT_BASES:
                 yield from self._cut(is_end=False)
             if self._at == end:

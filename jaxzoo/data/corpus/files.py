@@ -125,9 +125,11 @@ def find_files(path: str = "", *, field: str = _FIELD) -> dict[str, Path]:
         root = Path(sysconfig.get_path("stdlib"))
         found = (f for f in _walk(root, STDLIB_LEFT_OUT, MACHINE_MADE) if f.suffix == ".py")
     elif os.path.isfile(place):
-        root, found = Path(place).parent, [Path(place)]
+        root = Path(place).parent
+        found = [Path(place)]
     elif os.path.isdir(place):
-        root, found = Path(place), _walk(Path(place))
+        root = Path(place)
+        found = _walk(Path(place))
     elif _is_glob(place):
         root = Path(*itertools.takewhile(lambda part: not _is_glob(part), Path(place).parts))
         found = map(Path, glob.iglob(place, recursive=True))

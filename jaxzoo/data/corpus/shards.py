@@ -180,7 +180,8 @@ def finish(notes: Sequence[Path], directory: Path) -> None:
     shards: Shards = {}
     totals: dict[str, dict[str, TextCounts]] = {}
     skipped = Skipped()
-    out, dataset = directory.parent.parent, directory.parent.name
+    out = directory.parent.parent
+    dataset = directory.parent.name
     for note in notes:
         piece = read_note(note)
         skipped.add(piece.skipped)
@@ -213,7 +214,8 @@ def _write_metadata(place: Path, dataset: str, shards: Shards, metadata: dict[st
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.dataset_info import DatasetIdentity
 
-    version, work = tfds.core.Version(VERSION), os.fspath(place.parent)
+    version = tfds.core.Version(VERSION)
+    work = os.fspath(place.parent)
     identity = DatasetIdentity(dataset, version, work, __name__, release_notes=RELEASE_NOTES)
     info = tfds.core.DatasetInfo(
         builder=identity,

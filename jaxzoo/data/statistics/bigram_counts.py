@@ -211,7 +211,8 @@ def _read(directory: Path, name: str, n: int, sha256: Mapping[str, str]) -> Sort
 def _read_runs(note: Path) -> Iterator[SortedCounts]:
     """Yields the runs of a shard, memory-mapped."""
     content = read_checked(note, _Note, remedy=AGAIN)
-    entries, start = _read(note.parent, note.stem, sum(content.runs), content.sha256), 0
+    entries = _read(note.parent, note.stem, sum(content.runs), content.sha256)
+    start = 0
     for n in content.runs:
         yield SortedCounts(entries.keys[start : start + n], entries.counts[start : start + n])
         start += n
@@ -223,7 +224,8 @@ def merge(runs: Sequence[SortedCounts], memory: int, report: Callable[[int], Non
     The range of keys is halved until its entries in all runs fit into memory; one key alone may need `MERGE_BYTES`
     times the number of runs. `report` receives the growing number of summed entries.
     """
-    most, n_done = memory // MERGE_BYTES, 0
+    most = memory // MERGE_BYTES
+    n_done = 0
     waiting = [(0, 2**64, [0] * len(runs), [len(run.keys) for run in runs])]
     while waiting:
         low, high, starts, ends = waiting.pop()
@@ -239,7 +241,8 @@ def merge(runs: Sequence[SortedCounts], memory: int, report: Callable[[int], Non
         keys = np.concatenate([run.keys[start:end] for run, start, end in bounds])
         counts = np.concatenate([run.counts[start:end] for run, start, end in bounds])
         order = np.argsort(keys, kind="stable")
-        keys, counts = keys[order], counts[order]
+        keys = keys[order]
+        counts = counts[order]
         firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
         yield SortedCounts(keys[firsts], np.add.reduceat(counts, firsts))
         n_done += n

@@ -158,14 +158,16 @@ def count_repeats(cut: Cut, index: int, stop: Bool[np.ndarray, "vocab"], job: Jo
     Writes an array of `_shape`, flat, and a note with its digest.
     """
     directory = TokenDirectory(cut.data)
-    split, shard = directory.split(cut.split), directory.shards(cut.split)[index]
+    split = directory.split(cut.split)
+    shard = directory.shards(cut.split)[index]
     subsets = sorted(split.subsets)
     counts = np.zeros(_shape(cut, len(subsets)), np.int64)
     step = max(1, _BLOCK // cut.length)
     for row, subset in enumerate(subsets):
         # The sequences of this shard, by number, among those that are evenly spread over all shards.
         available = [note.subsets.get(subset, Counts()).tokens // cut.length for note in split.shards.values()]
-        total, first = sum(available), sum(available[:index])
+        total = sum(available)
+        first = sum(available[:index])
         wanted = total if cut.sequences is None else min(total, cut.sequences)
         spread = np.arange(wanted) * total // max(wanted, 1)
         chosen = spread[(spread >= first) & (spread < first + available[index])] - first

@@ -133,7 +133,8 @@ def _contexts(
 ) -> tuple[Bool[np.ndarray, "t-order"], Int64[np.ndarray, "t-order"]]:
     """Returns, for each place from `order` on, whether the tokens before it are all below `n_ids`, and their number."""
     n = max(len(text) - order, 0)
-    known, context = np.ones(n, bool), np.zeros(n, np.int64)
+    known = np.ones(n, bool)
+    context = np.zeros(n, np.int64)
     for i in range(order):
         part = text[i : i + n]
         known &= part < n_ids
@@ -152,7 +153,8 @@ def _refined(
     n_ids = counts.shape[1]
     known, context = _contexts(np.concatenate([tokens, targets[-1:]]), order, n_ids)
     context = context[known]
-    seen, total = np.count_nonzero(counts, axis=1)[context], counts.sum(axis=1)[context]
+    seen = np.count_nonzero(counts, axis=1)[context]
+    total = counts.sum(axis=1)[context]
     at = np.flatnonzero(known) + order - 1  # place of the target whose context this is
     own = counts[context, np.minimum(targets[at], n_ids - 1)]
     refined = lower.copy()

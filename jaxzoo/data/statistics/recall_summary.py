@@ -57,8 +57,10 @@ def summarise(histograms: Mapping[str, Histograms], n: Sequence[int]) -> Json:
 
 
 def _numbers(histograms: Histograms) -> Json:
-    by_distance, length = histograms.distances[1:], len(histograms.distances)
-    repeats, sequences = int(by_distance.sum()), int(histograms.sequences.sum())
+    by_distance = histograms.distances[1:]
+    length = len(histograms.distances)
+    repeats = int(by_distance.sum())
+    sequences = int(histograms.sequences.sum())
     cumulative = np.cumsum(histograms.sequences)
     quantiles = {f"{q:g}": int(np.searchsorted(cumulative, q * sequences)) for q in QUANTILES}
     law = fit_power_law(by_distance)
@@ -101,7 +103,8 @@ def table(summary: Mapping[str, Json], without_sequence: Sequence[str] = ()) -> 
 
 
 def _row(label: str, name: str, subset: Json, numbers: Json) -> str:
-    per, law = numbers["per_sequence"], numbers["power_law"]
+    per = numbers["per_sequence"]
+    law = numbers["power_law"]
     cells = [
         label,
         name or "(no name)",
@@ -139,12 +142,14 @@ def fit_power_law(counts: Integer[np.ndarray, "m"]) -> PowerLaw | None:
 
     None if there are no counts, or one distance, the first or the last, has them all.
     """
-    n, m = counts.sum(), len(counts)
+    n = counts.sum()
+    m = len(counts)
     log_d = np.log(np.arange(1, m + 1))
     if n == 0 or n in (counts[0], counts[-1]):
         return None
     wanted = float(counts @ log_d / n)
-    low, high = -_STEEPEST, _STEEPEST
+    low = -_STEEPEST
+    high = _STEEPEST
     while high - low > 1e-10:
         alpha = (low + high) / 2
         if _shares(alpha, log_d) @ log_d > wanted:  # the law reaches too far
@@ -194,10 +199,12 @@ def draw_distances_by_source(summary: Mapping[str, Json]) -> "Figure":
 
 def draw_repeats_by_source(summary: Mapping[str, Json]) -> "Figure":
     """Figure 4: repeated n-grams without stop words in a sequence of each subset: means, and quartiles as lines."""
-    sources, sizes = _sources(summary), list(summary[TOGETHER]["content"])
+    sources = _sources(summary)
+    sizes = list(summary[TOGETHER]["content"])
     title = "Repeated n-grams without stop words in a sequence, by source"
     figure, axes = panels(1, 1, size=(max(5.5, 2 + 0.7 * len(sources)), 4.2), title=title)
-    panel, width = axes[0, 0], 0.8 / len(sizes)
+    panel = axes[0, 0]
+    width = 0.8 / len(sizes)
     for i, n in enumerate(sizes):
         places = np.arange(len(sources)) + width * (i - (len(sizes) - 1) / 2)
         numbers = [subset["content"][n]["per_sequence"] for subset in sources.values()]
@@ -218,7 +225,8 @@ def _sources(summary: Mapping[str, Json]) -> dict[str, Json]:
 def _curve(panel: "Axes", numbers: Json, series: int, *, label: str) -> None:
     """Draws the bins that are not empty, and the law."""
     first, last, share = (np.array(numbers["distances"][key]) for key in ("first", "last", "share"))
-    middle, is_met = np.sqrt(first * last), share > 0
+    middle = np.sqrt(first * last)
+    is_met = share > 0
     if not is_met.any():
         return
     style = series_style(series)

@@ -22,7 +22,8 @@ class TextOutput:
     def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = ()):
         check_stops(stops)
         self.ended_by: str | None = None
-        self._tokenizer, self._stops = tokenizer, tuple(stops)
+        self._tokenizer = tokenizer
+        self._stops = tuple(stops)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._held = ""
 

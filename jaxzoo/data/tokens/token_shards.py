@@ -118,7 +118,8 @@ class TokenShard:
 
     def __init__(self, directory: Path, name: str, *, dtype: str, vocab_size: int, note: ShardNote):
         self.subsets: tuple[str, ...] = tuple(sorted(note.subsets))
-        self._where, self._vocab_size = f"{directory}: shard {name}", vocab_size
+        self._where = f"{directory}: shard {name}"
+        self._vocab_size = vocab_size
         total = sum(note.subsets.values(), Counts())
         self._length = total.tokens
         kinds = {
@@ -231,7 +232,8 @@ def write_manifest(
             for subset, counts in note.subsets.items():
                 totals[subset] = totals.get(subset, Counts()) + counts
         splits[split] = Split(notes, totals)
-    identity, dtype = TokenizerIdentity(**tokenizer), str(token_dtype(tokenizer["vocab_size"]))
+    identity = TokenizerIdentity(**tokenizer)
+    dtype = str(token_dtype(tokenizer["vocab_size"]))
     manifest = Manifest(FORMAT, identity, dtype, dict(versions), splits)  # type: ignore[arg-type]
     write_json(directory / "manifest.json", add_checksum(dataclasses.asdict(manifest)))
 

@@ -75,7 +75,9 @@ class ShuffledText:
                 f"length={length} makes {self.n_windows:,} windows, which must be at most {MOST_WINDOWS:,}; "
                 f"take a length of at least {-(-len(tokens) // MOST_WINDOWS)}"
             )
-        self._tokens, self._length, self._seed = tokens, length, tuple(seed)
+        self._tokens = tokens
+        self._length = length
+        self._seed = tuple(seed)
         self._reverses = reverse_complements
         # grain's own seed of epoch e is seed + e: seeds next to each other would share their orders.
         mixed = int(np.random.SeedSequence(self._seed).generate_state(1)[0])
@@ -112,10 +114,12 @@ def source_of(row: int, weights: Sequence[int]) -> tuple[int, int]:
     total = sum(weights)
     for source, weight in enumerate(weights):
         rest = total - weight
-        before, after = row * rest // total, (row + 1) * rest // total
+        before = row * rest // total
+        after = (row + 1) * rest // total
         if before == after:
             return source, row - before
-        row, total = before, rest
+        row = before
+        total = rest
     raise AssertionError("the last source gives what the others leave")
 
 

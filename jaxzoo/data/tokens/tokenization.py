@@ -55,7 +55,8 @@ class Tokenization:
     """
 
     def __init__(self, data: Path, tokenizer: Tokenizer, out: Path):
-        self._data, self._tokenizer = BuiltData(data), tokenizer
+        self._data = BuiltData(data)
+        self._tokenizer = tokenizer
         self._identity = {
             name: getattr(tokenizer, name) for name in ("name", "fingerprint", "vocab_size", "end_of_text")
         }
@@ -76,7 +77,9 @@ class Tokenization:
 
     def progress(self) -> TokenizationProgress:
         """Progress of all commands that share the work."""
-        out, done, under_way = self._work.path, Counts(), 0
+        out = self._work.path
+        done = Counts()
+        under_way = 0
         names = [name for name in self._arguments if self._work.note(name).exists()]
         for name in names:
             done = sum(read_note(out, name).subsets.values(), done)
