@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from jaxzoo.mixers import BaseConvConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Experiment, Point, Results, Scale, grid
-from jaxzoo.sweep.figure import curve
+from jaxzoo.sweep.curves import curve
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig

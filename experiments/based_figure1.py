@@ -30,7 +30,7 @@ from experiments.protocol import LAPTOP, Protocol
 from experiments.window_time import window_time
 from jaxzoo.mixers import MixerConfig, SlidingWindowAttentionConfig, TaylorLinearAttentionConfig
 from jaxzoo.sweep import Experiment, Measurement, Point, Results, Scale
-from jaxzoo.sweep.figure import accuracy_label, curve, guessing
+from jaxzoo.sweep.curves import accuracy_label, curve, guessing
 from jaxzoo.tasks.recall_data import RecallDataConfig
 from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.utils.figure import PALETTE, TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks

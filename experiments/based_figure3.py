@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.based_models import FEATURE_MAPS, Sizes, scales
 from experiments.frontier import by_state, finish_by_state, leads, more_recalls_more, size_curve
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, learned
-from jaxzoo.sweep.figure import accuracy_label, guessing
+from jaxzoo.sweep.curves import accuracy_label, guessing
 from jaxzoo.sweep.results import SCORE
 from jaxzoo.utils.figure import PALETTE, add_legend, panels, plain_log_ticks
 

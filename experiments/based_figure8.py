@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.based_models import Sizes, scales
 from experiments.frontier import by_state, finish_by_state, more_recalls_more, size_curve
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Point, Results, learned
-from jaxzoo.sweep.figure import curve, guessing
+from jaxzoo.sweep.curves import curve, guessing
 from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:

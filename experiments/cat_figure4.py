@@ -18,7 +18,7 @@ import numpy as np
 from experiments.landmarks import BOUND, HIGH, LOW, band
 from experiments.recall import at_least_two
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Measurement, Missing, Results, Scale, grid
-from jaxzoo.sweep.figure import marked_line
+from jaxzoo.sweep.curves import marked_line
 from jaxzoo.utils.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks, series_style
 
 if TYPE_CHECKING:

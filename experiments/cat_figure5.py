@@ -16,7 +16,7 @@ from experiments import recall
 from experiments.cat import CAT, FORMS, LIN_CAT, MODELS, TASKS, leads, perfect
 from experiments.protocol import LAPTOP, OVERNIGHT, PAPER, SEEDS, Protocol
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Point, Results, Scale, grid, learned
-from jaxzoo.sweep.figure import accuracy_label, curve, guessing
+from jaxzoo.sweep.curves import accuracy_label, curve, guessing
 from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 

@@ -17,7 +17,7 @@ from experiments.protocol import LAPTOP, PAPER, Protocol
 from jaxzoo.mixers import ConvolutionAugmentedAttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned
-from jaxzoo.sweep.figure import accuracy_label, curve, guessing
+from jaxzoo.sweep.curves import accuracy_label, curve, guessing
 from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
 from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks

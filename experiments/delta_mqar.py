@@ -26,7 +26,7 @@ from jaxzoo.mixers import (
     TaylorLinearAttentionConfig,
 )
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, learned
-from jaxzoo.sweep.figure import marked_line
+from jaxzoo.sweep.curves import marked_line
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.train.config import ExperimentConfig

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from configs.dna import ecoli
 from jaxzoo.data.token_data import TokenDataConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Measurement, Missing, Point, Results, Scale, grid
-from jaxzoo.sweep.figure import marked_line
+from jaxzoo.sweep.curves import marked_line
 from jaxzoo.sweep.results import BITS
 from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.utils.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks, series_style

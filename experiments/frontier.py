@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxzoo.sweep import Finding, Missing, Results
 from jaxzoo.sweep.claims import CHANCE, chance
-from jaxzoo.sweep.figure import accuracy_label, curve, guessing
+from jaxzoo.sweep.curves import accuracy_label, curve, guessing
 from jaxzoo.sweep.results import OVER, SCORE, Row
 from jaxzoo.utils.figure import add_legend, panels, plain_log_ticks
 

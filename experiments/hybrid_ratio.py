@@ -26,7 +26,7 @@ from jaxzoo.mixers import (
 )
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned
-from jaxzoo.sweep.figure import marked_line
+from jaxzoo.sweep.curves import marked_line
 from jaxzoo.sweep.results import SCORE
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.base import TaskConfig

@@ -24,7 +24,7 @@ from experiments.protocol import LAPTOP, SEEDS
 from jaxzoo.mixers import WindowedLinearAttentionConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned
 from jaxzoo.sweep.claims import CHANCE, chance
-from jaxzoo.sweep.figure import guessing
+from jaxzoo.sweep.curves import guessing
 from jaxzoo.sweep.results import SeedScore
 from jaxzoo.tasks import mqar
 from jaxzoo.train.config import ExperimentConfig

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxzoo.sweep import Finding, Missing, Results
-from jaxzoo.sweep.figure import curve, guessing
+from jaxzoo.sweep.curves import curve, guessing
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks

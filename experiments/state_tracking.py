@@ -25,7 +25,7 @@ from jaxzoo.mixers import (
     RWKV7TimeMixConfig,
 )
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Results, Scale, grid, learned
-from jaxzoo.sweep.figure import marked_line
+from jaxzoo.sweep.curves import marked_line
 from jaxzoo.sweep.results import SCORE
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.tasks.bit_strings import ParityConfig

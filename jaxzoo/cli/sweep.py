@@ -48,9 +48,9 @@ def _sweep(argv: Sequence[str]) -> None:
 
 def _tell_plan(sweep: "Sweep", options: argparse.Namespace, screen: Screen) -> None:
     """Measures some steps and prints the cost of the runs that the command would make; writes nothing there."""
+    from jaxzoo.sweep.cost import MEASURE_SECONDS, expected, measure, plan
     from jaxzoo.sweep.directory import SweepDirectory
     from jaxzoo.sweep.experiment import coordinates
-    from jaxzoo.sweep.plan import MEASURE_SECONDS, expected, measure, plan
     from jaxzoo.sweep.workers import as_one_program, find_device
 
     others, device = _others(options), find_device()
@@ -96,8 +96,8 @@ def _take_over(sweep: "Sweep", others: "Sequence[SweepDirectory]", screen: Scree
 
 def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, screen: Screen) -> None:
     """Makes the runs that neither --reuse nor the experiment's kept results have, and the report."""
+    from jaxzoo.sweep.cost import expected
     from jaxzoo.sweep.oversee import SweepProgress, oversee
-    from jaxzoo.sweep.plan import expected
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: the workers save first
     others, directory = _others(options), sweep.directory
@@ -150,7 +150,7 @@ def report(places: Sequence[str], experiment: str, screen: Screen) -> None:
       screen: gets lines about what there is.
     """
     from jaxzoo.sweep.directory import SweepDirectory
-    from jaxzoo.sweep.report import write_report
+    from jaxzoo.sweep.report_files import write_report
 
     for place in places:
         directory = SweepDirectory(Path(place).expanduser())

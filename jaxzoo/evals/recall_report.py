@@ -214,7 +214,7 @@ def _line(axes: "Axes", names: list[str], scores: Mapping[str, SliceScore], styl
     """Nats over the bins that hold tokens, each in its place among `names`."""
     found = [(i, scores[name]) for i, name in enumerate(names) if name in scores]
     errors = [score.standard_error or 0.0 for _, score in found]
-    nats = [score.nats for _, score in found]
+    nats = [math.nan if score.nats is None else score.nats for _, score in found]
     axes.errorbar([i for i, _ in found], nats, errors, **style, elinewidth=1, capsize=2, label=label)
 
 

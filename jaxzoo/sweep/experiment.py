@@ -75,7 +75,7 @@ class Experiment:
     """Made-up result of a run at a point if every claim held: its accuracy, or values by name of a metric or key of a
     row. The claims are checked on such rows before anything is run."""
     draw: Callable[[Results], "Figure"]
-    """The figure; `jaxzoo.sweep.figure` has the means."""
+    """The figure; `jaxzoo.sweep.curves` has the means."""
     table: Callable[[Results], Sequence[Sequence[str]]] = lambda results: ()
     """A further table of the report, its headings first; it may raise `Missing`, and is left out then."""
     missing: Sequence[str] = ()

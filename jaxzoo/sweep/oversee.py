@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from jaxzoo.sweep.cost import expected
 from jaxzoo.sweep.outcome import failed
-from jaxzoo.sweep.plan import expected
 from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.sweep.task import Rates, Task
 from jaxzoo.sweep.workers import LocalWorkers, Worker

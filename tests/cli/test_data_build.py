@@ -20,7 +20,7 @@ from jaxzoo.cli.data_build import BuildCommand, main
 from jaxzoo.cli.data_demo_pile import main as demo_pile
 from jaxzoo.cli.flags import flags_of
 from jaxzoo.data.corpus import building
-from jaxzoo.data.corpus.sources import SOURCES
+from jaxzoo.data.corpus.documents import SOURCES
 from jaxzoo.utils import extras
 
 

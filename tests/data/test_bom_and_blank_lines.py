@@ -7,11 +7,11 @@ import pytest
 
 from jaxzoo.config.json_files import read_json, read_json_lines
 from jaxzoo.data.completions import CompletionsConfig, read_pairs
+from jaxzoo.data.corpus.documents import DocumentFields, Skipped, read_documents
 from jaxzoo.data.corpus.fasta import read_bases, read_layout
 from jaxzoo.data.corpus.files import read_corpus
 from jaxzoo.data.corpus.labelled import read_labelled
 from jaxzoo.data.corpus.lines import read_lines
-from jaxzoo.data.corpus.sources import DocumentFields, Skipped, read_documents
 
 BOM = codecs.BOM_UTF8
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 516567560\n"

@@ -7,7 +7,7 @@ from experiments.frontier import by_state, frontier, leads, more_recalls_more
 from jaxzoo.config.config_io import to_json
 from jaxzoo.sweep import Missing, Results
 from jaxzoo.sweep.claims import judge
-from jaxzoo.sweep.figure import Mark
+from jaxzoo.sweep.curves import Mark
 from tests.experiments.based_rows import row
 
 FIGURES = {

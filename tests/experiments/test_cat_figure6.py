@@ -11,7 +11,7 @@ from jaxzoo.layers.rotary_scaling import NO_SCALING
 from jaxzoo.mixers import ConvolutionAugmentedAttentionConfig
 from jaxzoo.models.presets import mqar_cat
 from jaxzoo.sweep import Results
-from jaxzoo.sweep.figure import Mark
+from jaxzoo.sweep.curves import Mark
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
 from tests.experiments.hand_made import answers, curves, distinct_runs, row, verdict
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jaxzoo.sweep.claims import MARGIN, Change, changed, judge
-from jaxzoo.sweep.report import judged
+from jaxzoo.sweep.report_files import judged
 from jaxzoo.sweep.results import Results
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from experiments.mqar_gallery import FAMILIES, LENGTH, VOCAB_SIZE, config, draw,
 from jaxzoo.evals.validation import Validation
 from jaxzoo.mixers import MIXERS, RetNetConfig
 from jaxzoo.sweep import Results
-from jaxzoo.sweep.figure import Mark
+from jaxzoo.sweep.curves import Mark
 from jaxzoo.train.session import Session
 from tests.experiments.hand_made import distinct_runs, row
 

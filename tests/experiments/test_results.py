@@ -10,7 +10,7 @@ import pytest
 from jaxzoo.cli.sweep import report
 from jaxzoo.cli.sweep_options import open_sweep
 from jaxzoo.sweep.directory import SweepDirectory
-from jaxzoo.sweep.report import judged
+from jaxzoo.sweep.report_files import judged
 from jaxzoo.sweep.results import Results
 from jaxzoo.sweep.table import markdown
 from jaxzoo.utils.screen import Screen

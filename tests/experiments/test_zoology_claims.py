@@ -5,7 +5,7 @@ import pytest
 from experiments import zoology_figure2, zoology_figure2_bottom, zoology_figure6, zoology_figure7
 from jaxzoo.sweep import Results
 from jaxzoo.sweep.claims import judge
-from jaxzoo.sweep.figure import Mark
+from jaxzoo.sweep.curves import Mark
 
 pytestmark = pytest.mark.full
 

@@ -255,7 +255,7 @@ MUTANTS: list[Mutant] = [
     ),
     *planted(
         "jaxzoo/data/corpus/lines.py",
-        "tests/data/corpus/test_sources.py",
+        "tests/data/corpus/test_documents.py",
         ("a truncated zstd file reads as a shorter one", "            raise EOFError\n", "            pass\n"),
     ),
     *planted(

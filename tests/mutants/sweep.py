@@ -92,7 +92,7 @@ MUTANTS: list[Mutant] = [
         path="jaxzoo/sweep/results.py",
         old="(min if metric.endswith(BITS) else max)(found",
         new="(max if metric.endswith(BITS) else min)(found",
-        tests=("tests/sweep/test_figure.py",),
+        tests=("tests/sweep/test_curves.py",),
     ),
     Mutant(
         name="best run of the table over the wrong axis",

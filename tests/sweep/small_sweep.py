@@ -1,9 +1,9 @@
 """A sweep whose rows are made by hand: two models, two widths, two rates, one seed."""
 
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Results, Scale, grid, learned
+from jaxzoo.sweep.curves import curve
 from jaxzoo.sweep.directory import About
-from jaxzoo.sweep.figure import curve
-from jaxzoo.sweep.report import write_report
+from jaxzoo.sweep.report_files import write_report
 from jaxzoo.utils.figure import add_legend, panels
 
 ACCURACY = {

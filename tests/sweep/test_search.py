@@ -5,8 +5,8 @@ import json
 
 import pytest
 
+from jaxzoo.sweep.cost import expected
 from jaxzoo.sweep.directory import About, SweepDirectory
-from jaxzoo.sweep.plan import expected
 from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.utils.checksums import add_checksum
 from tests.sweep.small import FACTS, open_small

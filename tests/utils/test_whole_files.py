@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from jaxzoo.data.pieces.array_files import writing_arrays
+from jaxzoo.data.array_files import writing_arrays
 from jaxzoo.utils.whole_files import replacing, unfinished, write_rows, write_whole
 
 

@@ -19,10 +19,10 @@ from typing import Any, Literal, NamedTuple
 
 from jaxzoo.config.checked import Checked, FractionBelowOne, PositiveInt
 from jaxzoo.data.corpus.built import check_metadata
+from jaxzoo.data.corpus.documents import SOURCES, DocumentFields, Layout, Skipped, find_source_files, read_documents
 from jaxzoo.data.corpus.fasta import FastaLayout, read_layout
 from jaxzoo.data.corpus.lines import COMPRESSED
 from jaxzoo.data.corpus.shards import VERSION, FilePiece, TextCounts, finish, read_note, write_piece
-from jaxzoo.data.corpus.sources import SOURCES, DocumentFields, Layout, Skipped, find_source_files, read_documents
 from jaxzoo.data.resumable import ResumableDirectory
 from jaxzoo.utils.checksums import text_sha256
 from jaxzoo.utils.extras import need

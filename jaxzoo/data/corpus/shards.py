@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from jaxzoo.config.checked import Count
 from jaxzoo.data.corpus.built import write_metadata_checksums
+from jaxzoo.data.corpus.documents import SUMMARIES, Layout, Skipped, TextDocument, read_documents
 from jaxzoo.data.corpus.files import hash_share
-from jaxzoo.data.corpus.sources import SUMMARIES, Layout, Skipped, TextDocument, read_documents
 from jaxzoo.data.resumable import Job
 from jaxzoo.utils.checksums import add_checksum, file_sha256, read_checked
 from jaxzoo.utils.whole_files import replacing, write_json, write_whole

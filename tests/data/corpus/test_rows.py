@@ -7,8 +7,8 @@ import pyarrow.parquet as parquet
 import pytest
 
 from jaxzoo.cli.data_build import main as build
+from jaxzoo.data.corpus.documents import DocumentFields, Skipped, find_source_files, read_documents
 from jaxzoo.data.corpus.lines import read_rows
-from jaxzoo.data.corpus.sources import DocumentFields, Skipped, find_source_files, read_documents
 
 FIELDS = DocumentFields("text", "meta.set")
 ROWS = [{"id": i, "text": f"document {i} ä", "meta": {"set": f"s{i % 3}"}} for i in range(700)]

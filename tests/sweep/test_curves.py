@@ -3,7 +3,7 @@
 import pytest
 
 from jaxzoo.sweep import Results
-from jaxzoo.sweep.figure import accuracy_label, curve, guessing
+from jaxzoo.sweep.curves import accuracy_label, curve, guessing
 from jaxzoo.utils.figure import panels
 from tests.sweep.small_sweep import draw, row, rows
 

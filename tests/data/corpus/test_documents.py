@@ -10,14 +10,14 @@ import pytest
 import zstandard
 
 from jaxzoo.data.corpus import lines
-from jaxzoo.data.corpus.lines import read_lines
-from jaxzoo.data.corpus.sources import (
+from jaxzoo.data.corpus.documents import (
     SOURCES,
     DocumentFields,
     Skipped,
     find_source_files,
     read_documents,
 )
+from jaxzoo.data.corpus.lines import read_lines
 
 PILE = SOURCES["pile"].fields
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from jaxzoo.sweep import plan as plan_module
-from jaxzoo.sweep.plan import MeasuredProgram, plan
+from jaxzoo.sweep.cost import MeasuredProgram, plan
 from jaxzoo.train.speed import train_flops
 from tests.sweep.small import FACTS, open_small
 
