@@ -67,8 +67,7 @@ class CompletionsConfig(DataConfig):
 class Completions(ExampleData):
     """A `Dataset` of prompts and responses.
 
-    Raises:
-      ValueError: no file, a line that is no pair, or fewer training pairs than rows of a batch.
+    Raises `ValueError`: no file, a line that is no pair, or fewer training pairs than rows of a batch.
     """
 
     def __init__(self, config: CompletionsConfig, *, batch_size: int, valid_batch_size: int):
@@ -129,8 +128,7 @@ class Completions(ExampleData):
 def read_pairs(path: str, config: CompletionsConfig) -> list[tuple[str, str]]:
     """Prompts and responses of files.
 
-    Raises:
-      ValueError: no file, or a line that is no object with both fields as strings.
+    Raises `ValueError`: no file, or a line that is no object with both fields as strings.
     """
     place = Path(path).expanduser()
     files = [str(place)] if place.is_file() else sorted(glob.glob(str(place), recursive=True))

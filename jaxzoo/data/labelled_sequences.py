@@ -73,9 +73,8 @@ class LabelledSequences(ExampleData):
       classes: names, in the order of their ids.
       splits: the sequences.
 
-    Raises:
-      ValueError: no such files, a class without sequences, classes that differ between splits, or more classes than
-          ids.
+    Raises `ValueError`: no such files, a class without sequences, classes that differ between splits, or more classes
+    than ids.
     """
 
     classes: list[str]

@@ -45,8 +45,7 @@ class TextDataConfig(WindowsConfig):
 class TextData(WindowedText):
     """`Dataset` of text files; validation is the beginning of the validation text, in whole windows of every length.
 
-    Raises:
-        ValueError: the path holds no readable text, or a split is too short for one window.
+    Raises `ValueError`: the path holds no readable text, or a split is too short for one window.
     """
 
     def __init__(self, config: TextDataConfig, *, batch_size: int, valid_batch_size: int):

@@ -85,11 +85,8 @@ class TokenData(WindowedText):
 
     Of a mixture, each source gives its share by weight of `valid_tokens`, in whole windows of every length and at least
     one, from its own beginning; no window holds tokens of two sources. Baselines are counted on every training token
-    once, whatever the weight of its source.
-
-    Raises:
-      ValueError: a directory holds no token shards, lacks a split, holds too little text for one window, or tokens of
-        another tokenizer.
+    once, whatever the weight of its source. Raises `ValueError`: a directory holds no token shards, lacks a split,
+    holds too little text for one window, or tokens of another tokenizer.
     """
 
     def __init__(self, config: TokenDataConfig, *, batch_size: int, valid_batch_size: int):

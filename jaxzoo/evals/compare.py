@@ -62,9 +62,8 @@ class Scored(NamedTuple):
 def compare(models: Mapping[str, Loaded], data: Dataset) -> list[Scored]:
     """Scores models on the same data, in their order; differences are to the first.
 
-    Raises:
-      ValueError: a model has fewer ids than the data, is of another kind or has another tokenizer than the first, or no
-        rows are scored.
+    Raises `ValueError`: a model has fewer ids than the data, is of another kind or has another tokenizer than the
+    first, or no rows are scored.
     """
     first = next(iter(models.values()))
     for name, loaded in models.items():

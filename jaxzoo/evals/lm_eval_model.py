@@ -40,8 +40,7 @@ class LMEvalModel(LM):
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """The continuation of each `(context, options)`: greedy, up to `until` or `max_gen_toks`.
 
-        Raises:
-          ValueError: a task asks for draws.
+        Raises `ValueError`: a task asks for draws.
         """
         groups: dict[tuple[tuple[str, ...], int], list[int]] = {}
         arguments: list[Any] = [request.args for request in requests]

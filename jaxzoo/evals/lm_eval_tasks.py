@@ -86,8 +86,7 @@ class Shots(NamedTuple):
     def parse(cls, name: str) -> "Shots":
         """`boolq@5` is task boolq at 5 shots.
 
-        Raises:
-          ValueError: what follows the @ is no number, or the task is one of recall.
+        Raises `ValueError`: what follows the @ is no number, or the task is one of recall.
         """
         task, at, shots = name.partition("@")
         if at and not shots.isdecimal():
@@ -100,9 +99,8 @@ class Shots(NamedTuple):
 def task_names(names: Sequence[str]) -> list[str]:
     """The tasks of names of tasks, of `GROUPS`, of tags, such as `super-glue-lm-eval-v1`, and of YAML files, in order.
 
-    Raises:
-      ValueError: lm_eval has none of that name, or it is a group, whose tasks have shares of their own in a mean; a
-        file is missing or names no task.
+    Raises `ValueError`: lm_eval has none of that name, or it is a group, whose tasks have shares of their own in a
+    mean; a file is missing or names no task.
     """
     found = []
     names = [_task_of_file(Path(name)) if name.endswith((".yaml", ".yml")) else name for name in names]

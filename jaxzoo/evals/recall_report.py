@@ -127,8 +127,7 @@ class RecallReport(NamedTuple):
 def check_directory(path: Path) -> None:
     """Refuses a directory in which something else than an earlier report would be lost or mixed with it.
 
-    Raises:
-        ValueError: names what is there.
+    Raises `ValueError`: names what is there.
     """
     if not path.parent.is_dir():
         raise ValueError(f"--out {path}: its directory does not exist")

@@ -99,8 +99,7 @@ class RecallSums:
         bigrams: of training; None: every bigram counts as rare, and an AR hit is a repeated bigram.
         at_most: occurrences in training up to which a bigram is rare, not negative.
 
-    Raises:
-        ValueError: `at_most` is negative.
+    Raises `ValueError`: `at_most` is negative.
     """
 
     def __init__(self, bigrams: Bigrams | None, *, at_most: int = THRESHOLD):
@@ -123,8 +122,7 @@ class RecallSums:
             batch: text; rows may be padded by rows without labels.
             nats: of each target; they are read last, so that the device may still be at work on them.
 
-        Raises:
-            ValueError: the targets are not the next tokens.
+        Raises `ValueError`: the targets are not the next tokens.
         """
         cells = self.cells_of(batch)
         labelled = np.asarray(batch.targets) != UNLABELLED

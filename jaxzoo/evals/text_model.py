@@ -74,8 +74,7 @@ class TextModel:
       batch_size: rows of every batch; the last one is filled up.
       report: told of the progress.
 
-    Raises:
-      ValueError: a mixer is not causal.
+    Raises `ValueError`: a mixer is not causal.
     """
 
     def __init__(
@@ -126,9 +125,8 @@ class TextModel:
         """The likeliest next token again and again, until a stop string, end-of-text, or `max_tokens`.
 
         The stop string is left out. A prompt keeps its newest `max_length - max_tokens` tokens, and at least one.
-
-        Raises:
-          ValueError: a mixer does not stream; `max_tokens` do not fit into learned positions; a stop string is empty.
+        Raises `ValueError`: a mixer does not stream; `max_tokens` do not fit into learned positions; a stop string is
+        empty.
         """
         prompted = [self._tokenizer.prompt(prompt).astype(np.int32) for prompt in prompts]
         encoded = [ids if len(ids) else self._start for ids in prompted]

@@ -96,12 +96,6 @@ class Claim:
     """Changes of the experiment's made-up rows (`Experiment.made_up`), at which it holds, after which it does not."""
 
     def __post_init__(self) -> None:
-        for field in ("name", "text", "quote", "source", "rule"):
-            value = getattr(self, field)
-            if not isinstance(value, str) or not value.strip():
-                raise ValueError(f"Claim.{field}={value!r} must be text")
-        if not callable(self.holds):
-            raise ValueError(f"Claim.holds={self.holds!r} of {self.name!r} must be a function of Results")
         for field, kind in (("controls", Control), ("broken_by", Change)):
             value = getattr(self, field)
             if not isinstance(value, Sequence) or not all(isinstance(each, kind) for each in value):
@@ -193,8 +187,7 @@ def chance(
       groups: values in the order of what they may depend on.
       statistic: a function of the groups in another order.
 
-    Raises:
-      Missing: there are so few values that no order is beyond chance.
+    Raises `Missing`: there are so few values that no order is beyond chance.
     """
     groups = [list(group) for group in groups if len(group) > 1]
     total = math.prod(math.factorial(len(group)) for group in groups)

@@ -43,8 +43,7 @@ class ClusterWorkers:
       program: command of a worker, a function of a module.
       words: its command line after its name.
 
-    Raises:
-      ValueError: submitit is missing, or refuses the cluster or an option.
+    Raises `ValueError`: submitit is missing, or refuses the cluster or an option.
     """
 
     def __init__(

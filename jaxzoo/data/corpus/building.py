@@ -193,8 +193,7 @@ class Build:
             workers: processes; several such calls, on machines that share the directory, share the work.
             skip_bad: whether damaged lines, and the rest of damaged files, are counted and left out.
 
-        Raises:
-            ValueError: an input is damaged, or holds no document to train on.
+        Raises `ValueError`: an input is damaged, or holds no document to train on.
         """
         pieces = dict(self._pieces(skip_bad))
         if not self.is_finished:

@@ -52,8 +52,7 @@ class BuiltData:
         path: directory of the version of the data set.
         splits: number of documents in each shard, by split; `validation` is called `valid`.
 
-    Raises:
-        ValueError: it holds no such data set, several, one of other features or with damaged files.
+    Raises `ValueError`: it holds no such data set, several, one of other features or with damaged files.
     """
 
     def __init__(self, path: Path):

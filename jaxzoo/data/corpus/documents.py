@@ -144,8 +144,7 @@ def read_documents(
         skipped: counts what is left out. Empty lines are not counted.
         skip_bad: whether damage is counted and left out; after damaged compression, the rest of its file is.
 
-    Raises:
-        ValueError: a line or file is damaged (no JSON, no text, not UTF-8, bad compression): file, line, error.
+    Raises `ValueError`: a line or file is damaged (no JSON, no text, not UTF-8, bad compression): file, line, error.
     """
     unit = "document" if isinstance(fields, FastaLayout) else "line"
     for file in files:

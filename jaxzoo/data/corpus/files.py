@@ -84,8 +84,7 @@ def read_corpus(path: str = "", *, valid_fraction: float, seed: int) -> Corpus:
         valid_fraction: expected share of files in validation, in (0, 1).
         seed: seed of the split.
 
-    Raises:
-        ValueError: `path` does not exist, cannot be read or holds no text.
+    Raises `ValueError`: `path` does not exist, cannot be read or holds no text.
     """
     try:
         files = find_files(path)

@@ -32,8 +32,7 @@ def write_python_pile(
         packages: installed distributions, such as numpy, whose Python files are a third subset; tests are left out.
         overwrite: whether files of these names are replaced.
 
-    Raises:
-        ValueError: a file exists, a package is not installed, or the library zstandard is missing.
+    Raises `ValueError`: a file exists, a package is not installed, or the library zstandard is missing.
     """
     need("zstandard", "writing jsonl.zst files")
     import zstandard

@@ -76,8 +76,7 @@ def make_recall_statistics(
     Returns:
         False if the results existed already.
 
-    Raises:
-        ValueError: there are no such tokens, no sequence, or `out` holds something else.
+    Raises `ValueError`: there are no such tokens, no sequence, or `out` holds something else.
     """
     tokens = TokenDirectory(cut.data)
     tokens.shards(cut.split)

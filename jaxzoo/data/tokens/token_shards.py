@@ -112,8 +112,7 @@ class TokenShard:
     Attributes:
         subsets: names that `subset_ids` index, sorted.
 
-    Raises:
-        ValueError: a file is missing, or its size or type differs from the note's.
+    Raises `ValueError`: a file is missing, or its size or type differs from the note's.
     """
 
     def __init__(self, directory: Path, name: str, *, dtype: str, vocab_size: int, note: ShardNote):
@@ -247,8 +246,7 @@ class TokenDirectory:
         tokenizer: the tokenizer that made the tokens.
         splits: shards and subsets, by split.
 
-    Raises:
-        ValueError: it holds no finished shards, is damaged, or of another format.
+    Raises `ValueError`: it holds no finished shards, is damaged, or of another format.
     """
 
     def __init__(self, path: Path):
