@@ -158,15 +158,12 @@ def score_tasks(
     """Runs tasks through lm_eval.
 
     Args:
-      model: answers.
       names: of `task_names`.
       data: directory with a file for each task; None: the Hugging Face hub.
       limit: the first examples of each task alone; None: all.
       finished: gets the name and the result of each task when it is done.
 
-    Raises:
-      ValueError: a file, or what a task asks of a model, is not as it must be.
-      OSError: a file, or a set on the hub, cannot be read.
+    Raises `ValueError` or `OSError` for a file, a set on the hub, or a request of a task that cannot be used.
     """
     os.environ.setdefault("DISABLE_MULTIPROC", "1")  # a bootstrap in forked processes may deadlock on JAX's threads
     for name in ("lm_eval", "datasets", "huggingface_hub", "httpx"):

@@ -118,10 +118,7 @@ class RecallSums:
     def add(self, batch: Batch, nats: Float[np.ndarray | Array, "b t"]) -> None:
         """Takes up the targets of a batch that have a label.
 
-        Args:
-            batch: text; rows may be padded by rows without labels.
-            nats: of each target; they are read last, so that the device may still be at work on them.
-
+        Rows may be padded by rows without labels. `nats` are read last: the device may still be at work on them.
         Raises `ValueError`: the targets are not the next tokens.
         """
         cells = self.cells_of(batch)
@@ -210,11 +207,7 @@ def target_repeats(
     All of both n-grams but the target itself is among the tokens of its row, and of the segment of the position that
     predicts the target.
 
-    Args:
-        tokens: ids, not negative.
-        targets: the next token at every position, or `UNLABELLED`, whose distance means nothing.
-        n: length of the n-grams, 2 or more.
-        segment_ids: as those of `Batch`.
+    `targets` has the next token at every position, or `UNLABELLED`, whose distance means nothing; n is 2 or more.
     """
     b, t = tokens.shape
     segments = np.zeros((b, t), np.int64) if segment_ids is None else segment_ids

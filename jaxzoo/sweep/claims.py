@@ -184,8 +184,7 @@ def chance(
 
     Args:
       observed: the statistic of the values as they are.
-      groups: values in the order of what they may depend on.
-      statistic: a function of the groups in another order.
+      groups: values in the order of what they may depend on; `statistic` is a function of them in another order.
 
     Raises `Missing`: there are so few values that no order is beyond chance.
     """

@@ -108,11 +108,8 @@ def seconds_left(
 ) -> float | None:
     """Estimates the time of the runs `to_make` by those that are done, by one worker; None: no such run is.
 
-    Args:
-      tasks: all runs of the sweep.
-      done: results by run.
-      running: progress reports by run.
-      machine: speed counts of runs that were made there; None: of all.
+    `tasks` are all runs of the sweep; `done` has results, `running` progress reports by run. The speed of runs
+    that were made on `machine` counts; None: of all.
     """
     known = {
         run: result["seconds"] / result["steps"]

@@ -30,13 +30,7 @@ def write_report(
 
     All is made before the first is written. A figure that cannot be drawn yet is left out, and an old one removed.
 
-    Args:
-      experiment, scale: what draws the figure and has the claims, with the remarks on their verdicts.
-      about, rows, failures: as in `Outcome`.
-      out: directory of the files; made if need be.
-
-    Returns:
-      Lines to print: why there is no figure, how many points are missing, how many claims have which verdict.
+    Returns lines to print: why there is no figure, how many points are missing, how many claims have which verdict.
     """
     pictures, reason = pictures_of(experiment, rows, about)
     outcome = judged(experiment, scale, about, rows, failures)

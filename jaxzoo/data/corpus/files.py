@@ -79,11 +79,7 @@ def read_corpus(path: str = "", *, valid_fraction: float, seed: int) -> Corpus:
     to validation, or the one with the highest to training. A lone file is cut in two, its last `valid_fraction` (by
     bytes, at a character) being the validation text.
 
-    Args:
-        path: directory (read recursively, links to directories not followed), file or glob; "": the standard library.
-        valid_fraction: expected share of files in validation, in (0, 1).
-        seed: seed of the split.
-
+    `path` is a directory (read recursively, links to directories not followed), file or glob; "": the standard library.
     Raises `ValueError`: `path` does not exist, cannot be read or holds no text.
     """
     try:

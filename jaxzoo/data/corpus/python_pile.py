@@ -26,12 +26,7 @@ def write_python_pile(
     """Writes `FILES`; returns documents and bytes of text, by file and subset.
 
     A hash of subset and name decides the file of a document; within a file, documents are in the order of that hash.
-
-    Args:
-        out: the directory, made if it is missing.
-        packages: installed distributions, such as numpy, whose Python files are a third subset; tests are left out.
-        overwrite: whether files of these names are replaced.
-
+    The Python files of `packages`, installed distributions such as numpy, are a third subset, without their tests.
     Raises `ValueError`: a file exists, a package is not installed, or the library zstandard is missing.
     """
     need("zstandard", "writing jsonl.zst files")

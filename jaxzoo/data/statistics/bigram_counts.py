@@ -129,16 +129,11 @@ def count_bigrams(
     Args:
         data: a token directory.
         out: directory of the counts; unfinished work in it continues.
-        split: name.
         workers: processes, one per shard.
         memory: bytes of arrays in each process, without the operating system's pages of mapped files.
         report: receives name, number done and number of all: of shards, then ("merge") of entries that are summed.
 
-    Returns:
-        False if the counts existed already.
-
-    Raises:
-        ValueError: there are no such tokens, or `out` holds something else.
+    Returns False if the counts existed already. Raises `ValueError`: no such tokens, or `out` holds something else.
 
     Cost: each pair is sorted once among the `memory / 64` that fit, and each distinct pair of these summed once.
     """

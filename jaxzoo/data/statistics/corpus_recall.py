@@ -67,15 +67,8 @@ def make_recall_statistics(
 ) -> bool:
     """Counts the repeated n-grams of a split, and writes numbers and pictures.
 
-    Args:
-        cut: the sequences.
-        out: directory of the results; unfinished work in it continues.
-        stop_words: a text file; None: this package's.
-        workers: processes, one per shard; `report` as in `ResumableDirectory.make`.
-
-    Returns:
-        False if the results existed already.
-
+    Unfinished work in the directory `out` continues; `workers` and `report` are those of `ResumableDirectory.make`.
+    `stop_words` is a text file; None: this package's. Returns False if the results existed already.
     Raises `ValueError`: there are no such tokens, no sequence, or `out` holds something else.
     """
     tokens = TokenDirectory(cut.data)

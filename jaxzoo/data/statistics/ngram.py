@@ -70,9 +70,7 @@ def ngram_baselines(
 
     Args:
         train: training tokens, at least 1, ids in `[0, vocab_size)`; read once for each order, in parts.
-        tokens: input tokens of the validation windows.
-        targets: the token after each of `tokens`, of the same shape.
-        vocab_size: V.
+        tokens: input tokens of the validation windows; `targets` has the token after each.
         n_bytes: how many bytes of text `targets` stand for, positive.
     """
     tokens, targets, bytes_per_token = tokens.ravel(), targets.ravel(), n_bytes / targets.size
@@ -91,9 +89,7 @@ def markov_baselines(
 
     Args:
         train: training tokens of `DNATokenizer`; read once for each order, in parts.
-        tokens: input tokens of the validation windows, one after the other.
-        targets: the token after each of `tokens`.
-        highest: the highest order.
+        tokens: input tokens of the validation windows, one after the other; `targets` has the token after each.
     """
     is_base = targets < BASES
     bytes_per_token = DNATokenizer().count_bytes(targets) / targets.size

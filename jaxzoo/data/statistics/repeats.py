@@ -13,11 +13,7 @@ def repeat_distances(
     row and, if segments are given, in one segment. N-grams may overlap: in "a a a" the bigram at 2 repeats the one
     at 1. It is 0 where the n-gram is the first of its kind, and at i < n - 1.
 
-    Args:
-        tokens: ids.
-        n: length of the n-grams, positive.
-        segment_ids: n-grams of different ids, and those that hold two ids, equal none. Padding is a segment like any
-            other.
+    N-grams of different segment ids, and those that hold two ids, equal none. Padding is a segment like any other.
 
     Raises:
         ValueError: n is not positive.
