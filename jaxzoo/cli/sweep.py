@@ -67,7 +67,7 @@ def _tell_plan(sweep: "Sweep", options: argparse.Namespace, screen: Screen) -> N
         for found in measure(expected(sweep)):
             measured.append(found)
             words = f"compiled in {found.compile_seconds:.1f} s, {1e3 * found.step_seconds:.2f} ms per step"
-            screen.say(f"  {coordinates(next(p for p, task in sweep.points if task.id == found.task.id))}: {words}")
+            screen.say(f"  {coordinates(next(p for p, task in sweep.points if task.id == found.spec.id))}: {words}")
         workers, vectorized = options.workers or device.n_workers, as_one_program(options.parallel, device.platform)
         for line in plan(sweep, measured, workers=workers, vectorized=vectorized):
             screen.say(line)
@@ -112,13 +112,13 @@ def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, scre
     _take_over(sweep, others, screen)
     directory.forget_failures()
     n_left = len(expected(sweep))
-    screen.say(f"{sweep.experiment.title}, scale {options.scale}: {len(sweep.tasks)} runs, {n_left} to make")
+    screen.say(f"{sweep.experiment.title}, scale {options.scale}: {len(sweep.specs)} runs, {n_left} to make")
     screen.say(f"{n_workers} {who}; {directory.path}")
     oversee(sweep, workers, n_workers, SweepProgress(screen, n_workers, machine))
     report([str(directory.path)], options.experiment, screen)
-    n_failed = len(directory.failed() & {task.id for task in sweep.tasks})
+    n_failed = len(directory.failed() & {task.id for task in sweep.specs})
     if n_failed:
-        raise Failure(f"{n_failed} of {len(sweep.tasks)} runs failed, listed above; the same command tries them again")
+        raise Failure(f"{n_failed} of {len(sweep.specs)} runs failed, listed above; the same command tries them again")
 
 
 def _workers(

@@ -86,12 +86,12 @@ def open_sweep(file: Path, scale: str, out: Path, *, checked: bool = False) -> "
         if not isinstance(made, Scale):
             raise ValueError(f"scale {scale} gives {made!r}; it must be a Scale")
         sweep = Sweep(experiment, made, SweepDirectory(out.absolute()))
-        n_tasks = len(sweep.tasks)
+        n_specs = len(sweep.specs)
     except ValueError as error:
         raise UsageError(f"{file}: {error}") from error
     except Exception as error:  # of the user's own function
         raise UsageError(f"{file}: scale {scale}: {type(error).__name__}: {error}") from error
-    if not n_tasks:
+    if not n_specs:
         raise UsageError(f"{file}: scale {scale} has no points")
     for complaint in sweep.experiment.complaints(sweep.scale) if checked else ():
         raise UsageError(f"{file}: {complaint}")

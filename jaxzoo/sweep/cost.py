@@ -11,8 +11,8 @@ import jax
 from jaxzoo.evals.validation import Validation
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.sweep.lockstep import SequentialRuns
+from jaxzoo.sweep.run_spec import Rates, RunSpec
 from jaxzoo.sweep.sweep import Sweep
-from jaxzoo.sweep.task import Rates, Task
 from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.session import Session
 from jaxzoo.train.speed import train_flops
@@ -31,52 +31,52 @@ EVENTS_BYTES = 20_000
 class MeasuredProgram(NamedTuple):
     """A program that was measured."""
 
-    task: Task
+    spec: RunSpec
     compile_seconds: float
     step_seconds: float
     """Time of a step and its share of the validations."""
 
 
-def expected(sweep: Sweep) -> list[Task]:
+def expected(sweep: Sweep) -> list[RunSpec]:
     """Runs that are to be made, if the first learning rates turn out best where the search is not over."""
     now, later = sweep.left()
     if sweep.scale.all_seeds is None:
         return now
     first: set[str] = set()
     for rates in sweep.places:
-        first |= {task.id for seeds in list(rates.values())[: sweep.scale.all_seeds] for task in seeds.values()}
-    return now + [task for task in later if task.id in first]
+        first |= {spec.id for seeds in list(rates.values())[: sweep.scale.all_seeds] for spec in seeds.values()}
+    return now + [spec for spec in later if spec.id in first]
 
 
-def measure(tasks: Sequence[Task], seconds: float = MEASURE_SECONDS) -> Iterator[MeasuredProgram]:
+def measure(specs: Sequence[RunSpec], seconds: float = MEASURE_SECONDS) -> Iterator[MeasuredProgram]:
     """Compiles programs and runs a few steps of each: one of all mixers, then others until the time is over."""
-    programs = list({task.program: task for task in tasks if isinstance(task.config, ExperimentConfig)}.values())
-    of_mixers: dict[str, list[Task]] = {}
-    for task in sorted(programs, key=lambda task: task.step_flops):
-        of_mixers.setdefault(task.mixers, []).append(task)
+    programs = list({spec.program: spec for spec in specs if isinstance(spec.config, ExperimentConfig)}.values())
+    of_mixers: dict[str, list[RunSpec]] = {}
+    for spec in sorted(programs, key=lambda spec: spec.step_flops):
+        of_mixers.setdefault(spec.mixers, []).append(spec)
     first = [alike[len(alike) // 2] for alike in of_mixers.values()]
-    others = [task for task in programs if task not in first]
+    others = [spec for spec in programs if spec not in first]
     # In this order any beginning is spread over all.
     others = [others[i] for i in sorted(range(len(others)), key=lambda i: (i * (math.sqrt(5) - 1) / 2) % 1)]
     deadline = time.monotonic() + seconds
-    for i, task in enumerate([*first, *others]):
+    for i, spec in enumerate([*first, *others]):
         if i >= len(first) and time.monotonic() > deadline:
             return
-        yield _measured(task)
+        yield _measured(spec)
 
 
-def _measured(task: Task) -> MeasuredProgram:
-    session = Session(task.trained, jax.devices()[:1])
+def _measured(spec: RunSpec) -> MeasuredProgram:
+    session = Session(spec.trained, jax.devices()[:1])
     with jax.set_mesh(session.mesh):
-        lanes = SequentialRuns(session, [session.init_state()], [task.trained.optimizer.learning_rate])
+        lanes = SequentialRuns(session, [session.init_state()], [spec.trained.optimizer.learning_rate])
         stream = session.dataset.train()
         first, step = _first_and_median(lambda: lanes.update([next(stream)], [0])[0][0](), STEPS, STEP_SECONDS)
-        every = task.trained.train.eval_every
+        every = spec.trained.train.eval_every
         if not every:
-            return MeasuredProgram(task, first - step, step)
+            return MeasuredProgram(spec, first - step, step)
         validation = Validation(session)
         first_validation, median = _first_and_median(lambda: validation.evaluate(lanes.state(0).variables), 1)
-    return MeasuredProgram(task, first - step + first_validation - median, step + median / every)
+    return MeasuredProgram(spec, first - step + first_validation - median, step + median / every)
 
 
 def _first_and_median(run: Callable[[], object], times: int, least_seconds: float = 0.0) -> tuple[float, float]:
@@ -92,16 +92,16 @@ def _first_and_median(run: Callable[[], object], times: int, least_seconds: floa
 def plan(sweep: Sweep, measured: Sequence[MeasuredProgram], *, workers: int, vectorized: bool) -> list[str]:
     """Lines of the plan; `vectorized`: the runs of one program are one."""
     left = expected(sweep)
-    training = [task for task in left if isinstance(task.config, ExperimentConfig)]
-    programs = {task.program for task in left}
-    flops = sum(train_flops(task.trained) for task in training)
+    training = [spec for spec in left if isinstance(spec.config, ExperimentConfig)]
+    programs = {spec.program for spec in left}
+    flops = sum(train_flops(spec.trained) for spec in training)
     # The largest of the widest models: parameters and two moments, float32.
-    models = {task.trained.model for task in training}
+    models = {spec.trained.model for spec in training}
     width = max((model.d_model for model in models), default=0)
     checkpoint = 12 * max((count_parameters(model) for model in models if model.d_model == width), default=0)
     disk = len(left) * EVENTS_BYTES + checkpoint * 2 * workers
     lines = [
-        f"points: {len(sweep.points)}; runs: {len(sweep.tasks)}, of which {len(left)} are to make",
+        f"points: {len(sweep.points)}; runs: {len(sweep.specs)}, of which {len(left)} are to make",
         f"programs to compile: {len(programs)}, {'each for all its runs' if vectorized else 'each by every worker'}",
         f"training: {flops:.2e} FLOPs",
         f"disk: about {disk / 1e6:.0f} MB, of which {checkpoint * 2 * workers / 1e6:.0f} for runs under way",
@@ -109,23 +109,23 @@ def plan(sweep: Sweep, measured: Sequence[MeasuredProgram], *, workers: int, vec
     return [*lines, *_time(sweep, training, measured, workers)]
 
 
-def _time(sweep: Sweep, training: Sequence[Task], measured: Sequence[MeasuredProgram], workers: int) -> list[str]:
+def _time(sweep: Sweep, training: Sequence[RunSpec], measured: Sequence[MeasuredProgram], workers: int) -> list[str]:
     if not measured:
         return []
-    done = {task: sweep.directory.result(task) for task in sweep.directory.done()}
-    known = {m.task.program: m.step_seconds for m in measured}
-    rates = Rates(sweep.tasks, {m.task.id: m.step_seconds for m in measured}, done)
+    done = {run: sweep.directory.result(run) for run in sweep.directory.done()}
+    known = {m.spec.program: m.step_seconds for m in measured}
+    rates = Rates(sweep.specs, {m.spec.id: m.step_seconds for m in measured}, done)
     steps = seconds = 0.0
     at_most = False
-    for task in training:
-        share = rates.share(task)
-        at_most |= share is None and task.trained.train.stop_at_accuracy > 0
-        made = task.trained.train.steps * (1 if share is None else share)
+    for spec in training:
+        share = rates.share(spec)
+        at_most |= share is None and spec.trained.train.stop_at_accuracy > 0
+        made = spec.trained.train.steps * (1 if share is None else share)
         steps += made
-        seconds += made * (known.get(task.program) or rates.step_seconds(task) or 0.0)
-    programs = {task.program for task in training}
+        seconds += made * (known.get(spec.program) or rates.step_seconds(spec) or 0.0)
+    programs = {spec.program for spec in training}
     compiling = len(programs) * sum(m.compile_seconds for m in measured) / len(measured)
-    all_steps = sum(task.trained.train.steps for task in training)
+    all_steps = sum(spec.trained.train.steps for spec in training)
     early = ""
     if steps < all_steps:
         early = f"; runs stop after {steps / all_steps:.0%} of their steps on average, by those that are done"

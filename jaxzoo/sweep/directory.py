@@ -108,9 +108,9 @@ class SweepDirectory:
         """Whether runs are made here; otherwise it keeps the reported results of a sweep."""
         return self._results.is_dir()
 
-    def run(self, task: str) -> RunDirectory:
+    def run(self, run_id: str) -> RunDirectory:
         """The directory of a run."""
-        return RunDirectory(self._runs / task)
+        return RunDirectory(self._runs / run_id)
 
     def done(self) -> set[str]:
         """Ids of the runs that have a result."""
@@ -120,59 +120,59 @@ class SweepDirectory:
         """Ids of the runs that have failed."""
         return _ids(self._failures)
 
-    def has_result(self, task: str) -> bool:
+    def has_result(self, run_id: str) -> bool:
         """Whether a run has a result."""
-        return (self._results / f"{task}.json").exists()
+        return (self._results / f"{run_id}.json").exists()
 
-    def is_settled(self, task: str) -> bool:
+    def is_settled(self, run_id: str) -> bool:
         """Whether a run has a result or has failed."""
-        return self.has_result(task) or (self._failures / f"{task}.json").exists()
+        return self.has_result(run_id) or (self._failures / f"{run_id}.json").exists()
 
-    def running(self, task: str, kind: str) -> Path:
+    def running(self, run_id: str, kind: str) -> Path:
         """The `lock` or the progress report (`json`) of a run, see `work_queue.py`; or its `cost` so far."""
-        return self.running_folder / f"{task}.{kind}"
+        return self.running_folder / f"{run_id}.{kind}"
 
     def queue(self) -> WorkQueue:
         """The queue of the runs, to look at."""
         return WorkQueue(self.running_folder)
 
-    def result(self, task: str) -> dict[str, Any]:
+    def result(self, run_id: str) -> dict[str, Any]:
         """Reads the result of a run. Raises `ValueError` where it is damaged."""
-        file = self._results / f"{task}.json"
+        file = self._results / f"{run_id}.json"
         remedy = "remove it: the run is made again"
         return checked_result(read_checked(file, dict[str, Any], remedy=remedy), str(file), remedy)
 
-    def failure(self, task: str) -> dict[str, Any]:
+    def failure(self, run_id: str) -> dict[str, Any]:
         """Reads the reason why a run failed: `error`, one line, and perhaps a `traceback`."""
-        failure = read_json(self._failures / f"{task}.json", FailedRun, remedy="remove it: the run is tried again")
+        failure = read_json(self._failures / f"{run_id}.json", FailedRun, remedy="remove it: the run is tried again")
         return {name: value for name, value in failure._asdict().items() if value is not None}
 
-    def write_result(self, task: str, result: Mapping[str, Any]) -> None:
+    def write_result(self, run_id: str, result: Mapping[str, Any]) -> None:
         """Keeps the result of a run."""
-        write_whole(self._results / f"{task}.json", json.dumps(add_checksum(result)) + "\n")
-        self.running(task, "cost").unlink(missing_ok=True)
+        write_whole(self._results / f"{run_id}.json", json.dumps(add_checksum(result)) + "\n")
+        self.running(run_id, "cost").unlink(missing_ok=True)
 
-    def write_failure(self, task: str, failure: Mapping[str, Any]) -> None:
+    def write_failure(self, run_id: str, failure: Mapping[str, Any]) -> None:
         """Keeps the reason why a run failed."""
-        write_whole(self._failures / f"{task}.json", json.dumps(failure) + "\n")
+        write_whole(self._failures / f"{run_id}.json", json.dumps(failure) + "\n")
 
-    def cost(self, task: str) -> tuple[float, float]:
+    def cost(self, run_id: str) -> tuple[float, float]:
         """Seconds and CPU-seconds of a run that was stopped, before it goes on; 0 where nothing is kept of them."""
         try:
-            seconds, cpu_seconds = read_json(self.running(task, "cost"), tuple[float, float])
+            seconds, cpu_seconds = read_json(self.running(run_id, "cost"), tuple[float, float])
         except (OSError, ValueError):
             return 0.0, 0.0
         return seconds, cpu_seconds
 
-    def write_cost(self, task: str, seconds: float, cpu_seconds: float) -> None:
+    def write_cost(self, run_id: str, seconds: float, cpu_seconds: float) -> None:
         """Keeps what a run has cost that is not done."""
-        write_whole(self.running(task, "cost"), json.dumps([seconds, cpu_seconds]) + "\n")
+        write_whole(self.running(run_id, "cost"), json.dumps([seconds, cpu_seconds]) + "\n")
 
     def forget_failures(self) -> None:
         """Lets every run that has failed be tried again."""
-        for task in self.failed():
-            self.running(task, "json").unlink(missing_ok=True)
-            (self._failures / f"{task}.json").unlink(missing_ok=True)
+        for run_id in self.failed():
+            self.running(run_id, "json").unlink(missing_ok=True)
+            (self._failures / f"{run_id}.json").unlink(missing_ok=True)
 
 
 class FailedRun(NamedTuple):

@@ -9,8 +9,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from jaxzoo.sweep.cost import expected
 from jaxzoo.sweep.outcome import failed
+from jaxzoo.sweep.run_spec import Rates, RunSpec
 from jaxzoo.sweep.sweep import Sweep
-from jaxzoo.sweep.task import Rates, Task
 from jaxzoo.sweep.workers import LocalWorkers, Worker
 from jaxzoo.utils.screen import Failure, Screen
 from jaxzoo.utils.text_table import duration
@@ -74,14 +74,14 @@ class SweepProgress:
         lost = directory.failed() - self._results.keys()
         reports = queue.progress().items()
         running = {run: told for run, told in reports if run not in self._results and queue.is_held(run)}
-        left = {task.id: task for task in expected(sweep)}
+        left = {spec.id: spec for spec in expected(sweep)}
         # Others are of learning rates that have lost.
-        counted = [task.id for task in sweep.tasks if task.id in self._results.keys() | lost | left.keys()]
+        counted = [spec.id for spec in sweep.specs if spec.id in self._results.keys() | lost | left.keys()]
         n_done = sum(run in self._results for run in counted)
         parts = [f"{n_done} of {len(counted)} runs done", f"{len(running)} running", f"{len(lost)} failed"]
         parts += self._rate(running)
-        to_make = [task for run, task in left.items() if run not in self._results and run not in lost]
-        seconds = seconds_left(sweep.tasks, to_make, self._results, running, self._machine)
+        to_make = [spec for run, spec in left.items() if run not in self._results and run not in lost]
+        seconds = seconds_left(sweep.specs, to_make, self._results, running, self._machine)
         if seconds is not None and n_done + len(lost) < len(counted):
             parts.append(f"about {duration(seconds / self._workers)} left")
         return n_done, len(counted), ", ".join(parts)
@@ -100,15 +100,15 @@ class SweepProgress:
 
 
 def seconds_left(
-    tasks: Sequence[Task],
-    to_make: Sequence[Task],
+    specs: Sequence[RunSpec],
+    to_make: Sequence[RunSpec],
     done: Mapping[str, Mapping[str, Any]],
     running: Mapping[str, Mapping[str, Any]],
     machine: str | None = None,
 ) -> float | None:
     """Estimates the time of the runs `to_make` by those that are done, by one worker; None: no such run is.
 
-    `tasks` are all runs of the sweep; `done` has results, `running` progress reports by run. The speed of runs
+    `specs` are all runs of the sweep; `done` has results, `running` progress reports by run. The speed of runs
     that were made on `machine` counts; None: of all.
     """
     known = {
@@ -116,13 +116,13 @@ def seconds_left(
         for run, result in done.items()
         if result.get("steps") and machine in (None, result.get("machine"))
     }
-    rates = Rates(tasks, known, done)
+    rates = Rates(specs, known, done)
     total = 0.0
-    for task in to_make:
-        seconds = rates.seconds(task)
+    for spec in to_make:
+        seconds = rates.seconds(spec)
         if seconds is None:
             return None
-        told = running.get(task.id, {})
+        told = running.get(spec.id, {})
         total += seconds * (1 - told.get("step", 0) / told["steps"] if "steps" in told else 1)
     return total
 

@@ -9,7 +9,7 @@ from jaxzoo.config.json_files import read_json_lines
 from jaxzoo.sweep.directory import About, SweepDirectory, checked_result
 from jaxzoo.sweep.experiment import Experiment, Point, Scale, coordinates
 from jaxzoo.sweep.results import BITS, OVER, RATE, SCORE, SEED, Row
-from jaxzoo.sweep.task import Task
+from jaxzoo.sweep.run_spec import RunSpec
 from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.utils.whole_files import write_rows
 
@@ -23,16 +23,16 @@ class Sweep:
     directory: SweepDirectory
 
     @functools.cached_property
-    def points(self) -> list[tuple[Point, Task]]:
+    def points(self) -> list[tuple[Point, RunSpec]]:
         """Every point with its run. Raises `ValueError`, which names it, where a point has no valid config."""
-        found: list[tuple[Point, Task]] = []
+        found: list[tuple[Point, RunSpec]] = []
         for point in self.scale.points:
             for axis, value in point.items():
                 if not isinstance(value, str | int | float | None):
                     rule = "must be text, a number, a flag or None"
                     raise ValueError(f"point {coordinates(point)}: {axis}={value!r} {rule}")
             try:
-                found.append((point, Task.of(self.scale, point)))
+                found.append((point, RunSpec.of(self.scale, point)))
             except ValueError as error:
                 raise ValueError(f"point {coordinates(point)}: {error}") from error
             except Exception as error:  # of the user's own function
@@ -40,9 +40,9 @@ class Sweep:
         return found
 
     @functools.cached_property
-    def tasks(self) -> list[Task]:
+    def specs(self) -> list[RunSpec]:
         """Every run once, in the order of the points."""
-        return list({task.id: task for _, task in self.points}.values())
+        return list({spec.id: spec for _, spec in self.points}.values())
 
     def about(self, file: str, scale: str) -> About:
         """Contents of `sweep.json`, given the path of the experiment's file and the name of the scale."""
@@ -62,7 +62,7 @@ class Sweep:
             total += sum(seeds) if most is None else len(rates) + min(most, len(rates)) * (max(seeds) - 1)
         return total
 
-    def left(self) -> tuple[list[Task], list[Task]]:
+    def left(self) -> tuple[list[RunSpec], list[RunSpec]]:
         """Runs that have neither a result nor a failure: those to make now, and those that may be made later.
 
         With `Scale.all_seeds`, the other seeds of a learning rate wait until all rates of their place have run with the
@@ -70,37 +70,37 @@ class Sweep:
         """
         settled = self.directory.done() | self.directory.failed()
         if self.scale.all_seeds is None:
-            return [task for task in self.tasks if task.id not in settled], []
+            return [spec for spec in self.specs if spec.id not in settled], []
         now: set[str] = set()
         later: set[str] = set()
         for rates in self.places:
             searched = {rate: next(iter(seeds.values())) for rate, seeds in rates.items()}
-            now |= {task.id for task in searched.values()}
-            decided = len(rates) <= self.scale.all_seeds or all(task.id in settled for task in searched.values())
+            now |= {spec.id for spec in searched.values()}
+            decided = len(rates) <= self.scale.all_seeds or all(spec.id in settled for spec in searched.values())
             best = sorted(rates, key=lambda rate: self._score(searched[rate]) if decided else 0, reverse=True)
             chosen = now if decided else later
             for rate in best[: self.scale.all_seeds] if decided else best:
-                chosen |= {task.id for task in rates[rate].values()}
-        open_tasks = [task for task in self.tasks if task.id not in settled]
-        return [t for t in open_tasks if t.id in now], [t for t in open_tasks if t.id in later - now]
+                chosen |= {spec.id for spec in rates[rate].values()}
+        open_specs = [spec for spec in self.specs if spec.id not in settled]
+        return [t for t in open_specs if t.id in now], [t for t in open_specs if t.id in later - now]
 
     @functools.cached_property
-    def places(self) -> list[dict[Any, dict[Any, Task]]]:
+    def places(self) -> list[dict[Any, dict[Any, RunSpec]]]:
         """Runs by learning rate and seed, of each place: a point without its rate and seed."""
-        found: dict[Any, dict[Any, dict[Any, Task]]] = {}
-        for point, task in self.points:
+        found: dict[Any, dict[Any, dict[Any, RunSpec]]] = {}
+        for point, spec in self.points:
             place = tuple(item for item in point.items() if item[0] not in OVER)
-            found.setdefault(place, {}).setdefault(point.get(RATE), {})[point.get(SEED)] = task
+            found.setdefault(place, {}).setdefault(point.get(RATE), {})[point.get(SEED)] = spec
         return list(found.values())
 
-    def _score(self, task: Task) -> float:
+    def _score(self, spec: RunSpec) -> float:
         """The metric that chooses the best run of a report too, so that more is better."""
-        if not self.directory.has_result(task.id):
+        if not self.directory.has_result(spec.id):
             return -math.inf
-        if task.id not in self._scores:
-            metrics = self.directory.result(task.id)["metrics"]
-            self._scores[task.id] = -metrics[BITS] if BITS in metrics else metrics.get(SCORE, -math.inf)
-        return self._scores[task.id]
+        if spec.id not in self._scores:
+            metrics = self.directory.result(spec.id)["metrics"]
+            self._scores[spec.id] = -metrics[BITS] if BITS in metrics else metrics.get(SCORE, -math.inf)
+        return self._scores[spec.id]
 
     @functools.cached_property
     def _scores(self) -> dict[str, float]:
@@ -120,20 +120,20 @@ class Sweep:
         Measurements are not copied: their times belong to a machine. Raises `ValueError` as `rows` does.
         """
         if other.has_runs:
-            found = {task: other.result(task) for task in other.done()}
+            found = {run: other.result(run) for run in other.done()}
         else:
             found = {row["id"]: {name: row[name] for name in row if name != "point"} for row in reported(other)}
-        trained = {task.id for task in self.tasks if isinstance(task.config, ExperimentConfig)}
+        trained = {spec.id for spec in self.specs if isinstance(spec.config, ExperimentConfig)}
         taken = (trained & found.keys()) - self.directory.done()
-        for task in taken:
-            self.directory.write_result(task, found[task])
+        for run in taken:
+            self.directory.write_result(run, found[run])
         return len(taken)
 
     def failures(self) -> list[dict[str, Any]]:
         """`point`, `id` and what is kept of the failure, by point."""
         failed = self.directory.failed() - self.directory.done()
-        known = {task: {"id": task, **self.directory.failure(task)} for task in failed}
-        return [{"point": dict(point), **known[task.id]} for point, task in self.points if task.id in known]
+        known = {run: {"id": run, **self.directory.failure(run)} for run in failed}
+        return [{"point": dict(point), **known[spec.id]} for point, spec in self.points if spec.id in known]
 
     def write_rows(self) -> None:
         """Writes `results.jsonl` again, whole or not at all."""

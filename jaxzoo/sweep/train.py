@@ -9,7 +9,7 @@ from jaxzoo.config.config_io import to_json
 from jaxzoo.parallel.agreement import AgreedStop, StopSignals
 from jaxzoo.sweep.lockstep import SequentialRuns, VmappedRuns
 from jaxzoo.sweep.results import thinned
-from jaxzoo.sweep.task import Task
+from jaxzoo.sweep.run_spec import RunSpec
 from jaxzoo.train.checkpoint import Checkpoints, UnusableError
 from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.hooks import Evaluate, make_hooks, open_files
@@ -20,7 +20,7 @@ from jaxzoo.train.session import ResumePoint, Session
 from jaxzoo.utils.screen import warn
 
 Tell = Callable[..., None]
-"""`tell(task, step=..., steps=..., loss=...)`."""
+"""`tell(run_id, step=..., steps=..., loss=...)`."""
 
 CURVE_POINTS = 60
 """Largest number of points of a learning curve in a result."""
@@ -30,29 +30,30 @@ class SweepRun:
     """One of the runs.
 
     Attributes:
-      task: the run of the sweep.
+      spec: id and config.
       start: state, stream and step at which it begins.
       training: the run in the training loop; set by `open`.
       seconds: its share of the wall time of the processes that trained it.
       cpu_seconds: its share of their CPU time.
     """
 
-    def __init__(self, task: Task, run: RunDirectory, session: Session):
-        self.task: Task = task
+    def __init__(self, spec: RunSpec, run: RunDirectory, session: Session):
+        self.spec: RunSpec = spec
         self._run = run
-        self.start: ResumePoint = _start(session, task.trained, run)
+        self.start: ResumePoint = _start(session, spec.trained, run)
         self.seconds: float = 0.0
         self.cpu_seconds: float = 0.0
 
     def open(self, stack: contextlib.ExitStack, tell: Tell, stop: AgreedStop, evaluate: Evaluate) -> None:
         """Opens its files until the stack is left."""
-        task, config = self.task.id, self.task.trained
+        run_id = self.spec.id
+        config = self.spec.trained
         steps = config.train.steps
-        tell(task, step=0, steps=steps)
+        tell(run_id, step=0, steps=steps)
 
         def report(step: int, metrics: Mapping[str, float]) -> None:
             loss = {"loss": metrics["loss"]} if "loss" in metrics else {}
-            tell(task, step=step, **loss)
+            tell(run_id, step=step, **loss)
 
         files = stack.enter_context(open_files(self._run, config, self.start))
         hooks = make_hooks(files, config, self.start, stop, report, evaluate)
@@ -99,7 +100,7 @@ def train_runs(
 
     A run that `stop` has stopped is saved, and yielded with the state None.
     """
-    rates = [run.task.trained.optimizer.learning_rate for run in runs]
+    rates = [run.spec.trained.optimizer.learning_rate for run in runs]
     step_function = (VmappedRuns if vectorized else SequentialRuns)(session, [run.start.state for run in runs], rates)
     stream = runs[0].start.stream
     agreed = AgreedStop(stop, session.mesh)

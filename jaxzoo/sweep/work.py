@@ -20,8 +20,8 @@ from jaxzoo.sweep.directory import SweepDirectory
 from jaxzoo.sweep.experiment import Measurement
 from jaxzoo.sweep.machine import commit, machine, versions
 from jaxzoo.sweep.queue import RunQueue
+from jaxzoo.sweep.run_spec import RunSpec
 from jaxzoo.sweep.sweep import Sweep
-from jaxzoo.sweep.task import Task
 from jaxzoo.sweep.train import SweepRun, curve, train_runs
 from jaxzoo.train.run_dir import InUseError, RunDirectory
 from jaxzoo.train.session import Session
@@ -53,74 +53,74 @@ def work(
         if not now and not later:
             return
         # The first free run, and others that share its program, up to this worker's share.
-        taken: list[Task] = []
+        taken: list[RunSpec] = []
         share = math.ceil(len(now) / workers)
-        for task in now:
-            if len(taken) < share and (not taken or task.program == taken[0].program) and queue.take(task.id):
-                taken.append(task)
+        for spec in now:
+            if len(taken) < share and (not taken or spec.program == taken[0].program) and queue.take(spec.id):
+                taken.append(spec)
         if not taken:
             time.sleep(WAIT_SECONDS)
             continue
         _make(taken, directory, queue, vectorized, stop)
-        for task in taken:
-            if not keep_checkpoints and directory.has_result(task.id):
-                shutil.rmtree(directory.run(task.id).checkpoints, ignore_errors=True)
-            queue.release(task.id)
-        if not stop.requested and not any(directory.is_settled(task.id) for task in taken):
+        for spec in taken:
+            if not keep_checkpoints and directory.has_result(spec.id):
+                shutil.rmtree(directory.run(spec.id).checkpoints, ignore_errors=True)
+            queue.release(spec.id)
+        if not stop.requested and not any(directory.is_settled(spec.id) for spec in taken):
             time.sleep(WAIT_SECONDS)  # another process holds their directories
 
 
 def _make(
-    tasks: Sequence[Task], directory: SweepDirectory, queue: RunQueue, vectorized: bool, stop: StopSignals
+    specs: Sequence[RunSpec], directory: SweepDirectory, queue: RunQueue, vectorized: bool, stop: StopSignals
 ) -> None:
     """Makes runs that share a program and writes their results; where that fails, makes each by itself.
 
     A run that fails by itself gets a failure, whatever the model, the task or the machine raised: the others continue.
     """
-    open_tasks = {task.id: task for task in tasks}
+    open_specs = {spec.id: spec for spec in specs}
     try:
-        if isinstance(tasks[0].config, Measurement):
-            results = map(_measured, tasks)
+        if isinstance(specs[0].config, Measurement):
+            results = map(_measured, specs)
         else:
-            results = _trained(tasks, directory, queue, vectorized, stop)
+            results = _trained(specs, directory, queue, vectorized, stop)
         for result in results:
             directory.write_result(result["id"], result)
-            del open_tasks[result["id"]]
+            del open_specs[result["id"]]
         return
     except Exception as error:
-        if len(tasks) == 1:
+        if len(specs) == 1:
             line = " ".join(f"{type(error).__name__}: {error}".split())
-            directory.write_failure(tasks[0].id, {"error": line[:500], "traceback": traceback.format_exc()})
+            directory.write_failure(specs[0].id, {"error": line[:500], "traceback": traceback.format_exc()})
             return
-    for task in open_tasks.values():  # here the arrays of the group are free, which memory may have had no room for
+    for spec in open_specs.values():  # here the arrays of the group are free, which memory may have had no room for
         if not stop.requested:
-            _make([task], directory, queue, False, stop)
+            _make([spec], directory, queue, False, stop)
 
 
-def _measured(task: Task) -> dict[str, Any]:
-    assert isinstance(task.config, Measurement)
+def _measured(spec: RunSpec) -> dict[str, Any]:
+    assert isinstance(spec.config, Measurement)
     clock, cpu_clock = time.perf_counter(), time.process_time()
-    metrics = dict(task.config.function(**task.config.arguments))
+    metrics = dict(spec.config.function(**spec.config.arguments))
     seconds, cpu_seconds = time.perf_counter() - clock, time.process_time() - cpu_clock
     cost = {"seconds": round(seconds, 2), "cpu_seconds": round(cpu_seconds, 2)}
-    return {**_facts(task), "status": "finished", "metrics": metrics, "curve": {"train": [], "valid": []}, **cost}
+    return {**_facts(spec), "status": "finished", "metrics": metrics, "curve": {"train": [], "valid": []}, **cost}
 
 
 def _trained(
-    tasks: Sequence[Task], directory: SweepDirectory, queue: RunQueue, vectorized: bool, stop: StopSignals
+    specs: Sequence[RunSpec], directory: SweepDirectory, queue: RunQueue, vectorized: bool, stop: StopSignals
 ) -> Iterator[dict[str, Any]]:
-    session = Session(tasks[0].trained, limited=True)
-    runs: dict[str, RunDirectory] = {task.id: directory.run(task.id) for task in tasks}
+    session = Session(specs[0].trained, limited=True)
+    runs: dict[str, RunDirectory] = {spec.id: directory.run(spec.id) for spec in specs}
     members: list[SweepRun] = []
     with jax.set_mesh(session.mesh):
         try:
-            for task in tasks:
+            for spec in specs:
                 with contextlib.suppress(InUseError):  # another process writes there
-                    members.append(SweepRun(task, runs[task.id], session))
+                    members.append(SweepRun(spec, runs[spec.id], session))
             for member in members:
                 if member.start.step:
-                    member.seconds, member.cpu_seconds = directory.cost(member.task.id)
-            asked = {name: Validation(Session(config)) for name, config in tasks[0].also.items()}
+                    member.seconds, member.cpu_seconds = directory.cost(member.spec.id)
+            asked = {name: Validation(Session(config)) for name, config in specs[0].also.items()}
             members.sort(key=lambda member: -member.start.step)  # the most advanced first
             for _, group in itertools.groupby(members, key=lambda member: member.start.step):
                 trained = train_runs(
@@ -139,23 +139,23 @@ def _trained(
             for run in runs.values():
                 run.release()
             for member in members:
-                if not directory.has_result(member.task.id):
-                    directory.write_cost(member.task.id, member.seconds, member.cpu_seconds)
+                if not directory.has_result(member.spec.id):
+                    directory.write_cost(member.spec.id, member.seconds, member.cpu_seconds)
 
 
 def _result(member: SweepRun, session: Session, others: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    rows, config = member.rows(), member.task.trained
+    rows, config = member.rows(), member.spec.trained
     last = next((row for row in reversed(rows) if "valid/accuracy" in row), {})
     metrics = {name: value for name, value in last.items() if name.startswith("valid/")}
     metrics |= {f"{name}/{key}": value for name, found in others.items() for key, value in found.items()}
     diverged, model = member.diverged, session.config.model
     return {
-        **_facts(member.task),
+        **_facts(member.spec),
         "status": "diverged" if diverged else "finished",
         "metrics": {} if diverged else metrics,
         "curve": curve(rows),
         "steps": member.training.step,
-        "guess": guesses(member.task),
+        "guess": guesses(member.spec),
         "seconds": round(member.seconds, 2),
         "cpu_seconds": round(member.cpu_seconds, 2),
         "flops": train_flops(config, member.training.step),
@@ -165,17 +165,17 @@ def _result(member: SweepRun, session: Session, others: Mapping[str, Mapping[str
     }
 
 
-def guesses(task: Task) -> dict[str, float]:
+def guesses(spec: RunSpec) -> dict[str, float]:
     """Guessing lines by the name of the metric, of the run and of its further validations."""
-    found = dict(task.trained.data.guessing_lines())
-    for name, config in task.also.items():
+    found = dict(spec.trained.data.guessing_lines())
+    for name, config in spec.also.items():
         found |= {f"{name}/{metric}": line for metric, line in config.data.guessing_lines().items()}
     return found
 
 
-def _facts(task: Task) -> dict[str, Any]:
+def _facts(spec: RunSpec) -> dict[str, Any]:
     return {
-        "id": task.id,
+        "id": spec.id,
         "versions": versions(),
         "commit": commit(),
         "machine": machine(),

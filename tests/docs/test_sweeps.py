@@ -15,8 +15,8 @@ def test_the_experiment_of_the_page(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "ours.py").write_text(code)
     sweep = open_sweep(tmp_path / "ours.py", "laptop", tmp_path / "out")
-    assert len(sweep.tasks) == 12
-    assert len({task.program for task in sweep.tasks}) == 6
+    assert len(sweep.specs) == 12
+    assert len({task.program for task in sweep.specs}) == 6
     experiment = sweep.experiment
     rows = experiment.made_up_rows(sweep.scale)
     assert experiment.complaints(sweep.scale) == []

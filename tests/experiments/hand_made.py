@@ -8,7 +8,7 @@ import jax
 from jaxzoo.sweep import Experiment, Results, Scale
 from jaxzoo.sweep.claims import Verdict, judge
 from jaxzoo.sweep.results import Row
-from jaxzoo.sweep.task import Task
+from jaxzoo.sweep.run_spec import RunSpec
 from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.session import Session
 
@@ -27,11 +27,11 @@ def verdict(experiment: Experiment, name: str, rows: list[Row]) -> Verdict:
     return judge(claim, Results(rows))
 
 
-def distinct_runs(scale: Scale) -> list[Task]:
+def distinct_runs(scale: Scale) -> list[RunSpec]:
     """The runs of all points; each point has its own, and the axes of the others."""
     points = [dict(point) for point in scale.points]
     assert all(list(point) == list(points[0]) for point in points)
-    tasks = [Task.of(scale, point) for point in points]
+    tasks = [RunSpec.of(scale, point) for point in points]
     assert len({task.id for task in tasks}) == len(points) == len({str(point) for point in points})
     return tasks
 

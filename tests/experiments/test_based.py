@@ -16,7 +16,7 @@ from jaxzoo.mixers import (
 )
 from jaxzoo.models.accounting import state_bytes
 from jaxzoo.sweep import Measurement
-from jaxzoo.sweep.task import Task
+from jaxzoo.sweep.run_spec import RunSpec
 from jaxzoo.train.config import ExperimentConfig
 
 FIGURES = {
@@ -31,7 +31,7 @@ SCALES = [(name, scale) for name, figure in FIGURES.items() for scale in figure.
 def test_every_point_is_a_run_of_its_own(name, scale):
     """Kills: a point that the models refuse, two points of one run, points that lack an axis."""
     made = FIGURES[name].scales[scale]()
-    tasks = [Task.of(made, point) for point in made.points]
+    tasks = [RunSpec.of(made, point) for point in made.points]
     assert len({task.id for task in tasks}) == len(made.points)
     assert len({frozenset(point) for point in made.points}) == 1
     for task in tasks:

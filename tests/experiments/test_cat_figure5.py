@@ -8,7 +8,7 @@ import pytest
 from experiments.cat_figure5 import draw, experiment
 from jaxzoo.models.presets import mqar_attention, mqar_cat, mqar_mamba
 from jaxzoo.sweep import Results
-from jaxzoo.sweep.task import Task
+from jaxzoo.sweep.run_spec import RunSpec
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
 from tests.experiments.hand_made import curves, distinct_runs, row, verdict
@@ -53,7 +53,7 @@ def test_the_papers_scale():
 def test_one_program_for_all_rates_and_seeds():
     """Kills: a rate or a seed that changes the program, or a model that shares one with another."""
     scale = experiment.scales["laptop"]()
-    programs = {Task.of(scale, point).program for point in scale.points}
+    programs = {RunSpec.of(scale, point).program for point in scale.points}
     assert len(programs) == len(
         {tuple(point[a] for a in ("task", "d_model", "length", "model")) for point in scale.points}
     )

@@ -7,7 +7,7 @@ import pytest
 from experiments import zoology_figure2, zoology_figure2_bottom, zoology_figure6, zoology_figure7
 from experiments.zoology_figure2_bottom import LEARNED
 from jaxzoo.models.presets import mqar_attention, mqar_base_conv, mqar_h3, mqar_hyena, mqar_mamba, mqar_rwkv
-from jaxzoo.sweep.task import Task
+from jaxzoo.sweep.run_spec import RunSpec
 from jaxzoo.train.config import ExperimentConfig
 
 pytestmark = pytest.mark.full
@@ -23,7 +23,7 @@ SCALES = [(name, scale) for name, file in FILES.items() for scale in file.experi
 
 def config(scale, point):
     """The run of a point, which trains."""
-    found = Task.of(scale, point).config
+    found = RunSpec.of(scale, point).config
     assert isinstance(found, ExperimentConfig)
     return found
 
@@ -32,7 +32,7 @@ def config(scale, point):
 @pytest.mark.parametrize(("name", "scale"), SCALES)
 def test_every_point_gives_a_run_and_two_points_do_not_share_one(name, scale):
     made = FILES[name].experiment.scales[scale]()
-    tasks = [Task.of(made, point) for point in made.points]
+    tasks = [RunSpec.of(made, point) for point in made.points]
     assert len({task.id for task in tasks}) == len(made.points) == len({str(dict(point)) for point in made.points})
     assert len({tuple(point) for point in made.points}) == 1
 
@@ -40,7 +40,7 @@ def test_every_point_gives_a_run_and_two_points_do_not_share_one(name, scale):
 @pytest.mark.parametrize("name", FILES)
 def test_runs_of_one_program_differ_in_the_rate_alone(name):
     made = FILES[name].experiment.scales["laptop"]()
-    programs = {Task.of(made, point).program for point in made.points}
+    programs = {RunSpec.of(made, point).program for point in made.points}
     rates = {point["learning_rate"] for point in made.points}
     assert len(rates) > 1
     assert len(programs) == len(made.points) / len(rates)

@@ -7,7 +7,7 @@ MUTANTS: list[Mutant] = [
         name="result row attributed to the wrong run",
         path="jaxzoo/sweep/work.py",
         old='directory.write_result(result["id"], result)',
-        new="directory.write_result(tasks[0].id, result)",
+        new="directory.write_result(specs[0].id, result)",
         tests=("tests/sweep/test_work.py::test_a_result_says_what_was_asked_and_what_came_out",),
     ),
     Mutant(
@@ -34,8 +34,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="group that fails fails every run",
         path="jaxzoo/sweep/work.py",
-        old="        if len(tasks) == 1:\n",
-        new="        for tasks in [[task] for task in open_tasks.values()]:\n",
+        old="        if len(specs) == 1:\n",
+        new="        for specs in [[spec] for spec in open_specs.values()]:\n",
         tests=("tests/sweep/test_work.py::test_a_group_that_fails_is_made_run_by_run",),
     ),
     Mutant(
@@ -48,15 +48,15 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="results of measurements reused",
         path="jaxzoo/sweep/sweep.py",
-        old="trained = {task.id for task in self.tasks if isinstance(task.config, ExperimentConfig)}",
-        new="trained = {task.id for task in self.tasks if isinstance(task.config, object)}",
+        old="trained = {spec.id for spec in self.specs if isinstance(spec.config, ExperimentConfig)}",
+        new="trained = {spec.id for spec in self.specs if isinstance(spec.config, object)}",
         tests=("tests/sweep/test_work.py::test_what_was_measured_is_not_taken_over",),
     ),
     Mutant(
         name="stopped run read as finished",
         path="jaxzoo/sweep/train.py",
-        old="None if stop.requested else states[i]()",
-        new="states[i]()",
+        old="None if stop.requested else step_function.state(i)",
+        new="step_function.state(i)",
         tests=("tests/sweep/test_train.py",),
     ),
     Mutant(
@@ -82,10 +82,10 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="runs of other lengths share a program",
-        path="jaxzoo/sweep/task.py",
+        path="jaxzoo/sweep/run_spec.py",
         old='stored["optimizer"]["learning_rate"], stored["train"]["seed"]',
         new='stored["optimizer"]["learning_rate"], stored["train"]',
-        tests=("tests/sweep/test_task.py",),
+        tests=("tests/sweep/test_run_spec.py",),
     ),
     Mutant(
         name="best rate chosen by the worst score",

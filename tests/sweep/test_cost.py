@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from jaxzoo.sweep.experiment import Measurement
-from jaxzoo.sweep.task import POWER, Rates, Task
+from jaxzoo.sweep.run_spec import POWER, Rates, RunSpec
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples
 from jaxzoo.train.speed import PASSES, train_flops
@@ -30,7 +30,7 @@ def test_flops_of_a_run_by_hand(sweep):
 
 def test_flops_of_a_mixture_are_the_mean_over_its_examples(sweep):
     """Kills: all batches counted as if they had the longest examples."""
-    config = sweep.tasks[0].trained
+    config = sweep.specs[0].trained
     longer = mqar.paper(length=32, n_pairs=2, vocab_size=40)
     of_longer = dataclasses.replace(config.data, train=(Examples(task=longer, n_examples=64),))
     both = dataclasses.replace(config.data, train=(*config.data.train, Examples(task=longer, n_examples=192)))
@@ -42,12 +42,12 @@ def test_seconds_by_runs_of_the_same_mixers_and_a_power_of_the_flops(sweep):
     """Kills: an estimate by another mixer's speed where the same one was measured, or in proportion to the FLOPs."""
     task = {point["model"]: task for point, task in sweep.points}
     attention, convolution = task["attention"], task["convolution"]
-    wide = Task("wide", _of_width(attention.trained, 64), {})
+    wide = RunSpec("wide", _of_width(attention.trained, 64), {})
     seconds = {t.id: 1e-3 * t.step_flops**POWER for t in (attention, wide)}
     rates = Rates([attention, convolution, wide], {**seconds, convolution.id: 7.0}, {})
     assert rates.seconds(convolution) == pytest.approx(7.0 * 6)
     rates = Rates([attention, wide], seconds, {})
-    other = Task("other", _of_width(attention.trained, 128), {})
+    other = RunSpec("other", _of_width(attention.trained, 128), {})
     for unknown in (other, convolution):
         assert rates.seconds(unknown) == pytest.approx(6e-3 * unknown.step_flops**0.6, rel=1e-6)
 
@@ -56,8 +56,8 @@ def test_runs_that_stop_early(sweep):
     """Kills: a share of other mixers, one of the same mixers where the same program is known, steps of no run."""
     task = {(point["model"], point["learning_rate"], point["seed"]): task for point, task in sweep.points}
     attention, same = task["attention", 1e-3, 0], task["attention", 1e-2, 1]
-    convolution, wide = task["convolution", 1e-3, 0], Task("wide", _of_width(attention.trained, 64), {})
-    wider = Task("wider", _of_width(attention.trained, 128), {})
+    convolution, wide = task["convolution", 1e-3, 0], RunSpec("wide", _of_width(attention.trained, 64), {})
+    wider = RunSpec("wider", _of_width(attention.trained, 128), {})
     tasks = [attention, task["attention", 1e-2, 0], same, convolution, wide, wider]
     done = {attention.id: {"steps": 3}, task["attention", 1e-2, 0].id: {"steps": 6}, wide.id: {"steps": 1}}
     rates = Rates(tasks, dict.fromkeys((same.id, convolution.id, wider.id), 1.0), done)
@@ -74,6 +74,6 @@ def _of_width(config, width: int):
 
 def test_nothing_is_known_of_what_trains_nothing(sweep):
     """Kills: a division by no runs."""
-    assert Rates(sweep.tasks, {}, {}).seconds(sweep.tasks[0]) is None
-    measured = Task("measured", Measurement(dict, {}), {})
-    assert Rates(sweep.tasks, {sweep.tasks[0].id: 1.0}, {}).seconds(measured) is None
+    assert Rates(sweep.specs, {}, {}).seconds(sweep.specs[0]) is None
+    measured = RunSpec("measured", Measurement(dict, {}), {})
+    assert Rates(sweep.specs, {sweep.specs[0].id: 1.0}, {}).seconds(measured) is None

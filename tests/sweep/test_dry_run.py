@@ -23,7 +23,7 @@ def minutes(lines: list[str], beginning: str) -> float:
 def test_time_is_steps_and_compilation_shared_out(tmp_path):
     """Kills: seconds of a step taken for those of a run, or a run that is done counted once more."""
     sweep = open_small(tmp_path, STEPS="60000", MODELS='("attention",)')
-    first = sweep.tasks[0]
+    first = sweep.specs[0]
     measured = [MeasuredProgram(first, compile_seconds=60.0, step_seconds=0.01)]
     lines = plan(sweep, measured, workers=2, vectorized=False)
     assert "runs: 4, of which 4 are to make" in lines[0]
@@ -36,11 +36,11 @@ def test_time_is_steps_and_compilation_shared_out(tmp_path):
 def test_runs_that_stop_early_cost_less(tmp_path):
     """Kills: the steps of a config taken for those that are made, an upper bound that does not say that it is one."""
     sweep = open_small(tmp_path, STEPS="60000", MODELS='("attention",)', STOP_AT="0.9")
-    measured = [MeasuredProgram(sweep.tasks[0], compile_seconds=0.0, step_seconds=0.01)]
+    measured = [MeasuredProgram(sweep.specs[0], compile_seconds=0.0, step_seconds=0.01)]
     (line,) = [line for line in plan(sweep, measured, workers=2, vectorized=False) if line.startswith("time: ")]
     assert line.startswith("time: at most 20m00s by 2 workers")
     assert line.endswith("; less where runs stop early")
-    sweep.directory.write_result(sweep.tasks[3].id, {**FACTS, "steps": 24000})
+    sweep.directory.write_result(sweep.specs[3].id, {**FACTS, "steps": 24000})
     (line,) = [line for line in plan(sweep, measured, workers=2, vectorized=False) if line.startswith("time: ")]
     assert line.startswith("time: 6m00s by 2 workers")
     assert "runs stop after 40% of their steps" in line
@@ -49,7 +49,7 @@ def test_runs_that_stop_early_cost_less(tmp_path):
 def test_every_mixer_is_measured_before_the_time_is_over(tmp_path, monkeypatch):
     """Kills: a slow mixer whose time is estimated by that of a fast one."""
     monkeypatch.setattr(plan_module, "_measured", lambda task: task)
-    tasks = open_small(tmp_path).tasks
+    tasks = open_small(tmp_path).specs
     wide = [dataclasses.replace(task, id=f"wide {task.id}", config=_of_width(task.trained, 64)) for task in tasks]
     found = list(plan_module.measure([*tasks, *wide], seconds=-1.0))
     assert sorted(task.mixers for task in found) == ["AttentionConfig", "BaseConvConfig"]
@@ -64,10 +64,10 @@ def _of_width(config, width: int):
 def test_what_was_not_measured_is_estimated_by_what_was(tmp_path):
     """Kills: programs that count for nothing, or for a run's seconds instead of a step's."""
     sweep = open_small(tmp_path, STEPS="60000")
-    measured = [MeasuredProgram(sweep.tasks[0], compile_seconds=0.0, step_seconds=0.01)]
+    measured = [MeasuredProgram(sweep.specs[0], compile_seconds=0.0, step_seconds=0.01)]
     lines = plan(sweep, measured, workers=1, vectorized=False)
-    other = next(task for task in sweep.tasks if task.program != sweep.tasks[0].program)
-    ratio = (train_flops(other.trained, 1) / train_flops(sweep.tasks[0].trained, 1)) ** 0.6
+    other = next(task for task in sweep.specs if task.program != sweep.specs[0].program)
+    ratio = (train_flops(other.trained, 1) / train_flops(sweep.specs[0].trained, 1)) ** 0.6
     assert abs(minutes(lines, "time: ") - 4 * 10 * (1 + ratio)) < 1
     assert "steps of 1 of 2 programs" in " ".join(lines)
 
@@ -76,7 +76,7 @@ def test_a_step_has_its_share_of_the_validations(tmp_path, monkeypatch):
     """Kills: validations, or their compilation, that cost nothing; steps that are too few for a median."""
     seconds, asked = iter([(10.0, 1.0), (5.0, 2.0)]), []
     monkeypatch.setattr(plan_module, "_first_and_median", lambda run, *least: asked.append(least) or next(seconds))
-    task = open_small(tmp_path).tasks[0]
+    task = open_small(tmp_path).specs[0]
     (found,) = plan_module.measure([task])
     every = task.trained.train.eval_every
     assert found == MeasuredProgram(task, compile_seconds=9.0 + 3.0, step_seconds=1.0 + 2.0 / every)

@@ -34,7 +34,7 @@ class Terminal(io.StringIO):
 def half_done(tmp_path):
     """Eight runs: two done, one of them diverged, one failed."""
     sweep = open_small(tmp_path)
-    tasks = [task.id for task in sweep.tasks]
+    tasks = [task.id for task in sweep.specs]
     sweep.directory.write_result(tasks[0], {**RESULT, "metrics": {"valid/accuracy": 0.25}})
     sweep.directory.write_result(tasks[4], {**RESULT, "metrics": {}})
     sweep.directory.write_failure(tasks[7], {"error": "ValueError: no"})
@@ -95,7 +95,7 @@ def test_time_left_by_runs_of_this_machine(tmp_path):
 def test_time_left_of_runs_that_stop_early(tmp_path):
     """Kills: all steps of the config counted for runs whose like have stopped after a half."""
     sweep = open_small(tmp_path)
-    for task in sweep.tasks[::4]:
+    for task in sweep.specs[::4]:
         sweep.directory.write_result(task.id, {**RESULT, "steps": 3, "metrics": {}})
     stream = io.StringIO()
     SweepProgress(Screen(stream), 1).show(sweep, last=True)

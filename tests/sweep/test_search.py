@@ -69,7 +69,7 @@ def test_no_run_waits_where_no_rate_can_be_dropped(tmp_path):
 def test_damaged_results_are_one_line(tmp_path):
     """Kills: a traceback from a result, a progress report or a row that has other types or lacks a field."""
     sweep = open_small(tmp_path)
-    task = sweep.tasks[0].id
+    task = sweep.specs[0].id
     facts = {**FACTS, "metrics": {"valid/accuracy": 0.25}}
     other = json.dumps(add_checksum(facts)).replace("0.25", "0.75")
     wrong = [json.dumps(add_checksum(each)) for each in ({"id": 3}, {**facts, "metrics": {"valid/accuracy": "high"}})]

@@ -34,6 +34,6 @@ def test_a_run_with_checkpoints_goes_on(saved, tmp_path, monkeypatch):
         (run.checkpoints / "3").mkdir(parents=True)
         run.release()
     session.dataset.manifest.return_value = None
-    start = train.SweepRun(open_small(tmp_path).tasks[0], run, session).start
+    start = train.SweepRun(open_small(tmp_path).specs[0], run, session).start
     assert start.step == 3
     assert bool(session.begin.call_args.args) == saved

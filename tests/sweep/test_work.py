@@ -77,7 +77,7 @@ def test_what_is_done_is_not_made_again_and_what_is_added_is(made, tmp_path):
     folder = made.directory.path.parent
     before = {path: path.stat().st_mtime_ns for path in made.directory.path.glob("results/*")}
     more = open_small(folder, RATES="(1e-3, 1e-2, 3e-3)", SEEDS="(0,)", MODELS='("attention",)')
-    assert {task.id for task in more.tasks} - made.directory.done() == {more.points[2][1].id}
+    assert {task.id for task in more.specs} - made.directory.done() == {more.points[2][1].id}
     make(more)
     assert len(more.rows()) == 3
     after = {path: path.stat().st_mtime_ns for path in made.directory.path.glob("results/*")}
@@ -107,7 +107,7 @@ def test_what_was_measured_is_not_taken_over(tmp_path):
     sweep = open_small(tmp_path)
     scale = dataclasses.replace(sweep.scale, config=lambda point: Measurement(function=dict, arguments={}))
     measured = dataclasses.replace(sweep, scale=scale)
-    measured.directory.write_result(measured.tasks[0].id, FACTS)
+    measured.directory.write_result(measured.specs[0].id, FACTS)
     other = dataclasses.replace(measured, directory=SweepDirectory(tmp_path / "other"))
     other.directory.create(About("small.py", "laptop"))
     assert other.reuse(measured.directory) == 0
@@ -156,9 +156,9 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(made, tmp_path, capsys):
         work(sweep, queue, workers=1, vectorized=False, stop=stop)
     assert not sweep.directory.done() | sweep.directory.failed()
     assert not list((sweep.directory.path / "running").glob("*.json"))
-    costs = [sweep.directory.cost(task.id) for task in sweep.tasks]
+    costs = [sweep.directory.cost(task.id) for task in sweep.specs]
     assert all(seconds > 0 and cpu_seconds > 0 for seconds, cpu_seconds in costs)
-    for task in sweep.tasks:
+    for task in sweep.specs:
         sweep.directory.write_cost(task.id, 1000.0, 2000.0)
     steps = {path.name for path in sweep.directory.path.glob("runs/*/checkpoints/*")}
     assert steps & {"3", "4"}, steps
@@ -208,7 +208,7 @@ def test_a_group_that_fails_is_made_run_by_run(tmp_path, monkeypatch):
     monkeypatch.setattr("jaxzoo.sweep.work._trained", results_of)
     sweep = open_small(tmp_path, MODELS='("attention",)', RATES="(1e-3, 1e-2, 1e-1)")
     make(sweep, vectorized=True)
-    seeds = {task.id: task.trained.train.seed for task in sweep.tasks}
+    seeds = {task.id: task.trained.train.seed for task in sweep.specs}
     assert {seeds[task] for task in sweep.directory.done()} == {0}
     assert {sweep.directory.failure(task)["error"] for task in sweep.directory.failed()} == {"ValueError: a bad seed"}
     assert len(sweep.directory.done()) == len(sweep.directory.failed()) == 3
@@ -233,7 +233,7 @@ def test_a_worker_takes_its_share_of_one_program(tmp_path, monkeypatch):
 def test_a_worker_waits_for_a_directory_in_use(tmp_path, monkeypatch):
     """Kills: a worker that compiles again and again while an earlier process still writes a run."""
     sweep = open_small(tmp_path, MODELS='("attention",)', RATES="(1e-3,)", SEEDS="(0,)")
-    run, opened = sweep.directory.run(sweep.tasks[0].id), []
+    run, opened = sweep.directory.run(sweep.specs[0].id), []
     run.claim()
     with StopSignals() as stop, RunQueue(sweep.directory, "worker") as queue:
 
@@ -257,7 +257,7 @@ def test_a_stopped_run_goes_on_without_the_first_of_its_group(vectorized, tmp_pa
     for name, is_stopped in (("whole", False), ("stopped", True)):
         (tmp_path / name).mkdir()
         sweep = open_small(tmp_path / name, MODELS='("attention",)', SEEDS="(0,)")
-        first, second = sweep.tasks
+        first, second = sweep.specs
         if is_stopped:
             with StopSignals() as stop, Interrupted(sweep.directory, "worker") as queue:
                 work(sweep, queue, workers=1, vectorized=vectorized, stop=stop)

@@ -20,7 +20,7 @@ POWER = 0.6
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class RunSpec:
     """A run of a sweep."""
 
     id: str
@@ -31,7 +31,7 @@ class Task:
     """Configs of further validations of the trained model, by name."""
 
     @classmethod
-    def of(cls, scale: Scale, point: Point) -> "Task":
+    def of(cls, scale: Scale, point: Point) -> "RunSpec":
         """The run of a point."""
         config = scale.config(point)
         also = scale.also(point)
@@ -96,35 +96,37 @@ def _canonical(value: Json) -> str:
 
 class Rates:
     """Time of runs by that of others: seconds per step, in proportion to a power of the FLOPs, and the share of their
-    steps that they make before they stop early. `step_seconds` and the results `done` are by id of some tasks."""
+    steps that they make before they stop early. `step_seconds` and the results `done` are by id of the run."""
 
-    def __init__(self, tasks: Iterable[Task], step_seconds: Mapping[str, float], done: Mapping[str, Mapping[str, Any]]):
+    def __init__(
+        self, specs: Iterable[RunSpec], step_seconds: Mapping[str, float], done: Mapping[str, Mapping[str, Any]]
+    ):
         self._rates: dict[str, list[float]] = {}
         self._shares: dict[str, list[float]] = {}
-        for task in tasks:
-            if not isinstance(task.config, ExperimentConfig):
+        for spec in specs:
+            if not isinstance(spec.config, ExperimentConfig):
                 continue
-            mixers = task.mixers
-            if task.id in step_seconds:
-                self._rates.setdefault(mixers, []).append(step_seconds[task.id] / task.step_flops**POWER)
-            if made := done.get(task.id, {}).get("steps"):
-                for like in (task.program, mixers):
-                    self._shares.setdefault(like, []).append(made / task.config.train.steps)
+            mixers = spec.mixers
+            if spec.id in step_seconds:
+                self._rates.setdefault(mixers, []).append(step_seconds[spec.id] / spec.step_flops**POWER)
+            if made := done.get(spec.id, {}).get("steps"):
+                for like in (spec.program, mixers):
+                    self._shares.setdefault(like, []).append(made / spec.config.train.steps)
 
-    def share(self, task: Task) -> float | None:
+    def share(self, spec: RunSpec) -> float | None:
         """Expected share of its steps that a run makes, by runs of the same program, or of the same mixers; None: no
         such run is known."""
-        found = self._shares.get(task.program) or self._shares.get(task.mixers)
+        found = self._shares.get(spec.program) or self._shares.get(spec.mixers)
         return statistics.mean(found) if found else None
 
-    def step_seconds(self, task: Task) -> float | None:
+    def step_seconds(self, spec: RunSpec) -> float | None:
         """An estimate by runs of the same mixers or else by all; None: none is known."""
-        rates = self._rates.get(task.mixers) or [*itertools.chain(*self._rates.values())]
-        return statistics.median(rates) * task.step_flops**POWER if rates else None
+        rates = self._rates.get(spec.mixers) or [*itertools.chain(*self._rates.values())]
+        return statistics.median(rates) * spec.step_flops**POWER if rates else None
 
-    def seconds(self, task: Task) -> float | None:
+    def seconds(self, spec: RunSpec) -> float | None:
         """An estimate for a run; None: no step is known yet, or it is no training."""
-        if not isinstance(task.config, ExperimentConfig) or (step := self.step_seconds(task)) is None:
+        if not isinstance(spec.config, ExperimentConfig) or (step := self.step_seconds(spec)) is None:
             return None
-        share = self.share(task)
-        return step * task.config.train.steps * (1 if share is None else share)
+        share = self.share(spec)
+        return step * spec.config.train.steps * (1 if share is None else share)

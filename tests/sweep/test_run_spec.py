@@ -5,7 +5,7 @@ import dataclasses
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Measurement, Scale
-from jaxzoo.sweep.task import Task
+from jaxzoo.sweep.run_spec import RunSpec
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.config import ExperimentConfig
@@ -26,8 +26,8 @@ def config(*, rate: float = 1e-3, seed: int = 0, width: int = 8, steps: int = 5)
     )
 
 
-def task(of=config, also=lambda point: {}, **point) -> Task:
-    return Task.of(Scale(about="", points=[point], config=lambda point: of(**point), also=also), point)
+def task(of=config, also=lambda point: {}, **point) -> RunSpec:
+    return RunSpec.of(Scale(about="", points=[point], config=lambda point: of(**point), also=also), point)
 
 
 def test_identity_is_all_that_determines_the_result():
