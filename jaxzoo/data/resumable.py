@@ -141,10 +141,11 @@ class ResumableDirectory:
                         time.sleep(WAIT_SECONDS)
                     elif not self.is_finished:
                         finish()
-        for name in (*self.temporary, QUEUE):
-            shutil.rmtree(self.path / name, ignore_errors=True)
-        for file in (*map(self.path.joinpath, self.temporary), *self.path.glob("*.tmp")):
-            file.unlink(missing_ok=True)
+        for left in (*(self.path / name for name in (*self.temporary, QUEUE)), *self.path.glob("*.tmp")):
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
         return is_new
 
     def write_manifest(self, results: Mapping[str, Any]) -> None:

@@ -221,7 +221,7 @@ MUTANTS: list[Mutant] = [
         "jaxzoo/data/resumable.py",
         "tests/data/corpus/test_building.py",
         ("a refused input leaves its plan", "                shutil.rmtree(self.path)\n", ""),
-        ("unfinished work stays", "for name in (*self.temporary, QUEUE)", "for name in (QUEUE,)"),
+        ("unfinished work stays", "for name in (*self.temporary, QUEUE))", "for name in (QUEUE,))"),
     ),
     *planted(
         "jaxzoo/data/resumable.py",
