@@ -106,7 +106,7 @@ def test_killed_and_started_again(tmp_path):
         imports="from jaxzoo.data.statistics.bigram_counts import count_bigrams",
         call=f"count_bigrams(Path({str(tokens.path)!r}), out, memory=20_000)",
     )
-    assert n_files == 1 + 2 * 3 + 3  # the plan, two shards, and the results
+    assert n_files == 1 + 2 * 4 + 4  # the plan; progress and files of two shards, and of the results
     for result in results:
         assert content(result) == content(tmp_path / "whole")
 
