@@ -34,7 +34,7 @@ def test_json_lines(write):
             file = write(name, content)
             assert read_pairs(str(file), CompletionsConfig(path=str(file))) == [("a", "b")] * 2
             found = read_documents([file], DocumentFields("text"), Skipped())
-            assert [document.text for _, document in found] == ["t", "t"]
+            assert [document.text for document in found] == ["t", "t"]
         assert len(list(read_json_lines(write("plain.jsonl", content), dict))) == 2
     assert read_json(write("one.json", BOM + rows), dict)["text"] == "t"
 
@@ -44,7 +44,7 @@ def test_other_texts(write, tmp_path):
     assert [d.data for d in read_corpus(str(write("a.txt", BOM + b"ab" * 40)), valid_fraction=0.5, seed=0).train] == [
         b"ab" * 20
     ]
-    assert next(read_documents([write("b.txt", BOM + b"text")], None, Skipped()))[1].text == "text"
+    assert next(read_documents([write("b.txt", BOM + b"text")], None, Skipped())).text == "text"
     bases = list(read_bases(write("c.fa", BOM + b">one\nACGT\n\nAC\n"), read_layout()))
     assert [(document.subset, document.text) for document in bases] == [("one", "ACGTAC")]
     assert read_labelled(write("train.csv", BOM + b"sequence,label\nacgt,1\n"))[0].text == "ACGT"
