@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from jaxzoo.sweep import plan as plan_module
+from jaxzoo.sweep import cost
 from jaxzoo.sweep.cost import MeasuredProgram, plan
 from jaxzoo.train.speed import train_flops
 from tests.sweep.small import FACTS, open_small
@@ -48,12 +48,12 @@ def test_runs_that_stop_early_cost_less(tmp_path):
 
 def test_every_mixer_is_measured_before_the_time_is_over(tmp_path, monkeypatch):
     """Kills: a slow mixer whose time is estimated by that of a fast one."""
-    monkeypatch.setattr(plan_module, "_measured", lambda task: task)
+    monkeypatch.setattr(cost, "_measured", lambda task: task)
     tasks = open_small(tmp_path).specs
     wide = [dataclasses.replace(task, id=f"wide {task.id}", config=_of_width(task.trained, 64)) for task in tasks]
-    found = list(plan_module.measure([*tasks, *wide], seconds=-1.0))
+    found = list(cost.measure([*tasks, *wide], seconds=-1.0))
     assert sorted(task.mixers for task in found) == ["AttentionConfig", "BaseConvConfig"]
-    found = list(plan_module.measure([*tasks, *wide], seconds=60.0))
+    found = list(cost.measure([*tasks, *wide], seconds=60.0))
     assert len(found) == len({task.program for task in found}) == 4
 
 
@@ -75,12 +75,12 @@ def test_what_was_not_measured_is_estimated_by_what_was(tmp_path):
 def test_a_step_has_its_share_of_the_validations(tmp_path, monkeypatch):
     """Kills: validations, or their compilation, that cost nothing; steps that are too few for a median."""
     seconds, asked = iter([(10.0, 1.0), (5.0, 2.0)]), []
-    monkeypatch.setattr(plan_module, "_first_and_median", lambda run, *least: asked.append(least) or next(seconds))
+    monkeypatch.setattr(cost, "_first_and_median", lambda run, *least: asked.append(least) or next(seconds))
     task = open_small(tmp_path).specs[0]
-    (found,) = plan_module.measure([task])
+    (found,) = cost.measure([task])
     every = task.trained.train.eval_every
     assert found == MeasuredProgram(task, compile_seconds=9.0 + 3.0, step_seconds=1.0 + 2.0 / every)
-    assert asked == [(plan_module.STEPS, plan_module.STEP_SECONDS), (1,)]
+    assert asked == [(cost.STEPS, cost.STEP_SECONDS), (1,)]
 
 
 def test_what_is_measured_of_a_step(monkeypatch):
@@ -90,8 +90,8 @@ def test_what_is_measured_of_a_step(monkeypatch):
     def run():
         clock[0] += taken.pop(0)
 
-    monkeypatch.setattr(plan_module.time, "perf_counter", lambda: clock[0])
-    assert plan_module._first_and_median(run, 3) == pytest.approx((9.0, 0.2))
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: clock[0])
+    assert cost._first_and_median(run, 3) == pytest.approx((9.0, 0.2))
     taken.insert(0, 9.0)
-    assert plan_module._first_and_median(run, 1, 1.0) == pytest.approx((9.0, 0.6))
+    assert cost._first_and_median(run, 1, 1.0) == pytest.approx((9.0, 0.6))
     assert taken == [5.0]
