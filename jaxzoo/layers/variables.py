@@ -5,12 +5,14 @@ optimizer must know. Nothing is guessed from a name or a rank.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 from flax import nnx
+from jax.sharding import Mesh, NamedSharding
 
-from jaxzoo.parallel.sharding import LOGICAL_AXES
+from jaxzoo.parallel.sharding import LOGICAL_AXES, named_sharding
 
 
 class Buffer(nnx.Variable[jax.Array]):
@@ -58,3 +60,44 @@ def traits_of(variable: nnx.Variable[Any]) -> Traits:
     known = variable.get_metadata()
     names = [field.name for field in dataclasses.fields(Traits)]
     return Traits(known[LOGICAL_AXES], **{name: known[name] for name in names if name in known})
+
+
+def weight_decay_mask(module: nnx.Module) -> nnx.State:
+    """Whether weight decay applies to each parameter of a module, for `optax.adamw(..., mask=...)`.
+
+    Returns:
+      True or False in place of each variable of `nnx.state(module, nnx.Param)`; variables that are not of this library
+      decay.
+    """
+    return _of_each(nnx.state(module, nnx.Param), lambda traits: traits.decay)
+
+
+def learning_rate_scales(module: nnx.Module) -> nnx.State:
+    """Factor of the learning rate of each parameter of a module, as `weight_decay_mask` returns them."""
+    return _of_each(nnx.state(module, nnx.Param), lambda traits: traits.learning_rate_scale)
+
+
+def shardings(module: nnx.Module, mesh: Mesh) -> nnx.State:
+    """Sharding of each variable of a module on a mesh with axes named as in `jaxzoo.parallel.sharding.RULES`.
+
+    Returns:
+      A `NamedSharding` in place of each variable of `nnx.state(module)`; axes that the mesh lacks, or that do not
+      divide a dimension, leave it whole. Variables that are not of this library are replicated.
+    """
+
+    def sharding(variable: nnx.Variable[Any]) -> NamedSharding:
+        axes = variable.get_metadata().get(LOGICAL_AXES, (None,) * variable.ndim)
+        return named_sharding(variable.shape, axes, mesh)
+
+    return jax.tree.map(sharding, nnx.state(module), is_leaf=_is_variable)
+
+
+def _of_each(state: nnx.State, trait: Callable[[Traits], Any]) -> nnx.State:
+    def read(variable: nnx.Variable[Any]) -> Any:
+        return trait(traits_of(variable) if LOGICAL_AXES in variable.get_metadata() else Traits(()))
+
+    return jax.tree.map(read, state, is_leaf=_is_variable)
+
+
+def _is_variable(node: Any) -> bool:
+    return isinstance(node, nnx.Variable)
