@@ -3,12 +3,15 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jaxzoo.fitting import fit as fit
     from jaxzoo.inspection import capture as capture
     from jaxzoo.loading import load as load
 
 __version__ = "0.1.0"
 
-_LAZY = {"capture": "jaxzoo.inspection", "load": "jaxzoo.loading"}
+__all__ = ["capture", "fit", "load"]
+
+_LAZY = {"capture": "jaxzoo.inspection", "fit": "jaxzoo.fitting", "load": "jaxzoo.loading"}
 """Names of the package and the modules that hold them, which import JAX."""
 
 

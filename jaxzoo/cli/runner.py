@@ -59,7 +59,7 @@ def run(
                 raise
             traceback.print_exc()
         status, line = outcome or (1, "")
-        if line and not is_muted():
+        if line and not (is_muted() and _is_shared(error)):
             say(line)
         Screen(sys.stdout).write("")  # what cannot be shown any more must not fail again at the interpreter's end
         if _has_peers():
@@ -99,6 +99,13 @@ def make_main(
 def _has_peers() -> bool:
     """Whether this process is one of several that are connected by `jax.distributed`."""
     return getattr(sys.modules.get("jax.distributed"), "is_initialized", bool)()
+
+
+def _is_shared(error: BaseException) -> bool:
+    """Whether process 0 tells this error, too."""
+    from jaxzoo.parallel.agreement import is_shared
+
+    return is_shared(error)
 
 
 def say(line: str) -> None:

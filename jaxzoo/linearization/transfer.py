@@ -9,6 +9,7 @@ feature maps alone.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from jaxzoo.mixers import Context
 from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint, names_of
 from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.train.config import OptimizerConfig
+from jaxzoo.train.loop import Hook, NonFiniteError, SingleRun, StepInfo, TrainingRun, run_loop
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.utils.array_typing import Array, Float
 
@@ -90,23 +92,34 @@ def transfer(
     before = make_blueprint(teacher[0])
 
     @jax.jit
-    def step(trained: Trained, moments: optax.OptState, old: Variables, new: Variables, batch: Batch):
+    def update(trained: Trained, moments: optax.OptState, old: Variables, new: Variables, batch: Batch):
         def loss(trained: Trained) -> tuple[Array, Array]:
             errors = _errors(before, old, blueprint, with_trained(new, trained), layers, batch)
             return errors.mean(), errors
 
         gradient, errors = jax.grad(loss, has_aux=True)(trained)
         updates, moments = optimizer.update(gradient, moments, trained)
-        return optax.apply_updates(trained, updates), moments, errors
+        return (optax.apply_updates(trained, updates), moments), {f"{i:04}": errors[i] for i in range(len(layers))}
 
-    moments, seen, batch = optimizer.init(trained), list[tuple[float, ...]](), first
-    for i in range(steps):
-        trained, moments, errors = step(trained, moments, teacher[1], student[1], batch)
-        seen.append(tuple(float(x) for x in jax.device_get(errors)))
-        if not all(map(math.isfinite, seen[-1])):
-            raise ValueError(f"transfer: the error is not finite at step {i + 1}; lower --transfer.learning-rate")
-        report(i + 1, steps, seen[-1])
-        batch = next(batches) if i + 1 < steps else batch
+    seen: list[tuple[float, ...]] = []
+
+    def record(info: StepInfo) -> None:
+        assert info.metrics is not None
+        errors = tuple(info.metrics().values())
+        if not all(map(math.isfinite, errors)):
+            raise NonFiniteError("the error is not finite", info.step)
+        seen.append(errors)
+        report(info.step, steps, errors)
+
+    run = TrainingRun([Hook(record, needs_state=False)], steps=steps)
+    single = SingleRun(
+        lambda state, batch: update(*state, teacher[1], student[1], batch), (trained, optimizer.init(trained))
+    )
+    for _ in run_loop(single, itertools.chain([first], batches), [run]):
+        pass
+    if run.failure:
+        raise ValueError(f"transfer: {run.failure}; lower --transfer.learning-rate")
+    trained, _ = single.state(0)
     last = seen[-max(1, round(LAST * steps)) :]
     means = tuple(sum(column) / len(last) for column in zip(*last, strict=True))
     return Transferred(with_trained(student[1], trained), seen[0], means)

@@ -20,6 +20,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxzoo.utils.array_typing import Array, Bool
 
+SHARED = "raised in all processes of the run"
+"""Note of an error that process 0 tells for all."""
+
 
 def is_leader() -> bool:
     """Whether this is process 0, which alone writes files and speaks to the user. Starts no devices."""
@@ -47,6 +50,13 @@ def leaders(value: Callable[[], Any]) -> Any:
     return gathered(value() if is_leader() else None)[0]
 
 
+def is_shared(error: BaseException) -> bool:
+    """Whether all processes have raised an error, or the one that caused it: those of files that `together` has not
+    shared are of one process alone."""
+    cause = error.__cause__ or error
+    return not isinstance(cause, OSError) or SHARED in getattr(cause, "__notes__", ())
+
+
 @contextlib.contextmanager
 def together(*kinds: type[Exception]) -> Iterator[None]:
     """Raises in all processes, after the block, what one of them raises in it: its own error, or that of the first.
@@ -65,11 +75,14 @@ def together(*kinds: type[Exception]) -> Iterator[None]:
     kind = next((i for i, each in enumerate(kinds) if isinstance(error, each)), None)
     said = gathered(error and [kind, " ".join(str(error).split())])
     if error:
+        error.add_note(SHARED)
         raise error
     for process, failure in enumerate(said):
         if failure:
             kind, text = failure
-            raise kinds[kind](f"process {process}: {text}")
+            shared = kinds[kind](f"process {process}: {text}")
+            shared.add_note(SHARED)
+            raise shared
 
 
 class StopSignals:

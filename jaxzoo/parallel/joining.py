@@ -11,7 +11,9 @@ from typing import NamedTuple
 import jax
 
 from jaxzoo.parallel.agreement import is_one_of_many
-from jaxzoo.parallel.lifelines import Lifelines
+
+HEARTBEAT_SECONDS = 10
+"""A process that JAX's coordinator has not heard of for so long has ended: all others end, with JAX's message."""
 
 SHUTDOWN_SECONDS = 60
 """Time for all processes to leave, when the run is over."""
@@ -44,8 +46,7 @@ def joined(place: ProcessPlace | None, *, wait: int, say: Callable[[str], None])
     if not is_one_of_many():
         yield
         return
-    with Lifelines(jax.process_index(), jax.process_count(), say=say):
-        yield
+    yield
     jax.distributed.shutdown()
 
 
@@ -70,6 +71,7 @@ def _meet(place: ProcessPlace | None, wait: int, say: Callable[[str], None]) -> 
                 # Otherwise JAX would give a named process on Slurm no device but the one of its number there.
                 cluster_detection_method="deactivate" if place else None,
                 initialization_timeout=2 * wait,
+                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
                 shutdown_timeout_seconds=SHUTDOWN_SECONDS,
             )
         except (ValueError, TypeError, RuntimeError) as error:  # "coordinator_address should be defined."

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from jaxzoo.data.base import Batch, Stream
+from jaxzoo.data.base import Batch
 
 Fetch = Callable[[], Mapping[str, float]]
 """Gives the metrics of an update as numbers; waits for the device."""
@@ -148,7 +148,9 @@ class TrainingRun:
         return self.step == self._steps or (hook.every > 0 and self.step > 0 and self.step % hook.every == 0)
 
 
-def run_loop(step_function: StepFunction, stream: Stream, runs: Sequence[TrainingRun]) -> Iterator[list[TrainingRun]]:
+def run_loop(
+    step_function: StepFunction, batches: Iterator[Batch], runs: Sequence[TrainingRun]
+) -> Iterator[list[TrainingRun]]:
     """Trains runs on the same batches; yields, before every update and at the end, those that have just ended."""
     active = dict(enumerate(runs))
     states = [functools.partial(step_function.state, i) for i in active]
@@ -163,7 +165,7 @@ def run_loop(step_function: StepFunction, stream: Stream, runs: Sequence[Trainin
         if not active:
             return
         n_steps = min(step_function.at_once, *(run.n_until_due for run in active.values()))
-        *before, last = step_function.update([next(stream) for _ in range(n_steps)], list(active))
+        *before, last = step_function.update([next(batches) for _ in range(n_steps)], list(active))
         for i, run in active.items():
             for metrics in before:
                 run.advance(metrics[i])

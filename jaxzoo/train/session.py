@@ -19,9 +19,8 @@ from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
 from jaxzoo.parallel.rows import place_rows, rows_of_process
 from jaxzoo.parallel.sharding import RULES, make_mesh, row_devices
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.checks import check_adapters, check_batch_size, check_data, check_metric, check_sequence_axis
+from jaxzoo.train.checks import check_adapters, check_batch_size, check_session
 from jaxzoo.train.config import ExperimentConfig
-from jaxzoo.train.memory import check_estimate
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.state import TrainState, first_state, init_state, state_shardings
 from jaxzoo.train.step import Metrics, make_train_step
@@ -164,12 +163,7 @@ class Session(Program):
         check_batch_size(config, mesh)
         sizes = {"batch_size": config.train.batch_size, "valid_batch_size": config.train.valid_batch_size}
         self.dataset: Dataset = config.data.build(**sizes)
-        data = self.dataset
-        check_data(config.model, vocab_size=data.vocab_size, max_length=data.max_length, packed=data.packed)
-        check_sequence_axis(config.model, mesh, data.max_length)
-        check_metric(config.train, data)
-        if limited:
-            check_estimate(config, mesh, self.dataset.max_length)
+        check_session(config, mesh, self.dataset, limited=limited)
         super().__init__(config, mesh)
 
     def init_state(self, seed: int | None = None, variables: Variables | None = None) -> TrainState:

@@ -40,7 +40,7 @@ def keep_freed_memory() -> None:
         return
     mallopt(M_MMAP_MAX, 0)
     mallopt(M_TRIM_THRESHOLD, -1)
-    if is_late:
+    if is_late and not jax.distributed.is_initialized():  # several processes meet first, and that starts JAX
         settings = " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
         warn(f"JAX had started before keep_freed_memory(): steps may be slower than with {settings} in the environment")
 

@@ -476,9 +476,9 @@ def test_nonsense_is_refused_before_an_array_exists(mqar_file, run, tmp_path, ca
 def test_oversize_is_refused_unless_it_is_allowed(mqar_file, run, tmp_path, monkeypatch, capsys):
     """Kills: a limit that nobody can lift, or that is looked at only after the first file; either check left out."""
     monkeypatch.setattr("jaxzoo.train.memory.memory_of_each", lambda _: 1000)
-    for left_out in ("session.check_estimate", "experiment.check_compiled"):
+    for left_out in ("train.checks.check_estimate", "fitting.check_compiled"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"jaxzoo.train.{left_out}", lambda *_: None)
+            patch.setattr(f"jaxzoo.{left_out}", lambda *_: None)
             message = refused(run, mqar_file, capsys, tmp_path)
         assert "must fit into 0.0 GB; " in message
         assert "or try all the same with --allow-oversize" in message

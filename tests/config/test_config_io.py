@@ -145,3 +145,14 @@ def test_first_difference_names_the_deepest_field():
     assert first_difference(old, {**old, "mesh2": 2}, ignore={"mesh"}) == ("mesh2", 1, 2)
     assert first_difference(old, {**old, "n": [1, 2]}) == ("n", [1], [1, 2])
     assert first_difference(old, {**old, "new": 5}) == ("new", None, 5)
+
+
+def test_a_config_file_of_the_last_version_still_imports():
+    """Kills: config files of users that fail, old names that nobody warns of, any name that is found."""
+    import jaxzoo.config
+
+    with pytest.warns(FutureWarning, match=r"^jaxzoo.config.TrainConfig is now jaxzoo.train.config.TrainConfig; "):
+        assert jaxzoo.config.TrainConfig is jaxzoo.train.config.TrainConfig
+    for name in ("TrainConfg", "recipes", "_hidden"):
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}'"):
+            getattr(jaxzoo.config, name)
