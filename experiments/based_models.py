@@ -20,7 +20,7 @@ from jaxzoo.models.presets import (
     mqar_scatter_brain,
     mqar_sliding_window,
 )
-from jaxzoo.models.presets.common import Variant
+from jaxzoo.models.presets.preset_parts import Variant
 from jaxzoo.sweep import Point, Scale, Value, grid
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.presets import based_figure2

@@ -27,7 +27,7 @@ from jaxzoo.models.presets import (
     mqar_mamba,
     mqar_rwkv,
 )
-from jaxzoo.models.presets.common import mqar_model
+from jaxzoo.models.presets.preset_parts import mqar_model
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Point, Results, Scale, grid, learned, solved
 from jaxzoo.tasks import mqar, presets
 from jaxzoo.tasks.recall_data import RecallDataConfig

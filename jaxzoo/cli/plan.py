@@ -43,7 +43,7 @@ def _plan(argv: Sequence[str]) -> None:
         if flags:
             raise UsageError(f"--table takes files alone, not {flags[0]}")
         from jaxzoo.plan.plan import Plan
-        from jaxzoo.plan.report import table
+        from jaxzoo.plan.plan_report import table
 
         print(table([Plan.load(Path(path)) for path in options.table]))
         return
@@ -57,9 +57,9 @@ def _plan(argv: Sequence[str]) -> None:
 
     topology = find_topology(options.topology)
     from jaxzoo.plan.compile import make_plan
-    from jaxzoo.plan.report import describe, verdict
+    from jaxzoo.plan.plan_report import describe, verdict
     from jaxzoo.plan.search import search
-    from jaxzoo.plan.sources import sources_table
+    from jaxzoo.plan.traffic_sources import sources_table
 
     screen = Screen(sys.stdout)
     with _dies_at_once(), _progress(screen) as say:

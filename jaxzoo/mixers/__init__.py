@@ -51,6 +51,10 @@ from jaxzoo.mixers.conv.multi_head_hyena import (
     MultiHeadHyenaConfig as MultiHeadHyenaConfig,
 )
 from jaxzoo.mixers.linear.delta_net import DeltaNet as DeltaNet, DeltaNetConfig as DeltaNetConfig
+from jaxzoo.mixers.linear.feature_map_attention import (
+    LinearAttention as LinearAttention,
+    LinearAttentionConfig as LinearAttentionConfig,
+)
 from jaxzoo.mixers.linear.gated_delta_net import (
     GatedDeltaNet as GatedDeltaNet,
     GatedDeltaNetConfig as GatedDeltaNetConfig,
@@ -65,10 +69,6 @@ from jaxzoo.mixers.linear.kimi_delta_attention import (
     KimiDeltaAttentionConfig as KimiDeltaAttentionConfig,
 )
 from jaxzoo.mixers.linear.lin_cat import LinCAT as LinCAT, LinCATConfig as LinCATConfig
-from jaxzoo.mixers.linear.linear_attention import (
-    LinearAttention as LinearAttention,
-    LinearAttentionConfig as LinearAttentionConfig,
-)
 from jaxzoo.mixers.linear.ret_net import RetNet as RetNet, RetNetConfig as RetNetConfig
 from jaxzoo.mixers.linear.rwkv4 import RWKV4TimeMix as RWKV4TimeMix, RWKV4TimeMixConfig as RWKV4TimeMixConfig
 from jaxzoo.mixers.linear.rwkv4_channel_mix import (

@@ -18,8 +18,8 @@ from jaxzoo.plan.collectives import read_traffic
 from jaxzoo.plan.hlo import Hlo
 from jaxzoo.plan.memory_traffic import memory_bytes
 from jaxzoo.plan.plan import Memory, Plan, step_work
-from jaxzoo.plan.sources import read_sources
 from jaxzoo.plan.topology import Topology
+from jaxzoo.plan.traffic_sources import read_sources
 from jaxzoo.train.checks import check_data, check_sequence_axis
 from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.train.session import Program

@@ -10,7 +10,7 @@ from jaxzoo.config.json_files import read_json
 from jaxzoo.data.base import Batch
 from jaxzoo.models.accounting import flops_per_token, head_flops
 from jaxzoo.plan.collectives import Traffic
-from jaxzoo.plan.sources import SourceTraffic
+from jaxzoo.plan.traffic_sources import SourceTraffic
 from jaxzoo.train.config import ExperimentConfig
 from jaxzoo.utils.devices import DEVICES, Accelerator
 from jaxzoo.utils.whole_files import write_json

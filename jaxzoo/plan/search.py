@@ -14,7 +14,7 @@ from jaxzoo.models.blueprint import make_blueprint
 from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.plan.compile import RejectedError, make_plan
 from jaxzoo.plan.plan import FORWARD_AGAIN, Plan, step_work
-from jaxzoo.plan.report import duration, mesh_words, saving_words, size, verdict
+from jaxzoo.plan.plan_report import duration, mesh_words, saving_words, size, verdict
 from jaxzoo.plan.topology import Topology
 from jaxzoo.train.config import ExperimentConfig
 

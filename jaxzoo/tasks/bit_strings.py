@@ -35,7 +35,7 @@ import jax.numpy as jnp
 
 from jaxzoo.config.checked import PositiveInt
 from jaxzoo.data.base import Batch
-from jaxzoo.tasks import sampling
+from jaxzoo.tasks import random_draws
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
 
@@ -85,7 +85,7 @@ class BitStringConfig(TaskConfig):
             drawn = (words >> jnp.arange(32, dtype=jnp.uint32)[None, :]) & jnp.uint32(1)
             return drawn.reshape(-1)[: self.n_bits].astype(jnp.int32)
 
-        bits = sampling.until(lambda bits: sampling.is_odd_pairs(bits) == odd, draw, key)
+        bits = random_draws.until(lambda bits: random_draws.is_odd_pairs(bits) == odd, draw, key)
         answers, positions = self.answers(bits), jnp.arange(self.length, dtype=jnp.int32)
         if self.cumulative:
             return Batch(tokens=bits, positions=positions, targets=answers)

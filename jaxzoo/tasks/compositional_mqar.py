@@ -35,7 +35,7 @@ import jax.numpy as jnp
 
 from jaxzoo.config.checked import PositiveFloat, PositiveInt
 from jaxzoo.data.base import Batch
-from jaxzoo.tasks import sampling
+from jaxzoo.tasks import random_draws
 from jaxzoo.tasks.slotted_recall import NEUTRAL, SlottedRecallConfig
 from jaxzoo.utils.array_typing import Array, Bool, PRNGKeyArray
 
@@ -101,13 +101,13 @@ class CompositionalMQARConfig(SlottedRecallConfig):
         first_rng, second_rng, order_rng, value_rng, word_rng = jax.random.split(key, 5)
         n, size = self.n_pairs, self.grid_size
         _, slot_words, filler_words = self.words(word_rng, 0)
-        firsts = 1 + sampling.distinct(first_rng, size, self.first_second_key - 1)
+        firsts = 1 + random_draws.distinct(first_rng, size, self.first_second_key - 1)
         n_seconds = self.first_value - self.first_second_key
-        seconds = self.first_second_key + sampling.distinct(second_rng, size, n_seconds)
-        cells = sampling.distinct(order_rng, n, n)
+        seconds = self.first_second_key + random_draws.distinct(second_rng, size, n_seconds)
+        cells = random_draws.distinct(order_rng, n, n)
         pairs = jnp.stack([firsts[cells // size], seconds[cells % size]], axis=1)
-        drawn = sampling.distinct(value_rng, n, self.n_values)
-        values = self.first_value + sampling.steered(drawn, drawn.sum(), odd)
+        drawn = random_draws.distinct(value_rng, n, self.n_values)
+        values = self.first_value + random_draws.steered(drawn, drawn.sum(), odd)
         context = jnp.concatenate([pairs, values[:, None]], axis=1)
         rest, slots = self.fill(filler_words, self.fillers), self.draw_slots(slot_words, n)
         return self.ask(context, rest, slots, pairs, values)

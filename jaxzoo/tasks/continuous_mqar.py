@@ -41,7 +41,7 @@ import numpy as np
 
 from jaxzoo.config.checked import PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch
-from jaxzoo.tasks import sampling
+from jaxzoo.tasks import random_draws
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
 
@@ -111,9 +111,9 @@ class ContinuousMQARConfig(TaskConfig):
         """Makes an example; the queries are its last m = n_pairs positions, in the order of time."""
         key_rng, value_rng, order_rng = jax.random.split(key, 3)
         n, passes = self.n_pairs, self.n_passes
-        keys = sampling.distinct(key_rng, n, self.n_keys)
-        values = sampling.distinct(value_rng, n, self.n_values)
-        keys = sampling.steered(keys, keys.sum() + values.sum(), odd)
+        keys = random_draws.distinct(key_rng, n, self.n_keys)
+        values = random_draws.distinct(value_rng, n, self.n_values)
+        keys = random_draws.steered(keys, keys.sum() + values.sum(), odd)
         # The first pass is in the order of the draw; every later part has an order of its own.
         orders = jnp.argsort(jax.random.bits(order_rng, (passes, n), jnp.uint32), axis=1)
         asks = keys * (self.n_values + 1)

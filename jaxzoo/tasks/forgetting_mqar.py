@@ -35,7 +35,7 @@ import jax.numpy as jnp
 
 from jaxzoo.config.checked import PositiveFloat, PositiveInt
 from jaxzoo.data.base import Batch
-from jaxzoo.tasks import sampling
+from jaxzoo.tasks import random_draws
 from jaxzoo.tasks.slotted_recall import NEUTRAL, SlottedRecallConfig
 from jaxzoo.utils.array_typing import Array, Bool, PRNGKeyArray
 
@@ -90,14 +90,14 @@ class ForgettingMQARConfig(SlottedRecallConfig):
         key_rng, value_rng, again_rng, word_rng = jax.random.split(key, 4)
         n, m = self.n_pairs, self.n_updates
         new_words, slot_words, filler_words = self.words(word_rng, m)
-        keys = 1 + sampling.distinct(key_rng, n, self.n_keys)
-        old = sampling.distinct(value_rng, n, self.n_values)
-        again = sampling.distinct(again_rng, m, n)
-        new = sampling.below(new_words, self.n_values - 1)
+        keys = 1 + random_draws.distinct(key_rng, n, self.n_keys)
+        old = random_draws.distinct(value_rng, n, self.n_values)
+        again = random_draws.distinct(again_rng, m, n)
+        new = random_draws.below(new_words, self.n_values - 1)
         new = jnp.where(new >= old[again], new + 1, new)
         old, new = self.first_value + old, self.first_value + new
 
-        keys = sampling.steered(keys, keys.sum() + old.sum() + new.sum(), odd)
+        keys = random_draws.steered(keys, keys.sum() + old.sum() + new.sum(), odd)
 
         bound = jnp.concatenate([keys, keys[again]])
         context = jnp.stack([bound, jnp.concatenate([old, new])], axis=1)

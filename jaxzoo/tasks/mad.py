@@ -35,7 +35,7 @@ import numpy as np
 
 from jaxzoo.config.checked import FractionBelowOne, NonNegativeInt, PositiveInt, Seed
 from jaxzoo.data.base import UNLABELLED, Batch
-from jaxzoo.tasks import sampling
+from jaxzoo.tasks import random_draws
 from jaxzoo.tasks.base import HostTask, Split, TaskConfig, TaskExample
 from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
 
@@ -255,12 +255,12 @@ class CompressionConfig(TaskConfig):
 
         def draw(key: PRNGKeyArray) -> Int[Array, "n"]:
             words = jax.random.bits(key, (3, self.length - 1), jnp.uint32)
-            tokens = sampling.below(words[0], self.n_plain)
+            tokens = random_draws.below(words[0], self.n_plain)
             if not self.frac_noise:
                 return tokens
-            noise = self.n_plain + sampling.below(words[1], self.noise_vocab_size)
+            noise = self.n_plain + random_draws.below(words[1], self.noise_vocab_size)
             return jnp.where(words[2] < np.uint32(min(self.frac_noise * 2**32, 2**32 - 1)), noise, tokens)
 
-        drawn = sampling.until(lambda tokens: (tokens.sum() % 2 == 1) == odd, draw, key)
+        drawn = random_draws.until(lambda tokens: (tokens.sum() % 2 == 1) == odd, draw, key)
         tokens = jnp.append(drawn, jnp.int32(self.vocab_size - 1))
         return Batch(tokens=tokens, targets=tokens)

@@ -31,7 +31,7 @@ import numpy as np
 
 from jaxzoo.config.checked import PositiveInt
 from jaxzoo.data.base import Batch
-from jaxzoo.tasks import sampling
+from jaxzoo.tasks import random_draws
 from jaxzoo.tasks.slotted_recall import SlottedRecallConfig
 from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
 
@@ -87,20 +87,20 @@ class MQARConfig(SlottedRecallConfig):
         n = self.n_pairs
         rows = 1 if self.places == "slots" else n
         value_words, slot_words, filler_words = self.words(word_rng, n, rows=rows)
-        keys = 1 + sampling.distinct(key_rng, n, self.n_keys)
+        keys = 1 + random_draws.distinct(key_rng, n, self.n_keys)
         if self.distinct_values:
-            values = self.first_value + sampling.distinct(value_rng, n, self.n_values)
+            values = self.first_value + random_draws.distinct(value_rng, n, self.n_values)
         else:
-            values = self.first_value + sampling.below(value_words, self.n_values)
+            values = self.first_value + random_draws.below(value_words, self.n_values)
         if self.places == "slots":
             slots = self.draw_slots(slot_words, n)
         else:  # each key chooses by the distance from its first occurrence, at position 2 j
             distances = 2.0 * n + np.arange(self.n_slots)[None, :] - 2 * np.arange(n)[:, None]
-            slots = sampling.in_turn(slot_words.reshape(distances.shape), distances ** (self.power - 1))
+            slots = random_draws.in_turn(slot_words.reshape(distances.shape), distances ** (self.power - 1))
         keys, values = _steer(self, keys, values, slots, odd)
         rest = self.fill(filler_words, self.fillers)
         if self.fillers == "random":
-            rest = sampling.below_except(filler_words, self.vocab_size, keys)
+            rest = random_draws.below_except(filler_words, self.vocab_size, keys)
         return self.ask(jnp.stack([keys, values], axis=1), rest, slots, keys[:, None], values)
 
 
@@ -163,7 +163,7 @@ def _steer(
     """Makes the example odd or even (module docstring) by a change that leaves the law of its parts alone."""
     total = keys.sum() + values.sum()
     if config.n_pairs > 1:
-        return sampling.steered(keys, total, odd), values
+        return random_draws.steered(keys, total, odd), values
     wrong = ((total + slots.sum()) % 2 == 1) != odd
     offsets = values - config.first_value
     neighbours = jnp.where((offsets ^ 1) < config.n_values, offsets ^ 1, offsets - 1)

@@ -33,7 +33,7 @@ import numpy as np
 
 from jaxzoo.config.checked import NonNegativeInt, PositiveInt
 from jaxzoo.data.base import Batch
-from jaxzoo.tasks import sampling
+from jaxzoo.tasks import random_draws
 from jaxzoo.tasks.slotted_recall import NEUTRAL, SlottedRecallConfig
 from jaxzoo.utils.array_typing import Array, Bool, PRNGKeyArray
 
@@ -111,19 +111,19 @@ class NGramRecallConfig(SlottedRecallConfig):
         letter_rng, gram_rng, asked_rng, word_rng = jax.random.split(key, 4)
         n = self.n_pairs
         value_words, slot_words, filler_words = self.words(word_rng, n)
-        letters = FIRST_KEY + sampling.distinct(letter_rng, self.letters, self.first_value - FIRST_KEY)
-        codes = sampling.distinct(gram_rng, n + self.n_unmatched, self.letters**self.n_gram)
+        letters = FIRST_KEY + random_draws.distinct(letter_rng, self.letters, self.first_value - FIRST_KEY)
+        codes = random_draws.distinct(gram_rng, n + self.n_unmatched, self.letters**self.n_gram)
         places = self.letters ** np.arange(self.n_gram, dtype=np.int32)
         grams = letters[codes[:, None] // places[None, :] % self.letters]
 
-        values = self.first_value + sampling.first_steered(sampling.below(value_words, self.n_values), odd)
+        values = self.first_value + random_draws.first_steered(random_draws.below(value_words, self.n_values), odd)
         context = jnp.concatenate([grams[:n], values[:, None]], axis=1)
 
-        matched = sampling.distinct(asked_rng, self.asked - self.n_unmatched, n)
+        matched = random_draws.distinct(asked_rng, self.asked - self.n_unmatched, n)
         asked = jnp.concatenate([matched, n + jnp.arange(self.n_unmatched, dtype=jnp.int32)])
         rest = self.fill(filler_words, self.fillers)
         if self.fillers == "random":
-            rest = self.first_value + sampling.below(filler_words, self.n_values)
+            rest = self.first_value + random_draws.below(filler_words, self.n_values)
         answers = jnp.concatenate([values, jnp.full((self.n_unmatched,), NO_MATCH, jnp.int32)])
         return self.ask(context, rest, self.draw_slots(slot_words, self.asked), grams[asked], answers[asked])
 

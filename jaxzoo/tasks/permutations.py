@@ -36,7 +36,7 @@ import numpy as np
 
 from jaxzoo.config.checked import PositiveInt
 from jaxzoo.data.base import Batch
-from jaxzoo.tasks import sampling
+from jaxzoo.tasks import random_draws
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
 
@@ -81,9 +81,9 @@ class PermutationsConfig(TaskConfig):
         tokens = jnp.asarray(swaps if self.has_swaps else np.arange(self.vocab_size, dtype=np.int32))
 
         def draw(key: PRNGKeyArray) -> Int[Array, "t"]:
-            return sampling.below(jax.random.bits(key, (self.length,), jnp.uint32), tokens.size)
+            return random_draws.below(jax.random.bits(key, (self.length,), jnp.uint32), tokens.size)
 
-        inputs = tokens[sampling.until(lambda moves: sampling.is_odd_pairs(moves) == odd, draw, key)]
+        inputs = tokens[random_draws.until(lambda moves: random_draws.is_odd_pairs(moves) == odd, draw, key)]
         products = jnp.asarray(table)
         compose = lambda earlier, later: products[later, earlier]  # noqa: E731
         targets = jax.lax.associative_scan(compose, inputs)

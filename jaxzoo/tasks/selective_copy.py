@@ -30,7 +30,7 @@ import jax.numpy as jnp
 
 from jaxzoo.config.checked import PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch
-from jaxzoo.tasks import sampling
+from jaxzoo.tasks import random_draws
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.utils.array_typing import Array, Bool, PRNGKeyArray
 
@@ -92,18 +92,20 @@ class SelectiveCopyConfig(TaskConfig):
         and the tokens that stand there are separators."""
         signal_rng, place_rng, noise_rng = jax.random.split(key, 3)
         if self.repeats == "none":
-            drawn = sampling.distinct(signal_rng, self.n_signals, self.n_signal_tokens)
-            signals = self.first_signal + sampling.steered(drawn, drawn.sum(), odd)
+            drawn = random_draws.distinct(signal_rng, self.n_signals, self.n_signal_tokens)
+            signals = self.first_signal + random_draws.steered(drawn, drawn.sum(), odd)
         else:
             words = jax.random.bits(signal_rng, (self.n_signals,), jnp.uint32)
-            signals = self.first_signal + sampling.first_steered(sampling.below(words, self.n_signal_tokens), odd)
+            signals = self.first_signal + random_draws.first_steered(
+                random_draws.below(words, self.n_signal_tokens), odd
+            )
         noise = jax.random.bits(noise_rng, (self.prompt_length,), jnp.uint32)
-        prompt = 1 + sampling.below(noise, self.n_noise)
-        places = jnp.sort(sampling.distinct(place_rng, self.n_signals, self.prompt_length))
+        prompt = 1 + random_draws.below(noise, self.n_noise)
+        places = jnp.sort(random_draws.distinct(place_rng, self.n_signals, self.prompt_length))
         prompt = prompt.at[places].set(signals, unique_indices=True)
         copied, targets = signals, signals
         if self.repeats == "once":
-            first = ~sampling.repeats(signals)
+            first = ~random_draws.repeats(signals)
             order = jnp.argsort(~first, stable=True)
             kept = first[order]
             copied, targets = jnp.where(kept, signals[order], SEPARATOR), jnp.where(kept, signals[order], UNLABELLED)

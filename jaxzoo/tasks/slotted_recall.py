@@ -17,7 +17,7 @@ from jaxtyping import UInt
 
 from jaxzoo.config.checked import LARGEST, PositiveFloat, PositiveInt
 from jaxzoo.data.base import Batch
-from jaxzoo.tasks import sampling
+from jaxzoo.tasks import random_draws
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
 
@@ -89,11 +89,15 @@ class SlottedRecallConfig(TaskConfig, abc.ABC):
 
     def draw_slots(self, words: UInt[Array, "size"], n: int) -> Int[Array, "n"]:
         """Draws the slots of `n` queries, from a random word for each slot."""
-        return sampling.successive(words, np.arange(1.0, self.n_slots + 1) ** (self.power - 1), n)
+        return random_draws.successive(words, np.arange(1.0, self.n_slots + 1) ** (self.power - 1), n)
 
     def fill(self, words: UInt[Array, "size"], fillers: str) -> Int[Array, "size"]:
         """Tokens after the context, before queries are written over them: all `NEUTRAL` ("zero"), or any tokens."""
-        return sampling.below(words, self.vocab_size) if fillers == "any" else jnp.full(words.shape, NEUTRAL, jnp.int32)
+        return (
+            random_draws.below(words, self.vocab_size)
+            if fillers == "any"
+            else jnp.full(words.shape, NEUTRAL, jnp.int32)
+        )
 
     def ask(
         self,

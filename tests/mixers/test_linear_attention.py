@@ -13,7 +13,7 @@ from jaxzoo.layers.feature_maps import orthogonal_gaussian, performer_features
 from jaxzoo.layers.variables import Buffer, traits_of
 from jaxzoo.mixers.base import Inherited, state_bytes
 from jaxzoo.mixers.linear.feature_map import FeatureMap
-from jaxzoo.mixers.linear.linear_attention import LinearAttention, LinearAttentionConfig
+from jaxzoo.mixers.linear.feature_map_attention import LinearAttention, LinearAttentionConfig
 from jaxzoo.mixers.linear.taylor_linear_attention import TaylorLinearAttention, TaylorLinearAttentionConfig
 from tests.mixers.moved import abstract_mixer, assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused

@@ -20,7 +20,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="split of MQAR ignores the order of the keys",
-        path=f"{TASKS}/sampling.py",
+        path=f"{TASKS}/random_draws.py",
         old="wrong = (is_odd_order(items) ^ (total % 2 == 1)) != odd",
         new="wrong = (total % 2 == 1) != odd",
         tests=(f"{SPLITS}[mqar]",),
@@ -34,10 +34,10 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="a key repeated within an example",
-        path=f"{TASKS}/sampling.py",
+        path=f"{TASKS}/random_draws.py",
         old="    return jnp.tril(items[:, None] == items[None, :], -1).any(1)",
         new="    return jnp.tril(items[:, None] == items[None, :], -2).any(1)",
-        tests=("tests/tasks/test_sampling.py::test_distinct_tuples_are_equally_likely",),
+        tests=("tests/tasks/test_random_draws.py::test_distinct_tuples_are_equally_likely",),
     ),
     Mutant(
         name="query before its pair",
@@ -49,8 +49,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="exponent of the gap law off by one",
         path=f"{TASKS}/slotted_recall.py",
-        old="sampling.successive(words, np.arange(1.0, self.n_slots + 1) ** (self.power - 1), n)",
-        new="sampling.successive(words, np.arange(1.0, self.n_slots + 1) ** -self.power, n)",
+        old="random_draws.successive(words, np.arange(1.0, self.n_slots + 1) ** (self.power - 1), n)",
+        new="random_draws.successive(words, np.arange(1.0, self.n_slots + 1) ** -self.power, n)",
         tests=("tests/tasks/test_mqar.py::test_gaps_follow_the_power_law_in_the_order_of_the_pairs",),
     ),
     Mutant(
@@ -77,15 +77,15 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="selective copy in the order of the draw",
         path=f"{TASKS}/selective_copy.py",
-        old="places = jnp.sort(sampling.distinct(place_rng, self.n_signals, self.prompt_length))",
-        new="places = sampling.distinct(place_rng, self.n_signals, self.prompt_length)",
+        old="places = jnp.sort(random_draws.distinct(place_rng, self.n_signals, self.prompt_length))",
+        new="places = random_draws.distinct(place_rng, self.n_signals, self.prompt_length)",
         tests=(f"{ORACLE}[copy]",),
     ),
     Mutant(
         name="signals that repeat are copied twice",
         path=f"{TASKS}/selective_copy.py",
-        old="first = ~sampling.repeats(signals)",
-        new="first = ~sampling.repeats(signals[::-1])[::-1]",
+        old="first = ~random_draws.repeats(signals)",
+        new="first = ~random_draws.repeats(signals[::-1])[::-1]",
         tests=(f"{ORACLE}[copy-once]",),
     ),
     Mutant(
@@ -98,8 +98,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="train and test share bit strings",
         path=f"{TASKS}/bit_strings.py",
-        old="sampling.is_odd_pairs(bits) == odd",
-        new="(sampling.is_odd_pairs(bits) == odd) | (bits[0] == 1)",
+        old="random_draws.is_odd_pairs(bits) == odd",
+        new="(random_draws.is_odd_pairs(bits) == odd) | (bits[0] == 1)",
         tests=(f"{SPLITS}[parity]",),
     ),
     Mutant(

@@ -19,7 +19,7 @@ from jaxzoo.plan import cudnn, search as searching
 from jaxzoo.plan.collectives import Traffic
 from jaxzoo.plan.compile import RejectedError, expected_seconds, make_plan
 from jaxzoo.plan.plan import FORWARD_AGAIN, Memory, Plan, Work, find, step_work
-from jaxzoo.plan.report import advice, describe, table
+from jaxzoo.plan.plan_report import advice, describe, table
 from jaxzoo.plan.search import candidates, search
 from jaxzoo.plan.topology import Topology, find_topology
 from jaxzoo.train.config import ExperimentConfig, MeshConfig, TrainConfig

@@ -14,13 +14,13 @@ import re
 from collections.abc import Callable
 
 from jaxzoo.models.model_config import LanguageModelConfig
-from jaxzoo.models.presets import common
+from jaxzoo.models.presets import preset_parts
 from jaxzoo.models.presets.based import *
 from jaxzoo.models.presets.cat import *
-from jaxzoo.models.presets.common import Variant as Variant
 from jaxzoo.models.presets.mqar_based import *
 from jaxzoo.models.presets.mqar_cat import *
 from jaxzoo.models.presets.mqar_zoology import *
+from jaxzoo.models.presets.preset_parts import Variant as Variant
 from jaxzoo.models.presets.recurrent import *
 from jaxzoo.models.presets.zoology import *
 from jaxzoo.models.presets.zoology_base_conv import *
@@ -35,6 +35,6 @@ def _name(preset: Callable[..., LanguageModelConfig]) -> str:
 PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     _name(value): value
     for value in list(globals().values())
-    if inspect.isfunction(value) and value.__module__ not in (__name__, common.__name__)
+    if inspect.isfunction(value) and value.__module__ not in (__name__, preset_parts.__name__)
 }
 """Every preset by its name; all can be called without arguments."""

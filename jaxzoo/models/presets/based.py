@@ -18,7 +18,7 @@ from jaxzoo.mixers import (
 )
 from jaxzoo.mixers.linear.feature_map import FeatureMap
 from jaxzoo.models.model_config import LanguageModelConfig
-from jaxzoo.models.presets.common import Variant, is_release, neox_mlp_width, rwkv_model, text_hyena, text_model
+from jaxzoo.models.presets.preset_parts import Variant, is_release, neox_mlp_width, rwkv_model, text_hyena, text_model
 
 
 def based_360m(variant: Variant = "paper") -> LanguageModelConfig:

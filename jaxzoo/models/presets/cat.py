@@ -18,7 +18,7 @@ from typing import Any, Literal
 from jaxzoo.mixers import AttentionConfig, ConvolutionAugmentedAttentionConfig
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
 from jaxzoo.models.model_config import LanguageModelConfig
-from jaxzoo.models.presets.common import text_model
+from jaxzoo.models.presets.preset_parts import text_model
 
 Positions = Literal["none", "rotary"]
 

@@ -14,7 +14,7 @@ from jaxzoo.mixers import (
 )
 from jaxzoo.mixers.linear.feature_map import FeatureMap
 from jaxzoo.models.model_config import LanguageModelConfig
-from jaxzoo.models.presets.common import Variant, is_release, mqar_model, short_conv
+from jaxzoo.models.presets.preset_parts import Variant, is_release, mqar_model, short_conv
 
 
 def mqar_based(

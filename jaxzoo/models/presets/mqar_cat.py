@@ -11,7 +11,7 @@ from typing import Literal
 from jaxzoo.mixers import ConvolutionAugmentedAttentionConfig, LinCATConfig
 from jaxzoo.mixers.linear.feature_map import FeatureMap
 from jaxzoo.models.model_config import LanguageModelConfig
-from jaxzoo.models.presets.common import Variant, mqar_model
+from jaxzoo.models.presets.preset_parts import Variant, mqar_model
 
 
 def mqar_cat(

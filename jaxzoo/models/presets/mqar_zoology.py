@@ -17,7 +17,7 @@ from jaxzoo.mixers import (
     SlidingWindowAttentionConfig,
 )
 from jaxzoo.models.model_config import LanguageModelConfig
-from jaxzoo.models.presets.common import Variant, is_release, mqar_model, short_conv
+from jaxzoo.models.presets.preset_parts import Variant, is_release, mqar_model, short_conv
 
 
 def mqar_attention(*, d_model: int = 64, length: int = 64, variant: Variant = "paper") -> LanguageModelConfig:

@@ -21,7 +21,7 @@ from jaxzoo.mixers import (
     SlidingWindowAttentionConfig,
 )
 from jaxzoo.models.model_config import LanguageModelConfig
-from jaxzoo.models.presets.common import neox_mlp_width, rwkv_model, text_model
+from jaxzoo.models.presets.preset_parts import neox_mlp_width, rwkv_model, text_model
 
 WORLD = {"vocab_size": 65536, "pad_vocab_multiple": 8, "embed_norm": True}
 """Fields that RWKV-6 and 7 share: the World vocabulary, and a norm after the embedding."""

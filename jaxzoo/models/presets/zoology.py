@@ -16,7 +16,7 @@ from jaxzoo.mixers import (
     RWKV4TimeMixConfig,
 )
 from jaxzoo.models.model_config import LanguageModelConfig
-from jaxzoo.models.presets.common import rwkv_model, text_model, zoology_model
+from jaxzoo.models.presets.preset_parts import rwkv_model, text_model, zoology_model
 
 LONG_CONV = LongConvConfig(n_channels=1, squash=0.001, kernel_dropout=0.1, kernel_learning_rate_scale=0.0625)
 """The mixer of Table 16."""

@@ -6,7 +6,7 @@ from typing import Literal
 from jaxzoo.mixers import AttentionConfig, BaseConvConfig, MixerConfig, SelectiveAttentionConfig
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
 from jaxzoo.models.model_config import LanguageModelConfig
-from jaxzoo.models.presets.common import spread, zoology_model
+from jaxzoo.models.presets.preset_parts import spread, zoology_model
 
 Selection = Literal["random", "programmatic", "learned"]
 

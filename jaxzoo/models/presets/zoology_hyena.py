@@ -2,7 +2,7 @@
 
 from jaxzoo.mixers import MixerConfig, MultiHeadHyenaConfig, SlidingWindowAttentionConfig
 from jaxzoo.models.model_config import LanguageModelConfig
-from jaxzoo.models.presets.common import spread, text_hyena, zoology_model
+from jaxzoo.models.presets.preset_parts import spread, text_hyena, zoology_model
 
 
 def zoology_hyena_72m(*, as_printed: bool = False) -> LanguageModelConfig:

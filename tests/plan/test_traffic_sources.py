@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxzoo.plan.hlo import Hlo
-from jaxzoo.plan.sources import UNKNOWN, read_sources, sources_table
+from jaxzoo.plan.traffic_sources import UNKNOWN, read_sources, sources_table
 
 PROGRAM = """HloModule step
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.tasks import sampling
+from jaxzoo.tasks import random_draws
 from tests.tasks.examples import assert_law
 
 
@@ -34,7 +34,7 @@ def tuple_counts(rows: np.ndarray, tuples: list[tuple[int, ...]]) -> np.ndarray:
 def test_distinct_tuples_are_equally_likely(n, size):
     """Kills a redraw that favours some tuple: one that sorts, or counts up to the next free integer."""
     tuples = list(itertools.permutations(range(size), n))
-    counts = tuple_counts(draw(lambda key: sampling.distinct(key, n, size), 200 * len(tuples)), tuples)
+    counts = tuple_counts(draw(lambda key: random_draws.distinct(key, n, size), 200 * len(tuples)), tuples)
     assert_law(counts, np.ones(len(tuples)))
 
 
@@ -42,7 +42,7 @@ def test_distinct_tuples_are_equally_likely(n, size):
 def test_distinct_draw_does_not_depend_on_its_neighbours():
     """Kills a redraw whose rounds or bits are shared by the batch: lanes finish after different rounds."""
     keys = jax.random.split(jax.random.key(3), 40)
-    one = jax.jit(lambda key: sampling.distinct(key, 9, 18))
+    one = jax.jit(lambda key: random_draws.distinct(key, 9, 18))
     together, alone = jax.vmap(one)(keys), np.stack([one(key) for key in keys])
     np.testing.assert_array_equal(together, alone)
     assert together.dtype == jnp.int32
@@ -51,7 +51,7 @@ def test_distinct_draw_does_not_depend_on_its_neighbours():
 def test_distinct_refuses_more_than_there_are():
     """Kills an endless loop or a short answer."""
     with pytest.raises(ValueError, match="n=5 must be at most size=4"):
-        sampling.distinct(jax.random.key(0), 5, 4)
+        random_draws.distinct(jax.random.key(0), 5, 4)
 
 
 @pytest.mark.full
@@ -62,7 +62,7 @@ def test_successive_is_sampling_without_replacement():
     law = np.array([_successive_probability(weights, t) for t in tuples])
     assert law.sum() == pytest.approx(1)
     assert_law(
-        tuple_counts(draw_words(lambda words: sampling.successive(words, weights, n), n_draws, 5), tuples),
+        tuple_counts(draw_words(lambda words: random_draws.successive(words, weights, n), n_draws, 5), tuples),
         law,
     )
     rng, p = np.random.default_rng(0), weights / weights.sum()
@@ -80,7 +80,7 @@ def _successive_probability(weights: np.ndarray, places: tuple[int, ...]) -> flo
 
 def test_successive_can_take_every_place():
     """Kills a race in which a steep law lets a place never ring, or ring twice."""
-    places = draw_words(lambda words: sampling.successive(words, np.arange(1.0, 65) ** 20, 64), 50, 64)
+    places = draw_words(lambda words: random_draws.successive(words, np.arange(1.0, 65) ** 20, 64), 50, 64)
     np.testing.assert_array_equal(np.sort(places, axis=1), np.tile(np.arange(64), (50, 1)))
 
 
@@ -89,7 +89,7 @@ def test_successive_can_take_every_place():
 )
 def test_below_except_is_uniform_over_the_rest(excluded):
     """Kills an off-by-one in the ranks, unsorted exclusions, and a skip that piles up after them."""
-    items = draw_words(lambda words: sampling.below_except(words, 8, jnp.array(excluded)), 2000, 7)
+    items = draw_words(lambda words: random_draws.below_except(words, 8, jnp.array(excluded)), 2000, 7)
     counts = np.bincount(items.ravel(), minlength=8)
     assert not counts[excluded].any()
     rest = np.setdiff1d(np.arange(8), excluded)
@@ -103,5 +103,5 @@ def test_odd_order_is_the_sign_of_the_permutation(n):
     rng = np.random.default_rng(n)
     permutations = np.stack([rng.permutation(n) for _ in range(40)])
     signs = np.array([np.linalg.det(np.eye(n)[permutation]) for permutation in permutations])
-    odd = jax.jit(jax.vmap(sampling.is_odd_order))(3 * permutations + 1)
+    odd = jax.jit(jax.vmap(random_draws.is_odd_order))(3 * permutations + 1)
     np.testing.assert_array_equal(odd, signs < 0)
