@@ -9,9 +9,8 @@ feature maps alone.
 """
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -115,7 +114,7 @@ def transfer(
     single = SingleRun(
         lambda state, batch: update(*state, teacher[1], student[1], batch), (trained, optimizer.init(trained))
     )
-    for _ in run_loop(single, itertools.chain([first], batches), [run]):
+    for _ in run_loop(single, _with_first(first, batches), [run]):
         pass
     if run.failure:
         raise ValueError(f"transfer: {run.failure}; lower --transfer.learning-rate")
@@ -123,6 +122,12 @@ def transfer(
     last = seen[-max(1, round(LAST * steps)) :]
     means = tuple(sum(column) / len(last) for column in zip(*last, strict=True))
     return Transferred(with_trained(student[1], trained), seen[0], means)
+
+
+def _with_first(first: Batch, others: Stream) -> Iterator[Batch]:
+    yield first
+    while True:
+        yield next(others)
 
 
 def with_trained(variables: Variables, trained: Trained) -> Variables:

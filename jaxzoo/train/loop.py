@@ -26,6 +26,12 @@ class NonFiniteError(ArithmeticError):
         self.step = step
 
 
+class BatchSource(Protocol):
+    """A stream or an iterator of batches."""
+
+    def __next__(self) -> Batch: ...
+
+
 class StepFunction(Protocol):
     """Updates the states of some runs, which it keeps."""
 
@@ -149,7 +155,7 @@ class TrainingRun:
 
 
 def run_loop(
-    step_function: StepFunction, batches: Iterator[Batch], runs: Sequence[TrainingRun]
+    step_function: StepFunction, batches: BatchSource, runs: Sequence[TrainingRun]
 ) -> Iterator[list[TrainingRun]]:
     """Trains runs on the same batches; yields, before every update and at the end, those that have just ended."""
     active = dict(enumerate(runs))
