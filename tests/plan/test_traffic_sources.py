@@ -58,4 +58,4 @@ def test_by_hand():
 def test_of_a_compiled_program():
     """Kills: a format of the tables that JAX does not write (any more)."""
     text = jax.jit(lambda x: jnp.tanh(x) @ x).lower(jnp.ones((64, 64))).compile().as_text() or ""
-    assert [source.file for source in read_sources(text, Hlo(text)) if source.file.endswith("test_sources.py")]
+    assert [source.file for source in read_sources(text, Hlo(text)) if source.file.endswith("test_traffic_sources.py")]

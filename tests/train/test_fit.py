@@ -25,7 +25,7 @@ def test_the_same_run_with_and_without_a_directory(small_config, tmp_path, monke
     tokens = jnp.asarray(np.random.default_rng(0).integers(0, 40, (2, 16)))
     stored = jaxzoo.load(tmp_path / "run")
     np.testing.assert_array_equal(memory.model(tokens), written.model(tokens))
-    np.testing.assert_array_equal(stored(tokens), written.model(tokens))
+    np.testing.assert_allclose(stored(tokens), written.model(tokens), atol=1e-6)  # compiled as one program
     assert list(stored.metrics) == list(written.metrics)
     resumed = jaxzoo.fit(config, "run", resume=True)
     assert resumed.step == 4
