@@ -8,7 +8,6 @@ import pytest
 from jaxzoo.sweep.cost import expected
 from jaxzoo.sweep.directory import About, SweepDirectory
 from jaxzoo.sweep.sweep import Sweep
-from jaxzoo.sweep.cost import expected
 from jaxzoo.utils.checksums import add_checksum
 from tests.sweep.small import FACTS, open_small
 
