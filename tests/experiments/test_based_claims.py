@@ -7,7 +7,6 @@ from experiments.frontier import by_state, frontier, leads, more_recalls_more
 from jaxzoo.config.config_io import to_json
 from jaxzoo.sweep import Missing, Results
 from jaxzoo.sweep.claims import judge
-from jaxzoo.sweep.curves import Mark
 from tests.experiments.based_rows import row
 
 FIGURES = {
@@ -147,9 +146,6 @@ def test_the_picture_has_its_curves(name):
         "8": {(0, name) for name in ("Based", "Sliding window", "ScatterBrain", "BigBird")} | {(1, "NystromFormer")},
     }
     assert set(lines) == drawn[name]
-    runs = [Mark.parse(str(dots.get_gid())) for panel in figure.axes for dots in panel.collections]
-    assert all(runs)
-    assert len(runs) == sum(len(line.get_xdata()) for line in lines.values())
     if name == "3":
         taylor = [[lines[i, f"Taylor, d' = {dim}"] for dim in (8, 16)] for i in (0, 1)]
         assert [list(line.get_xdata()) for line in taylor[1]] == [[1000], [1020]]

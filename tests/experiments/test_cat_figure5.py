@@ -131,5 +131,3 @@ def test_the_picture_has_a_row_a_task_and_a_column_a_width():
     assert panels["MQAR, model width 32"] == {"CAT": ([16, 32], [0.336, 0.352])}
     assert panels["MQNAR, model width 16"] == {}
     assert panels["MQNAR, model width 32"] == {"CAT": ([16], [pytest.approx(0.6)]), "Mamba": ([16], [0.1])}
-    dot = next(found for found in figure.axes[3].collections if found.get_gid())
-    assert dot.get_gid() == "runs:valid/accuracy:MQNAR-32-16-CAT-0.01-1,MQNAR-32-16-CAT-0.01-0"
