@@ -48,10 +48,13 @@ class RunFiles(NamedTuple):
     checkpoints: Checkpoints | None
 
     def draw(self) -> None:
-        """Draws the learning curve, where a picture is kept."""
+        """Draws the learning curve, where a picture is kept. A picture that fails does not end the run."""
         if self.run and self.speeds:
             self.run.check_place()
-            draw_learning_curve(self.log.rows, self.run.picture, title=self.run.path.name)
+            try:
+                draw_learning_curve(self.log.rows, self.run.picture, title=self.run.path.name)
+            except Exception as error:
+                warn(f"{self.run.picture} is not drawn ({type(error).__name__}: {error}); the run goes on")
 
 
 @contextlib.contextmanager

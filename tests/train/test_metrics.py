@@ -3,11 +3,13 @@
 import json
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
+from jaxzoo.train.hooks import RunFiles
 from jaxzoo.train.learning_curve import draw_learning_curve
 from jaxzoo.train.metrics import MetricsLog, read_rows
 
@@ -197,3 +199,16 @@ def test_tensorboard_gets_the_config_by_dotted_names(tmp_path):
         f"{pattern}.bias": "bool_value",
     }
     assert start.session_start_info.hparams[f"{pattern}.n_heads"].number_value == 4
+
+
+def test_a_picture_that_fails_does_not_end_a_run(tmp_path, monkeypatch, capsys):
+    """Kills a run that ends because its learning curve cannot be drawn."""
+    run = SimpleNamespace(check_place=lambda: None, picture=tmp_path / "curve.png", path=tmp_path)
+    files = RunFiles(run, SimpleNamespace(rows=[]), object(), None)
+
+    def fail(*_, **__):
+        raise ValueError("no such backend")
+
+    monkeypatch.setattr("jaxzoo.train.hooks.draw_learning_curve", fail)
+    files.draw()
+    assert "curve.png is not drawn (ValueError: no such backend)" in capsys.readouterr().err
