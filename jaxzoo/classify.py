@@ -1,6 +1,3 @@
-"""`python -m jaxzoo.classify --run DIR --data FOLDER --run-dir OUT`; see `--help`."""
+from jaxzoo.cli.commands import enter
 
-from jaxzoo.cli.door import enter
-
-if __name__ == "__main__":
-    enter("classify")
+enter(__name__)

@@ -1,6 +1,3 @@
-"""`python -m jaxzoo.convert --from DIR --out RUN`; see `--help`."""
+from jaxzoo.cli.commands import enter
 
-from jaxzoo.cli.door import enter
-
-if __name__ == "__main__":
-    enter("convert")
+enter(__name__)

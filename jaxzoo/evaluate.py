@@ -1,6 +1,3 @@
-"""`python -m jaxzoo.evaluate --run DIR`; see `--help`."""
+from jaxzoo.cli.commands import enter
 
-from jaxzoo.cli.door import enter
-
-if __name__ == "__main__":
-    enter("evaluate")
+enter(__name__)

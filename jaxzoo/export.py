@@ -1,6 +1,3 @@
-"""`python -m jaxzoo.export --run DIR --out FILE.safetensors`; see `--help`."""
+from jaxzoo.cli.commands import enter
 
-from jaxzoo.cli.door import enter
-
-if __name__ == "__main__":
-    enter("export")
+enter(__name__)

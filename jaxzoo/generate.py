@@ -1,6 +1,3 @@
-"""`python -m jaxzoo.generate --run DIR --prompt TEXT`; see `--help`."""
+from jaxzoo.cli.commands import enter
 
-from jaxzoo.cli.door import enter
-
-if __name__ == "__main__":
-    enter("generate")
+enter(__name__)

@@ -1,6 +1,3 @@
-"""`python -m jaxzoo.linearize --run RUN --out RUN`; see `--help`."""
+from jaxzoo.cli.commands import enter
 
-from jaxzoo.cli.door import enter
-
-if __name__ == "__main__":
-    enter("linearize")
+enter(__name__)

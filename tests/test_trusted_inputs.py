@@ -11,9 +11,8 @@ MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "runp
 
 ALLOWED = {
     ("__init__.py", "import_module"): "modules of this package, by names in the source",
-    ("cli/__main__.py", "import_module"): "commands of this package, by names in the source",
+    ("cli/commands.py", "import_module"): "commands of this package, by names in the source",
     ("cli/user_files.py", "exec"): "the file that the user names by --config or --experiment",
-    ("cli/door.py", "import_module"): "a command of this package, by a name in the source",
     ("config/__init__.py", "import_module"): "a module of this package, by its name in the source",
     ("data/corpus/python_pile.py", "import_module"): "installed packages, by names in the source",
     ("sweep/__init__.py", "import_module"): "modules of this package, by names in the source",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.cli.runner import Main, make_main, prepare_jax, say
+from jaxzoo.cli.runner import command_line, prepare_jax, say
 from jaxzoo.config.checked import Checked, PositiveFloat, PositiveInt, Seed
 from jaxzoo.config.json_files import read_json
 from jaxzoo.train.run_dir import RunDirectory
@@ -57,7 +57,11 @@ class ClassifyCommand(Checked):
     """Replace what is in the directory."""
 
 
-def _classify(command: ClassifyCommand) -> None:
+@command_line(
+    interrupted="interrupted before training began; nothing was written",
+    out_of_memory="out of memory; try a smaller --batch-size or --length",
+)
+def main(command: ClassifyCommand) -> None:
     from jaxzoo.fitting import fit
     from jaxzoo.loading.origin import CheckpointPlace
     from jaxzoo.loading.trained import read_run
@@ -136,7 +140,8 @@ def _report(config: "ExperimentConfig", directory: RunDirectory, command: Classi
     _, variables, seal = load_variables(directory, config, "best")
     with jax.set_mesh(session.mesh):
         accuracy = Validation(session).evaluate(variables)["valid/accuracy"]
-    test, fitted = data.splits["test"], [*data.splits["train"], *data.splits["valid"]]
+    test = data.splits["test"]
+    fitted = [*data.splits["train"], *data.splits["valid"]]
     labels = np.array([each.label for each in test])
     rows = {"model": round(accuracy * len(test))}
     if command.alphabet == "dna":
@@ -153,11 +158,3 @@ def _report(config: "ExperimentConfig", directory: RunDirectory, command: Classi
     print(f"test: {len(test):,} sequences of {len(data.classes)} classes, checkpoint {seal.step}")
     for name, row in results.items():
         print(f"  {name:26} accuracy {row['accuracy']:.3f}  95 % interval {row['low']:.3f} to {row['high']:.3f}")
-
-
-main: Main = make_main(
-    ClassifyCommand,
-    _classify,
-    interrupted="interrupted before training began; nothing was written",
-    out_of_memory="out of memory; try a smaller --batch-size or --length",
-)

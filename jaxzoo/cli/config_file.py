@@ -1,16 +1,15 @@
 """Config files: Python files of the user that define a configuration, and what the command line replaces in it."""
 
-import argparse
+import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from jaxzoo.cli import packaged
-from jaxzoo.cli.flags import UsageError, override
+from jaxzoo.cli.flags import UsageError, flag, options_of, override
 from jaxzoo.cli.user_files import MIXER_FLAG, TASK_FLAG, failures_of, find_class, import_file, normal_name
-from jaxzoo.config.checked import unknown
+from jaxzoo.config.checked import Checked, unknown
 
 if TYPE_CHECKING:
     from jaxzoo.mixers import MixerConfig
@@ -18,62 +17,48 @@ if TYPE_CHECKING:
     from jaxzoo.train.config import ExperimentConfig
 
 
-def add_config_options(parser: argparse.ArgumentParser, mixers: Sequence[str] = ()) -> None:
-    """Adds the options that choose a configuration, and --help, to those of a command."""
-    parser.add_argument("-h", "--help", action="store_true", help="show this help; with --config, all fields too")
-    add = parser.add_argument
-    config = "Python file that defines `config`, a value or a function; or a packaged one by name, such as mqar/based"
-    add("--config", metavar="FILE", type=partial(packaged.find, kind="configs"), help=config)
-    add("--name", type=normal_name, metavar="NAME", help="one configuration of a FILE with several")
-    names = ", ".join(mixers) or "with --config FILE, --help lists them"
-    mixer = f"mixer of a FILE that leaves it open, such as configs/mqar/zoo.py: your_file.py:YourMixer, or {names}"
-    add(MIXER_FLAG, dest="mixer", metavar="NAME", help=mixer)
-    task = "task of a FILE that leaves it open, such as configs/any_task.py: your_file.py:YourTask, or a name that "
-    add(TASK_FLAG, metavar="NAME", help=task + "python -m jaxzoo.tasks --help lists")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConfigOptions(Checked):
+    """Options that choose a configuration."""
+
+    config: Annotated[str | None, flag("FILE")] = None
+    """Python file that defines `config`, a value or a function; or a packaged one by name, such as mqar/based."""
+    name: Annotated[str | None, flag("NAME")] = None
+    """One configuration of a FILE with several."""
+    mixer: Annotated[str | None, flag("NAME", "model.mixer")] = None
+    """Mixer of a FILE that leaves it open: a name that --config FILE --help lists, or your_file.py:YourMixer."""
+    task: Annotated[str | None, flag("NAME")] = None
+    """Task of a FILE that leaves it open: a name that python -m jaxzoo.tasks --help lists, or your_file.py:YourTask."""
 
 
-def read_config(
-    options: argparse.Namespace,
-    flags: Sequence[str],
-    *,
-    prog: str,
-    make_parser: Callable[[Sequence[str]], argparse.ArgumentParser],
-) -> "ExperimentConfig":
-    """The configuration that the options of `add_config_options` choose, with fields replaced by dotted flags.
+def read_config(options: ConfigOptions, flags: Sequence[str], *, prog: str) -> "ExperimentConfig":
+    """Returns the configuration that the options choose, with fields replaced by dotted flags.
 
-    Prints help, that of `make_parser` with the names of mixers, and exits with 0 where asked to. Raises `UsageError`.
+    Prints the help of its fields, and exits with 0, if --help is among the flags. Raises `UsageError`.
     """
-    if options.help:
-        if options.config is None:
-            print(make_parser(()).format_help())
-            raise SystemExit(0)
-        from jaxzoo.mixers import MIXERS  # which imports JAX
-
-        print(make_parser(sorted(MIXERS)).format_help())
     if options.config is None:
         raise UsageError("--config FILE is required, such as --config configs/mqar/based.py; see --help")
-    config = load_config(Path(options.config), name=options.name, mixer=options.mixer, task=options.task)
-    others = [f"--{name.replace('_', '-')}" for name in vars(options) if name != "mixer"]
-    return override(config, [*flags, "--help"] if options.help else flags, prog=prog, others=[MIXER_FLAG, *others])
+    if "--help" in flags or "-h" in flags:
+        from jaxzoo.mixers import MIXERS
+
+        print(f"\nmixers: {', '.join(sorted(MIXERS))}\n")
+    file = Path(packaged.find(options.config, "configs"))
+    config = load_config(file, name=options.name, mixer=options.mixer, task=options.task)
+    return override(config, flags, prog=prog, others=options_of(type(options)).values())
 
 
 def load_config(
     file: Path, *, name: str | None = None, mixer: str | None = None, task: str | None = None
 ) -> "ExperimentConfig":
-    """Imports a Python file and takes its `config`: an `ExperimentConfig`, or a function that returns one.
+    """Imports a Python file and returns its `config`: an `ExperimentConfig`, or a function that returns one.
 
-    The file may define mixers of its own, or import them from a module next to it. A function with a parameter
-    `mixer: MixerConfig = ...` leaves the choice of the mixer to the command line, and `task: TaskConfig = ...` that of
-    the task. A file may define several configurations instead, as a dict `configs`.
-
-    Args:
-      file: the Python file; or the directory of a run, whose config is taken, and leaves nothing to choose.
-      name: key of `configs`, as `normal_name` makes of both; None where the file has a `config`.
-      mixer, task: name of what the function gets, with the defaults of its class; None: the function's own default.
+    A function with a parameter `mixer: MixerConfig = ...` leaves the choice of the mixer to the command line, and
+    `task: TaskConfig = ...` that of the task. A file may define several configurations instead, as a dict `configs`,
+    of which `name` is a key. The directory of a run has the config of the run, and leaves nothing to choose.
 
     Raises:
-      UsageError: the file is missing or fails (with its line), or defines no configuration; no configuration, mixer or
-        task has this name (with the nearest one), or the file leaves no such choice.
+      UsageError: the file is absent or fails (with its line), or has no such configuration or choice; no mixer or task
+        has this name (with the nearest one).
     """
     if file.is_dir():
         for option, given in (("--name", name), (MIXER_FLAG, mixer), (TASK_FLAG, task)):
@@ -86,9 +71,7 @@ def load_config(
     if not file.is_file():
         raise UsageError(f"config file {file} {packaged.missing(file, 'configs')}")
 
-    from jaxzoo.train.config import (
-        ExperimentConfig,  # not by the file's import, where Ctrl-C would be a failure of the file
-    )
+    from jaxzoo.train.config import ExperimentConfig  # Ctrl-C in the file's own import would be its failure
 
     module = import_file(file)
     config = _choose(file, getattr(module, "config", None), getattr(module, "configs", {}), name)
@@ -116,7 +99,6 @@ def load_config(
 
 
 def _choose(file: Path, config: Any, configs: Mapping[str, Any], name: str | None) -> Any:
-    """The configuration that `--name` chooses, or the only one."""
     if not isinstance(configs, Mapping) or not all(isinstance(key, str) for key in configs):
         raise UsageError(f"config file {file}: `configs` must be a dict of configurations by name")
     if name is None and configs:
@@ -134,7 +116,7 @@ def _choose(file: Path, config: Any, configs: Mapping[str, Any], name: str | Non
 
 
 def _named(option: str, name: str) -> "MixerConfig | TaskConfig":
-    """The mixer of `--model.mixer`, or the task of `--task`, with its defaults."""
+    """Returns the mixer or task of this name, with its defaults."""
     from jaxzoo.mixers import MIXERS, MixerConfig
     from jaxzoo.tasks.base import TaskConfig
     from jaxzoo.tasks.demos import DEMOS

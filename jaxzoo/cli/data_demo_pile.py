@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from jaxzoo.cli.runner import Main, make_main
+from jaxzoo.cli.runner import command_line
 from jaxzoo.config.checked import Checked
 
 
@@ -23,12 +23,10 @@ class DemoPileCommand(Checked):
     """Replace existing files."""
 
 
-def _write(command: DemoPileCommand) -> None:
+@command_line()
+def main(command: DemoPileCommand) -> None:
     from jaxzoo.data.corpus.python_pile import write_python_pile
 
     for file, subsets in write_python_pile(command.out, command.packages, overwrite=command.overwrite).items():
         counts = "; ".join(f"{subset}: {n:,} documents, {n_bytes:,} bytes" for subset, (n, n_bytes) in subsets.items())
         print(f"{command.out / file}  {(command.out / file).stat().st_size:,} bytes of zst; {counts}")
-
-
-main: Main = make_main(DemoPileCommand, _write)

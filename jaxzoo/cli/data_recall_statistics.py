@@ -3,8 +3,8 @@
 import dataclasses
 from pathlib import Path
 
-from jaxzoo.cli.progress import ProgressLines
-from jaxzoo.cli.runner import GOES_ON, Main, make_main
+from jaxzoo.cli.progress import show_progress
+from jaxzoo.cli.runner import GOES_ON, command_line
 from jaxzoo.config.checked import Checked, PositiveInt
 
 
@@ -37,18 +37,13 @@ class RecallStatisticsCommand(Checked):
         self.require("n", bool(self.n), "must name at least one length")
 
 
-def _count(command: RecallStatisticsCommand) -> None:
+@command_line(interrupted=GOES_ON)
+def main(command: RecallStatisticsCommand) -> None:
     from jaxzoo.data.statistics.corpus_recall import Cut, make_recall_statistics, read_table
 
     out = command.out.expanduser()
-    is_new = make_recall_statistics(
-        Cut(command.data.expanduser(), command.split, command.length, command.n, command.sequences),
-        out,
-        stop_words=command.stop_words and command.stop_words.expanduser(),
-        workers=command.workers,
-        report=ProgressLines("shards"),
-    )
+    cut = Cut(command.data.expanduser(), command.split, command.length, command.n, command.sequences)
+    stop_words = command.stop_words and command.stop_words.expanduser()
+    with show_progress("shards") as report:
+        is_new = make_recall_statistics(cut, out, stop_words=stop_words, workers=command.workers, report=report)
     print(f"{read_table(out)}{'written' if is_new else 'was written before'}: {out}")
-
-
-main: Main = make_main(RecallStatisticsCommand, _count, interrupted=GOES_ON)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.progress import show_progress
-from jaxzoo.cli.runner import GOES_ON, Main, make_main
+from jaxzoo.cli.runner import GOES_ON, command_line
 from jaxzoo.config.checked import Checked, PositiveInt
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ class TokenizeCommand(Checked):
     """Processes; the output does not depend on their number."""
 
 
-def _tokenize(command: TokenizeCommand) -> None:
+@command_line(interrupted=GOES_ON, out_of_memory="out of memory; take fewer --workers")
+def main(command: TokenizeCommand) -> None:
     from jaxzoo.data.tokens.tokenization import Tokenization
     from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 
@@ -48,17 +49,15 @@ def _tokenize(command: TokenizeCommand) -> None:
     if work.is_finished:
         print(f"{command.out}: is finished already")
         return
-    began, before = time.monotonic(), work.progress().tokens
+    began = time.monotonic()
+    before = work.progress().tokens
 
-    def progress(seconds: float) -> str:
-        now = work.progress()
-        rate = (now.tokens - before) / seconds
-        text = f"{now.shards:,} of {work.n_shards:,} shards, {now.tokens:,} tokens, {rate:,.0f} tokens/s"
-        if now.finished_tokens:
-            text += f", {rate * now.bytes / now.finished_tokens / 1e6:,.1f} MB/s"
-        return text
+    def progress() -> tuple[str, int, int]:
+        done = work.progress()
+        rate = (done.tokens - before) / (time.monotonic() - began)
+        return f"{done.tokens:,} tokens, {rate:,.0f} tokens/s", done.shards, work.n_shards
 
-    with show_progress(progress):
+    with show_progress("shards", progress):
         directory = work.run(workers=command.workers)
     print(f"{command.out}: {directory.fingerprint}, in {time.monotonic() - began:,.1f} s")
     _tell(directory)
@@ -79,8 +78,3 @@ def _tell(directory: "TokenDirectory") -> None:
             print(f"    {empty:,} of its documents are empty: an end-of-text alone")
         if repaired:
             print(f"    {repaired:,} of its documents are not UTF-8: U+FFFD stands for what is not")
-
-
-main: Main = make_main(
-    TokenizeCommand, _tokenize, interrupted=GOES_ON, out_of_memory="out of memory; take fewer --workers"
-)

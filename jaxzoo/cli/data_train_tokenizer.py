@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.cli.progress import ProgressLines
-from jaxzoo.cli.runner import Main, make_main, say
+from jaxzoo.cli.progress import show_progress
+from jaxzoo.cli.runner import command_line, say
 from jaxzoo.config.checked import Checked, PositiveInt
 
 
@@ -30,7 +30,8 @@ class TrainTokenizerCommand(Checked):
     """Replace an existing tokenizer."""
 
 
-def _learn(command: TrainTokenizerCommand) -> None:
+@command_line(interrupted="interrupted; nothing was written", out_of_memory="out of memory; take fewer --max-bytes")
+def main(command: TrainTokenizerCommand) -> None:
     out = command.out.parent if command.out.name == "tokenizer.json" else command.out
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {command.out} must be a directory, or end in tokenizer.json")
@@ -45,14 +46,15 @@ def _learn(command: TrainTokenizerCommand) -> None:
     from jaxzoo.data.tokens.tokenizer_training import learn_tokenizer
 
     data = BuiltData(command.data)
-    began, progress = time.monotonic(), ProgressLines("bytes")
+    began = time.monotonic()
+    with show_progress("bytes") as show:
 
-    def report(n_bytes: int, is_all: bool) -> None:
-        progress("read", n_bytes)
-        if is_all:
-            say(f"read {n_bytes:,} bytes; merging to {command.vocab_size:,} ids")
+        def report(n_bytes: int, is_all: bool) -> None:
+            show("read", n_bytes)
+            if is_all:
+                say(f"read {n_bytes:,} bytes; merging to {command.vocab_size:,} ids")
 
-    learnt = learn_tokenizer(data, vocab_size=command.vocab_size, max_bytes=command.max_bytes, report=report)
+        learnt = learn_tokenizer(data, vocab_size=command.vocab_size, max_bytes=command.max_bytes, report=report)
     out.mkdir(parents=True, exist_ok=True)
     save_tokenizer(learnt.tokenizer, out)
     seconds = time.monotonic() - began
@@ -65,11 +67,3 @@ def _learn(command: TrainTokenizerCommand) -> None:
             f"warning: --vocab-size {command.vocab_size} was not reached: no pair of tokens is left that is seen "
             "twice; give more text"
         )
-
-
-main: Main = make_main(
-    TrainTokenizerCommand,
-    _learn,
-    interrupted="interrupted; nothing was written",
-    out_of_memory="out of memory; take fewer --max-bytes",
-)

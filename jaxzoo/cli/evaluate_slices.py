@@ -3,15 +3,15 @@
 Zoology, sec. 3.1 and App. C.1; `jaxzoo.evals.recall_slices` defines the slices.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 
+from jaxzoo.cli.evaluate import EvaluateCommand
 from jaxzoo.cli.evaluate_common import OpenRun, open_run
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.cli.progress import ProgressLines
+from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import prepare_jax, say
 from jaxzoo.data.base import DataConfig
 from jaxzoo.data.statistics.bigram_counts import THRESHOLD, BigramCounts
@@ -23,42 +23,40 @@ from jaxzoo.evals.valid_tokens import check_same_tokens
 from jaxzoo.evals.validation import Validation
 
 
-def evaluate_slices(options: argparse.Namespace, flags: Sequence[str]) -> None:
+def evaluate_slices(command: EvaluateCommand, flags: Sequence[str]) -> None:
     """Measures, prints and writes; the flags are fields of the configs of all runs."""
-    at_most = THRESHOLD if options.at_most is None else options.at_most
-    if options.slices != "recall":
-        raise UsageError(f"--slices {options.slices}: there is recall alone")
-    if at_most < 0:
-        raise UsageError(f"--at-most {at_most} must not be negative")
-    paths = [*options.run, *([] if options.baseline is None else [options.baseline])]
-    if len(set(paths)) < len(paths):
-        raise UsageError(f"{next(p for p in paths if paths.count(p) > 1)} is named twice; each run is measured once")
-    names = [Path(path).absolute().name for path in paths]  # in the tables; whole paths where they are not distinct
-    names = names if len(set(names)) == len(names) else paths
-    if options.out is not None:
-        check_directory(options.out)
+    at_most = THRESHOLD if command.at_most is None else command.at_most
+    paths = [*command.run, *([command.baseline] if command.baseline else [])]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise UsageError(f"{path} is named twice; each run is measured once")
+    names = [Path(path).absolute().name for path in paths]
+    if len(set(names)) < len(names):
+        names = paths
+    if command.out is not None:
+        check_directory(command.out)
     prepare_jax()
-    runs = {name: open_run(path, flags, options.checkpoint) for name, path in zip(names, paths, strict=True)}
+    runs = {name: open_run(path, flags, command.checkpoint) for name, path in zip(names, paths, strict=True)}
     digest = check_same_tokens({name: found.session for name, found in runs.items()})
     bigrams = None
-    if options.bigrams is None:
+    if command.bigrams is None:
         say("without --bigrams nothing is known of training: slices are by repeats alone")
     else:
-        bigrams = read_bigrams(options.bigrams, [found.session.config.data for found in runs.values()])
+        bigrams = read_bigrams(command.bigrams, [found.session.config.data for found in runs.values()])
     report = RecallReport(
         [_measure(name, found, bigrams, at_most) for name, found in runs.items()],
-        has_baseline=options.baseline is not None,
+        has_baseline=command.baseline is not None,
         at_most=None if bigrams is None else at_most,
         digest=digest,
     )
-    if options.out is not None:
-        write_report(options.out, report, title="Associative recall on validation text")
-        say(f"written to {options.out}")
+    if command.out is not None:
+        write_report(command.out, report, title="Associative recall on validation text")
+        say(f"written to {command.out}")
     print(report.markdown(), end="", flush=True)
 
 
 def read_bigrams(directory: str, data: Sequence[DataConfig]) -> BigramCounts:
-    """The bigram counts of training, which `python -m jaxzoo.data.bigrams` has made.
+    """Returns the bigram counts of training, which `python -m jaxzoo.data.bigrams` has made.
 
     Raises:
       ValueError: there are none, or they are of other tokens than a run learnt from: of a mixture, or of data that are
@@ -79,10 +77,10 @@ def read_bigrams(directory: str, data: Sequence[DataConfig]) -> BigramCounts:
 
 
 def _measure(name: str, run: OpenRun, bigrams: BigramCounts | None, at_most: int) -> MeasuredModel:
-    sums, progress = RecallSums(bigrams, at_most=at_most), ProgressLines("batches")
+    sums = RecallSums(bigrams, at_most=at_most)
     n_batches = sum(valid_set.n_batches for valid_set in run.session.dataset.valid())
-    with jax.set_mesh(run.session.mesh):
-        for i, (batch, nats) in enumerate(Validation(run.session).target_nats(run.variables)):
+    with jax.set_mesh(run.session.mesh), show_progress("batches") as report:
+        for i, (batch, nats) in enumerate(Validation(run.session).target_nats(run.variables), 1):
             sums.add(batch, nats)
-            progress(name, i + 1, n_batches)
+            report(name, i, n_batches)
     return MeasuredModel(name, run.step, run.n_parameters, sums.sections(), sums.windows())

@@ -4,7 +4,6 @@ Tasks are those of lm_eval, by name, with the data of the Hugging Face hub or lo
 also run without lm_eval. `--out` is written after each task, and `--resume` asks the tasks that it lacks.
 """
 
-import argparse
 import importlib.util
 import json
 import os
@@ -15,9 +14,10 @@ from typing import Any
 
 import jax
 
+from jaxzoo.cli.evaluate import EvaluateCommand
 from jaxzoo.cli.evaluate_common import PROGRAM, check_variables, write_results
 from jaxzoo.cli.flags import UsageError, override
-from jaxzoo.cli.progress import ProgressLines
+from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import prepare_jax, say
 from jaxzoo.config.checked import shorten
 from jaxzoo.config.config_io import first_difference, to_json
@@ -33,56 +33,65 @@ from jaxzoo.utils.text_table import text_table
 from jaxzoo.utils.whole_files import write_whole
 
 
-def evaluate_tasks(options: argparse.Namespace, flags: Sequence[str]) -> None:
+def evaluate_tasks(command: EvaluateCommand, flags: Sequence[str]) -> None:
     """Scores a model on tasks, prints and writes; the flags are fields of the run's config."""
-    if not options.tasks:
+    if not command.tasks:
         raise UsageError("--tasks must name at least one, such as fda; see --help")
-    if options.resume and options.out is None:
-        raise UsageError("--resume needs --out FILE, the file of the evaluation that was stopped")
-    scorer, names = _plan(options)
+    data = command.data and command.data.expanduser()
+    if data is not None:
+        # lm_eval's libraries read these when they are imported, and then ask the hub for nothing
+        for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TQDM_DISABLE"):
+            os.environ.setdefault(name, "1")
+    scorer = _scorer(command.tasks, command.scorer)
+    names = _task_names(command.tasks, scorer, data)
 
-    path = options.run[0]
+    path = command.run[0]
     directory, config = read_run(Path(path).expanduser())
     asked = override(config, flags, prog=PROGRAM)
     prepare_jax()
-    loaded = load(directory.path, options.checkpoint, text=True)
-    trained, step, tokenizer = loaded.model, loaded.step, loaded.tokenizer
-    assert tokenizer
-    tokenizer.choose_begin(options.bos or "auto")
+    loaded = load(directory.path, command.checkpoint, text=True)
+    assert loaded.tokenizer
+    loaded.tokenizer.choose_begin(command.bos or "auto")
     blueprint = make_blueprint(asked.model)
     check_variables(path, make_blueprint(config.model), blueprint)
-    say(f"{path}: {count_parameters(trained):,} parameters, checkpoint {step}, {jax.devices()[0].device_kind}")
-    model = TextModel(
-        blueprint.model(split_variables(trained)),
-        tokenizer,
-        batch_size=options.batch_size or 8,
-        report=ProgressLines("requests"),
-    )
-    about = {"run": directory.path.name, "step": step, "config": to_json(asked), "max_length": model.max_length}
-    about |= {
-        "scorer": scorer,
-        "limit": options.limit,
-        "begin": list(tokenizer.begin),
-        "tasks": names,
-        "data": _digests(options.data, names),
-    }
-    done = FinishedTasks(options.out, about, model)
-    if options.resume:
-        done.read()
-        say(f"{len(done.results)} of {len(names)} tasks are finished in {options.out}")
-    left = [name for name in names if name not in done.results]
-    if scorer == "lm_eval":
-        from jaxzoo.evals.lm_eval_tasks import averages, score_tasks
+    n = count_parameters(loaded.model)
+    say(f"{path}: {n:,} parameters, checkpoint {loaded.step}, {jax.devices()[0].device_kind}")
+    with show_progress("requests") as report:
+        model = TextModel(
+            blueprint.model(split_variables(loaded.model)),
+            loaded.tokenizer,
+            batch_size=command.batch_size or 8,
+            report=report,
+        )
+        about = {
+            "run": directory.path.name,
+            "step": loaded.step,
+            "config": to_json(asked),
+            "max_length": model.max_length,
+            "scorer": scorer,
+            "limit": command.limit,
+            "begin": list(loaded.tokenizer.begin),
+            "tasks": names,
+            "data": _digests(data, names),
+        }
+        done = FinishedTasks(command.out, about, model)
+        if command.resume:
+            done.read()
+            say(f"{len(done.results)} of {len(names)} tasks are finished in {command.out}")
+        left = [name for name in names if name not in done.results]
+        if scorer == "lm_eval":
+            from jaxzoo.evals.lm_eval_tasks import averages, score_tasks
 
-        score_tasks(model, left, data=options.data, limit=options.limit, finished=done.add)
-        done.results |= averages(options.tasks, done.results)
-    else:
-        examples = {name: read_examples(options.data / f"{name}.jsonl", options.limit) for name in left}
-        for name in left:
-            done.add(name, score_recall(model, examples[name]))
-    truncated, total = done.requests.truncated, done.requests.total
+            score_tasks(model, left, data=data, limit=command.limit, finished=done.add)
+            done.results |= averages(command.tasks, done.results)
+        elif data is not None:
+            examples = {name: read_examples(data / f"{name}.jsonl", command.limit) for name in left}
+            for name in left:
+                done.add(name, score_recall(model, examples[name]))
+    truncated = done.requests.truncated
+    total = done.requests.total
     say(f"{truncated:,} of {total:,} requests lost their beginning; the model reads {model.max_length:,} tokens")
-    write_results(table(done.results), options.out, done.report())
+    write_results(table(done.results), command.out, done.report())
 
 
 class FinishedTasks:
@@ -95,7 +104,9 @@ class FinishedTasks:
     """
 
     def __init__(self, out: Path | None, about: Mapping[str, Any], model: TextModel):
-        self._out, self._about, self._model = out, about, model
+        self._out = out
+        self._about = about
+        self._model = model
         self._before = Requests(0, 0)
         self.results: dict[str, dict[str, float]] = {}
 
@@ -119,7 +130,8 @@ class FinishedTasks:
         if not (self._out and self._out.is_file()):
             raise UsageError(f"--resume: {self._out} does not exist, so no task is finished; leave --resume out")
         found = read_checked(self._out, dict, remedy="leave --resume out to begin again")
-        results, requests = found.pop("results", {}), found.pop("requests", {})
+        results = found.pop("results", {})
+        requests = found.pop("requests", {})
         if different := first_difference(found, json.loads(json.dumps(self._about))):
             field, old, new = different
             raise UsageError(
@@ -140,35 +152,38 @@ def _digests(data: Path | None, names: Sequence[str]) -> dict[str, str] | None:
     return {file.name: file_sha256(file) for file in files}
 
 
-def _plan(options: argparse.Namespace) -> tuple[str, list[str]]:
-    """Scorer and tasks of the command line; refuses missing ones before anything is loaded."""
-    if options.data is not None:
-        options.data = options.data.expanduser()
-        # lm_eval's libraries read these when they are imported, and then ask the hub for nothing
-        for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TQDM_DISABLE"):
-            os.environ.setdefault(name, "1")
-    installed = importlib.util.find_spec("lm_eval") is not None
-    scorer = options.scorer or ("lm_eval" if installed else "own")
-    others = [name for name in options.tasks if name not in RECALL_TASKS]
-    if scorer == "lm_eval" and not installed:
+def _scorer(tasks: Sequence[str], asked: str | None) -> str:
+    """Returns what scores the tasks: lm_eval, or own. Raises `UsageError` where it cannot."""
+    is_installed = importlib.util.find_spec("lm_eval") is not None
+    scorer = asked or ("lm_eval" if is_installed else "own")
+    if scorer == "lm_eval" and not is_installed:
         raise UsageError("--scorer lm_eval needs the library 'lm_eval'; pip install -e '.[eval]'")
+    others = [name for name in tasks if name not in RECALL_TASKS]
     if scorer == "own" and others:
-        remedy = "leave out --scorer own" if installed else "it needs the library 'lm_eval'; pip install -e '.[eval]'"
+        remedy = "leave out --scorer own"
+        if not is_installed:
+            remedy = "it needs the library 'lm_eval'; pip install -e '.[eval]'"
         raise UsageError(f"task {others[0]!r} must be one of {', '.join(RECALL_TASKS)}, which we score; {remedy}")
-    names = list(dict.fromkeys(options.tasks))
+    return scorer
+
+
+def _task_names(tasks: Sequence[str], scorer: str, data: Path | None) -> list[str]:
+    """Returns the names of all tasks; refuses absent files before anything is loaded."""
+    names = list(dict.fromkeys(tasks))
     if scorer == "lm_eval":
         from jaxzoo.evals.lm_eval_tasks import task_names
 
-        names = task_names(options.tasks)
-    if options.data is None and (scorer == "own" or "records" in names):
-        raise UsageError(f"--data DIR is required: DIR/{names[0]}.jsonl would be read; see --help")
-    if options.data is not None:
-        files = [name.partition("@")[0] for name in names]
-        missing = [name for name in files if not (options.data / f"{name}.jsonl").is_file()]
-        if missing:
-            file, rows = options.data / f"{missing[0]}.jsonl", RECALL_TASKS.get(missing[0]) or "its set"
-            raise UsageError(f"task {missing[0]}: {file} does not exist; it must hold the rows of {rows}, a line each")
-    return scorer, names
+        names = task_names(tasks)
+    if data is None:
+        if scorer == "own" or "records" in names:
+            raise UsageError(f"--data DIR is required: DIR/{names[0]}.jsonl would be read; see --help")
+        return names
+    for task in (name.partition("@")[0] for name in names):
+        file = data / f"{task}.jsonl"
+        if not file.is_file():
+            rows = RECALL_TASKS.get(task) or "its set"
+            raise UsageError(f"task {task}: {file} does not exist; it must hold the rows of {rows}, a line each")
+    return names
 
 
 def table(results: Mapping[str, Mapping[str, float]]) -> str:

@@ -7,23 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
-import tyro
-
-from jaxzoo.cli.flags import UsageError
-from jaxzoo.cli.progress import ProgressLines
-from jaxzoo.cli.runner import Main, make_main, prepare_jax, say
-from jaxzoo.cli.user_files import import_file
-from jaxzoo.config.checked import Checked, FractionAboveZero, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
+from jaxzoo.cli.flags import Repeated, StoredRunOptions, UsageError
+from jaxzoo.cli.progress import show_progress
+from jaxzoo.cli.runner import command_line, prepare_jax, say
+from jaxzoo.cli.user_files import import_files
+from jaxzoo.config.checked import FractionAboveZero, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 from jaxzoo.data.tokens.text_output import TextOutput, check_stops
 
 if TYPE_CHECKING:
     from jaxzoo.generation import Generation
 
-Repeatable = tyro.conf.UseAppendAction[tuple[str, ...]]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GenerateCommand(Checked):
+class GenerateCommand(StoredRunOptions):
     """Continues prompts with the language model that a run on text has trained.
 
     Text goes to standard output as it comes, all else to standard error. Several prompts are continued
@@ -32,9 +28,9 @@ class GenerateCommand(Checked):
 
     run: Path
     """Directory of the run, such as runs/lm-based_tiny."""
-    prompt: Repeatable = ()
+    prompt: Repeated = ()
     """Text to continue; repeat the flag for more texts. Write --prompt='-x' for one that begins with a dash."""
-    prompt_file: Repeatable = ()
+    prompt_file: Repeated = ()
     """File with a text to continue, to its last newline; - is standard input."""
     max_tokens: PositiveInt = 200
     """Largest number of new tokens per text."""
@@ -46,24 +42,23 @@ class GenerateCommand(Checked):
     """Draw only from the likeliest tokens that together have this probability; 1: from all."""
     seed: Seed = 0
     """Seed of the draws: the same one gives the same texts."""
-    stop: Repeatable = ()
+    stop: Repeated = ()
     """String that ends a text, and is left out of it; repeat the flag for more strings."""
-    checkpoint: NonNegativeInt | Literal["best"] = 0
-    """Step of the checkpoint, or best: that with the best validation; 0: the newest."""
-    config: Path | None = None
-    """The run's config file; needed where it defines mixers of its own."""
     tokenizer: str = ""
     """The run's tokenizer, if it is not where the config says: bytes, a tokenizer.json, or a directory."""
     bos: Literal["auto", "yes", "no"] = "auto"
     """Begin-of-text tokens before each prompt: those of the tokenizer's own template, one always, or none."""
     echo: bool = False
-    """Prints each prompt before its continuation."""
+    """Print each prompt before its continuation."""
 
     def __post_init__(self) -> None:
         check_stops(self.stop)
 
 
-def _generate(command: GenerateCommand) -> None:
+@command_line(
+    interrupted="\ninterrupted", out_of_memory="out of memory; give fewer prompts at once, or ask for fewer tokens"
+)
+def main(command: GenerateCommand) -> None:
     prompts = read_prompts(command)
 
     import jax
@@ -73,35 +68,38 @@ def _generate(command: GenerateCommand) -> None:
     from jaxzoo.loading import load
     from jaxzoo.models.accounting import count_parameters
 
-    sampling = Sampling(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p)
-    if command.config is not None:
-        import_file(command.config)
+    import_files(command.config)
     prepare_jax()
     given = load_tokenizer(command.tokenizer, lossless=False) if command.tokenizer else None
     loaded = load(command.run, command.checkpoint or None, tokenizer=given, text=True)
-    model, tokenizer = loaded.model, loaded.tokenizer
+    model = loaded.model
+    tokenizer = loaded.tokenizer
     assert tokenizer
     tokenizer.choose_begin(command.bos)
     device = jax.devices()[0].device_kind
     say(f"{command.run}: {count_parameters(model):,} parameters, checkpoint {loaded.step}, {device}")
+    sampling = Sampling(
+        temperature=command.temperature, top_k=command.top_k, top_p=command.top_p, n_ids=tokenizer.vocab_size
+    )
     generation = Generation(
         model,
         [tokenizer.prompt(prompt) for prompt in prompts],
         max_tokens=command.max_tokens,
-        sampling=dataclasses.replace(sampling, n_ids=tokenizer.vocab_size),
+        sampling=sampling,
         seed=command.seed,
         stop_tokens=tokenizer.ends,
     )
-    began, n_read = time.monotonic(), int(generation.lengths.sum())
-    progress = ProgressLines("prompt tokens")
-    generation.read(lambda n: progress("read", n))
+    began = time.monotonic()
+    n_read = int(generation.lengths.sum())
+    with show_progress("prompt tokens") as report:
+        generation.read(lambda n: report("read", n))
     say(f"read {n_read:,} prompt tokens in {time.monotonic() - began:.1f} s, compilation included")
     texts = [TextOutput(tokenizer, command.stop) for _ in prompts]
     _write(generation, texts, Printer(sys.stdout, prompts if command.echo else [""] * len(prompts)))
 
 
 def read_prompts(command: GenerateCommand) -> list[str]:
-    """The texts to continue: those of --prompt, then those of --prompt-file. Raises `UsageError`."""
+    """Returns the texts to continue: those of --prompt, then those of --prompt-file. Raises `UsageError`."""
     found = [(f"--prompt {text!r}", text.encode("utf-8", errors="surrogateescape")) for text in command.prompt]
     for name in command.prompt_file:
         try:
@@ -123,21 +121,22 @@ def read_prompts(command: GenerateCommand) -> list[str]:
 
 
 def _write(generation: "Generation", texts: Sequence[TextOutput], printer: "Printer") -> None:
-    """Prints what comes, and stops the rows whose text has ended."""
-    n_tokens, n_timed, began, seconds = 0, 0, time.monotonic(), 0.0
+    """Prints tokens as they come, and stops the rows whose text has ended."""
+    counts = []
+    times = [time.monotonic()]
     for block in generation:
-        seconds = time.monotonic() - began
-        n_tokens, n_timed = n_tokens + sum(map(len, block)), n_timed + sum(map(len, block)) * bool(n_tokens)
-        if not n_timed:
-            began = time.monotonic()
+        counts.append(sum(map(len, block)))
+        times.append(time.monotonic())
         for row, (text, tokens) in enumerate(zip(texts, block, strict=True)):
             printer.write(row, text.push(tokens))
             if text.ended_by is not None:
                 generation.stop(row)
             if generation.done[row]:
                 printer.end(row, text.finish())
-    rate = f", {n_timed / seconds:,.0f} tokens/s after the first block" if n_timed else ""
-    say(f"{n_tokens:,} new tokens{rate}")
+    rate = ""
+    if len(counts) > 1:  # the first block includes compilation
+        rate = f", {sum(counts[1:]) / (times[-1] - times[1]):,.0f} tokens/s after the first block"
+    say(f"{sum(counts):,} new tokens{rate}")
 
 
 class Printer:
@@ -148,7 +147,8 @@ class Printer:
     """
 
     def __init__(self, stream: TextIO, beginnings: Sequence[str]):
-        self._stream, self._row = stream, 0
+        self._stream = stream
+        self._row = 0
         self._waiting = list(beginnings)
         self._ended = [False] * len(beginnings)
         self._waiting[0] = self._heading() + self._waiting[0]
@@ -175,11 +175,3 @@ class Printer:
 
     def _heading(self) -> str:
         return f"==> prompt {self._row + 1} <==\n" if len(self._waiting) > 1 else ""
-
-
-main: Main = make_main(
-    GenerateCommand,
-    _generate,
-    interrupted="\ninterrupted",
-    out_of_memory="out of memory; give fewer prompts at once, or ask for fewer tokens",
-)

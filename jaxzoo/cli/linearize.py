@@ -1,48 +1,76 @@
 """`python -m jaxzoo.linearize --run RUN --out RUN`: attention becomes a mixer with a state of fixed size."""
 
-import argparse
 import dataclasses
 import shutil
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from jaxzoo.cli.flags import ArgumentParser, UsageError, override, which_checkpoint
-from jaxzoo.cli.progress import ProgressLines
-from jaxzoo.cli.runner import Main, prepare_jax, run, say
+from jaxzoo.cli.flags import StoredRunOptions, UsageError, flag, override
+from jaxzoo.cli.progress import show_progress
+from jaxzoo.cli.runner import command_line, prepare_jax, say
 from jaxzoo.cli.user_files import import_files
+from jaxzoo.config.checked import NonNegativeFloat, NonNegativeInt, PositiveInt
 from jaxzoo.config.config_io import Json, to_json
 from jaxzoo.config.json_files import read_json
-from jaxzoo.linearization import MIXERS
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.utils.screen import Failure, Screen
 
 if TYPE_CHECKING:
     from jaxzoo.train.config import ExperimentConfig
 
-PROGRAM = "python -m jaxzoo.linearize"
 TARGETS = ("q_proj", "k_proj", "v_proj", "out_proj")
 """Projections that have adapters, with --finetune.lora-rank."""
 FIELDS = ("--data", "--optimizer", "--train")
 """Parts of the run's config whose fields are flags."""
-DESCRIPTION = """Replaces the softmax attention of a trained model by a mixer with a state of fixed size, in the stages
-of LoLCATs (arXiv 2410.10254). Transfer: the new mixers take over the projections and learn the outputs of attention,
-from its inputs, layer by layer; the run OUT-transfer holds the result. Finetuning: python -m jaxzoo.train from there,
-of all parameters or of low-rank adapters; the run OUT. With --finetune.tokens 0 OUT holds the result of the transfer.
-Fields of the data, the optimizer and the training of the run can be overridden by their dotted names, such as
---data.path DIR or --train.batch-size 8. Prints loss, recall on text, state and decode speed at each stage."""
 
 
-def _linearize(argv: Sequence[str]) -> None:
-    options, flags = _options().parse_known_args(argv)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LinearizeCommand(StoredRunOptions):
+    """Replaces the softmax attention of a trained model by a mixer with a state of fixed size, in the stages of LoLCATs
+    (arXiv 2410.10254). Transfer: the new mixers take over the projections and learn the outputs of attention, from its
+    inputs, layer by layer; the run OUT-transfer holds the result. Finetuning: python -m jaxzoo.train from there, of all
+    parameters or of low-rank adapters; the run OUT. With --finetune.tokens 0 OUT holds the result of the transfer.
+    Fields of the data, the optimizer and the training of the run can be overridden by their dotted names, such as
+    --data.path DIR or --train.batch-size 8. Prints loss, recall on text, state and decode speed at each stage."""
+
+    run: Annotated[Path, flag("RUN")]
+    """Directory of the run, or a local folder in the format of the Hugging Face hub; nothing is written there."""
+    out: Annotated[Path, flag("RUN")]
+    """Directory of the new run."""
+    mixer: Literal["based", "hedgehog", "gated-delta-net"] = "based"
+    """Taylor attention after a window, Hedgehog's learned softmax features, or Gated DeltaNet."""
+    keep: Annotated[tuple[int, ...], flag("LAYER")] = ()
+    """Layers that keep their attention."""
+    window: Annotated[NonNegativeInt | None, flag("N")] = None
+    """Recent tokens that keep softmax attention; default: 64 for based, 0 for hedgehog."""
+    feature_dim: Annotated[PositiveInt | None, flag("N")] = None
+    """Columns of the learned map of queries and keys; default: 16 for based, a head's width for hedgehog."""
+    transfer_tokens: Annotated[int, flag("N", "transfer.tokens")] = 20_000_000
+    """Tokens of the transfer; 0: none."""
+    transfer_learning_rate: Annotated[float, flag("N", "transfer.learning-rate")] = 1e-3
+    """Learning rate of the transfer."""
+    finetune_tokens: Annotated[NonNegativeInt, flag("N", "finetune.tokens")] = 20_000_000
+    """Tokens of the finetuning; 0: none."""
+    finetune_learning_rate: Annotated[NonNegativeFloat, flag("N", "finetune.learning-rate")] = 1e-4
+    """Learning rate of the finetuning."""
+    finetune_lora_rank: Annotated[NonNegativeInt, flag("N", "finetune.lora-rank")] = 0
+    """Rank of adapters of q_proj, k_proj, v_proj, out_proj; 0: all parameters learn."""
+    resume: bool = False
+    """Continue: a complete transfer is kept, an incomplete one begins again, finetuning continues."""
+
+    def __post_init__(self) -> None:
+        if self.mixer == "gated-delta-net" and (self.window is not None or self.feature_dim is not None):
+            raise UsageError("--window and --feature-dim belong to the mixers based and hedgehog")
+
+
+@command_line(selector="run", out_of_memory="out of memory; try a smaller --train.batch-size")
+def main(command: LinearizeCommand, flags: Sequence[str]) -> None:
     if wrong := next((f for f in flags if f.startswith("--") and f.split(".")[0] not in FIELDS), None):
         raise UsageError(f"unknown option {wrong}; fields of data, optimizer and train can be changed; see --help")
-    if options.mixer == "gated-delta-net" and (options.window is not None or options.feature_dim is not None):
-        raise UsageError("--window and --feature-dim belong to the mixers based and hedgehog")
-    out = Path(options.out).expanduser().absolute()
-    import_files(options.config or [])
+    out = command.out.expanduser().absolute()
+    import_files(command.config)
 
     from jaxzoo.linearization.conversion import attention_layers, converted_config
     from jaxzoo.linearization.measure import measure, table
@@ -51,43 +79,44 @@ def _linearize(argv: Sequence[str]) -> None:
     from jaxzoo.parallel.sharding import make_mesh
     from jaxzoo.train.checks import check_batch_size
 
-    settings = TransferConfig(tokens=options.transfer_tokens, learning_rate=options.transfer_learning_rate)
-    if options.finetune_tokens < 0 or options.finetune_lora_rank < 0:
-        raise UsageError("--finetune.tokens and --finetune.lora-rank must not be negative")
-    first = RunDirectory(_beside(out, "transfer") if options.finetune_tokens else out)
+    settings = TransferConfig(tokens=command.transfer_tokens, learning_rate=command.transfer_learning_rate)
     last = RunDirectory(out)
+    first = RunDirectory(_beside(out, "transfer")) if command.finetune_tokens else last
     for directory in {first.path: first, last.path: last}.values():
-        directory.check(resume=False, overwrite=options.resume)
+        directory.check(resume=False, overwrite=command.resume)
     prepare_jax()
-    source = _as_run(Path(options.run).expanduser().absolute(), out)
-    teacher = load(source, options.checkpoint)
-    config = override(teacher.config, flags, prog=PROGRAM)
-    layers = attention_layers(config.model, options.keep)
-    sizes = {"window": options.window, "feature_dim": options.feature_dim}
-    model = converted_config(config.model, layers, options.mixer, **sizes)
+    source = _as_run(command.run.expanduser().absolute(), out)
+    teacher = load(source, command.checkpoint)
+    config = override(teacher.config, flags, prog="python -m jaxzoo.linearize")
+    layers = attention_layers(config.model, command.keep)
+    sizes = {"window": command.window, "feature_dim": command.feature_dim}
+    model = converted_config(config.model, layers, command.mixer, **sizes)
     config = dataclasses.replace(config, model=model)
-    if options.finetune_tokens:
+    if command.finetune_tokens:
         check_batch_size(config, make_mesh(config.mesh))  # not after the hours of a transfer
-    note: dict[str, Json] = {"run": str(source), "step": teacher.step, "layers": layers, "seed": config.train.seed}
-    note |= {"transfer": to_json(settings), "data": to_json(config.data), "batch_size": config.train.batch_size}
+    note: dict[str, Json] = {
+        "run": str(source),
+        "step": teacher.step,
+        "layers": layers,
+        "seed": config.train.seed,
+        "transfer": to_json(settings),
+        "data": to_json(config.data),
+        "batch_size": config.train.batch_size,
+    }
     if not _is_done(first, config, note):
         _transfer(teacher, config, layers, settings, first, note)
     stages: dict[str, Path] = {"before": source, "transfer": first.path}
-    if options.finetune_tokens:
-        _finetune(config, options, last, first)
+    if command.finetune_tokens:
+        _finetune(config, command, last, first)
         stages["finetuning"] = last.path
     data = config.data.build(batch_size=config.train.batch_size, valid_batch_size=config.train.valid_batch_size)
     models = {name: teacher if name == "before" else load(path) for name, path in stages.items()}
     print(table(measure(models, data)))
-    say(f"{last.path}: {options.mixer} in layers {', '.join(map(str, layers))}")
+    say(f"{last.path}: {command.mixer} in layers {', '.join(map(str, layers))}")
 
 
 def _as_run(place: Path, out: Path) -> Path:
-    """A run; a folder of another library is imported as one first, next to the output.
-
-    Raises:
-      ValueError: an earlier command has put the model of another folder there.
-    """
+    """Returns a run; a folder of another library is imported as one first, next to the output."""
     from jaxzoo.interop.runs import find_source, import_folder
 
     place = find_source(place)
@@ -110,7 +139,8 @@ def _is_done(run: RunDirectory, config: "ExperimentConfig", note: dict[str, Json
     if not run.holds_run:
         return False
     try:
-        found, (there, stored) = read_json(run.origin, dict), read_run(run.path)
+        found = read_json(run.origin, dict)
+        (there, stored) = read_run(run.path)
         load_variables(there, stored)
     except (OSError, ValueError):
         say(f"{run.path} is not complete; the transfer begins again")
@@ -144,12 +174,12 @@ def _transfer(
     if settings.tokens:
         data = config.data.build(batch_size=config.train.batch_size, valid_batch_size=1)
         check_data(config.model, vocab_size=data.vocab_size, max_length=data.max_length, packed=data.packed)
-        lines = ProgressLines("steps")
+        with show_progress("steps") as show:
 
-        def report(step: int, steps: int, errors: Sequence[float]) -> None:
-            lines(f"transfer, error {sum(errors) / len(errors):.4f}", step, steps)
+            def report(step: int, steps: int, errors: Sequence[float]) -> None:
+                show(f"transfer, error {sum(errors) / len(errors):.4f}", step, steps)
 
-        done = transfer(old, (config.model, variables), layers, data.train(), settings, report=report)
+            done = transfer(old, (config.model, variables), layers, data.train(), settings, report=report)
         for layer, before, after in zip(layers, done.first_errors, done.last_errors, strict=True):
             say(f"layer {layer}: relative squared error {before:.4f} -> {after:.4f}")
         variables = done.variables
@@ -160,16 +190,16 @@ def _transfer(
         shutil.copytree(tokenizer, run.tokenizer, dirs_exist_ok=True)
 
 
-def _finetune(config: "ExperimentConfig", options: argparse.Namespace, run: RunDirectory, first: RunDirectory) -> None:
+def _finetune(config: "ExperimentConfig", command: LinearizeCommand, run: RunDirectory, first: RunDirectory) -> None:
     """Stage 2, by the trainer. Raises `Failure` where it fails, or is stopped before its end."""
     from jaxzoo.fitting import fit
     from jaxzoo.loading import load
     from jaxzoo.loading.origin import CheckpointPlace
 
     shape = config.data.abstract_batch(config.train.batch_size).tokens
-    steps = max(1, round(options.finetune_tokens / shape.size))
-    optimizer = dataclasses.replace(config.optimizer, learning_rate=options.finetune_learning_rate)
-    rank = options.finetune_lora_rank
+    steps = max(1, round(command.finetune_tokens / shape.size))
+    optimizer = dataclasses.replace(config.optimizer, learning_rate=command.finetune_learning_rate)
+    rank = command.finetune_lora_rank
     train = dataclasses.replace(config.train, steps=steps, lora_rank=rank, lora_targets=TARGETS if rank else ())
     config = dataclasses.replace(config, optimizer=optimizer, train=train)
     resume = run.newest_checkpoint.exists()
@@ -190,36 +220,3 @@ def _finetune(config: "ExperimentConfig", options: argparse.Namespace, run: RunD
 
 def _beside(out: Path, end: str) -> Path:
     return out.with_name(f"{out.name}-{end}")
-
-
-def _options() -> argparse.ArgumentParser:
-    parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
-    run_help = "directory of the run, or a local folder in the format of the Hugging Face hub; nothing is written there"
-    add = parser.add_argument
-    add("--run", metavar="RUN", required=True, help=run_help)
-    add("--out", metavar="RUN", required=True, help="directory of the new run")
-    mixer = "Taylor attention after a window, Hedgehog's learned softmax features, or Gated DeltaNet"
-    add("--mixer", choices=MIXERS, default="based", help=mixer)
-    add("--keep", metavar="LAYER", type=int, nargs="*", default=[], help="layers that keep their attention")
-    window = "recent tokens that keep softmax attention; default: 64 for based, 0 for hedgehog"
-    add("--window", metavar="N", type=int, help=window)
-    feature_dim = "columns of the learned map of queries and keys; default: 16 for based, a head's width for hedgehog"
-    add("--feature-dim", metavar="N", type=int, help=feature_dim)
-    for flag, kind, default, text in (
-        ("transfer.tokens", int, 20_000_000, "tokens of the transfer; 0: none"),
-        ("transfer.learning-rate", float, 1e-3, "its learning rate"),
-        ("finetune.tokens", int, 20_000_000, "tokens of the finetuning; 0: none"),
-        ("finetune.learning-rate", float, 1e-4, "its learning rate"),
-        ("finetune.lora-rank", int, 0, f"rank of adapters of {', '.join(TARGETS)}; 0: all parameters learn"),
-    ):
-        name = flag.replace(".", "_").replace("-", "_")
-        add(f"--{flag}", dest=name, metavar="N", type=kind, default=default, help=f"{text}; default: {default}")
-    checkpoint = "step of the run's checkpoint, or best; default: the newest"
-    add("--checkpoint", metavar="STEP", type=which_checkpoint, help=checkpoint)
-    add("--config", metavar="FILE", action="append", help="config file that defines classes of the run")
-    resume = "continue: a complete transfer is kept, an incomplete one begins again, finetuning continues"
-    add("--resume", action="store_true", help=resume)
-    return parser
-
-
-main: Main = partial(run, _linearize, out_of_memory="out of memory; try a smaller --train.batch-size")

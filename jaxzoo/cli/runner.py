@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import inspect
 import logging
 import os
 import sys
@@ -12,15 +13,55 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
-from jaxzoo.cli.flags import parse_flags
+from jaxzoo.cli.flags import HELP, parse_flags, parse_known
 from jaxzoo.utils.screen import Failure, Screen, is_muted
-
-Options = TypeVar("Options")
 
 HALF_LINE = 1000
 """Characters of each end of an error message that are printed; the middle of a longer one is left out."""
+GOES_ON = "interrupted; the same command goes on from here"
+"""The line after Ctrl-C of commands that continue unfinished work."""
+
+Main: TypeAlias = Callable[..., int]
+"""`main` of a command: takes the words of a command line (None: the process's own), returns the exit status."""
+
+
+def command_line(*, selector: str = "", **lines: str) -> Callable[[Callable[..., None]], Main]:
+    """Decorator: makes a function the `main` of a command, whose options are the dataclass of its first argument."""
+
+    def decorate(work: Callable[..., None]) -> Main:
+        declared = next(iter(inspect.signature(work).parameters.values())).annotation
+        return make_main(declared, work, selector=selector, **lines)
+
+    return decorate
+
+
+def make_main(declared: type, work: Callable[..., None], *, prog: str = "", selector: str = "", **lines: str) -> Main:
+    """Makes the `main` of a command whose options are the fields of a dataclass.
+
+    Args:
+      declared: the dataclass; its docstring is the description of the help.
+      work: gets the options; with a `selector` also the other words: fields of a config.
+      prog: default: `python -m jaxzoo.data.build` for a `work` in `jaxzoo.cli.data_build`.
+      selector: option that names a config or a run, whose fields are flags too, also in the help.
+      **lines: `interrupted` and `out_of_memory` of `run`.
+    """
+    prog = prog or f"python -m jaxzoo.{work.__module__.rpartition('.')[2].replace('_', '.', 1)}"
+
+    def command(words: Sequence[str]) -> None:
+        if not selector:
+            work(parse_flags(declared, words, prog=prog))
+            return
+        asked = [word for word in words if word in HELP][:1]
+        if asked:
+            with contextlib.suppress(SystemExit):
+                parse_known(declared, asked, prog=prog)
+        options, flags = parse_known(declared, [word for word in words if word not in HELP], prog=prog)
+        if not asked or getattr(options, selector):
+            work(options, [*flags, *asked])
+
+    return lambda argv=None: run(command, argv, **lines)
 
 
 def run(
@@ -30,16 +71,10 @@ def run(
     interrupted: str = "interrupted",
     out_of_memory: str = "out of memory",
 ) -> int:
-    """Runs a command, and prints one line on standard error if it fails.
+    """Runs a command on words (None: the process's own), and returns the exit status.
 
-    Args:
-      command: gets the words of the command line. What it raises is in the table of `_outcome`; all else is a
-        defect and passes with its traceback.
-      argv: these words; None: the process's own.
-      interrupted, out_of_memory: the line after Ctrl-C, and after running out of memory.
-
-    Returns:
-      The exit status.
+    An error of the table of `_outcome` is one line on standard error, `interrupted` the one after Ctrl-C; any other
+    is a defect and passes with its traceback.
     """
     for name in ("stdout", "stderr"):  # a closed one: the next opened file would get its descriptor, and all output
         if getattr(sys, name) is None:
@@ -66,34 +101,6 @@ def run(
             os._exit(status)  # at the interpreter's end JAX would wait for processes that have ended, and abort
         return status
     return 0
-
-
-Main: TypeAlias = Callable[..., int]
-"""`main` of a command, such as `functools.partial(run, command)`: takes the words of a command line (None: the
-process's own), returns the exit status."""
-
-
-GOES_ON = "interrupted; the same command goes on from here"
-"""The line after Ctrl-C of commands that continue unfinished work."""
-
-
-def make_main(
-    declared: type[Options], work: Callable[[Options], None], *, prog: str | None = None, **lines: str
-) -> Main:
-    """Makes the `main` of a command whose options are the fields of a dataclass.
-
-    Args:
-      declared: the dataclass; its docstring is the description of the help.
-      work: gets the options.
-      prog: name of the program; None: `python -m jaxzoo.data.build` for the module `jaxzoo.cli.data_build` of `work`.
-      **lines: `interrupted` and `out_of_memory` of `run`.
-    """
-    prog = prog or f"python -m jaxzoo.{work.__module__.rpartition('.')[2].replace('_', '.', 1)}"
-
-    def main(argv: Sequence[str] | None = None) -> int:
-        return run(lambda words: work(parse_flags(declared, words, prog=prog)), argv, **lines)
-
-    return main
 
 
 def _has_peers() -> bool:
@@ -146,12 +153,8 @@ def quieten() -> None:
     warnings.filterwarnings("ignore", message=".*persistent compilation cache")
 
 
-def _unraisablehook(failed: "sys.UnraisableHookArgs") -> None:
-    """Prints an unraisable exception, except those of other readers and writers of a checkpoint after one has failed.
-
-    The others call back into an event loop of Orbax that is closed by then, or are collected unfinished; the failure
-    itself is raised.
-    """
+def _unraisablehook(failed: Any) -> None:
+    """Prints an unraisable exception, except those of Orbax's other readers and writers after one has failed."""
     code = getattr(failed.object, "cr_code", None)
     is_of_orbax = "orbax" in getattr(code, "co_filename", "")
     if not is_of_orbax and str(failed.exc_value) != "Event loop is closed":

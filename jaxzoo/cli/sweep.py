@@ -4,7 +4,6 @@ Exit statuses besides those of `runner.py`: 1: runs have failed, which are liste
 fail before they make anything; 130: interrupted, finished work is kept.
 """
 
-import argparse
 import dataclasses
 import os
 import shutil
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.runner import Main, run
-from jaxzoo.cli.sweep_options import open_sweep, parse
+from jaxzoo.cli.sweep_options import SweepCommand, open_sweep, parse
 from jaxzoo.utils.screen import Failure, Screen
 
 if TYPE_CHECKING:
@@ -29,36 +28,33 @@ if TYPE_CHECKING:
 
 
 def _sweep(argv: Sequence[str]) -> None:
-    options, screen = parse(argv), Screen(sys.stdout)
-    if options.experiment is None:
-        raise UsageError(
-            "--experiment FILE is required, such as --experiment experiments/zoology_figure2.py; see --help"
-        )
+    options = parse(argv)
+    screen = Screen(sys.stdout)
     if options.report:
-        report(options.report, options.experiment, screen)
+        report(options.report, options.file, screen)
         return
-    file = Path(options.experiment)
-    out = Path(options.out) if options.out else Path("sweeps", f"{file.stem}-{options.scale}")
-    sweep = open_sweep(file, options.scale, out.expanduser(), checked=True)
+    out = options.out or Path("sweeps", f"{options.file.stem}-{options.scale}")
+    sweep = open_sweep(options.file, options.scale, out.expanduser(), checked=True)
     if options.dry_run:
         _tell_plan(sweep, options, screen)
     else:
         _make(sweep, argv, options, screen)
 
 
-def _tell_plan(sweep: "Sweep", options: argparse.Namespace, screen: Screen) -> None:
+def _tell_plan(sweep: "Sweep", options: SweepCommand, screen: Screen) -> None:
     """Measures some steps and prints the cost of the runs that the command would make; writes nothing there."""
     from jaxzoo.sweep.cost import MEASURE_SECONDS, expected, measure, plan
     from jaxzoo.sweep.directory import SweepDirectory
     from jaxzoo.sweep.experiment import coordinates
     from jaxzoo.sweep.workers import as_one_program, find_device
 
-    others, device = _others(options), find_device()
+    others = _others(options)
+    device = find_device()
     os.environ |= device.environment(0)  # as a worker has it; JAX has not started yet
     own = sweep.directory
     with tempfile.TemporaryDirectory() as scratch:
         sweep = dataclasses.replace(sweep, directory=SweepDirectory(Path(scratch)))
-        sweep.directory.create(sweep.about(options.experiment, options.scale))
+        sweep.directory.create(sweep.about(str(options.file), options.scale))
         for task in own.done():
             sweep.directory.write_result(task, own.result(task))
         _take_over(sweep, others, screen)
@@ -68,22 +64,23 @@ def _tell_plan(sweep: "Sweep", options: argparse.Namespace, screen: Screen) -> N
             measured.append(found)
             words = f"compiled in {found.compile_seconds:.1f} s, {1e3 * found.step_seconds:.2f} ms per step"
             screen.say(f"  {coordinates(next(p for p, task in sweep.points if task.id == found.spec.id))}: {words}")
-        workers, vectorized = options.workers or device.n_workers, as_one_program(options.parallel, device.platform)
+        workers = options.workers or device.n_workers
+        vectorized = as_one_program(options.parallel, device.platform)
         for line in plan(sweep, measured, workers=workers, vectorized=vectorized):
             screen.say(line)
 
 
-def _others(options: argparse.Namespace) -> "list[SweepDirectory]":
+def _others(options: SweepCommand) -> "list[SweepDirectory]":
     """Sweeps whose results this one takes over: those of --reuse and the experiment's kept ones."""
     from jaxzoo.sweep.directory import SweepDirectory
 
-    given = [SweepDirectory(Path(place).expanduser()) for place in options.reuse]
+    given = [SweepDirectory(place.expanduser()) for place in options.reuse]
     for other in given:
         try:
             other.read_about()
         except ValueError as error:
             raise UsageError(f"--reuse: {error}") from error
-    file = Path(options.experiment).expanduser()
+    file = options.file.expanduser()
     kept = sorted((file.parent / "results" / file.stem).glob("**/sweep.json"))
     return [*given, *(SweepDirectory(about.parent) for about in kept)]
 
@@ -94,15 +91,16 @@ def _take_over(sweep: "Sweep", others: "Sequence[SweepDirectory]", screen: Scree
             screen.say(f"{n} runs taken over from {other.path}")
 
 
-def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, screen: Screen) -> None:
+def _make(sweep: "Sweep", argv: Sequence[str], options: SweepCommand, screen: Screen) -> None:
     """Makes the runs that neither --reuse nor the experiment's kept results have, and the report."""
     from jaxzoo.sweep.cost import expected
     from jaxzoo.sweep.oversee import SweepProgress, oversee
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: the workers save first
-    others, directory = _others(options), sweep.directory
+    others = _others(options)
+    directory = sweep.directory
     is_new = not directory.path.exists()
-    directory.create(sweep.about(options.experiment, options.scale))
+    directory.create(sweep.about(str(options.file), options.scale))
     try:
         workers, n_workers, who, machine = _workers(sweep, argv, options)
     except BaseException:
@@ -115,23 +113,24 @@ def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, scre
     screen.say(f"{sweep.experiment.title}, scale {options.scale}: {len(sweep.specs)} runs, {n_left} to make")
     screen.say(f"{n_workers} {who}; {directory.path}")
     oversee(sweep, workers, n_workers, SweepProgress(screen, n_workers, machine))
-    report([str(directory.path)], options.experiment, screen)
+    report([directory.path], options.file, screen)
     n_failed = len(directory.failed() & {task.id for task in sweep.specs})
     if n_failed:
         raise Failure(f"{n_failed} of {len(sweep.specs)} runs failed, listed above; the same command tries them again")
 
 
 def _workers(
-    sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace
+    sweep: "Sweep", argv: Sequence[str], options: SweepCommand
 ) -> "tuple[LocalWorkers | ClusterWorkers, int, str, str | None]":
     """Workers, their number, a description, and their machine: processes of this one, or jobs of a cluster (None)."""
     from jaxzoo.cli import sweep_worker
     from jaxzoo.sweep.cluster import ClusterWorkers
     from jaxzoo.sweep.workers import LocalWorkers, as_one_program, find_device
 
-    words, directory = [*argv, "--out", str(sweep.directory.path)], sweep.directory
-    if options.cluster is not None:
-        jobs = ClusterWorkers(options.cluster, dict(options.cluster_options), sweep_worker.main, words, directory)
+    directory = sweep.directory
+    words = [*argv, "--out", str(directory.path)]
+    if options.cluster is not None and options.workers is not None:
+        jobs = ClusterWorkers(options.cluster, options.of_cluster(), sweep_worker.main, words, directory)
         return jobs, options.workers, f"workers are jobs of {options.cluster}", None
     device = find_device()
     n = options.workers or device.n_workers
@@ -141,14 +140,8 @@ def _workers(
     return processes, n, f"workers on {device.number} x {device.platform}, {how}", device.machine
 
 
-def report(places: Sequence[str], experiment: str, screen: Screen) -> None:
-    """Writes figure, table and claims of sweeps into their directories, finished or not.
-
-    Args:
-      places: directories of sweeps, or kept reports.
-      experiment: file of the experiment of all of them.
-      screen: gets lines about what there is.
-    """
+def report(places: Sequence[str | Path], experiment: str | Path, screen: Screen) -> None:
+    """Writes figure, table and claims of sweeps of one experiment into their directories, finished or not."""
     from jaxzoo.sweep.directory import SweepDirectory
     from jaxzoo.sweep.report_files import write_report
 
@@ -160,8 +153,9 @@ def report(places: Sequence[str], experiment: str, screen: Screen) -> None:
             about = sweep.about(stored.experiment, stored.scale)
             if directory.has_runs:
                 sweep.write_rows()
-            rows, failures = sweep.rows(), sweep.failures()
-            lines = write_report(sweep.experiment, sweep.scale, about, rows, directory.path, failures=failures)
+            lines = write_report(
+                sweep.experiment, sweep.scale, about, sweep.rows(), directory.path, failures=sweep.failures()
+            )
             directory.write_about(about, is_reported=True)
         except ValueError as error:
             raise UsageError(f"--report: {error}") from error

@@ -1,66 +1,82 @@
 """Flags of `python -m jaxzoo.sweep`, and the sweep that they name."""
 
-import argparse
 import ast
+import dataclasses
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from jaxzoo.cli import packaged
-from jaxzoo.cli.flags import ArgumentParser, UsageError, positive
+from jaxzoo.cli.flags import UsageError, flag, parse_flags
 from jaxzoo.cli.user_files import import_file
-from jaxzoo.config.checked import nearest
+from jaxzoo.config.checked import Checked, PositiveInt, nearest
 
 if TYPE_CHECKING:
     from jaxzoo.sweep.sweep import Sweep
 
-PROGRAM = "python -m jaxzoo.sweep"
 
-DESCRIPTION = """Trains all runs of an experiment, several at once, then makes its figure, table and claims. A finished
-run is kept; a stopped one continues at its newest checkpoint; runs that are added to the experiment later are trained
-too. Several such commands, on one machine or on many that share a file system, may work in one directory."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SweepCommand(Checked):
+    """Trains all runs of an experiment, several at once, then makes its figure, table and claims. A finished run is
+    kept; a stopped one continues at its newest checkpoint; runs that are added to the experiment later are trained too.
+    Several such commands, on one machine or on many that share a file system, may work in one directory."""
+
+    experiment: Annotated[str | None, flag("FILE")] = None
+    """Python file with `experiment`; or a packaged one by name, such as zoology_figure2."""
+    scale: Annotated[str, flag("NAME")] = "laptop"
+    """Size of the experiment: smoke, laptop, ..."""
+    out: Annotated[Path | None, flag("DIR")] = None
+    """Directory of the sweep; default: sweeps/<file>-<scale>."""
+    reuse: Annotated[tuple[Path, ...], flag("DIR")] = ()
+    """Copy the results of runs that this sweep has in common with these sweeps or kept reports."""
+    dry_run: bool = False
+    """Print runs, programs, time and disk, and stop."""
+    parallel: Literal["auto", "vmap", "processes"] = "auto"
+    """How to train runs that share a program: vmapped, or one after the other; auto: vmap on GPU and TPU."""
+    workers: Annotated[PositiveInt | None, flag("N")] = None
+    """Processes; default: one per core, or per GPU."""
+    cluster: Annotated[str | None, flag("NAME")] = None
+    """Run workers as jobs of submitit: slurm, or local (processes of this machine)."""
+    cluster_options: Annotated[tuple[str, ...], flag("NAME=VALUE")] = ()
+    """Options of submitit, such as partition=gpu gpus_per_node=1 timeout_min=600; Python values or words."""
+    keep_checkpoints: bool = False
+    """Keep the last checkpoint of every run."""
+    report: Annotated[tuple[Path, ...], flag("DIR")] = ()
+    """Write figure, table and claims of these sweeps of the experiment again, finished or not."""
+
+    def __post_init__(self) -> None:
+        if self.cluster is None and self.cluster_options:
+            raise UsageError("--cluster-options needs --cluster NAME, such as --cluster slurm")
+        if self.cluster is not None and self.workers is None:
+            raise UsageError("--cluster needs --workers N: how many jobs work at once")
+        self.of_cluster()
+
+    def of_cluster(self) -> dict[str, Any]:
+        """Options of submitit: `gpus_per_node=1` is a number, `partition=gpu` a word, `setup=["module load x"]` a
+        list."""
+        options: dict[str, Any] = {}
+        for text in self.cluster_options:
+            name, equals, value = text.partition("=")
+            if not equals or not name.isidentifier():
+                raise UsageError(f"--cluster-options: {text!r} must be NAME=VALUE, such as timeout_min=600")
+            try:
+                options[name] = ast.literal_eval(value)
+            except (ValueError, SyntaxError):
+                options[name] = value
+        return options
+
+    @property
+    def file(self) -> Path:
+        """File of the experiment."""
+        if self.experiment is None:
+            example = "--experiment experiments/zoology_figure2.py"
+            raise UsageError(f"--experiment FILE is required, such as {example}; see --help")
+        return Path(packaged.find(self.experiment, "experiments"))
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
+def parse(words: Sequence[str]) -> SweepCommand:
     """Reads a command line. Raises `UsageError`."""
-    parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
-    add = parser.add_argument
-    experiment = "Python file with `experiment`; or a packaged one by name, such as zoology_figure2"
-    add("--experiment", metavar="FILE", type=partial(packaged.find, kind="experiments"), help=experiment)
-    add("--scale", metavar="NAME", default="laptop", help="its size: smoke, laptop, ...; default: laptop")
-    add("--out", metavar="DIR", help="directory of the sweep; default: sweeps/<file>-<scale>")
-    reuse = "copy the results of runs that this sweep has in common with these sweeps or kept reports"
-    add("--reuse", nargs="+", metavar="DIR", default=(), help=reuse)
-    add("--dry-run", action="store_true", help="print runs, programs, time and disk, and stop")
-    parallel = "how to train runs that share a program: vmapped, or one after the other; auto: vmap on GPU and TPU"
-    add("--parallel", choices=("auto", "vmap", "processes"), default="auto", help=parallel)
-    add("--workers", type=positive, metavar="N", help="processes; default: one per core, or per GPU")
-    cluster = "run workers as jobs of submitit: slurm, or local (processes of this machine)"
-    add("--cluster", metavar="NAME", help=cluster)
-    given = "options of submitit, such as partition=gpu gpus_per_node=1 timeout_min=600; Python values or words"
-    many = {"nargs": "+", "action": "extend", "default": []}
-    add("--cluster-options", metavar="NAME=VALUE", type=_option, help=given, **many)
-    add("--keep-checkpoints", action="store_true", help="keep the last checkpoint of every run")
-    report = "write figure, table and claims of these sweeps of the experiment again, finished or not"
-    add("--report", nargs="+", metavar="DIR", help=report)
-    options = parser.parse_args(argv)
-    if options.cluster is None and options.cluster_options:
-        raise UsageError("--cluster-options needs --cluster NAME, such as --cluster slurm")
-    if options.cluster is not None and options.workers is None:
-        raise UsageError("--cluster needs --workers N: how many jobs work at once")
-    return options
-
-
-def _option(text: str) -> tuple[str, Any]:
-    """`gpus_per_node=1` is a number, `partition=gpu` a word, `setup=["module load cuda"]` a list."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise UsageError(f"{text!r} must be NAME=VALUE, such as timeout_min=600")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value
+    return parse_flags(SweepCommand, words, prog="python -m jaxzoo.sweep")
 
 
 def open_sweep(file: Path, scale: str, out: Path, *, checked: bool = False) -> "Sweep":

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from jaxzoo.cli.runner import prepare_jax, run
 from jaxzoo.cli.sweep_options import open_sweep, parse
@@ -28,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _work(argv: Sequence[str]) -> None:
     name, *words = argv
     options = parse(words)
+    assert options.out
     is_job = options.cluster is not None
     if not is_job and not sys.stdin.closed and not os.isatty(sys.stdin.fileno()):
         threading.Thread(target=_follow_parent, daemon=True).start()
@@ -41,13 +41,13 @@ def _work(argv: Sequence[str]) -> None:
     from jaxzoo.sweep.work import work
     from jaxzoo.sweep.workers import as_one_program
 
-    sweep = open_sweep(Path(options.experiment), options.scale, Path(options.out))
+    sweep = open_sweep(options.file, options.scale, options.out)
     stops = StopSignals(STOPPING, patient=True) if is_job else StopSignals()
     with stops as stop, RunQueue(sweep.directory, name) as queue:
         work(
             sweep,
             queue,
-            workers=options.workers,
+            workers=options.workers or 1,
             vectorized=as_one_program(options.parallel, jax.default_backend()),
             stop=stop,
             keep_checkpoints=options.keep_checkpoints,

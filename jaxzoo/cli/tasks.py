@@ -1,36 +1,53 @@
 """`python -m jaxzoo.tasks --task mqar --show 3`: prints examples of a recall task."""
 
-import argparse
+import dataclasses
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from jaxzoo.cli.flags import ArgumentParser, UsageError, parse_flags, positive, seed
-from jaxzoo.cli.runner import Main, run
+from jaxzoo.cli.flags import HELP, UsageError, flag, options_of, parse_flags
+from jaxzoo.cli.runner import command_line
 from jaxzoo.cli.user_files import TASK_FLAG, find_class, normal_name
+from jaxzoo.config.checked import Checked, PositiveInt, Seed
 from jaxzoo.tasks.demos import DEMOS, Demo
+from jaxzoo.utils.text_table import text_table
 
 if TYPE_CHECKING:
     from jaxzoo.tasks.base import TaskConfig
 
-PROGRAM = "python -m jaxzoo.tasks"
-
-DESCRIPTION = """Prints examples of a task: positions, tokens and targets, where `.` marks positions at which nothing is
-asked. Each task has flags of its own: add --task NAME to this --help to see them."""
-
-_COLUMNS = 16
-OWN = ("--task", "--show", "--seed", "--split")
-"""Options that all tasks share."""
+COLUMNS = 16
+"""Positions of a row of the table."""
 
 
-def _show(argv: Sequence[str]) -> None:
-    command, config = parse_command(argv)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TasksCommand(Checked):
+    """Prints examples of a task: positions, tokens and targets, where `.` marks positions at which nothing is asked.
+    Each task has flags of its own: add --task NAME to this --help to see them."""
+
+    task: Annotated[str | None, flag("NAME")] = None
+    """Which task, or FILE.py:NAME; default: mqar."""
+    show: Annotated[PositiveInt, flag("N")] = 3
+    """How many examples to print."""
+    seed: Annotated[Seed, flag("N")] = 0
+    """Seed of the examples."""
+    split: Literal["train", "test"] = "train"
+    """Two disjoint sets of examples."""
+
+
+@command_line(selector="show")
+def main(command: TasksCommand, flags: Sequence[str]) -> None:
+    if command.task is None and set(HELP) & set(flags):
+        print("\ntasks:")
+        print(text_table([(f"  {name}", demo.summary) for name, demo in DEMOS.items()], left=2))
+        return
+    task = normal_name(command.task or "mqar")
+    demo = find_demo(task)
+    config = read_task(task, demo, flags)
 
     import numpy as np
 
     from jaxzoo.data.base import UNLABELLED
 
-    print(f"{command.task}: {_demo(command.task).summary}\n{config.legend}")
+    print(f"{task}: {demo.summary}\n{config.legend}")
     batch = config.labelled(command.seed, np.arange(command.show), command.split)
     targets = np.array(batch.targets)
     if batch.positions is not None:
@@ -42,28 +59,8 @@ def _show(argv: Sequence[str]) -> None:
         print(f"\n{command.split} example {number}\n{shown}")
 
 
-def parse_command(argv: Sequence[str]) -> "tuple[argparse.Namespace, TaskConfig]":
-    """Reads the command line; prints help and exits with 0 where asked to. Raises `ValueError`."""
-    options, flags = _options().parse_known_args(argv)
-    if options.help and options.task is None:
-        print(_options(tasks=True).format_help(), end="")
-        raise SystemExit(0)
-    options.task = options.task or "mqar"
-    demo = _demo(options.task)
-    if options.task in DEMOS:
-        others = {flag for each in DEMOS.values() for flag in each.flags}.difference(demo.flags)
-        for word in flags:
-            if (name := word.split("=")[0].replace("_", "-")) in others:
-                raise UsageError(f"task {options.task} has no option {name}; it has {', '.join(demo.flags)}")
-    if options.help:
-        print(_options().format_help())
-        flags = [*flags, "--help"]
-    prog = f"{PROGRAM} --task {options.task}"
-    return options, parse_flags(demo.build, flags, prog=prog, known=[*demo.flags, *OWN])
-
-
-def _demo(task: str) -> Demo:
-    """A registered task, or a class of an installed package or of the user's own."""
+def find_demo(task: str) -> Demo:
+    """Returns a registered task, or a class of an installed package or of the user's own."""
     if task in DEMOS:
         return DEMOS[task]
     from jaxzoo.tasks.base import TaskConfig
@@ -72,37 +69,24 @@ def _demo(task: str) -> Demo:
     return Demo((found.__doc__ or found.__name__).strip().splitlines()[0], found, {})
 
 
-def _options(*, tasks: bool = False) -> argparse.ArgumentParser:
-    """Parser of the options that all tasks share; with a list of the tasks where asked to."""
-    width = max(map(len, DEMOS))
-    rows = [f"  {name:{width}}  {demo.summary}" for name, demo in DEMOS.items()]
-    parser = ArgumentParser(
-        prog=PROGRAM,
-        description=DESCRIPTION,
-        epilog="\n".join(["tasks:", *rows]) if tasks else None,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        add_help=False,
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
-    add("-h", "--help", action="store_true", help="show this help")
-    add("--task", type=normal_name, metavar="NAME", help="which task, or FILE.py:NAME; default: mqar")
-    add("--show", type=positive, default=3, metavar="N", help="how many examples to print; default: 3")
-    add("--seed", type=seed, default=0, metavar="N", help="seed of the examples; default: 0")
-    split = "train or test, two disjoint sets of examples; default: train"
-    add("--split", choices=("train", "test"), default="train", metavar="NAME", help=split)
-    return parser
+def read_task(task: str, demo: Demo, flags: Sequence[str]) -> "TaskConfig":
+    """Returns the task with its own flags. Raises `ValueError`; a flag of another task is told so."""
+    others = {flag for each in DEMOS.values() for flag in each.flags}.difference(demo.flags)
+    for word in flags if task in DEMOS else ():
+        name = word.partition("=")[0].replace("_", "-")
+        if name in others:
+            raise UsageError(f"task {task} has no option {name}; it has {', '.join(demo.flags)}")
+    known = [*demo.flags, *options_of(TasksCommand).values()]
+    return parse_flags(demo.build, flags, prog=f"python -m jaxzoo.tasks --task {task}", known=known)
 
 
 def format_example(tokens: Sequence[int], labels: Sequence[str]) -> str:
-    """Rows of positions, tokens and targets, aligned, in blocks of 16 columns."""
+    """Returns rows of positions, tokens and targets, aligned, in blocks of 16 columns."""
     rows = {"position": range(len(tokens)), "token": tokens, "target": labels}
     width = max(len(str(cell)) for row in rows.values() for cell in row) + 1
     blocks = []
-    for start in range(0, len(tokens), _COLUMNS):
-        parts = ((name, row[start : start + _COLUMNS]) for name, row in rows.items())
-        blocks.append("\n".join(f"{name:8}" + "".join(f"{cell:>{width}}" for cell in part) for name, part in parts))
+    for start in range(0, len(tokens), COLUMNS):
+        parts = {name: row[start : start + COLUMNS] for name, row in rows.items()}
+        lines = [f"{name:8}" + "".join(f"{cell:>{width}}" for cell in part) for name, part in parts.items()]
+        blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
-
-
-main: Main = partial(run, _show)

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from jaxzoo.cli.flags import UsageError, output_file
-from jaxzoo.cli.progress import ProgressLines
-from jaxzoo.cli.runner import Main, make_main, say
+from jaxzoo.cli.progress import show_progress
+from jaxzoo.cli.runner import command_line, say
 from jaxzoo.config.json_files import read_json
 from jaxzoo.tasks.record_documents import MAX_SHARE, RecordsConfig, RecordSet
 from jaxzoo.tasks.record_sources import DEBIAN, DPKG_STATUS, PYTHON, debian_records, python_records
 from jaxzoo.utils.whole_files import write_rows
 
+Example = Mapping[str, str]
 MANIFEST = "manifest.json"
 MADE_BY = "jaxzoo.tasks.records"
 
@@ -50,10 +51,12 @@ class RecordsCommand(RecordsConfig):
         return RecordsConfig(**{field.name: getattr(self, field.name) for field in fields})
 
 
-def _make(command: RecordsCommand) -> None:
+@command_line()
+def main(command: RecordsCommand) -> None:
     out = output_file("--out", command.out, or_folder=True)
     _check_out(out, overwrite=command.overwrite)
-    records = RecordSet([*python_records(), *debian_records(command.dpkg_status.expanduser())], command.records)
+    found = [*python_records(), *debian_records(command.dpkg_status.expanduser())]
+    records = RecordSet(found, command.records)
     examples = records.examples()
     if not examples:
         raise UsageError(f"--document-bytes {command.document_bytes} leaves no room for a question; take more")
@@ -63,16 +66,15 @@ def _make(command: RecordsCommand) -> None:
     else:
         _write_directory(out, records, examples, manifest)
     for source, count in manifest["records"].items():
-        print(
-            f"{source}: {count['train']:,} records for training, {count['valid']:,} for evaluation, which ask "
-            f"{count['examples']:,} questions"
-        )
+        asked = f"{count['valid']:,} for evaluation, which ask {count['examples']:,} questions"
+        print(f"{source}: {count['train']:,} records for training, {asked}")
     length = statistics.median(len(example["text"].encode()) for example in examples)
     rare = f"values of more than {MAX_SHARE:.0%} of the records are not asked for"
     print(f"a question has {length:.0f} bytes (median); {rare}")
-    most_frequent, random_field = (f"{manifest['baselines'][name]:.2%}" for name in ("most_frequent", "random_field"))
-    guessed = f"{most_frequent} by the most frequent value of the key, {random_field} by any field of the document"
-    print(f"right without reading: {guessed}")
+    guesses = manifest["baselines"]
+    by_value = f"{guesses['most_frequent']:.2%} by the most frequent value of the key"
+    by_field = f"{guesses['random_field']:.2%} by any field of the document"
+    print(f"right without reading: {by_value}, {by_field}")
     say(f"written to {command.out}")
 
 
@@ -88,16 +90,15 @@ def _check_out(out: Path, *, overwrite: bool) -> None:
         raise UsageError(f"--out {out} exists; " + ("add --overwrite to replace it" if ours else "name another"))
 
 
-def _write_directory(
-    out: Path, records: RecordSet, examples: Sequence[Mapping[str, str]], manifest: Mapping[str, Any]
-) -> None:
+def _write_directory(out: Path, records: RecordSet, examples: Sequence[Example], manifest: Any) -> None:
     """Writes everything to a directory that is renamed when complete."""
     unfinished = out.with_name(f".{out.name}.jaxzoo-unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     for split in ("train", "valid"):
         (unfinished / split).mkdir(parents=True)
-        rows, progress = records.training_documents(held_out=split == "valid"), ProgressLines(f"{split} documents")
+        rows = records.training_documents(held_out=split == "valid")
         with contextlib.ExitStack() as stack:
+            report = stack.enter_context(show_progress(f"{split} documents"))
             files: dict[str, TextIO] = {}  # by source, as soon as it has a row
             for n, row in enumerate(rows, 1):
                 source = row["meta"]["pile_set_name"]
@@ -105,7 +106,7 @@ def _write_directory(
                     place = unfinished / split / FILES[source]
                     files[source] = stack.enter_context(place.open("w", encoding="utf-8", newline="\n"))
                 files[source].write(json.dumps(row, ensure_ascii=False) + "\n")
-                progress("written", n)
+                report("written", n)
     write_rows(unfinished / "records.jsonl", examples)
     (unfinished / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     if out.exists():
@@ -113,7 +114,7 @@ def _write_directory(
     os.replace(unfinished, out)
 
 
-def _manifest(records: RecordSet, examples: Sequence[Mapping[str, str]], config: RecordsConfig) -> dict[str, Any]:
+def _manifest(records: RecordSet, examples: Sequence[Example], config: RecordsConfig) -> dict[str, Any]:
     counts = {
         source: {
             "train": sum(record.source == source for record in records.train),
@@ -129,6 +130,3 @@ def _manifest(records: RecordSet, examples: Sequence[Mapping[str, str]], config:
         "keys": dict(collections.Counter(example["key"] for example in examples).most_common()),
         "baselines": records.baselines(examples),
     }
-
-
-main: Main = make_main(RecordsCommand, _make)

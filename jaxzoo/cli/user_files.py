@@ -16,7 +16,8 @@ from jaxzoo.cli.flags import UsageError
 from jaxzoo.config.checked import unknown
 from jaxzoo.config.config_io import STORED_MODULE
 
-MIXER_FLAG, TASK_FLAG = "--model.mixer", "--task"
+MIXER_FLAG = "--model.mixer"
+TASK_FLAG = "--task"
 """Choose the mixer and the task of a file whose `config` is a function with a parameter `mixer` or `task`."""
 
 
@@ -129,7 +130,8 @@ def failures_of(file: Path, what: str = "config file") -> Iterator[None]:
     except UsageError:
         raise
     except BaseException as error:
-        path, last_line = str(file.resolve()), traceback.format_exception_only(error)[-1].strip()
+        path = str(file.resolve())
+        last_line = traceback.format_exception_only(error)[-1].strip()
         if isinstance(error, SyntaxError) and error.filename == path:
             number = error.lineno
         else:

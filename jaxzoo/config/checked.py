@@ -118,8 +118,16 @@ def convert(value: Any, declared: Any, path: str = "", read_object: ReadObject |
     Raises:
       ValueError: one line with path, value and rule.
     """
+    try:
+        return _converted(value, declared, path, read_object)
+    except _Refused as refused:
+        raise ValueError(str(refused)) from None
+
+
+def _converted(value: Any, declared: Any, path: str, read_object: ReadObject | None) -> Any:
     declared, rules = _without_rules(declared)
-    choices, origin = members(declared), typing.get_origin(declared) or declared
+    choices = members(declared)
+    origin = typing.get_origin(declared) or declared
     if declared is Any:
         return value
     if read_object and isinstance(value, dict):
@@ -135,7 +143,7 @@ def convert(value: Any, declared: Any, path: str = "", read_object: ReadObject |
         return _items(value, declared, path, read_object)
     if origin is dict and isinstance(value, dict) and read_object:
         item = (*typing.get_args(declared), Any, Any)[1]
-        return {key: convert(each, item, _join(path, key), read_object) for key, each in value.items()}
+        return {key: _converted(each, item, _join(path, key), read_object) for key, each in value.items()}
     if read_object and _is_record(declared):
         names = getattr(declared, "_fields", None)
         if isinstance(value, list) and names and len(names) == len(value):
@@ -177,7 +185,7 @@ def _one_of(value: Any, choices: Sequence[Any], path: str, read_object: ReadObje
     refusals: list[ValueError] = []
     for member in choices:
         try:
-            return convert(value, member, path, read_object)
+            return _converted(value, member, path, read_object)
         except ValueError as error:
             refusals.append(error)
     for refusal in refusals:
@@ -197,7 +205,7 @@ def _items(value: Any, declared: Any, path: str, read_object: ReadObject | None)
     items = []
     for i, item in enumerate(value):
         try:
-            items.append(convert(item, kinds[i], _join(path, str(i)), read_object))
+            items.append(_converted(item, kinds[i], _join(path, str(i)), read_object))
         except _Refused as refused:
             raise _Refused(str(refused), is_of_type=True) from None
     is_same = isinstance(value, kind) and all(new is old for new, old in zip(items, value, strict=True))
@@ -216,7 +224,7 @@ def _record(cls: Any, given: dict[str, Any], path: str, read_object: ReadObject)
     for key, (_, is_required) in fields.items():
         if is_required and key not in given:
             raise ValueError(f"{_join(path, key)} is missing")
-    return cls(**{key: convert(each, fields[key][0], _join(path, key), read_object) for key, each in given.items()})
+    return cls(**{key: _converted(each, fields[key][0], _join(path, key), read_object) for key, each in given.items()})
 
 
 def _is_record(declared: Any) -> bool:

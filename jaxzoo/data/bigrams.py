@@ -1,6 +1,3 @@
-"""`python -m jaxzoo.data.bigrams --data TOKENDIR --out DIR`; see `--help`."""
+from jaxzoo.cli.commands import enter
 
-from jaxzoo.cli.door import enter
-
-if __name__ == "__main__":  # a worker process imports its parent's main module
-    enter("data_bigrams")
+enter(__name__)

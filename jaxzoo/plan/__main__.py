@@ -1,5 +1,3 @@
-"""`python -m jaxzoo.plan --config FILE --topology NAME`; see `--help`."""
+from jaxzoo.cli.commands import enter
 
-from jaxzoo.cli.door import enter
-
-enter("plan")
+enter(__name__)

@@ -62,14 +62,16 @@ def read_traffic(hlo: Hlo, mesh: Mapping[str, int]) -> list[Traffic]:
                 if instruction.opcode in _WIRE:
                     begun.setdefault(_channel(instruction), set()).add(id(computation))
     for computation, instruction, times in hlo:
-        kind, places = instruction.opcode.removesuffix("-start"), begun.get(_channel(instruction))
+        kind = instruction.opcode.removesuffix("-start")
+        places = begun.get(_channel(instruction))
         if kind not in _WIRE or (places is not None and id(computation) not in places):
             continue
         groups = device_groups(instruction.attributes, math.prod(mesh.values()))
         axes = axes_of(groups, mesh)
         if not axes:
             continue
-        size, n = computation.operand_bytes(instruction), groups.shape[1]
+        size = computation.operand_bytes(instruction)
+        n = groups.shape[1]
         total = totals.setdefault((kind, axes), [0, 0, 0.0])
         for i, value in enumerate((times, times * size, times * size * _WIRE[kind](n))):
             total[i] += value
@@ -108,7 +110,8 @@ def _mesh_groups(sizes: str, device_ids: str | None, used: str | None) -> Int[np
     mesh = [(name, int(size)) for name, size in _MESH_AXIS.findall(sizes)]
     uses = _MESH_USE.findall(used) if used is not None else [(name, "", "") for name, _ in mesh]
     wanted = {name: (int(before or 1), int(size or dict(mesh)[name])) for name, before, size in uses}
-    dims, along = [], []
+    dims = []
+    along = []
     for name, size in mesh:
         before, inside = wanted.get(name, (size, 1))
         dims += [before, inside, size // (before * inside)]

@@ -91,7 +91,8 @@ def expected_seconds(platform: str, n_params: int, remat: str) -> float:
 
 def _without_program(program: Program, batch: Batch, topology: Topology, name: str) -> Plan:
     """Makes the part of a plan that needs no compilation."""
-    config, state = program.config, program.abstract_state
+    config = program.config
+    state = program.abstract_state
     variables, whole = (sum(_shard_bytes(x, x.sharding) for x in jax.tree.leaves(t)) for t in (state.variables, state))
     return Plan(
         name=name,
@@ -126,7 +127,8 @@ def _without_program(program: Program, batch: Batch, topology: Topology, name: s
 
 def _logits_bytes(program: Program, targets: int) -> int:
     """Bytes of the largest array of logits on one device, for this many targets per row."""
-    train, model = program.config.train, program.config.model
+    train = program.config.train
+    model = program.config.model
     shape = (train.batch_size // train.accumulate, targets, model.padded_vocab_size)
     rows, there, vocab = named_sharding(shape, ("batch", "time", "vocab"), program.mesh).shard_shape(shape)
     at_once = math.ceil((train.loss_chunk or targets) * there / targets)

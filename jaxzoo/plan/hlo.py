@@ -99,7 +99,8 @@ class Hlo:
 
     def __init__(self, text: str):
         self.computations: dict[str, Computation] = {}
-        entry, current = "", None
+        entry = ""
+        current = None
         for line in text.splitlines():
             head = None if line.startswith(" ") else _HEAD.match(line)
             if head is not None:
@@ -145,7 +146,8 @@ class Hlo:
 
         Compilers for TPUs do not say it. The bound is the count of loops made by `jax.lax.scan`: from 0, by 1.
         """
-        told, condition = _TRIPS.search(loop.attributes), _CONDITION.search(loop.attributes)
+        told = _TRIPS.search(loop.attributes)
+        condition = _CONDITION.search(loop.attributes)
         if told:
             return int(told[1])
         if condition is None or condition[1] not in self.computations:

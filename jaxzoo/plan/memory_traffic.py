@@ -73,7 +73,8 @@ def _outputs(instruction: Instruction) -> tuple[Array, ...]:
 
 def _used(hlo: Hlo, inside: Computation, parameter: Instruction, operand: Instruction) -> int:
     """Bytes of a fusion's operand that it reads, as far as slices and updates tell, also in a fusion within it."""
-    names, total = {parameter.name}, 0
+    names = {parameter.name}
+    total = 0
     for user in inside.values():
         used = [i for i, name in enumerate(user.operands) if name in names]
         if not used or user.opcode in _PASSED_ON or (user.opcode == "custom-call" and is_free(user)):

@@ -30,7 +30,9 @@ class Work(NamedTuple):
 
 def step_work(config: ExperimentConfig, batch: Batch) -> Work:
     """FLOPs of a step on a batch of this shape. Norms, activations, look-ups and the optimizer are left out."""
-    model, (rows, length), targets = config.model, batch.tokens.shape, batch.targets.size
+    model = config.model
+    rows, length = batch.tokens.shape
+    targets = batch.targets.size
     head = head_flops(model) * targets
     layers = (flops_per_token(model, length) - head_flops(model)) * rows * length
     again = FORWARD_AGAIN[model.remat] * layers
@@ -163,7 +165,8 @@ class Plan:
     @property
     def times(self) -> Times:
         """Lower bounds of the step time."""
-        device, n = find(self.device), self.n_devices
+        device = find(self.device)
+        n = self.n_devices
         return Times(
             compute=sum(self.work) / (n * device.peak_flops),
             memory=self.memory_bytes / device.memory_bandwidth,

@@ -40,7 +40,8 @@ def describe(plan: Plan) -> str:
 
 def verdict(plan: Plan) -> str:
     """One line that says whether the plan fits."""
-    peak, capacity = plan.memory.peak, plan.memory.capacity
+    peak = plan.memory.peak
+    capacity = plan.memory.capacity
     if plan.fits:
         return f"fits: {size(peak)} of {size(capacity)}, {size(capacity - peak)} to spare"
     return f"DOES NOT FIT: {size(peak)} of {size(capacity)}, {size(peak - capacity)} too many"
@@ -50,9 +51,11 @@ def table(plans: Sequence[Plan]) -> str:
     """Plans side by side, as Markdown."""
     rows: list[tuple[str, ...]] = [COLUMNS, ("---",) * len(COLUMNS)]
     for plan in plans:
-        name, device = f"{plan.name}, {plan.batch_size} x {plan.length}", f"{plan.n_devices} x {plan.device}"
+        name = f"{plan.name}, {plan.batch_size} x {plan.length}"
+        device = f"{plan.n_devices} x {plan.device}"
         row = (name, device, mesh_words(plan), saving_words(plan))
-        memory, times = f"{size(plan.memory.peak)} / {size(plan.memory.capacity)}", plan.times
+        memory = f"{size(plan.memory.peak)} / {size(plan.memory.capacity)}"
+        times = plan.times
         if not plan.fits:
             rows.append((*row, f"**{memory}**", "does not fit", *("",) * 5))
             continue
@@ -112,7 +115,9 @@ def _work(plan: Plan) -> Iterator[str]:
     if plan.refusal:
         yield f"the compiler stopped: {plan.refusal}"
         return
-    device, times, n = find(plan.device), plan.times, plan.n_devices
+    device = find(plan.device)
+    times = plan.times
+    n = plan.n_devices
     again = f", and {flops(plan.work.recomputed)} computed again" if plan.work.recomputed else ""
     yield "shortest step, per device"
     yield (
@@ -121,7 +126,8 @@ def _work(plan: Plan) -> Iterator[str]:
     )
     speed = size(device.memory_bandwidth)
     yield f"  memory   {duration(times.memory):>8}  {size(plan.memory_bytes)} between instructions at {speed}/s"
-    wire, speed = sum(traffic.wire for traffic in plan.traffic), size(device.link_bandwidth)
+    wire = sum(traffic.wire for traffic in plan.traffic)
+    speed = size(device.link_bandwidth)
     yield f"  network  {duration(times.network):>8}  {size(wire)} sent at {speed}/s, all links together"
     for traffic in plan.traffic:
         axes = " x ".join(traffic.axes)
@@ -172,7 +178,8 @@ def _to_fit(plan: Plan) -> Iterator[str]:
 
 
 def _to_speed_up(plan: Plan) -> Iterator[str]:
-    memory, times = plan.memory, plan.times
+    memory = plan.memory
+    times = plan.times
     if plan.device in ("h100", "h200") and memory.peak > PREALLOCATED * memory.capacity:
         yield f"XLA_PYTHON_CLIENT_MEM_FRACTION=0.95: unless told, JAX takes {PREALLOCATED:.0%} of a GPU, too little"
     if plan.remat != "nothing" and memory.peak * REMAT_SAVES < memory.capacity:
@@ -187,7 +194,8 @@ def _to_speed_up(plan: Plan) -> Iterator[str]:
         less = next(n for n in range(2, plan.mesh["fsdp"] + 1) if plan.mesh["fsdp"] % n == 0)
         state = (memory.params + memory.optimizer) * less
         if memory.peak + state < memory.capacity:
-            data, fsdp = plan.mesh["data"] * less, plan.mesh["fsdp"] // less
+            data = plan.mesh["data"] * less
+            fsdp = plan.mesh["fsdp"] // less
             room = f"a device has room for {size(state)} of state"
             yield f"--mesh.data {data} --mesh.fsdp {fsdp}: the network bounds the step, and {room}"
     rows = plan.batch_size // (plan.mesh["data"] * plan.mesh["fsdp"])

@@ -52,7 +52,10 @@ def search(config: ExperimentConfig, topology: Topology, *, name: str, most: int
     capacity = topology.device.memory
     hopeful = [each for each in found if each.memory <= capacity] or [min(found, key=lambda each: each.memory)]
     say(f"{len(found)} meshes and policies, {len(hopeful)} of them may fit; compiling up to {most}")
-    plans, refused, larger, tried = list[Plan](), None, dict[str, float](), 0
+    plans = list[Plan]()
+    refused = None
+    larger = dict[str, float]()
+    tried = 0
     for each in hopeful:
         if tried == most:
             break
@@ -85,7 +88,8 @@ def candidates(config: ExperimentConfig, topology: Topology) -> list[Proposal]:
     Raises:
       ValueError: a sequence axis that the devices cannot be shared out by.
     """
-    rows, sequence = config.train.batch_size, config.mesh.sequence
+    rows = config.train.batch_size
+    sequence = config.mesh.sequence
     n, left = divmod(len(topology.devices), sequence)
     if sequence < 1 or left:
         raise ValueError(
@@ -113,7 +117,9 @@ def candidates(config: ExperimentConfig, topology: Topology) -> list[Proposal]:
 
 def _expect(config: ExperimentConfig, topology: Topology, batch: Batch, n_params: int) -> Proposal:
     """Expected time and certain memory of a config."""
-    mesh, model, device = config.mesh, config.model, topology.device
+    mesh = config.mesh
+    model = config.model
+    device = topology.device
     parts = config.train.accumulate
     tokens = batch.tokens.size / (mesh.data * mesh.fsdp * mesh.sequence)
     work = step_work(config, batch)
@@ -132,7 +138,9 @@ def _expect(config: ExperimentConfig, topology: Topology, batch: Batch, n_params
 
 def _certain_memory(config: ExperimentConfig, batch: Batch, n_params: int, tokens: float) -> float:
     """Bytes of a device for state and gradients, the residuals that are kept, and one array of logits."""
-    mesh, model, chunk = config.mesh, config.model, config.train.loss_chunk
+    mesh = config.mesh
+    model = config.model
+    chunk = config.train.loss_chunk
     state = 16 * n_params / (mesh.fsdp * mesh.tensor)
     repeats = [fold.repeats for fold in model.folds]
     kept = {

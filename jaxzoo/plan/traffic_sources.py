@@ -53,7 +53,8 @@ def read_sources(text: str, hlo: Hlo) -> list[SourceTraffic]:
 
 def sources_table(sources: list[SourceTraffic], size: int) -> str:
     """The `size` largest sources as lines of text, in GB."""
-    shown, rest = sources[:size], sources[size:]
+    shown = sources[:size]
+    rest = sources[size:]
     if rest:
         total = sum((collections.Counter(source.bytes) for source in rest), collections.Counter())
         launches = sum(source.launches for source in rest)

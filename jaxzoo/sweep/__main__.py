@@ -1,5 +1,3 @@
-"""`python -m jaxzoo.sweep --experiment FILE`; see `--help`."""
+from jaxzoo.cli.commands import enter
 
-from jaxzoo.cli.door import enter
-
-enter("sweep")
+enter(__name__)

@@ -1,5 +1,3 @@
-"""`python -m jaxzoo.tasks --task mqar --show 3`; see `--help`."""
+from jaxzoo.cli.commands import enter
 
-from jaxzoo.cli.door import enter
-
-enter("tasks")
+enter(__name__)

@@ -86,7 +86,8 @@ class BitStringConfig(TaskConfig):
             return drawn.reshape(-1)[: self.n_bits].astype(jnp.int32)
 
         bits = random_draws.until(lambda bits: random_draws.is_odd_pairs(bits) == odd, draw, key)
-        answers, positions = self.answers(bits), jnp.arange(self.length, dtype=jnp.int32)
+        answers = self.answers(bits)
+        positions = jnp.arange(self.length, dtype=jnp.int32)
         if self.cumulative:
             return Batch(tokens=bits, positions=positions, targets=answers)
         end = jnp.full((1,), END, jnp.int32)

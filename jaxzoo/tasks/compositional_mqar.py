@@ -99,7 +99,8 @@ class CompositionalMQARConfig(SlottedRecallConfig):
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
         """Makes an example; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs."""
         first_rng, second_rng, order_rng, value_rng, word_rng = jax.random.split(key, 5)
-        n, size = self.n_pairs, self.grid_size
+        n = self.n_pairs
+        size = self.grid_size
         _, slot_words, filler_words = self.words(word_rng, 0)
         firsts = 1 + random_draws.distinct(first_rng, size, self.first_second_key - 1)
         n_seconds = self.first_value - self.first_second_key
@@ -109,5 +110,6 @@ class CompositionalMQARConfig(SlottedRecallConfig):
         drawn = random_draws.distinct(value_rng, n, self.n_values)
         values = self.first_value + random_draws.steered(drawn, drawn.sum(), odd)
         context = jnp.concatenate([pairs, values[:, None]], axis=1)
-        rest, slots = self.fill(filler_words, self.fillers), self.draw_slots(slot_words, n)
+        rest = self.fill(filler_words, self.fillers)
+        slots = self.draw_slots(slot_words, n)
         return self.ask(context, rest, slots, pairs, values)

@@ -110,7 +110,8 @@ class ContinuousMQARConfig(TaskConfig):
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
         """Makes an example; the queries are its last m = n_pairs positions, in the order of time."""
         key_rng, value_rng, order_rng = jax.random.split(key, 3)
-        n, passes = self.n_pairs, self.n_passes
+        n = self.n_pairs
+        passes = self.n_passes
         keys = random_draws.distinct(key_rng, n, self.n_keys)
         values = random_draws.distinct(value_rng, n, self.n_values)
         keys = random_draws.steered(keys, keys.sum() + values.sum(), odd)
@@ -125,7 +126,8 @@ class ContinuousMQARConfig(TaskConfig):
 
 def preset(n_pairs: int = 8, n_passes: int = 1, *, n_keys: int = 4096, n_values: int = 4096) -> ContinuousMQARConfig:
     """The task by its number of pairs, with the length and the token ids that it needs."""
-    length, vocab_size = (n_passes + 1) * n_pairs, n_keys * (n_values + 1)
+    length = (n_passes + 1) * n_pairs
+    vocab_size = n_keys * (n_values + 1)
     return ContinuousMQARConfig(vocab_size=vocab_size, length=length, n_passes=n_passes, n_values=n_values)
 
 

@@ -116,7 +116,9 @@ def check_chance(config: TaskConfig, chance: float | None = None, n: int = N) ->
 
 def check_pure(config: TaskConfig, n: int = N) -> None:
     """An example depends on config, split, seed and number alone: not on its batch, nor on the kind of seed."""
-    name, whole, order = type(config).__name__, make(config, n), np.random.default_rng(1).permutation(n)
+    name = type(config).__name__
+    whole = make(config, n)
+    order = np.random.default_rng(1).permutation(n)
     others = np.where(np.arange(n) % 2 == 0, order, order + 10_000)
     part = _as_arrays(config.labelled(jax.random.key(0, impl="threefry2x32"), others))
     for field, of_batch, again in zip(MadeExamples._fields, whole, part, strict=True):
@@ -137,6 +139,7 @@ def check_disjoint(config: TaskConfig, n: int = N) -> None:
 
 
 def _as_arrays(batch) -> MadeExamples:
-    tokens, targets = np.asarray(batch.tokens), np.asarray(batch.targets)
+    tokens = np.asarray(batch.tokens)
+    targets = np.asarray(batch.targets)
     everywhere = np.broadcast_to(np.arange(targets.shape[1], dtype=np.int32), targets.shape)
     return MadeExamples(tokens, everywhere if batch.positions is None else np.asarray(batch.positions), targets)

@@ -88,18 +88,21 @@ class ForgettingMQARConfig(SlottedRecallConfig):
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
         """Makes an example; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs."""
         key_rng, value_rng, again_rng, word_rng = jax.random.split(key, 4)
-        n, m = self.n_pairs, self.n_updates
+        n = self.n_pairs
+        m = self.n_updates
         new_words, slot_words, filler_words = self.words(word_rng, m)
         keys = 1 + random_draws.distinct(key_rng, n, self.n_keys)
         old = random_draws.distinct(value_rng, n, self.n_values)
         again = random_draws.distinct(again_rng, m, n)
         new = random_draws.below(new_words, self.n_values - 1)
         new = jnp.where(new >= old[again], new + 1, new)
-        old, new = self.first_value + old, self.first_value + new
+        old = self.first_value + old
+        new = self.first_value + new
 
         keys = random_draws.steered(keys, keys.sum() + old.sum() + new.sum(), odd)
 
         bound = jnp.concatenate([keys, keys[again]])
         context = jnp.stack([bound, jnp.concatenate([old, new])], axis=1)
-        rest, slots = self.fill(filler_words, self.fillers), self.draw_slots(slot_words, n)
+        rest = self.fill(filler_words, self.fillers)
+        slots = self.draw_slots(slot_words, n)
         return self.ask(context, rest, slots, keys[:, None], old.at[again].set(new, unique_indices=True))

@@ -97,14 +97,16 @@ class NoisyRecallConfig(MADConfig):
 
     def draw(self, rng: np.random.Generator, split: Split) -> TaskExample:
         """Pairs and noise, and the last pair one of those before."""
-        n, values = self.length // 2, rng.integers(self.n_keys, self.n_plain, self.n_keys)
+        n = self.length // 2
+        values = rng.integers(self.n_keys, self.n_plain, self.n_keys)
         keys = rng.integers(self.n_keys, size=n)
         is_noise = rng.random(n) < self.frac_noise
         is_noise[rng.integers(n - 1)] = is_noise[-1] = False
         keys[-1] = rng.choice(keys[:-1][~is_noise[:-1]])
         pairs = np.stack([keys, values[keys]], 1)
         pairs[is_noise] = rng.integers(self.n_plain, self.vocab_size, (int(is_noise.sum()), 2))
-        targets, seen = np.full(pairs.shape, UNLABELLED), set()
+        targets = np.full(pairs.shape, UNLABELLED)
+        seen = set()
         for i in np.flatnonzero(~is_noise):
             if keys[i] in seen:
                 targets[i, 0] = pairs[i, 1]
@@ -160,14 +162,17 @@ class FuzzyRecallConfig(MADConfig):
                 break
             keys.append(new)
         keys.insert(rng.integers(len(keys) + 1), probe)
-        tokens, targets, seen = [], [], set()
+        tokens = []
+        targets = []
+        seen = set()
         for each in (*keys, probe):
             tokens += [*each, *memory[each]]
             targets += [UNLABELLED] * len(each)
             targets += memory[each] if each in seen else [UNLABELLED] * len(memory[each])
             seen.add(each)
         pad = self.length + 1 - len(tokens)
-        tokens, targets = [self.n_plain] * pad + tokens, [UNLABELLED] * pad + targets
+        tokens = [self.n_plain] * pad + tokens
+        targets = [UNLABELLED] * pad + targets
         return TaskExample(tokens[:-1], targets[1:])
 
 

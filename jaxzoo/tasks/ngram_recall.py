@@ -37,7 +37,8 @@ from jaxzoo.tasks import random_draws
 from jaxzoo.tasks.slotted_recall import NEUTRAL, SlottedRecallConfig
 from jaxzoo.utils.array_typing import Array, Bool, PRNGKeyArray
 
-NO_MATCH, FIRST_KEY = 1, 2
+NO_MATCH = 1
+FIRST_KEY = 2
 """Answer to a gram that the context does not have, smallest token of a gram."""
 
 

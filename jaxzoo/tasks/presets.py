@@ -19,7 +19,8 @@ def zoology_figure2(length: int) -> RecallDataConfig:
     if length not in pairs:
         raise ValueError(f"zoology_figure2: length={length} must be one of {', '.join(map(str, pairs))}")
     task = mqar.paper(length, pairs[length])
-    train, valid = Examples(task=task, n_examples=100_000), Examples(task=task, n_examples=3_000)
+    train = Examples(task=task, n_examples=100_000)
+    valid = Examples(task=task, n_examples=3_000)
     return RecallDataConfig(train=(train,), valid=(valid,))
 
 

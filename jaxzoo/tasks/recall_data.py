@@ -91,7 +91,8 @@ def guessing_line(task: TaskConfig) -> float:
     of the candidate values. Counted over `GUESSED_EXAMPLES`, as accuracies are: the mean over the questions.
     """
     batch = task.labelled(0, np.arange(GUESSED_EXAMPLES), "test")
-    tokens, targets = task.copied(np.asarray(batch.tokens)), np.asarray(batch.targets)
+    tokens = task.copied(np.asarray(batch.tokens))
+    targets = np.asarray(batch.targets)
     positions = np.broadcast_to(np.arange(task.length) if batch.positions is None else batch.positions, targets.shape)
     asked = targets != UNLABELLED
     hits = 0.0
@@ -135,7 +136,8 @@ class RecallData:
 
     def valid(self) -> list[ValidSet]:
         """One set for each entry of `config.valid`, with the slices of its task."""
-        size, seed = self.valid_batch_size, self.config.seed
+        size = self.valid_batch_size
+        seed = self.config.seed
         return [
             make_valid_set(
                 examples.task.slices,

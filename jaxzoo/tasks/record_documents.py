@@ -108,7 +108,8 @@ class RecordSet:
     def training_documents(self, *, held_out: bool = False) -> Iterator[dict[str, Any]]:
         """Rows of the training text; `held_out`: of text of the same form from the records of evaluation, as many as
         its share."""
-        config, side = self._config, self.valid if held_out else self.train
+        config = self._config
+        side = self.valid if held_out else self.train
         n = max(round(config.documents * config.valid_fraction), 1) if held_out else config.documents
         for index in range(n):
             rng = random.Random(f"{config.seed}/{'valid' if held_out else 'train'}/{index}")
@@ -132,10 +133,12 @@ class RecordSet:
             counts = {key: self._train_counts[record.source, key] for key in self._askable(record)}
             keys = [key for key, seen in counts.items() if record.fields[key] not in seen]
             for key in rng.sample(keys, min(self._config.questions, len(keys))):
-                kept, value = self._keys(record, rng, key), record.fields[key]
+                kept = self._keys(record, rng, key)
+                value = record.fields[key]
                 document = "\n".join(_line(record, each) for each in kept)
                 if key in kept and document.lower().count(value.lower()) == 1:
-                    text, doc_id = f"{document}\n{key}:", f"{record.source}/{record.name}"
+                    text = f"{document}\n{key}:"
+                    doc_id = f"{record.source}/{record.name}"
                     rows.append({"doc_id": doc_id, "key": key, "value": value, "text": text})
         return rows
 
@@ -167,7 +170,8 @@ class RecordSet:
 
     def _keys(self, record: Record, rng: random.Random, asked: str | None = None) -> list[str]:
         """The keys that a document shows, in order; the asked one among them, where there is room."""
-        room, (name, *rest) = self._config.document_bytes, record.fields
+        room = self._config.document_bytes
+        (name, *rest) = record.fields
         first = [name] if asked in (None, name) else [name, asked]
         rest = [key for key in rest if key != asked]
         kept: list[str] = []

@@ -1,6 +1,3 @@
-"""`python -m jaxzoo.tasks.records --out DIR`; see `--help`."""
+from jaxzoo.cli.commands import enter
 
-from jaxzoo.cli.door import enter
-
-if __name__ == "__main__":
-    enter("tasks_records")
+enter(__name__)

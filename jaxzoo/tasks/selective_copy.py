@@ -103,12 +103,14 @@ class SelectiveCopyConfig(TaskConfig):
         prompt = 1 + random_draws.below(noise, self.n_noise)
         places = jnp.sort(random_draws.distinct(place_rng, self.n_signals, self.prompt_length))
         prompt = prompt.at[places].set(signals, unique_indices=True)
-        copied, targets = signals, signals
+        copied = signals
+        targets = signals
         if self.repeats == "once":
             first = ~random_draws.repeats(signals)
             order = jnp.argsort(~first, stable=True)
             kept = first[order]
-            copied, targets = jnp.where(kept, signals[order], SEPARATOR), jnp.where(kept, signals[order], UNLABELLED)
+            copied = jnp.where(kept, signals[order], SEPARATOR)
+            targets = jnp.where(kept, signals[order], UNLABELLED)
         tokens = jnp.concatenate([prompt, jnp.full((1,), SEPARATOR, jnp.int32), copied[:-1]])
         return Batch(tokens=tokens, positions=self.prompt_length + jnp.arange(self.n_signals), targets=targets)
 

@@ -114,7 +114,8 @@ class TextTask(HostTask, abc.ABC):
             state = rng.bit_generator.state
             if len(joined(0)[0]) <= self.length + 1:
                 break
-        n_noise, step = 0, self.noise_at_once
+        n_noise = 0
+        step = self.noise_at_once
         while step:
             if n_noise + step > max(self.most_noise, n_noise + 1):
                 step //= 2
@@ -157,7 +158,8 @@ class PhoneBookConfig(TextTask):
     def text(self, rng: np.random.Generator, n_noise: int) -> Text:
         """A book of `n_noise` entries more than the one that is asked for."""
         names = [f"{first} {last}" for first in FIRST.split() for last in LAST.split()]
-        order, asked = rng.permutation(len(names)), rng.random()
+        order = rng.permutation(len(names))
+        asked = rng.random()
         wanted = _number(rng)
         if n_noise >= len(names):
             raise ValueError(f"PhoneBookConfig.length={self.length} must be shorter: there are {len(names)} names")
@@ -230,7 +232,8 @@ class NeedleConfig(TextTask):
             case "needle":  # of keys that are not those of the question
                 others: list[str] = []
                 while len(others) < n_noise:
-                    key, value = _needle_part(rng, self.type_needle_k), _needle_part(rng, self.type_needle_v)
+                    key = _needle_part(rng, self.type_needle_k)
+                    value = _needle_part(rng, self.type_needle_v)
                     others += [] if key in keys else [template.format(key, value)]
                 context = "\n".join(_scattered(places, needles, others))
         asked = keys[: self.num_needle_q]

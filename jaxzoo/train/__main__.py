@@ -1,5 +1,3 @@
-"""`python -m jaxzoo.train --config FILE`; see `--help`."""
+from jaxzoo.cli.commands import enter
 
-from jaxzoo.cli.door import enter
-
-enter("train")
+enter(__name__)

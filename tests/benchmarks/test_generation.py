@@ -80,7 +80,7 @@ def test_a_curve_ends_where_memory_does(monkeypatch, capsys):
     monkeypatch.setattr(measure, "_after_a_prompt", out_of_memory)
     lines = []
     size = SIZES["tiny"]._replace(batches=(2,))
-    *_, report = measure.measure(size, 1, lines.append)
+    report = measure.measure(size, 1, lines.append)
     assert [row["context"] for row in report["decode_by_context"]] == [8] * 3
     assert all(row["out_of_memory"] for row in report["decode_by_context"])
     assert len(report["decode_by_batch"]) == 3
@@ -91,16 +91,16 @@ def test_a_curve_ends_where_memory_does(monkeypatch, capsys):
 
     monkeypatch.setattr(measure, "_without_a_prompt", broken)
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
-        list(measure.measure(size, 1, lines.append))
+        measure.measure(size, 1, lines.append)
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         ("--size 7b", "invalid choice '7b'"),
-        ("--repeats 0", "Command.repeats=0 must be positive"),
-        ("--models based", "Command.models=('based',) must be among Based, convolutions, Transformer++"),
-        ("--lengths 16 0", "Command.lengths=(16, 0) must be positive"),
+        ("--repeats 0", "--repeats 0 must be positive"),
+        ("--models based", "--models ('based',) must be among Based, convolutions, Transformer++"),
+        ("--lengths 16 0", "--lengths (16, 0) must be positive"),
         ("--length 16", "unknown option --length; did you mean --lengths?"),
     ],
 )

@@ -127,8 +127,8 @@ def test_rows_of_elsewhere_are_not_taken_for_ours(name, value, tmp_path, capsys)
     ("flags", "message"),
     [
         ("--only base_cnv", "unknown subject 'base_cnv'; did you mean 'base_conv'?"),
-        ("--peers /tmp", "Command.peer_python='' must come together with peers"),
-        ("--lengths 0", "Command.lengths.0=0 must be positive"),
+        ("--peers /tmp", "--peer-python '' must come together with peers"),
+        ("--lengths 0", "--lengths 0 must be positive"),
     ],
 )
 def test_one_line_for_a_mistake(flags, message, capsys):

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from jaxzoo.cli.train import main as train
+from jaxzoo.cli.config_file import read_config
+from jaxzoo.cli.flags import parse_known
+from jaxzoo.cli.train import TrainCommand, main as train
 from tests.train.conftest import (  # noqa: F401 fixtures
     CONFIG,
     _one_device,
@@ -26,6 +28,12 @@ from tests.train.conftest import (  # noqa: F401 fixtures
     text_file,
     tiny_config,
 )
+
+
+def parse_command(words):
+    """The options of `jaxzoo.train` and the config that they choose."""
+    command, flags = parse_known(TrainCommand, words, prog="train")
+    return command, read_config(command, flags, prog="train")
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxzoo.cli.train import parse_command
 from jaxzoo.mixers import AttentionConfig, ConvolutionAugmentedAttentionConfig, RetNetConfig
+from tests.cli.conftest import parse_command
 
 FILE = Path(__file__).parents[2] / "configs" / "lm" / "cat_tiny.py"
 SMALL = (
@@ -16,7 +16,7 @@ SMALL = (
 
 
 def parsed(*flags):
-    return parse_command(["--config", str(FILE), *flags]).config.model
+    return parse_command(["--config", str(FILE), *flags])[1].model
 
 
 def test_all_rows_have_the_same_frame():

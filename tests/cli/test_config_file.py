@@ -9,10 +9,10 @@ import pytest
 
 from jaxzoo.cli.config_file import load_config
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.cli.train import parse_command
 from jaxzoo.cli.user_files import import_file, import_files
 from jaxzoo.config.config_io import from_json, to_json
 from jaxzoo.train.config import ExperimentConfig
+from tests.cli.conftest import parse_command
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -92,7 +92,7 @@ def test_a_config_file_brings_its_own_classes(tmp_path, monkeypatch):
     assert from_json(stored, ExperimentConfig) == config == load_config(file)
     assert not list(tmp_path.glob("__pycache__/own*"))
     flags = ["--config", str(file), "--model.pattern.0.taps", "5", "6", "7"]
-    assert parse_command(flags).config.model.pattern[0].taps == (5, 6, 7)
+    assert parse_command(flags)[1].model.pattern[0].taps == (5, 6, 7)
     file.write_text(textwrap.dedent(OWN).replace("(3, 4)", "(5, 6)"))
     assert load_config(file).model.pattern[0].taps == (5, 6)
 
@@ -148,12 +148,12 @@ def test_a_file_of_several_configurations(tmp_path, capsys):
     file.parent.mkdir()
     file.write_text(textwrap.dedent(SEVERAL))
     flags = ["--config", str(file), "--train.steps", "7"]
-    deep = parse_command([*flags, "--name", "ret-net-deep"])
-    assert (deep.config.model.n_layers, deep.config.train.steps) == (8, 7)
-    assert deep.run_dir == Path("runs/ret_net_deep")
-    hyena = parse_command([*flags, "--name", "ret_net", "--model.mixer", "hyena"])
-    assert type(hyena.config.model.pattern[0]).__name__ == "HyenaConfig"
-    assert hyena.run_dir == Path("runs/ret_net-hyena")
+    command, deep = parse_command([*flags, "--name", "ret-net-deep"])
+    assert (deep.model.n_layers, deep.train.steps) == (8, 7)
+    assert command.place == Path("runs/ret_net_deep")
+    command, hyena = parse_command([*flags, "--name", "ret_net", "--model.mixer", "hyena"])
+    assert type(hyena.model.pattern[0]).__name__ == "HyenaConfig"
+    assert command.place == Path("runs/ret_net-hyena")
     own = str(REPOSITORY / "configs" / "mqar" / "based.py")
     for words, message in (
         (flags, "several.py has several configurations; choose one by --name: ret_net, ret_net_deep"),
@@ -172,9 +172,9 @@ def test_a_configuration_may_have_capitals_and_dashes(tmp_path):
     file = tmp_path / "several.py"
     file.write_text(textwrap.dedent(SEVERAL).replace("ret_net_deep", "RetNet-Deep"))
     for name in ("RetNet-Deep", "retnet_deep"):
-        deep = parse_command(["--config", str(file), "--name", name])
-        assert deep.config.model.n_layers == 8
-        assert deep.run_dir == Path("runs/retnet_deep")
+        command, deep = parse_command(["--config", str(file), "--name", name])
+        assert deep.model.n_layers == 8
+        assert command.place == Path("runs/retnet_deep")
     file.write_text(textwrap.dedent(SEVERAL).replace("ret_net_deep", "RET-NET"))
     with pytest.raises(UsageError, match=r"has ret_net and RET-NET, which are one name; rename one$"):
         parse_command(["--config", str(file), "--name", "RET-NET"])

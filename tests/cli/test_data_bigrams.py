@@ -39,11 +39,11 @@ def test_says_what_was_counted_before(data, tmp_path, capsys):
 def test_refuses_in_one_line(data, tmp_path, monkeypatch, capsys):
     """Kills: a traceback, or a directory that was made for nothing."""
     for words, line in [
-        (["--out", "x"], "Missing from python -m jaxzoo.data.bigrams: --data PATH"),
+        (["--out", "x"], "--data is required; see --help"),
         (["--data", "{data}", "--out", "x", "--splits", "a"], "unknown option --splits; did you mean --split?"),
         (["--data", "{data}", "--out", "x", "--split", "test"], "{data} has no split 'test'; it has train"),
         (["--data", "nothing", "--out", "x"], "nothing holds no token shards: manifest.json is missing"),
-        (["--data", "{data}", "--out", "x", "--memory-mb", "0"], "Command.memory_mb=0 must be positive"),
+        (["--data", "{data}", "--out", "x", "--memory-mb", "0"], "--memory-mb 0 must be positive"),
         (["--data", "{data}", "--out", "{data}"], "--out {data} holds other results: kind is None there"),
     ]:
         monkeypatch.chdir(tmp_path)

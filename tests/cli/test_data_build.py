@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import io
 import json
 import os
 import signal
@@ -15,7 +14,6 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from jaxzoo.cli import progress
 from jaxzoo.cli.data_build import BuildCommand, main
 from jaxzoo.cli.data_demo_pile import main as demo_pile
 from jaxzoo.cli.flags import flags_of
@@ -75,7 +73,7 @@ def test_subsets_and_splits_reach_the_report(corpus, capsys):
 def test_refuses_in_one_line(corpus, capsys):
     """Kills: a traceback or a box for bad input; anything written in spite of it."""
     for flags, message in [
-        ("", "Missing from python -m jaxzoo.data.build: --source"),
+        ("", "--source is required; see --help"),
         ("--source pil --paths x --out OUT", "invalid choice 'pil' for argument '--source'"),
         (
             "--source pile --paths IN/none --out OUT",
@@ -84,15 +82,15 @@ def test_refuses_in_one_line(corpus, capsys):
         ("--source jsonl --paths IN --valid-paths IN/x* --out OUT", "--valid-paths='IN/x*' must name files"),
         ("--source jsonl --paths IN --out IN", "--out IN holds 'a.jsonl', which this command did not write"),
         ("--source jsonl --paths IN --out IN/a.jsonl", "--out IN/a.jsonl must be a directory"),
-        ("--source jsonl --paths IN --out OUT --workers 0", "BuildCommand.workers=0 must be positive"),
-        ("--source jsonl --paths IN --out OUT --valid-fraction 1", "BuildCommand.valid_fraction=1.0 must be in [0, 1)"),
+        ("--source jsonl --paths IN --out OUT --workers 0", "--workers 0 must be positive"),
+        ("--source jsonl --paths IN --out OUT --valid-fraction 1", "--valid-fraction 1.0 must be in [0, 1)"),
         (
             "--source jsonl --paths IN --valid-paths IN/b* --valid-fraction 0.1 --out OUT",
-            "BuildCommand.valid_fraction=0.1 must not be given with valid_paths",
+            "--valid-fraction 0.1 must not be given with valid_paths",
         ),
         (
             "--source pile --paths IN --text-field a --out OUT",
-            "BuildCommand.text_field='a' is for source jsonl or parquet",
+            "--text-field 'a' is for source jsonl or parquet",
         ),
         ("--source jsonl --paths IN --out OUT --worker 2", "unknown option --worker; did you mean --workers?"),
         ("--source pile --paths IN --out OUT", "IN/a.jsonl:1: no field 'meta.pile_set_name'"),
@@ -139,32 +137,6 @@ def test_help_tells_every_flag(capsys):
     assert set(typing.get_args(typing.get_type_hints(BuildCommand)["source"])) == set(SOURCES)
 
 
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_progress(monkeypatch, is_terminal):
-    """Kills: a long command that says nothing; rests of a longer line; a line that stays on the terminal."""
-
-    class Stream(io.StringIO):
-        def isatty(self) -> bool:
-            return is_terminal
-
-    stream = Stream()
-    monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setitem(progress.REPORT_SECONDS, is_terminal, 0.01)
-    lines = iter(["long line", "short"])
-    shown = []
-    with progress.show_progress(lambda seconds: shown.append(seconds) or next(lines, "end")):
-        deadline = time.monotonic() + 10
-        while len(shown) < 3 and time.monotonic() < deadline:
-            time.sleep(0.01)
-    assert shown == sorted(shown)
-    text = stream.getvalue()
-    if is_terminal:
-        assert text.startswith("\rlong line\rshort    \rend  ")
-        assert text.endswith("\r   \r")
-    else:
-        assert text.startswith("long line\nshort\nend\n")
-
-
 @pytest.mark.slow
 def test_ctrl_c_is_one_line(tmp_path, ctrl_c):
     """Kills: tracebacks of the workers, workers that go on, a command that cannot be continued."""
@@ -183,7 +155,7 @@ def test_ctrl_c_is_one_line(tmp_path, ctrl_c):
         out, err = running.communicate(timeout=40)
     *progress, last = err.splitlines()
     assert (running.returncode, out, last) == (130, "", "interrupted; the same command goes on from here")
-    assert all(" of 4 files, " in line for line in progress)
+    assert all(" of 4 files" in line for line in progress)
     assert not (tmp_path / "out" / "work" / "claims").exists()
 
 

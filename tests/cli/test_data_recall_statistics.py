@@ -33,7 +33,7 @@ def test_counts(data, tmp_path):
 def test_refuses_in_one_line(data, tmp_path, monkeypatch, capsys):
     for words, line in [
         (["--data", "{data}", "--out", "x", "--length", "500"], "--length 500 must not be above 241"),
-        (["--data", "{data}", "--out", "x", "--n", "0"], "Command.n.0=0 must be positive"),
+        (["--data", "{data}", "--out", "x", "--n", "0"], "--n 0 must be positive"),
         (["--data", "{data}", "--out", "x", "--split", "test"], "has no split 'test'; it has train"),
         (["--data", "{data}", "--out", "x", "--stop-words", "none"], "No such file or directory: 'none'"),
         (["--data", "{data}", "--out", "x", "--stopwords", "none"], "unknown option --stopwords"),

@@ -101,7 +101,7 @@ def test_one_line_for_a_mistake(data, tmp_path, capsys):
             "--tokenizer gpt2: gpt2 does not exist; a tokenizer is 'bytes', a",
         ),
         (["--end-of-text", "</s>"], "--tokenizer bytes: --end-of-text '</s>' is for BPE"),
-        (["--workers", "0"], "TokenizeCommand.workers=0 must be positive"),
+        (["--workers", "0"], "--workers 0 must be positive"),
         (["--worker", "2"], "unknown option --worker; did you mean --workers?"),
         (["stray"], "unexpected argument 'stray'"),
     ]:

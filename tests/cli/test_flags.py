@@ -7,8 +7,9 @@ import pytest
 
 from jaxzoo.cli.config_file import load_config
 from jaxzoo.cli.flags import UsageError, flags_of
-from jaxzoo.cli.train import main, parse_command
+from jaxzoo.cli.train import main
 from jaxzoo.tasks.recall_data import Examples
+from tests.cli.conftest import parse_command
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -17,10 +18,10 @@ def test_flags_reach_every_depth(mqar_file):
     """Kills: an override that is dropped, or that resets its neighbours to the class's defaults."""
     flags = "--model.pattern.0.n-taps 5 --model.d_model 12 --optimizer.schedule linear"
     flags += " --data.train.0.task.n-pairs 3 --data.train.0.n-examples 32"
-    command = parse_command(["--config", str(mqar_file), *flags.split(), "--resume"])
-    config, before = command.config, load_config(mqar_file)
+    command, config = parse_command(["--config", str(mqar_file), *flags.split(), "--resume"])
+    before = load_config(mqar_file)
     assert (command.resume, command.overwrite, command.print_model) == (True, False, False)
-    assert command.run_dir == Path("runs/tiny-mqar")
+    assert command.place == Path("runs/tiny-mqar")
     (mixer,) = before.model.pattern
     assert config.model.pattern == (dataclasses.replace(mixer, n_taps=5),)
     (examples,) = before.data.train
@@ -57,6 +58,8 @@ def test_mistakes_are_one_line(mqar_file, capsys):
         ),
         ("--model.d_modle=4", r"^unknown option --model\.d_modle; did you mean --model\.d-model\?$"),
         ("--data.path x", r"^unknown option --data\.path"),
+        ("--lr 1", r"^unknown option --lr; did you mean --optimizer\.learning-rate\?$"),
+        ("--d_model=4", r"^unknown option --d_model; did you mean --model\.d-model\?$"),
         ("--resum", "^unknown option --resum"),
         ("stray", "^unexpected argument 'stray'"),
         ("--model.d-model wide", r"^--model\.d-model: invalid literal for int.*'wide'$"),

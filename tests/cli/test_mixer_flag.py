@@ -8,9 +8,10 @@ import pytest
 
 from jaxzoo.cli.config_file import load_config
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.cli.train import main, parse_command
+from jaxzoo.cli.train import main
 from jaxzoo.mixers import MIXERS, RetNetConfig
 from jaxzoo.models.describe import describe
+from tests.cli.conftest import parse_command
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "mqar"
 ZOO = CONFIGS / "zoo.py"
@@ -27,7 +28,7 @@ SMALL = (
 )
 def test_every_registered_name_gives_its_mixer(name):
     """Kills: a list of names beside the registry, a default that does not fit the file's model."""
-    model = parse_command(["--config", str(ZOO), "--model.mixer", name]).config.model
+    model = parse_command(["--config", str(ZOO), "--model.mixer", name])[1].model
     assert [type(mixer) for mixer in model.layers].index(MIXERS[name]) == (0 if name == "base_conv" else 1)
     assert MIXERS[name].__name__.removesuffix("Config") in describe(model)
 
@@ -47,7 +48,7 @@ def test_every_registered_name_trains(name, run, rows, tmp_path):
 def test_the_mixer_s_fields_are_flags(capsys):
     """Kills: a chosen mixer whose fields cannot be set, or do not show in the help."""
     flags = ["--config", str(ZOO), "--model.mixer", "RET-NET", "--model.pattern.1.value-width", "32"]
-    mixer = parse_command(flags).config.model.pattern[1]
+    mixer = parse_command(flags)[1].model.pattern[1]
     assert isinstance(mixer, RetNetConfig)
     assert mixer.value_width == 32
     assert main([*flags, "--help"]) == 0
@@ -70,7 +71,7 @@ def test_mistakes_are_one_line(capsys):
         ("zoo", "--model.mixer zzz", r"unknown mixer 'zzz'; there are attention, base_conv, "),
         ("zoo", f"--model.mixer ret_netz{'z' * 100_000}", r"^.{40,200}there are attention, base_conv, .{100,2000}$"),
         ("zoo", "--model.mixr ret_net", r"unknown option --model\.mixr; did you mean --model\.mixer\?$"),
-        ("zoo", "--model.mixer", r"argument --model\.mixer: expected one argument$"),
+        ("zoo", "--model.mixer", r"Missing value for argument '--model\.mixer'"),
         ("zoo", "--model.mixer ret_net --model.pattern.1.feature-dim 3", r"unknown option --model\.pattern\.1\.featur"),
         ("based", "--model.mixer ret_net", r"based\.py leaves no mixer open: its `config` must be a function with"),
     ):
@@ -85,8 +86,9 @@ def test_mistakes_are_one_line(capsys):
 
 def test_runs_of_two_mixers_are_apart():
     """Kills: one default directory for all mixers of a file."""
-    (plain, chosen) = (parse_command(["--config", str(ZOO), *f]) for f in ([], ["--model.mixer", "ret-net"]))
-    assert (plain.run_dir, chosen.run_dir) == (Path("runs/mqar-zoo"), Path("runs/mqar-zoo-ret_net"))
+    plain, _ = parse_command(["--config", str(ZOO)])
+    chosen, _ = parse_command(["--config", str(ZOO), "--model.mixer", "ret-net"])
+    assert (plain.place, chosen.place) == (Path("runs/mqar-zoo"), Path("runs/mqar-zoo-ret_net"))
 
 
 def test_a_mixer_of_the_file_s_own_may_be_named(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import zipfile
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import jaxzoo
-from jaxzoo.cli import __main__ as console, packaged
+from jaxzoo.cli import commands as console, packaged
 from jaxzoo.cli.config_file import load_config
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.user_files import import_file
@@ -21,15 +22,15 @@ ROOT = Path(__file__).parents[2]
 
 
 def typed(monkeypatch, *words):
-    """The exit status of `jaxzoo WORDS`, and the module that it enters."""
+    """The exit status of `jaxzoo WORDS`, and the command that it runs."""
     entered = []
 
-    def enter(module):
-        entered.append((module, sys.argv[1:]))
+    def run(command):
+        entered.append((command, sys.argv[1:]))
         raise SystemExit(0)
 
     monkeypatch.setattr(sys, "argv", ["jaxzoo", *words])
-    monkeypatch.setattr(console, "enter", enter)
+    monkeypatch.setattr(console, "_run", run)
     with pytest.raises(SystemExit) as stopped:
         console.main()
     return stopped.value.code, entered
@@ -42,8 +43,8 @@ def test_the_console_command(monkeypatch, capsys):
         for file in (ROOT / "jaxzoo/cli").glob("*.py")
         if re.search(r"^(def main\(|main\b.* = )", file.read_text(), re.MULTILINE)
     }
-    assert {name.replace("-", "_") for name in console.COMMANDS} == with_main - {"__main__", "sweep_worker"}
-    assert typed(monkeypatch, "data-build", "--out", "x") == (0, [("data_build", ["--out", "x"])])
+    assert {name.replace("-", "_") for name in console.COMMANDS} == with_main - {"commands", "sweep_worker"}
+    assert typed(monkeypatch, "data-build", "--out", "x") == (0, [("data-build", ["--out", "x"])])
     assert typed(monkeypatch, "trian") == (2, [])
     assert "did you mean 'train'?" in capsys.readouterr().err
     assert typed(monkeypatch, "--print-completion", "sh") == (2, [])
@@ -52,6 +53,33 @@ def test_the_console_command(monkeypatch, capsys):
     assert f"\n## {jaxzoo.__version__}" in (ROOT / "CHANGELOG.md").read_text()
     assert typed(monkeypatch) == (0, [])
     assert set(re.findall(r"^  ([\w-]+)  ", capsys.readouterr().out, re.MULTILINE)) == set(console.COMMANDS)
+
+
+@pytest.mark.parametrize("name", console.COMMANDS)
+def test_every_command_has_an_entry_file(name, monkeypatch):
+    """Kills: an entry file that runs another command, or none, or that runs one where it is imported."""
+    entered = []
+    monkeypatch.setattr(console, "_run", entered.append)
+    module = "jaxzoo." + re.sub("^(data|tasks)-", r"\1.", name).replace("-", "_")
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    assert entered == [name]
+    if name not in ("train", "sweep", "tasks", "plan"):  # packages, whose entry file is __main__
+        runpy.run_module(module, run_name="imported")
+        assert entered == [name]
+
+
+def test_ctrl_c_during_the_imports_is_one_line(monkeypatch, capsys):
+    """Kills: a traceback for whoever stops a command before it has begun."""
+
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(console.importlib, "import_module", interrupted)
+    monkeypatch.setattr(sys, "argv", ["jaxzoo", "train"])
+    with pytest.raises(SystemExit) as stopped:
+        console.main()
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_no_packaged_file_hides_a_module_of_python():
@@ -98,4 +126,4 @@ def test_the_wheel_works_without_the_repository(tmp_path):
     ran("jaxzoo.train", "--config", "mqar/based", "--train.steps", "2")
     assert (tmp_path / "empty/runs/mqar-based/metrics.jsonl").exists()
     assert b"runs" in ran("jaxzoo.sweep", "--experiment", "mqar_gallery", "--scale", "smoke", "--dry-run")
-    assert b"--model.d-model" in ran("jaxzoo.cli", "--print-completion", "bash")
+    assert b"--model.d-model" in ran("jaxzoo", "--print-completion", "bash")

@@ -170,7 +170,7 @@ WRONG = [
     ([], "--experiment FILE is required"),
     (["--experiment", "none.py"], "experiment file none.py does not exist"),
     (["--experiment", "small.py", "--scale", "labtop"], "no scale 'labtop'; did you mean 'laptop'?"),
-    (["--experiment", "small.py", "--workers", "0"], "--workers: '0' must be a positive number"),
+    (["--experiment", "small.py", "--workers", "0"], "--workers 0 must be positive"),
     (
         ["--experiment", "other.py", "--out", "out"],
         "out holds the sweep of small.py at scale laptop, not of other.py",
@@ -181,7 +181,7 @@ WRONG = [
     (["--experiment", "small.py", "--report", "strange"], "--report: strange holds no sweep"),
     (["--experiment", "small.py", "--out", "new", "--reuse", "strange"], "--reuse: strange holds no sweep"),
     (["--experiment", "small.py", "--dry-run", "--reuse", "strange"], "--reuse: strange holds no sweep"),
-    (["--frobnicate"], "unrecognized arguments: --frobnicate"),
+    (["--frobnicate"], "unknown option --frobnicate"),
 ]
 
 

@@ -94,7 +94,7 @@ def test_mqar_run_leaves_what_is_promised_with_pictures(data, request, modules, 
     file = request.getfixturevalue(f"{data}_file")
     assert run(file, "r", *IN_EPOCHS) == 0
     assert {"jaxzoo.cli.train", "jaxzoo.train.loss", "jaxzoo.models.block"} < modules
-    assert len(modules) <= 10  # with jaxzoo/train/__main__.py and cli/door.py: 12
+    assert len(modules) <= 10  # with jaxzoo/train/__main__.py and cli/commands.py: 12
     names = {p.name for p in (tmp_path / "r").iterdir() if not p.name.startswith("events.out.tfevents.")}
     files = {"config.json", "metrics.jsonl", "speed.jsonl", "learning_curve.png", "newest_checkpoint.json"}
     assert names == {*files, "checkpoints", ".lock"}

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import jaxzoo.cli
+from jaxzoo.cli.convert import ConvertCommand
+from jaxzoo.cli.export import ExportCommand
 from jaxzoo.config.checked import Checked, PositiveInt, Seed
 from jaxzoo.config.config_io import from_json, to_json
 from jaxzoo.mixers import AttentionConfig, MixerConfig
@@ -30,6 +32,8 @@ GIVEN = [
     EXPERIMENT.model,
     EXPERIMENT.data,
     TokenDataConfig(path="x"),
+    ExportCommand(run=Path(), out=Path()),
+    ConvertCommand(run=Path(), to=Path()),
 ]
 """Configs that plain values do not make."""
 PLAIN = {Path: Path(), str: "x", int: 1}

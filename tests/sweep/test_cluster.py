@@ -55,7 +55,7 @@ def workers_of(directory, *words):
     options = parse(words)
     if options.cluster is None:
         return None
-    return ClusterWorkers(options.cluster, dict(options.cluster_options), program, ["0"], directory)
+    return ClusterWorkers(options.cluster, options.of_cluster(), program, ["0"], directory)
 
 
 def complaint(directory, capsys, *words) -> str:

@@ -291,8 +291,8 @@ def test_mistakes_are_one_line(status, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = files(tmp_path)
     for flags, message in (
-        (["--documents", "0"], "documents=0 must be positive"),
-        (["--valid-fraction", "1"], "valid_fraction=1.0 must be in (0, 1)"),
+        (["--documents", "0"], "--documents 0 must be positive"),
+        (["--valid-fraction", "1"], "--valid-fraction 1.0 must be in (0, 1)"),
         (["--document-bytes", "5"], "--document-bytes 5 leaves no room for a question"),
         (["--dpkg-status", "none"], "0 records with values to ask for must be at least 50"),
         (["--field-per-document", "2"], "did you mean --fields-per-document?"),

@@ -191,7 +191,8 @@ def rwkv5_362m() -> LanguageModelConfig:
     not say that the head is one of its own; tied, as the others, the model would have 310.8M. Deviation: no norm
     between the embedding and the first layer.
     """
-    n_layers, pattern = 19, list[MixerConfig]()
+    n_layers = 19
+    pattern = list[MixerConfig]()
     for i in range(n_layers):
         place = {"layer_index": i, "n_layers": n_layers, "projections": "release"}
         pattern += [RWKV5TimeMixConfig(n_heads=16, **place), RWKV4ChannelMixConfig(hidden_width=3584, **place)]

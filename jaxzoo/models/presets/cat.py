@@ -24,7 +24,8 @@ Positions = Literal["none", "rotary"]
 
 PYTHIA: dict[str, Any] = {"n_heads": 16, "rotary_fraction": 0.25, "qkv_bias": True, "out_bias": True}
 """The attention of Pythia 410M, without its positions."""
-PYTHIA_TOKENS, MISTRAL_TOKENS = 50_277, 32_000
+PYTHIA_TOKENS = 50_277
+MISTRAL_TOKENS = 32_000
 
 
 def pythia_410m(*, positions: Positions = "rotary") -> LanguageModelConfig:
@@ -71,7 +72,8 @@ def _cat(filters: Literal["head", "mixing"], positions: Positions) -> LanguageMo
 
 
 def _gpt_neox(mixer: MultiHeadConfig, *, vocab_size: int) -> LanguageModelConfig:
-    d_model, n_layers = 1024, 24
+    d_model = 1024
+    n_layers = 24
     return text_model(
         (mixer,),
         d_model=d_model,

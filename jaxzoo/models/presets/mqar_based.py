@@ -136,7 +136,8 @@ def mqar_linear_attention(
       variant: as in `mqar_based`. The released performer has 256 features, the paper's as many as channels; the
         released all_poly starts as all other linear layers do.
     """
-    release, width = is_release(variant), feature_dim or d_model
+    release = is_release(variant)
+    width = feature_dim or d_model
     linear = LinearAttentionConfig(
         n_heads=1,
         feature_map=feature_map,

@@ -80,6 +80,7 @@ def zoology_multi_head_hyena_358m(*, as_printed: bool = False) -> LanguageModelC
 
 
 def _zoology_multi_head_hyena(*, d_model: int, n_layers: int, as_printed: bool) -> LanguageModelConfig:
-    network, heads = text_hyena(sine_frequency=2.0).filter_network, 4 if as_printed else d_model // 4
+    network = text_hyena(sine_frequency=2.0).filter_network
+    heads = 4 if as_printed else d_model // 4
     hyena = MultiHeadHyenaConfig(n_heads=heads, filter_network=network)
     return zoology_model((hyena,), d_model=d_model, n_layers=n_layers)

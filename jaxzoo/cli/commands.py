@@ -1,4 +1,4 @@
-"""`jaxzoo COMMAND ...`, or `python -m jaxzoo.cli`: the commands of the package by name."""
+"""The table of commands, and the way into one: `jaxzoo data-build` is `python -m jaxzoo.data.build`."""
 
 import contextlib
 import dataclasses
@@ -7,12 +7,6 @@ import io
 import re
 import sys
 from typing import Annotated, Any, NoReturn
-
-import tyro
-
-from jaxzoo import __version__
-from jaxzoo.cli.door import enter
-from jaxzoo.config.checked import unknown
 
 COMMANDS = {
     "train": "train a model on a recall task or on text",
@@ -37,9 +31,11 @@ COMMANDS = {
 }
 """Command -> one line of help; `data-build` is the module `jaxzoo.cli.data_build`."""
 
+USAGE = "usage: jaxzoo COMMAND ...; jaxzoo COMMAND --help; jaxzoo --version; jaxzoo --print-completion SHELL"
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 SELECTORS = {"train": ["--config", "mqar/based"], "plan": ["--config", "mqar/based"]}
 """Words that make a help text list the fields of a config."""
+INTERRUPTED = 130
 
 
 def main() -> NoReturn:
@@ -47,40 +43,62 @@ def main() -> NoReturn:
     match sys.argv[1:]:
         case [name, *rest] if name in COMMANDS:
             sys.argv = [f"jaxzoo {name}", *rest]
-            enter(name.replace("-", "_"))
+            _run(name)
         case [] | ["-h"] | ["--help"]:
-            print(
-                "usage: jaxzoo COMMAND ...; jaxzoo COMMAND --help; jaxzoo --version; jaxzoo --print-completion SHELL\n"
-            )
-            for name, line in COMMANDS.items():
-                print(f"  {name:{max(map(len, COMMANDS))}}  {line}")
-            print("\npython -m jaxzoo.COMMAND is the same, such as python -m jaxzoo.train.")
+            width = max(map(len, COMMANDS))
+            lines = [f"  {name:{width}}  {line}" for name, line in COMMANDS.items()]
+            last = "python -m jaxzoo.COMMAND is the same, such as python -m jaxzoo.train."
+            print("\n".join([USAGE, "", *lines, "", last]))
         case ["--version"]:
+            from jaxzoo import __version__
+
             print(f"jaxzoo {__version__}")
-        case ["--print-completion", shell] if shell in SHELLS:  # tyro's script for the flags of the help texts
-            tree: dict[str, Any] = {name: _flags(name) for name in COMMANDS}
-            tyro.extras.subcommand_cli_from_dict(tree, prog="jaxzoo", args=["--tyro-print-completion", shell])
+        case ["--print-completion", shell] if shell in SHELLS:
+            _print_completion(shell)
         case ["--print-completion", *_]:
             _refuse(f"--print-completion takes one of {', '.join(SHELLS)}")
         case [name, *_]:
+            from jaxzoo.config.checked import unknown
+
             _refuse(unknown("command", name, COMMANDS))
     raise SystemExit(0)
 
 
-def _flags(name: str) -> type:
-    """A dataclass with the flags of a command's help text."""
-    shown, module = io.StringIO(), name.replace("-", "_")
-    with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-        importlib.import_module(f"jaxzoo.cli.{module}").main([*SELECTORS.get(name, []), "--help"])
-    flags = sorted(set(re.findall(r"--([a-z][\w.-]*)", shown.getvalue())) - {"help"})
-    types = [Annotated[str, tyro.conf.arg(name=flag)] for flag in flags]
-    return dataclasses.make_dataclass(module, [(f"f{i}", kind, "") for i, kind in enumerate(types)])
+def enter(name: str) -> None:
+    """Runs the command of the entry file whose `__name__` this is, where Python runs it as a program."""
+    if name == "__main__":
+        spec = sys.modules[name].__spec__
+        assert spec  # it runs by -m
+        module = spec.name.removesuffix(".__main__").partition(".")[2]
+        _run(module.replace(".", "-").replace("_", "-"))
+
+
+def _run(command: str) -> NoReturn:
+    """Runs a command and ends the process; Ctrl-C during the imports gives one line too."""
+    try:
+        status = importlib.import_module(f"jaxzoo.cli.{command.replace('-', '_')}").main()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        status = INTERRUPTED
+    raise SystemExit(status)
+
+
+def _print_completion(shell: str) -> None:
+    """Prints tyro's script for the flags of the help texts."""
+    import tyro
+
+    tree: dict[str, Any] = {}
+    for name in COMMANDS:
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+            module = importlib.import_module(f"jaxzoo.cli.{name.replace('-', '_')}")
+            module.main([*SELECTORS.get(name, []), "--help"])
+        flags = sorted(set(re.findall(r"--([a-z][\w.-]*)", shown.getvalue())) - {"help"})
+        types = [(f"f{i}", Annotated[str, tyro.conf.arg(name=flag)], "") for i, flag in enumerate(flags)]
+        tree[name] = dataclasses.make_dataclass("Flags", types)
+    tyro.extras.subcommand_cli_from_dict(tree, prog="jaxzoo", args=["--tyro-print-completion", shell])
 
 
 def _refuse(line: str) -> NoReturn:
     print(f"error: {line}", file=sys.stderr)
     raise SystemExit(2)
-
-
-if __name__ == "__main__":
-    main()
