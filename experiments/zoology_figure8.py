@@ -43,17 +43,24 @@ class Sequences(NamedTuple):
     filler: Array
 
 
-def sequences(task: MQARConfig, numbers: Int[np.ndarray, "b"], seed: int = 0) -> Sequences:
-    """Examples of MQAR in which each value stands after its key's second appearance, too."""
+def sequences(task: MQARConfig, numbers: Int[np.ndarray, "b"], seed: int = 0, filler: int = 0) -> Sequences:
+    """Examples of MQAR in which each value stands after its key's second appearance, too.
+
+    The token `filler` fills, and token 0 is the key that it would be.
+    """
     batch = task.labelled(seed, numbers, "test")
     assert batch.positions is not None
     rows = np.arange(len(numbers))[:, None]
     tokens = jnp.asarray(batch.tokens).at[rows, batch.positions + 1].set(batch.targets)
+    swapped = jnp.where(tokens == filler, 0, tokens)
+    tokens = jnp.where(tokens == 0, filler, swapped)
     recalled = jnp.zeros(tokens.shape, bool).at[rows, batch.positions + 1].set(True)
-    return Sequences(tokens[:, :-1], tokens[:, 1:], recalled[:, 1:], tokens[:, 1:] == 0)
+    return Sequences(tokens[:, :-1], tokens[:, 1:], recalled[:, 1:], tokens[:, 1:] == filler)
 
 
-def measure(model: nnx.Module, task: MQARConfig, *, n_sequences: int, batch_size: int) -> dict[str, Any]:
+def measure(
+    model: nnx.Module, task: MQARConfig, *, n_sequences: int, batch_size: int, filler: int = 0
+) -> dict[str, Any]:
     """Perplexities of recalled values and of fillers, with standard errors over sequences of their logarithms.
 
     Args:
@@ -61,13 +68,14 @@ def measure(model: nnx.Module, task: MQARConfig, *, n_sequences: int, batch_size
       task: sizes of a sequence; its vocabulary is the model's, which may be padded.
       n_sequences: how many; rounded up to whole batches.
       batch_size: sequences at a time.
+      filler: token that fills.
 
     Returns:
       `recalled`, `filler`: perplexities; `recalled_error`, `filler_error`. `filler` is None where no place is empty.
     """
     graph, variables = nnx.split(model)
     starts = range(0, n_sequences, batch_size)
-    batches = (sequences(task, np.arange(at, at + batch_size)) for at in starts)
+    batches = (sequences(task, np.arange(at, at + batch_size), filler=filler) for at in starts)
     parts = [jax.device_get(_nats(graph, task.vocab_size, variables, batch)) for batch in batches]
     found: dict[str, Any] = {"filler": None, "filler_error": None}
     for name, rows in zip(("recalled", "filler"), map(np.concatenate, zip(*parts, strict=True)), strict=True):

@@ -64,6 +64,7 @@ FOLDERS = {
     "gpt_neox-sequential": ("GPTNeoXForCausalLM", NEOX | {"use_parallel_residual": False, "hidden_act": "gelu_new"}),
     "gpt_neox-plain": ("GPTNeoXForCausalLM", NEOX | {"attention_bias": False, "tie_word_embeddings": True}),
     "mamba": ("MambaForCausalLM", {"state_size": 5, "time_step_rank": 3}),
+    "falcon_mamba": ("FalconMambaForCausalLM", {"state_size": 5, "time_step_rank": 3}),
     "mamba2": ("Mamba2ForCausalLM", {"state_size": 5, "num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 8}),
     "rwkv4": ("RwkvForCausalLM", {"attention_hidden_size": 40, "intermediate_size": 48, "rescale_every": 2}),
     "recurrent_gemma": ("RecurrentGemmaForCausalLM", GRIFFIN),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from jaxzoo.interop.families.based import BASED
 from jaxzoo.interop.families.gpt_neox import GPT_NEOX
 from jaxzoo.interop.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
-from jaxzoo.interop.families.mamba import MAMBA
+from jaxzoo.interop.families.mamba import FALCON_MAMBA, MAMBA
 from jaxzoo.interop.families.mamba2 import MAMBA2
 from jaxzoo.interop.families.mamba_ssm import MAMBA_SSM
 from jaxzoo.interop.families.qwen3_next import QWEN3_NEXT
@@ -16,7 +16,7 @@ from jaxzoo.interop.mapping import Family
 
 _IN_ORDER = (
     LLAMA, MISTRAL, QWEN2, QWEN3, GPT_NEOX, MAMBA, MAMBA2, RWKV4, RWKV7, RWKV7_FLA, RECURRENT_GEMMA, QWEN3_NEXT, BASED,
-    MAMBA_SSM,
+    MAMBA_SSM, FALCON_MAMBA,
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {family.name: family for family in _IN_ORDER}

@@ -1,5 +1,6 @@
-"""Mamba, as transformers has it."""
+"""Mamba and Falcon-Mamba, as transformers has them."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,14 +46,35 @@ def read_mixer(fields: Fields, state: str, taps: str, rank: str) -> MambaConfig:
     )
 
 
-def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageModelConfig:
+def _read(
+    fields: Fields, shapes: Mapping[str, tuple[int, ...]], eps_of_projections: float = 0.0
+) -> LanguageModelConfig:
     for name, value in (("use_bias", False), ("use_conv_bias", True), ("hidden_act", "silu"), ("rms_norm", True)):
         fields.require(name, value)
     mixer = read_mixer(fields, "state_size", "conv_kernel", "time_step_rank")
+    mixer = dataclasses.replace(mixer, projected_norm_eps=eps_of_projections)
     fields.ignore(*WITHOUT_EFFECT, *OF_THE_AUTHORS)
     eps = fields.number("layer_norm_epsilon", default=1e-5)
     tied = fields.flag("tie_embeddings", True)  # of the authors; transformers' own field is read before it
     return read_model(fields, [mixer], tied=tied, norm="rms", norm_eps=eps, **PLAIN)
+
+
+def _read_falcon(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageModelConfig:
+    eps = fields.number("mixer_rms_eps", default=1e-6)
+    found: Any = _read(fields, shapes, eps)
+    inner, mixer = shapes.get("backbone.layers.0.mixer.D", (0,))[0], found.pattern[0]
+    expand = inner // found.d_model or mixer.expand  # Falcon-Mamba-7B has 2, and its config.json says 16
+    return dataclasses.replace(found, pattern=(dataclasses.replace(mixer, expand=expand),))
+
+
+def _write_falcon(config: LanguageModelConfig) -> dict[str, Any]:
+    mixer: Any = config.layers[0]
+    eps = getattr(mixer, "projected_norm_eps", 0.0)
+    if not eps:
+        raise ValueError("layers of family falcon_mamba have norms of delta, B and C")
+    plain = dataclasses.replace(config, pattern=(dataclasses.replace(mixer, projected_norm_eps=0.0),))
+    names = {"architectures": ["FalconMambaForCausalLM"], "model_type": "falcon_mamba"}
+    return {**_write(plain), **names, "mixer_rms_eps": eps}
 
 
 def _write(config: LanguageModelConfig) -> dict[str, Any]:
@@ -66,6 +88,8 @@ def only_mamba(config: LanguageModelConfig, family: str, **expected: Any) -> Mam
     """Returns the one mixer of a model. Raises `ValueError` where it is not Mamba in every layer."""
     only(config, family, MambaConfig, mlp="none", **expected)
     mixer: Any = config.layers[0]
+    if mixer.projected_norm_eps:
+        raise ValueError(f"projected_norm_eps={mixer.projected_norm_eps}: family {family} has no such norms")
     if len(set(config.layers)) > 1 or mixer.discretization != "release":
         raise ValueError(f"layers of family {family} are Mamba of one config, of discretization 'release'")
     return mixer
@@ -79,4 +103,11 @@ MAMBA = Family(
     ends=("backbone.embeddings.weight", "backbone.norm_f", "lm_head.weight"),
     rows=rows,
     renames={r"^backbone\.embedding\.": "backbone.embeddings."},
+)
+FALCON_MAMBA = dataclasses.replace(
+    MAMBA,
+    name="falcon_mamba",
+    matches=by_model_type("falcon_mamba"),
+    read=_read_falcon,
+    write=_write_falcon,
 )

@@ -42,10 +42,11 @@ from flax import nnx
 from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
-from jaxzoo.config.checked import PositiveFloat, PositiveInt
+from jaxzoo.config.checked import NonNegativeFloat, PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import causal_conv_from, conv_flops, empty_history, uniform_parameter
 from jaxzoo.layers.decay import dt_bias_parameter
 from jaxzoo.layers.linear import linear
+from jaxzoo.layers.norm import scaled_norm
 from jaxzoo.layers.probe import show
 from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
@@ -77,6 +78,8 @@ class MambaConfig(MixerConfig):
     """Initial deltas below it are raised to it."""
     discretization: Literal["release", "zoh"] = "release"
     """How B becomes discrete: by Euler's rule, as in the public code, or by the paper's zero-order hold."""
+    projected_norm_eps: NonNegativeFloat = 0.0
+    """Eps of RMS norms without scale of the low-rank delta, B and C, as Falcon-Mamba has them; 0: no such norms."""
     projection_init: Literal["uniform", "normal"] = "uniform"
     """Initialisation of in_proj, x_proj and out_proj: uniform as published, or normal with `init_std`."""
 
@@ -166,6 +169,8 @@ class Mamba(Mixer):
         convolved, history = causal_conv_from(history, u, self.taps[...], segment_ids=ids)
         u = jax.nn.silu(convolved + along_last(self.conv_bias[...], convolved))
         r, b, c = jnp.split(self.x_proj(u), (config.rank, config.rank + config.d_state), axis=-1)
+        if eps := config.projected_norm_eps:
+            r, b, c = (scaled_norm(x, jnp.ones(x.shape[-1], x.dtype), eps, False) for x in (r, b, c))
         logits = self.dt_proj(r).astype(jnp.float32)
         delta = show("delta", jax.nn.softplus(logits + along_last(self.dt_bias[...], logits)))
         make = _by_zero_order_hold if config.discretization == "zoh" else _by_euler

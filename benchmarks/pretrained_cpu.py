@@ -1,0 +1,84 @@
+"""Prefill and greedy decode of a real model on a CPU, in turns with transformers.
+
+    python -m jaxzoo.convert --from smollm2 --out runs/smollm2
+    python -m jaxzoo.convert --run runs/smollm2 --to smollm2-folder
+    python -m benchmarks.pretrained_cpu --folder smollm2-folder --peer PYTHON --out FILE.json
+
+PYTHON has torch and transformers. Both compute float32 on the same folder; each number is the median over rounds of the
+seconds of one sequence, wall and of the CPU.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+
+from jaxzoo.generation import Generation, Sampling
+from jaxzoo.interop import load
+from jaxzoo.models.language_model import LanguageModel
+
+TASKS = ("prefill 128", "prefill 512", "decode 128 32")
+
+
+def ours(model: LanguageModel, task: str) -> tuple[float, float]:
+    """Wall and CPU seconds of a task."""
+    name, n, *rest = task.split()
+    tokens = (np.arange(int(n)) * 7919 % 49152).astype(np.int32)
+    n_new = int(rest[0]) if rest else 1
+    greedy = Sampling(temperature=0.0)
+    generation = Generation(model, [tokens], max_tokens=n_new, sampling=greedy)
+    began = time.perf_counter(), time.process_time()
+    generation.read()
+    if name == "decode":
+        began = time.perf_counter(), time.process_time()
+    for _ in generation:
+        pass
+    return time.perf_counter() - began[0], time.process_time() - began[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", required=True)
+    parser.add_argument("--peer", required=True, metavar="PYTHON")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    model = load(options.folder).model
+    script = Path(__file__).with_name("pretrained_cpu_torch.py")
+    words = [options.peer, str(script), options.folder]
+    found: dict[str, dict[str, list[tuple[float, ...]]]] = {task: {"jaxzoo": [], "transformers": []} for task in TASKS}
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
+        assert peer.stdin
+        assert peer.stdout
+        for i in range(options.rounds + 1):  # the first compiles
+            for task in TASKS:
+                peer.stdin.write(f"{task}\n")
+                peer.stdin.flush()
+                theirs = tuple(map(float, peer.stdout.readline().split()))
+                mine = ours(model, task)
+                if i:
+                    found[task]["transformers"].append(theirs)
+                    found[task]["jaxzoo"].append(mine)
+        peer.stdin.close()
+    medians = {
+        task: {
+            name: [round(statistics.median(column), 4) for column in zip(*rows, strict=True)]
+            for name, rows in each.items()
+        }
+        for task, each in found.items()
+    }
+    about = {"machine": platform.machine(), "cores": os.cpu_count(), "rounds": options.rounds}
+    report = {**about, "columns": ["wall_s", "cpu_s"], "medians": medians, "rows": found}
+    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    for task, each in medians.items():
+        print(task, each)
+
+
+if __name__ == "__main__":
+    main()

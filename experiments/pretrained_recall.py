@@ -1,0 +1,167 @@
+"""Recall of pretrained language models, against the bytes of their state, without training.
+
+    python -m experiments.pretrained_recall --models runs/smollm2 --out sweeps/pretrained_recall
+
+Questions of the papers, asked of any run (`python -m jaxzoo.convert` makes one of a folder or a GGUF file):
+
+- `records`: a value of a document of fields, as FDA and SWDE ask (Based, sec. 6), at zero shots;
+- `phone book`: a number by its name, by the number of entries (Jelassi et al. 2024, arXiv 2402.01032);
+- `needle`: a number in a text of repeated lines, by its number of lines (RULER, arXiv 2404.06654);
+- `bigrams`: nats per token of validation text where a bigram repeats in its window, and where it does not (Zoology,
+  sec. 3.1; rare or not, since the counts of training are unknown);
+- `MQAR`: perplexity of recalled values (Zoology, App. G), by the token that fills the gaps.
+
+A column has the bytes of the model's state at the length of the question.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments.zoology_figure8 import measure
+from jaxzoo.cli.flags import UsageError
+from jaxzoo.cli.runner import make_main, prepare_jax, say
+from jaxzoo.evals.recall_tasks import RecallExample, score_recall
+from jaxzoo.evals.text_model import TextModel
+from jaxzoo.linearization.measure import recall
+from jaxzoo.loading import Loaded, load
+from jaxzoo.tasks.mqar import MQARConfig
+from jaxzoo.tasks.record_documents import RecordsConfig, RecordSet
+from jaxzoo.tasks.record_sources import debian_records, python_records
+from jaxzoo.tasks.text_recall import NeedleConfig, PhoneBookConfig, TextTask
+from jaxzoo.utils import figure
+
+STATUS = Path("/var/lib/dpkg/status")
+FILLERS = {"token 0": None, "newline": "\n", "the": " the"}
+"""Texts whose first token fills the gaps of MQAR; None: token 0."""
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command:
+    """Measures the recall of pretrained models. Writes rows.jsonl, table.md, figure.svg and figure.png."""
+
+    models: tuple[Path, ...]
+    """Runs, or .safetensors files of python -m jaxzoo.export."""
+    examples: int = 40
+    """Questions of each kind and size."""
+    entries: tuple[int, ...] = (8, 32, 128)
+    """Entries of a phone book."""
+    lines: tuple[int, ...] = (8, 32, 128)
+    """Lines around a needle."""
+    mqar_length: int = 256
+    """Tokens of a sequence of MQAR."""
+    mqar_pairs: int = 16
+    """Its key-value pairs."""
+    text_tokens: int = 4096
+    """Validation tokens of text for the slices by bigrams."""
+    batch_size: int = 4
+    """Rows at a time."""
+    out: Path
+    """Directory of the results; it must not exist."""
+
+
+def questions(command: Command) -> Iterator[tuple[str, int, list[RecallExample]]]:
+    """Kind, size and examples of every question on text."""
+    records = RecordSet([*python_records(), *debian_records(STATUS)], RecordsConfig()).examples()
+    chosen = records[:: max(len(records) // command.examples, 1)][: command.examples]
+    yield "records", len(chosen[0]["text"]), [RecallExample(x["text"].strip(), x["value"].strip()) for x in chosen]
+    kinds: list[tuple[str, type[TextTask], tuple[int, ...]]] = [
+        ("phone book", PhoneBookConfig, command.entries),
+        ("needle", NeedleConfig, command.lines),
+    ]
+    for name, kind, sizes in kinds:
+        for size in sizes:
+            task, rng = kind(length=2**20), np.random.default_rng(0)
+            texts = [task.text(rng, size - 1) for _ in range(command.examples)]
+            yield name, size, [RecallExample(text.prompt, text.answer.strip()) for text in texts]
+
+
+def rows_of(name: str, loaded: Loaded, command: Command) -> Iterator[Row]:
+    """All measurements of a model, one after the other."""
+    tokenizer = loaded.tokenizer
+    if tokenizer is None:
+        raise UsageError(f"{name} was trained on token ids, not on text")
+    model = TextModel(loaded.model, tokenizer, batch_size=command.batch_size)
+    for kind, size, examples in questions(command):
+        length = max(len(tokenizer.prompt(example.prompt)) for example in examples)
+        found = score_recall(model, examples)
+        error = found.get("contains_stderr", math.nan)
+        yield _row(name, loaded, kind, f"{size}", length, found["contains"], error, found["n"])
+    data = dataclasses.replace(loaded.config.data, valid_tokens=command.text_tokens)  # pyright: ignore[reportCallIssue]
+    scores = recall(loaded, data.build(batch_size=1, valid_batch_size=command.batch_size))
+    for kind, score in scores.items():
+        if score.nats is None:
+            continue
+        error = score.standard_error or math.nan
+        yield _row(name, loaded, "bigrams, nats", kind, data.length, score.nats, error, score.tokens)
+    task = MQARConfig(vocab_size=tokenizer.vocab_size, length=command.mqar_length, n_pairs=command.mqar_pairs)
+    sizes = {"n_sequences": command.examples, "batch_size": command.batch_size}
+    for kind, text in FILLERS.items():
+        filler = 0 if text is None else int(tokenizer.encode(text)[0])
+        mqar = measure(loaded.model, task, filler=filler, **sizes)
+        what = f"filler {kind}"
+        yield _row(name, loaded, "MQAR, perplexity", what, task.length, mqar["recalled"], math.nan, command.examples)
+
+
+def _row(name: str, loaded: Loaded, kind: str, size: str, length: int, value: float, error: float, n: float) -> Row:
+    state = jax.eval_shape(lambda: loaded.model.init_state(1, capacity=length))
+    n_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+    row = {"model": name, "kind": kind, "size": size, "length": length, "state_bytes": n_bytes}
+    say(f"{name}, {kind} {size}: {value:.4g}")
+    return {**row, "value": value, "error": error, "n": n}
+
+
+def table(rows: list[Row]) -> str:
+    """All measurements in Markdown."""
+    lines = ["| model | question | size | tokens | state, bytes | result | n |", "|---|---|---|---|---|---|---|"]
+    for r in rows:
+        result = f"{r['value']:.4g}" + ("" if math.isnan(r["error"]) else f" ± {r['error']:.2g}")
+        cells = (r["model"], r["kind"], r["size"], r["length"], f"{r['state_bytes']:,}", result, f"{r['n']:,.0f}")
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def write(rows: list[Row], out: Path) -> None:
+    """Writes rows, table and pictures to a new directory."""
+    out.mkdir(parents=True)
+    (out / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (out / "table.md").write_text(table(rows) + "\n")
+    picture, axes = figure.panels(1, 1, size=(5.5, 4), title="Recall of pretrained models")
+    shown = [row for row in rows if row["kind"] in ("records", "phone book", "needle")]
+    for i, (model, kind) in enumerate(dict.fromkeys((row["model"], row["kind"]) for row in shown)):
+        of = [row for row in shown if (row["model"], row["kind"]) == (model, kind)]
+        style = figure.series_style(i)
+        sizes, values = [row["state_bytes"] for row in of], [row["value"] for row in of]
+        axes[0, 0].errorbar(sizes, values, [row["error"] for row in of], **style, label=f"{model}, {kind}")
+    axes[0, 0].set(xlabel="bytes of the state", ylabel="share of right answers", xscale="log", ylim=(-0.03, 1.03))
+    figure.add_legend(picture)
+    for kind in ("png", "svg"):
+        figure.save(picture, out / f"figure.{kind}")
+
+
+def _measure_all(command: Command) -> None:
+    out = command.out.expanduser()
+    if out.exists():
+        raise UsageError(f"--out {out} exists; choose another place")
+    prepare_jax()
+    rows = [row for path in command.models for row in rows_of(path.name, load(path, text=True), command)]
+    write(rows, out)
+    print(table(rows))
+
+
+main = make_main(
+    Command,
+    _measure_all,
+    prog="python -m experiments.pretrained_recall",
+    out_of_memory="out of memory; lower --batch-size",
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main(None))

@@ -1,0 +1,38 @@
+"""The experiment on pretrained models, with a small run that this repository keeps."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.pretrained_recall import main
+from experiments.zoology_figure8 import sequences
+from jaxzoo.tasks.mqar import MQARConfig
+
+
+def test_fillers():
+    """Kills: a filler that is also a key, a recalled value that the filler replaces."""
+    task = MQARConfig(vocab_size=128, length=64, n_pairs=4)
+    plain, other = (sequences(task, np.arange(3), filler=filler) for filler in (0, 7))
+    assert (jnp.asarray(plain.filler) == other.filler).all()
+    assert (jnp.asarray(plain.recalled) == other.recalled).all()
+    assert int((other.targets == 7).sum()) == int(plain.filler.sum())
+    swapped = jnp.where(plain.targets == 0, 7, jnp.where(plain.targets == 7, 0, plain.targets))
+    np.testing.assert_array_equal(other.targets, swapped)
+
+
+@pytest.mark.full
+def test_rows(tmp_path, capsys):
+    """Kills: an experiment that fails after an hour; a question that is not asked, a state that is not counted."""
+    out = tmp_path / "out"
+    sizes = ["--examples", "2", "--entries", "2", "--lines", "2", "--mqar-length", "64", "--mqar-pairs", "4"]
+    words = ["--models", "experiments/models/text-based", "--out", str(out), "--text-tokens", "1024", *sizes]
+    assert main(words) == 0, capsys.readouterr().err
+    rows = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
+    kinds = [row["kind"] for row in rows]
+    assert [kinds.count(kind) for kind in ("records", "phone book", "needle", "MQAR, perplexity")] == [1, 1, 1, 3]
+    assert "bigrams, nats" in kinds
+    assert all(row["state_bytes"] > 0 for row in rows)
+    assert (out / "table.md").read_text().count("\n") == len(rows) + 2
+    assert main(words) == 2
