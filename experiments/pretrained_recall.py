@@ -129,9 +129,7 @@ def table(rows: list[Row]) -> str:
 
 
 def write(rows: list[Row], out: Path) -> None:
-    """Writes rows, table and pictures to a new directory."""
-    out.mkdir(parents=True)
-    (out / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    """Writes table and pictures next to the rows."""
     (out / "table.md").write_text(table(rows) + "\n")
     picture, axes = figure.panels(1, 1, size=(5.5, 4), title="Recall of pretrained models")
     shown = [row for row in rows if row["kind"] in ("records", "phone book", "needle")]
@@ -151,7 +149,13 @@ def _measure_all(command: Command) -> None:
     if out.exists():
         raise UsageError(f"--out {out} exists; choose another place")
     prepare_jax()
-    rows = [row for path in command.models for row in rows_of(path.name, load(path, text=True), command)]
+    out.mkdir(parents=True)
+    rows: list[Row] = []
+    for path in command.models:
+        for row in rows_of(path.name, load(path, text=True), command):
+            rows.append(row)
+            with (out / "rows.jsonl").open("a") as file:
+                file.write(json.dumps(row) + "\n")
     write(rows, out)
     print(table(rows))
 
