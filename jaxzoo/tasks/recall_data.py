@@ -135,14 +135,18 @@ class RecallData:
         return RecallStream(self, rows)
 
     def valid(self) -> list[ValidSet]:
-        """One set for each entry of `config.valid`, with the slices of its task."""
-        size = self.valid_batch_size
+        """One set for each entry of `config.valid`, with the slices of its task.
+
+        Its batches are equally large where their number divides that of its examples: a last one of another shape
+        would need programs of its own.
+        """
+        most = self.valid_batch_size
         seed = self.config.seed
         return [
             make_valid_set(
                 examples.task.slices,
                 examples.n_examples,
-                size,
+                -(-examples.n_examples // -(-examples.n_examples // most)),
                 functools.partial(examples.task.labelled, seed, split="test"),
             )
             for examples in self.config.valid

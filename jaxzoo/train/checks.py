@@ -3,6 +3,7 @@
 Each raises `ValueError` with field, rule and remedy.
 """
 
+import jax
 from jax.sharding import Mesh
 
 from jaxzoo.config.checked import nearest
@@ -44,7 +45,9 @@ def check_kernels(config: TrainConfig) -> None:
     """
     choice: list[str] = []
     with together(ValueError), certificates.using(config.pallas_kernels):
-        choice = certificates.choice()
+        certificates.reports()  # raises where the setting is wrong
+        if jax.process_count() > 1:  # hashes of all kernels take a second
+            choice = certificates.choice()
     choices = gathered(choice)
     for process, other in enumerate(choices):
         if other != choices[0]:

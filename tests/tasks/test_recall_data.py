@@ -131,9 +131,11 @@ def test_validation_evaluates_exactly_its_examples(valid_batch_size):
     sets = data.valid()
     assert [valid.slices for valid in sets] == [{"length": 16, "pairs": 2}, {"length": 20, "pairs": 5}]
     for valid, entry in zip(sets, CONFIG.valid, strict=True):
-        seen = [row for i in range(valid.n_batches) for row in rows(valid.batch(i))]
-        assert seen == examples(entry, "test")
-        assert rows(valid.batch(0)) == seen[:valid_batch_size]
+        batches = [rows(valid.batch(i)) for i in range(valid.n_batches)]
+        assert [row for batch in batches for row in batch] == examples(entry, "test")
+        sizes = list(map(len, batches))
+        assert sizes[0] <= valid_batch_size
+        assert sizes[0] - sizes[-1] < len(sizes)
         with pytest.raises(IndexError, match=rf"must be in \[0, {valid.n_batches}\)"):
             valid.batch(valid.n_batches)
 
@@ -207,7 +209,7 @@ def test_any_task_makes_data():
     (held_out,) = data.valid()
     assert held_out.slices == {"length": 5, "marker": 3}
     batches = [held_out.batch(i) for i in range(held_out.n_batches)]
-    assert [len(batch.tokens) for batch in batches] == [4, 1]
+    assert [len(batch.tokens) for batch in batches] == [3, 2]
     assert all((batch.targets % 2 == 1).all() and (batch.tokens[:, 1:] == 3).all() for batch in batches)
 
 
