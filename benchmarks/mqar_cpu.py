@@ -228,10 +228,17 @@ def _flat(tree: dict) -> dict:
     return {name.replace("stacks/", "layers/").replace("/blocks/0", ""): leaf for name, leaf in leaves.items()}
 
 
+def _processor() -> str:
+    """Name of the processor, where Linux tells it."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), f"{platform.machine()} CPU")
+
+
 def _environment() -> dict:
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return {
-        "device": f"{platform.machine()} CPU, 1 thread of {os.cpu_count()} cores",
+        "device": f"{_processor()}, 1 thread of {os.cpu_count()} cores",
         "load": os.getloadavg()[1],
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "versions": {"jax": jax.__version__, "python": platform.python_version()},

@@ -170,8 +170,8 @@ def cpu_table() -> str:
     )
     words = (
         f"The head at labelled positions alone makes the authors' code {head} as fast. Compared with our own\n"
-        f"PyTorch with that head and the authors' forms, jaxzoo is {rest} as fast, most of it because the\n"
-        f"trainer keeps its memory from step to step (`jaxzoo/utils/host_memory.py`); compared with PyTorch with\n"
+        f"PyTorch with that head and the authors' forms, jaxzoo is {rest} as fast, partly because its\n"
+        f"commands keep memory from step to step (`jaxzoo/utils/host_memory.py`); compared with PyTorch with\n"
         f"those settings too, and its best forms, {lean}."
     )
     note = (
