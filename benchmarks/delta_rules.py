@@ -11,7 +11,6 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,31 +63,17 @@ class BenchmarkConfig:
             raise SystemExit(f"benchmarks.delta_rules: --rules {' '.join(unknown)} must be among {', '.join(RULES)}")
 
 
-class Rules:
-    """See `candidates.Op`; the competitors of `delta_rule`."""
-
-    def candidates(self, platform: str) -> list[Candidate]:
-        del platform
-        settings = {"kernels": "all", "xla": "none"}
-        return [
-            Candidate(
-                name=name,
-                build=lambda workload: workload.build(None),
-                context=functools.partial(certificates.using, setting),
-            )
-            for name, setting in settings.items()
-        ]
-
-    def default_names(self, platform: str) -> tuple[str, ...]:
-        return tuple(candidate.name for candidate in self.candidates(platform))
-
-    def truth(self, workload: Workload, inputs: Any) -> Any:
-        f = _as_general(workload.name)
-        if workload.kind == "forward":
-            return f(*inputs)
-        *arrays, dy = inputs
-        y, pull_back = jax.vjp(f, *arrays)
-        return y, pull_back(dy)
+def candidates() -> list[Candidate]:
+    """The competitors of `delta_rule`: kernels, and XLA."""
+    settings = {"kernels": "all", "xla": "none"}
+    return [
+        Candidate(
+            name=name,
+            build=lambda workload: workload.build(None),
+            context=functools.partial(certificates.using, setting),
+        )
+        for name, setting in settings.items()
+    ]
 
 
 def peers(checkout: Path | None, platform: str) -> Peers:
@@ -106,17 +91,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = tyro.cli(BenchmarkConfig, args=argv)
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch takes its memory next to JAX
     keep_freed_memory()
-    op, platform = Rules(), jax.default_backend()
+    platform = jax.default_backend()
     found, notes, versions = peers(config.peers, platform)
     about = environment.describe()
     about["versions"] |= versions
     settings = run.Settings(seconds=config.seconds, repeats=10, seeds=2, trace=platform == "gpu")
     workloads = [workload(name, kind, config) for name in config.rules for kind in KINDS]
     cases = [run.Case(workload=w, groups=("rules",)) for w in workloads]
-    candidates = [*op.candidates(platform), *found]
+    competitors = [*candidates(), *found]
 
     def measured(bounds: ceilings.Ceilings, settings: run.Settings) -> Iterator[tuple[int, dict]]:
-        return run.all_rows(cases, candidates, op, bounds, settings)
+        return run.all_rows(cases, competitors, bounds, settings)
 
     quick = dataclasses.replace(settings, seconds=1e-3, trace=False)
     wait_for_turn(lambda: list(measured(ceilings.Ceilings(bandwidth=1.0, flops=1.0, matmul=""), quick)))
@@ -154,9 +139,16 @@ def workload(name: str, kind: Kind, config: BenchmarkConfig) -> Workload:
     n_bytes = read + y + (0 if kind == "forward" else 2 * read + y)
     sizes: dict[str, int | str] = {**size, "dtype": "bfloat16"}
     return Workload(
-        op="delta_rule", name=name, kind=kind, sizes=sizes, build=lambda choice: _jax(name, kind),
-        inputs=inputs, flops=0.0, bytes=float(n_bytes),
-    )  # fmt: skip
+        op="delta_rule",
+        name=name,
+        kind=kind,
+        sizes=sizes,
+        build=lambda choice: _by_kind(functools.partial(_rule, name), kind),
+        truth=_by_kind(_as_general(name), kind),
+        inputs=inputs,
+        flops=0.0,
+        bytes=float(n_bytes),
+    )
 
 
 def inputs_of(name: str, problem: GeneralProblem, seed: int) -> tuple:
@@ -177,17 +169,15 @@ def _rule(name: str, q, k, v, *rest):
     return delta_rule(q, k, v, beta=beta, log_decay=decay[0] if decay else None)[0]
 
 
-def _jax(name: str, kind: Kind) -> Callable:
-    """The function of the inputs."""
-    if kind == "forward":
-        return functools.partial(_rule, name)
+def _by_kind(forward: Callable, kind: Kind) -> Callable:
+    """The function of the inputs, and of a cotangent where the kind asks for gradients."""
 
     def run(*arrays):
         *inputs, dy = arrays
-        y, pull_back = jax.vjp(functools.partial(_rule, name), *inputs)
+        y, pull_back = jax.vjp(forward, *inputs)
         return y, pull_back(dy)
 
-    return run
+    return forward if kind == "forward" else run
 
 
 def _as_general(name: str) -> Callable:

@@ -22,10 +22,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.benchmark.candidates import SEQUENCE_KINDS, Candidate, Peers
+from pallas_kernels.benchmark.candidates import Candidate, Peers
 from pallas_kernels.benchmark.environment import git_commit, version
 from pallas_kernels.benchmark.programs import Memory
-from pallas_kernels.workload import Workload
+from pallas_kernels.workload import SEQUENCE_KINDS, Workload
 
 torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
 

@@ -1,19 +1,21 @@
 """Workloads of compile checks and benchmarks, the same for every kernel package.
 
-A package lists its workloads in `workloads.py`: `GROUPS`, from the name of a group to its workloads.
+A package lists its workloads in `workloads.py`: `GROUPS`, from the name of a group to its workloads. Groups named
+step... are one token of decoding, groups named cpu... are for a CPU.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.shape import Shape
-
 Kind = Literal["forward", "forward_backward", "step"]
 """`forward_backward` returns the output and the gradients of every input; `step` is one token of decoding."""
+KINDS: tuple[Kind, ...] = ("forward", "forward_backward", "step")
+SEQUENCE_KINDS: tuple[Kind, ...] = ("forward", "forward_backward")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,12 +25,14 @@ class Workload:
     op: str
     """Name of the kernel package."""
     name: str
-    """Name of the shape, as in the package's `specs.py`."""
+    """Name of the shape."""
     kind: Kind
     sizes: dict[str, int | str]
     """The shape, by dimension, for tables."""
     build: Callable[[str | None], Callable]
     """The function of `inputs` by implementation; None: the automatic choice."""
+    truth: Callable
+    """The same function by the definition of the op: float64 outputs of float64 inputs, under `jax.enable_x64`."""
     inputs: Callable[[int], tuple]
     """Seed -> random arrays; `abstract_inputs` gives their shapes without making them."""
     flops: float
@@ -43,60 +47,128 @@ class Workload:
         return jax.eval_shape(lambda: self.inputs(0))
 
 
-class Attention(NamedTuple):
-    """An op on q, k, v, .. as the maker of its workloads: functions of its spec, a `Shape`, and an implementation."""
+def _all(found: Any, problem: Any) -> Any:
+    return found
+
+
+def _nothing(problem: Any) -> float:
+    return 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OpWorkloads:
+    """Maker of an op's workloads: functions of its problem, which names shapes, inputs, FLOPs and bytes."""
 
     op: str
     """Name of the kernel package."""
-    forward: Callable[[Any, str | None], Callable]
-    """(spec, implementation) -> the function of the inputs of the spec."""
-    step: Callable[[Any, str | None], Callable]
-    """(spec, implementation) -> the function of a state and one token's inputs."""
-    state: Callable[[Any, int], Any]
-    """(spec, seed) -> a state to step from."""
-    kept: Callable[[Any], float] = lambda spec: 0.0
-    """Spec -> bytes that a TPU kernel keeps for its backward pass, apart from inputs and outputs."""
+    call: Callable[[Any, str | None], Callable]
+    """(problem, implementation) -> the function of the problem's inputs, and of `initial_state` and `return_state`."""
+    truth: Callable[[Any], Callable]
+    """Problem -> function of the inputs and a state or None: output and last state by the definition of the op."""
+    state: Callable[[Any, int], Any] | None = None
+    """(problem, seed) -> a state to step from."""
+    step: Callable[[Any, str | None], Callable] | None = None
+    """(problem, implementation) -> the function of a state and one token's inputs; None: `call` of one token."""
+    step_truth: Callable | None = None
+    """The same by its definition; None: `truth` of one token."""
+    outputs: Callable[[Any, Any], Any] = _all
+    """(what `call` returns, problem) -> what of it is computed, and not a constant or an input."""
+    kept: Callable[[Any], float] = _nothing
+    """Problem -> bytes that a TPU kernel keeps for its backward pass, apart from inputs and outputs."""
 
-    def workload(self, name: str, spec: Shape, kind: Kind) -> Workload:
-        """The workload of `kind` at `spec`; a step has `spec.b` rows and no length."""
-        build, inputs, flops, n_bytes = {
-            "forward": (self.forward, _sequence, spec.forward_flops(), spec.forward_bytes()),
-            "forward_backward": (
-                self._forward_backward,
-                _sequence_and_cotangent,
-                spec.forward_flops() + spec.backward_flops(),
-                spec.forward_bytes() + spec.backward_bytes(),
-            ),
-            "step": (self.step, self._token, spec.step_flops(), spec.step_bytes()),
-        }[kind]
-        sizes = spec.sizes() | {"g": spec.kv_heads, "dtype": spec.dtype_name}
+    def workload(self, name: str, problem: Any, kind: Kind) -> Workload:
+        """The workload of `kind` at `problem`; a step has `problem.b` rows and no length."""
+        if kind == "step":
+            flops, moved = problem.step_flops(), problem.step_bytes()
+        else:
+            flops, moved = problem.forward_flops(), problem.forward_bytes()
+        if kind == "forward_backward":
+            flops, moved = flops + problem.backward_flops(), moved + problem.backward_bytes()
+        groups = {"g": problem.kv_heads} if hasattr(problem, "kv_heads") else {}
         return Workload(
-            op=self.op, name=name, kind=kind, sizes=sizes,
-            build=lambda implementation: build(spec, implementation), inputs=lambda seed: inputs(spec, seed),
-            flops=flops, bytes=n_bytes, kept=self.kept(spec) if kind == "forward_backward" else 0.0,
+            op=self.op, name=name, kind=kind, sizes=problem.sizes() | groups | {"dtype": problem.dtype_name},
+            build=lambda implementation: self._function(problem, kind, implementation),
+            truth=self._truth(problem, kind), inputs=lambda seed: self._inputs(problem, kind, seed),
+            flops=flops, bytes=moved, kept=self.kept(problem) if kind == "forward_backward" else 0.0,
         )  # fmt: skip
 
-    def group(self, shapes: Mapping[str, Shape], *kinds: Kind) -> tuple[Workload, ...]:
+    def group(self, shapes: Mapping[str, Any], *kinds: Kind) -> tuple[Workload, ...]:
         """The workloads of every shape and kind."""
-        return tuple(self.workload(name, spec, kind) for name, spec in shapes.items() for kind in kinds)
+        return tuple(self.workload(name, problem, kind) for name, problem in shapes.items() for kind in kinds)
 
-    def _forward_backward(self, spec: Shape, implementation: str | None) -> Callable:
-        def run(*arrays):
-            *inputs, dy = arrays
-            y, pull_back = jax.vjp(self.forward(spec, implementation), *inputs)
-            return y, pull_back(dy)
+    def groups(self, shapes: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[Workload, ...]]:
+        """The workloads of groups of shapes."""
+        return {
+            name: self.group(group, *(("step",) if name.startswith("step") else SEQUENCE_KINDS))
+            for name, group in shapes.items()
+        }
 
-        return run
+    def _function(self, problem: Any, kind: Kind, implementation: str | None) -> Callable:
+        call = self.call(problem, implementation)
+        if kind == "step":
+            return self.step(problem, implementation) if self.step is not None else _one_token(call)
+        return self._evaluated(call, problem, kind)
 
-    def _token(self, spec: Shape, seed: int) -> tuple:
-        return self.state(spec, seed + 1), *(x[:, 0] for x in dataclasses.replace(spec, t=1).inputs(seed))
+    def _truth(self, problem: Any, kind: Kind) -> Callable:
+        definition = self.truth(problem)
+        if kind != "step":
+            return self._evaluated(lambda *inputs: definition(*inputs, None)[0], problem, kind)
+
+        def one(*token, initial_state, return_state):
+            return definition(*token, initial_state)
+
+        return self.step_truth or _one_token(one)
+
+    def _evaluated(self, call: Callable, problem: Any, kind: Kind) -> Callable:
+        """Outputs of a call, with the gradients of all inputs where the kind asks for them."""
+
+        def forward(*inputs):
+            return self.outputs(call(*inputs), problem)
+
+        def forward_backward(*arrays):
+            with jax.enable_x64(False):
+                n = len(jax.eval_shape(problem.inputs))
+            found, pull_back = jax.vjp(call, *arrays[:n])
+            cotangents = jax.tree.unflatten(jax.tree.structure(found), arrays[n:])
+            return self.outputs(found, problem), pull_back(cotangents)
+
+        return forward if kind == "forward" else forward_backward
+
+    def _inputs(self, problem: Any, kind: Kind, seed: int) -> tuple:
+        """Inputs of the op; then cotangents of all that it returns, or before them a state."""
+        if kind == "step":
+            assert self.state is not None
+            token = dataclasses.replace(problem, t=1).inputs(seed)
+            return self.state(problem, seed + 1), *(x[:, 0] for x in token)
+        inputs = problem.inputs(seed)
+        if kind == "forward":
+            return inputs
+        outputs = jax.tree.leaves(jax.eval_shape(self.call(problem, "xla"), *inputs))
+        keys = jax.random.split(jax.random.key(seed + 2), len(outputs))
+        normal = (jax.random.normal(key, x.shape, jnp.float32) for key, x in zip(keys, outputs, strict=True))
+        return *inputs, *(z.astype(x.dtype) for z, x in zip(normal, outputs, strict=True))
 
 
-def _sequence(spec: Shape, seed: int) -> tuple:
-    return spec.inputs(seed)
+def _one_token(call: Callable) -> Callable:
+    """The function of a state and one token's inputs, as a sequence of 1."""
+
+    def run(state, *token):
+        y, state = call(*(x[:, None] for x in token), initial_state=state, return_state=True)
+        return y[:, 0], state
+
+    return run
 
 
-def _sequence_and_cotangent(spec: Shape, seed: int) -> tuple:
-    shape = (spec.b, spec.t, spec.h, spec.v)
-    dy = jax.random.normal(jax.random.key(seed + 1), shape, jnp.float32).astype(spec.dtype)
-    return *spec.inputs(seed), dy
+def in_blocks(recurrence: Callable, state: Any, arrays: tuple, size: int) -> tuple[jax.Array, Any]:
+    """Output and last state of `recurrence(*arrays, state)` -> output, state; gradients keep a state per block."""
+    b, t = arrays[0].shape[:2]
+    block = t if t <= 2 * size else math.gcd(t, size)
+    blocks = [jnp.moveaxis(x.reshape(b, t // block, block, *x.shape[2:]), 1, 0) for x in arrays]
+
+    @jax.checkpoint
+    def body(state, tokens):
+        y, state = recurrence(*tokens, state)
+        return state, y
+
+    state, y = jax.lax.scan(body, state, blocks)
+    return jnp.moveaxis(y, 0, 1).reshape(b, t, *y.shape[3:]), state

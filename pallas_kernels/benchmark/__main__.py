@@ -8,9 +8,10 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from pallas_kernels.benchmark import ceilings as ceilings_module, environment, ops, report, run
-from pallas_kernels.benchmark.candidates import KINDS, Candidate, Op, Peers
-from pallas_kernels.registry import OPS
+from pallas_kernels.benchmark import ceilings as ceilings_module, competitors, environment, report, run
+from pallas_kernels.benchmark.candidates import Candidate, Peers
+from pallas_kernels.registry import OPS, load
+from pallas_kernels.workload import KINDS
 
 REPOSITORY = Path(__file__).parents[2]
 EPILOG = """\
@@ -84,7 +85,6 @@ def main(argv: list[str] | None = None) -> int:
 class Job:
     """A command line that makes sense: what to measure, how, and the result so far."""
 
-    op: Op
     cases: list[run.Case]
     candidates: list[Candidate]
     settings: run.Settings
@@ -103,15 +103,16 @@ def prepare(options: argparse.Namespace) -> Job:
     if options.op is None:
         raise ValueError(f"op is missing: one of {', '.join(OPS)}, or --render FILE.json")
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch takes its memory next to JAX
-    groups, op = ops.load(options.op)
+    groups = load(options.op, "workloads").GROUPS
     about = environment.describe()
     platform = about["platform"]
     path = options.out / f"{options.op}-{environment.slug(about['device'])}-{about['date']}.json"
     if path.exists() and not options.force:
         raise FileExistsError(f"{path} exists: --force replaces it, --out DIR writes elsewhere")
-    names = options.groups or ops.default_groups(groups, platform)
+    names = options.groups or default_groups(groups, platform)
     peers, notes, versions = _peers(options.peers, options.op, platform)
-    default = (*op.default_names(platform), *(c.name for c in peers))
+    default = (*competitors.default_names(options.op, platform), *(c.name for c in peers))
+    known = [*competitors.candidates(options.op, platform), *peers]
     settings = run.Settings(
         seconds=min(options.seconds, 0.2) if options.quick else options.seconds,
         repeats=options.repeats,
@@ -122,9 +123,8 @@ def prepare(options: argparse.Namespace) -> Job:
     about["versions"] |= versions
     commit = options.commit or environment.git_commit(REPOSITORY)
     return Job(
-        op=op,
         cases=run.cases({name: _shapes(groups, name, options.quick) for name in names}, tuple(options.kinds)),
-        candidates=_candidates([*op.candidates(platform), *peers], options.implementations or default),
+        candidates=_candidates(known, options.implementations or default),
         settings=settings,
         result={
             "op": options.op, **about, "commit": commit, "settings": dataclasses.asdict(settings) | flags,
@@ -142,13 +142,18 @@ def benchmark(job: Job) -> int:
     ceilings = ceilings_module.measure(platform, seconds=settings.seconds, repeats=settings.repeats)
     rows: list[dict] = []
     result = job.result | {"ceilings": dataclasses.asdict(ceilings), "rows": rows}
-    for i, row in run.all_rows(job.cases, job.candidates, job.op, ceilings, settings):
+    for i, row in run.all_rows(job.cases, job.candidates, ceilings, settings):
         print(f"[{i + 1}/{len(job.cases)}] {report.progress(row)}", flush=True)
         rows.append(row)
         report.save(result, job.path)
     print(report.markdown(result))
     print(job.path)
     return int(any(row["status"] in ("wrong", "failed") for row in rows))
+
+
+def default_groups(groups: Collection[str], platform: str) -> list[str]:
+    """Groups named cpu... on a CPU, the others elsewhere."""
+    return [name for name in groups if name.startswith("cpu") == (platform == "cpu")]
 
 
 def _shapes(groups: dict, name: str, quick: bool) -> list:

@@ -29,11 +29,11 @@ def checked_rows(workload: Workload) -> np.ndarray:
     return np.unique(np.linspace(0, b - 1, max(1, min(b, budget // max(t, 1)))).round().astype(int))
 
 
-def expected(truth: Callable[[Workload, Any], Any], workload: Workload, inputs: Any, rows: np.ndarray) -> list:
+def expected(truth: Callable, inputs: Any, rows: np.ndarray) -> list:
     """Leaves of `truth` of `rows` of the inputs, float64."""
     arrays = jax.tree.map(lambda x: _wide(np.asarray(jnp.asarray(x)[rows])), inputs)
     with jax.enable_x64(True), jax.default_device(truth_device()):
-        outputs = jax.jit(lambda x: truth(workload, x))(arrays)
+        outputs = jax.jit(truth)(*arrays)
         return [np.asarray(x) for x in jax.tree.leaves(outputs)]
 
 

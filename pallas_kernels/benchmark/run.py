@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from pallas_kernels.benchmark import checks, programs, timing, trace
-from pallas_kernels.benchmark.candidates import Candidate, Op
+from pallas_kernels.benchmark.candidates import Candidate
 from pallas_kernels.benchmark.ceilings import Ceilings, floor
 from pallas_kernels.benchmark.environment import free_bytes
 from pallas_kernels.workload import Workload
@@ -54,7 +54,7 @@ def cases(groups: Mapping[str, Iterable[Workload]], kinds: tuple[str, ...]) -> l
 
 
 def all_rows(
-    cases: list[Case], candidates: list[Candidate], op: Op, ceilings: Ceilings, settings: Settings
+    cases: list[Case], candidates: list[Candidate], ceilings: Ceilings, settings: Settings
 ) -> Iterator[tuple[int, dict]]:
     """The rows of every case, with its place. Programs of several cases are compiled together, before any is timed."""
     ahead = CASES_AHEAD[jax.default_backend()]
@@ -64,11 +64,11 @@ def all_rows(
         compiled = iter(_compile(jobs, settings))
         for i, case in enumerate(batch):
             mine = [(c, next(compiled)) for c in candidates if case.workload.kind in c.kinds]
-            for row in rows(case, mine, op, ceilings, settings):
+            for row in rows(case, mine, ceilings, settings):
                 yield start + i, row
 
 
-def rows(case: Case, compiled: list[tuple[Candidate, Any]], op: Op, ceilings: Ceilings, settings: Settings):
+def rows(case: Case, compiled: list[tuple[Candidate, Any]], ceilings: Ceilings, settings: Settings):
     """One row for each candidate, given with its program or with the exception in its place."""
     workload, platform = case.workload, jax.default_backend()
     n_sets, calls = programs.plan(workload, platform, settings.seeds)
@@ -78,7 +78,7 @@ def rows(case: Case, compiled: list[tuple[Candidate, Any]], op: Op, ceilings: Ce
         candidate, made = compiled.pop(0)  # a program is freed after its row
         row, start = _described(case, candidate, ceilings), time.perf_counter()
         try:
-            row |= _measured(candidate, made, sets, calls, op.truth, known, settings)
+            row |= _measured(candidate, made, sets, calls, known, settings)
         except NotImplementedError as error:
             row |= {"status": "refused", "reason": _line(error)}
         except Exception as error:  # one candidate's failure, whatever it is, must not cost the others their rows
@@ -133,7 +133,7 @@ def _compile(jobs: list[tuple[Workload, Candidate]], settings: Settings) -> list
         return list(pool.map(compile_, lowered))
 
 
-def _measured(candidate: Candidate, made: Any, sets: _Sets, calls: int, truth, known: dict, settings: Settings) -> dict:
+def _measured(candidate: Candidate, made: Any, sets: _Sets, calls: int, known: dict, settings: Settings) -> dict:
     """Status, errors, memory and times; `known` keeps the truth of inputs that candidates share."""
     if isinstance(made, Exception):
         raise made
@@ -149,7 +149,8 @@ def _measured(candidate: Candidate, made: Any, sets: _Sets, calls: int, truth, k
     chosen = checks.checked_rows(workload)
     key = (candidate.inputs, candidate.truth)
     if key not in known:
-        known[key] = checks.expected(candidate.truth or truth, workload, inputs[0], chosen)
+        truth = workload.truth if candidate.truth is None else candidate.truth(workload)
+        known[key] = checks.expected(truth, inputs[0], chosen)
     actual, finite = program.outputs(chosen)
     errors = checks.errors(actual, known[key])
     objection = checks.objection(errors, finite, checks.dtypes(workload, actual))

@@ -1,59 +1,33 @@
-"""Workloads of the recurrence over chunks and, in the group "channel", of the general delta rule: the shapes of
-`specs.py`, as functions to compile and to time."""
+"""Workloads of the recurrence over chunks and of the general delta rule: shapes, their calls, and their truth."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 
-from pallas_kernels.delta_chunks import specs
+from pallas_kernels.delta_chunks import reference
 from pallas_kernels.delta_chunks.api import delta_chunks
 from pallas_kernels.delta_chunks.general import general_delta_rule
 from pallas_kernels.delta_chunks.problem import GeneralProblem, Problem
-from pallas_kernels.workload import Kind, Workload
+from pallas_kernels.workload import OpWorkloads
 
-
-def _inputs(spec: Problem | GeneralProblem, kind: Kind, seed: int) -> tuple:
-    if kind == "forward":
-        return spec.inputs(seed)
-    shape = (spec.b, spec.t, spec.h, spec.v)
-    dy = jax.random.normal(jax.random.key(seed + 1), shape, jnp.float32).astype(spec.dtype)
-    return *spec.inputs(seed), dy
-
-
-def _build(op, kind: Kind, implementation: str | None):
-    forward = functools.partial(op, implementation=implementation)
-    if kind == "forward":
-        return forward
-
-    def run(*arrays):
-        *inputs, dy = arrays
-        y, pull_back = jax.vjp(forward, *inputs)
-        return y, pull_back(dy)
-
-    return run
-
-
-def _workload(name: str, spec: Problem | GeneralProblem, kind: Kind) -> Workload:
-    op = delta_chunks if isinstance(spec, Problem) else general_delta_rule
-    flops, n_bytes = spec.forward_flops(), spec.forward_bytes()
-    if kind == "forward_backward":
-        flops, n_bytes = flops + spec.backward_flops(), n_bytes + spec.backward_bytes()
-    return Workload(
-        op="delta_chunks", name=name, kind=kind, sizes=spec.sizes() | {"dtype": spec.dtype_name},
-        build=functools.partial(_build, op, kind), inputs=functools.partial(_inputs, spec, kind),
-        flops=flops, bytes=n_bytes,
-    )  # fmt: skip
-
-
-def _group(shapes: Mapping[str, Problem | GeneralProblem], *kinds: Kind) -> tuple[Workload, ...]:
-    return tuple(_workload(name, spec, kind) for name, spec in shapes.items() for kind in kinds)
-
-
-GROUPS = {
-    "headline": _group(specs.HEADLINE, "forward", "forward_backward"),
-    "channel": _group(specs.GENERAL, "forward", "forward_backward"),
-    "cpu": _group(specs.CPU, "forward", "forward_backward"),
+SHAPES = {
+    "headline": {f"b4_h16_t8192_k{n}": Problem(b=4, t=8192, h=16, k=n, v=n) for n in (64, 128)},
+    "channel": {"b4_h16_t8192_k64_general": GeneralProblem(b=4, t=8192, h=16, k=64, v=64)},
+    "cpu": {"text_t2048": Problem(b=4, t=2048, h=4, k=64, v=64, dtype=jnp.float32)},
 }
-"""Name of a group -> its workloads."""
+"""Shapes of the floors in README.md and of RWKV-7, and one for a CPU."""
+
+
+def _call(problem: Problem | GeneralProblem, implementation: str | None) -> Callable:
+    op = delta_chunks if isinstance(problem, Problem) else general_delta_rule
+    return functools.partial(op, implementation=implementation)
+
+
+def _truth(problem: Problem | GeneralProblem) -> Callable:
+    definition = reference.recurrence if isinstance(problem, Problem) else reference.general_in_blocks
+    return lambda *arrays: definition(*arrays[:-1], initial_state=arrays[-1])
+
+
+WORKLOADS = OpWorkloads(op="delta_chunks", call=_call, truth=_truth)
+GROUPS = WORKLOADS.groups(SHAPES)

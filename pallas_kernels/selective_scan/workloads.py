@@ -1,91 +1,60 @@
-"""Selective scan's workloads: the shapes of `specs.py`, as functions to compile and to time.
+"""Workloads of the selective scan: shapes, their calls, and their truth.
 
-Their arrays are x, delta, b and c; a is a constant, whose gradient is not among the outputs: as a sum over the batch it
-could not be checked on some rows alone.
+Arrays are x, delta, b and c; a is a constant, whose gradient is not among the outputs: as a sum over the batch it could
+not be checked on some rows alone.
 """
 
-import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.selective_scan import mosaic_tpu_layout, specs
+from pallas_kernels.selective_scan import mosaic_tpu_layout, reference
 from pallas_kernels.selective_scan.api import selective_scan
 from pallas_kernels.selective_scan.problem import Problem
-from pallas_kernels.workload import Kind, Workload
+from pallas_kernels.workload import OpWorkloads
 
-
-def _forward(spec: Problem, implementation: str | None) -> Callable:
-    def run(x, delta, b, c, **options):
-        return selective_scan(x, delta, spec.rates(), b, c, implementation=implementation, **options)
-
-    return run
-
-
-def _forward_backward(spec: Problem, implementation: str | None) -> Callable:
-    def run(*arrays):
-        *inputs, dy = arrays
-        y, pull_back = jax.vjp(_forward(spec, implementation), *inputs)
-        return y, pull_back(dy)
-
-    return run
-
-
-def _step(spec: Problem, implementation: str | None) -> Callable:
-    """One token, as a sequence of 1 from a state."""
-
-    def run(state, *token):
-        scan = functools.partial(_forward(spec, implementation), initial_state=state, return_state=True)
-        y, state = scan(*(x[:, None] for x in token))
-        return y[:, 0], state
-
-    return run
-
-
-def _with_cotangent(spec: Problem, seed: int) -> tuple:
-    dy = jax.random.normal(jax.random.key(seed + 1), (spec.b, spec.t, spec.d), jnp.float32).astype(spec.dtype)
-    return *spec.inputs(seed), dy
-
-
-def _token(spec: Problem, seed: int) -> tuple:
-    state = jax.random.normal(jax.random.key(seed + 1), (spec.b, spec.d, spec.n), jnp.float32)
-    return state, *(x[:, 0] for x in spec.inputs(seed))
-
-
-def _kept(spec: Problem) -> float:
-    """The float32 states that mosaic_tpu saves."""
-    return 0.0 if mosaic_tpu_layout.objection(spec) else 4.0 * math.prod(mosaic_tpu_layout.border_shape(spec))
-
-
-def _workload(name: str, spec: Problem, kind: Kind) -> Workload:
-    both = kind == "forward_backward"
-    build, inputs, flops, n_bytes = {
-        "forward": (_forward, Problem.inputs, spec.forward_flops(), spec.forward_bytes()),
-        "forward_backward": (
-            _forward_backward,
-            _with_cotangent,
-            spec.forward_flops() + spec.backward_flops(),
-            spec.forward_bytes() + spec.backward_bytes(),
-        ),
-        "step": (_step, _token, spec.step_flops(), spec.step_bytes()),
-    }[kind]
-    return Workload(
-        op="selective_scan", name=name, kind=kind, sizes=spec.sizes() | {"dtype": spec.dtype_name},
-        build=lambda implementation: build(spec, implementation), inputs=lambda seed: inputs(spec, seed),
-        flops=flops, bytes=n_bytes, kept=_kept(spec) if both else 0.0,
-    )  # fmt: skip
-
-
-def _group(shapes: Mapping[str, Problem], *kinds: Kind) -> tuple[Workload, ...]:
-    return tuple(_workload(name, spec, kind) for name, spec in shapes.items() for kind in kinds)
-
-
-GROUPS = {
-    "headline": _group(specs.HEADLINE, "forward", "forward_backward"),
-    "presets": _group(specs.PRESETS, "forward", "forward_backward"),
-    "step": _group(specs.PRESETS, "step"),
-    "cpu": _group(specs.CPU, "forward", "forward_backward"),
+PRESETS = {
+    "mamba_130m": Problem(b=4, t=2048, d=1536, n=16),
+    "mamba_2.8b": Problem(b=4, t=2048, d=5120, n=16),
 }
-"""Name of a group -> its workloads."""
+"""Widths of published models (Gu and Dao 2023, Table 12)."""
+SHAPES = {
+    "headline": {
+        "b4_t8192_d1024_n16": Problem(b=4, t=8192, d=1024, n=16),
+        "mamba_360m": Problem(b=32, t=2048, d=2048, n=16),
+    },
+    "presets": PRESETS,
+    "step": PRESETS,
+    "cpu": {"text_t2048": Problem(b=4, t=2048, d=256, n=16, dtype=jnp.float32)},
+}
+"""The second of the headline is a layer of a model of 360M parameters and a step's tokens."""
+
+
+def _call(problem: Problem, implementation: str | None) -> Callable:
+    def run(x, delta, b, c, **options):
+        return selective_scan(x, delta, problem.rates(), b, c, implementation=implementation, **options)
+
+    return run
+
+
+def _truth(problem: Problem) -> Callable:
+    def run(x, delta, b, c, state):
+        rates = problem.rates().astype(x.dtype)
+        return reference.in_blocks(x, delta, rates, b, c, initial_state=state)
+
+    return run
+
+
+def _state(problem: Problem, seed: int) -> jax.Array:
+    return jax.random.normal(jax.random.key(seed), (problem.b, problem.d, problem.n), jnp.float32)
+
+
+def _kept(problem: Problem) -> float:
+    """The float32 states that mosaic_tpu saves."""
+    return 0.0 if mosaic_tpu_layout.objection(problem) else 4.0 * math.prod(mosaic_tpu_layout.border_shape(problem))
+
+
+WORKLOADS = OpWorkloads(op="selective_scan", call=_call, truth=_truth, state=_state, kept=_kept)
+GROUPS = WORKLOADS.groups(SHAPES)

@@ -1,25 +1,53 @@
-"""Sliding-window attention's workloads: the shapes of `specs.py`, as functions to compile and to time."""
+"""Workloads of sliding-window attention: shapes, their calls, and their truth."""
 
 import dataclasses
 import functools
+from collections.abc import Callable
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-from pallas_kernels.sliding_window import specs
+from pallas_kernels.benchmark import softmax
 from pallas_kernels.sliding_window.api import sliding_window_attention, sliding_window_step
 from pallas_kernels.sliding_window.cache import SlidingWindowCache
 from pallas_kernels.sliding_window.problem import Problem
-from pallas_kernels.workload import Attention
+from pallas_kernels.workload import OpWorkloads
+
+BASED: dict[str, Any] = {"h": 16, "k": 64, "v": 64}
+"""Heads and widths of Based's models."""
+MQAR: dict[str, Any] = {"b": 64, "h": 1, "k": 64, "v": 64, "dtype": jnp.float32}
+CPU: dict[str, Any] = {"h": 4, "k": 64, "v": 64, "dtype": jnp.float32}
+BATCHES = (1, 4, 16, 64, 128, 256)
+WINDOWS = (16, 32, 64, 128, 256, 512, 1024)
+SHAPES = {
+    "headline": {f"b4_h16_t8192_w{w}": Problem(b=4, t=8192, window=w, **BASED) for w in (64, 128)},
+    "fig7_batch": {f"fig7_b{b}_t1024": Problem(b=b, t=1024, window=64, **BASED) for b in BATCHES},
+    "windows": {f"window_w{w}": Problem(b=4, t=8192, window=w, **BASED) for w in WINDOWS},
+    "step": {f"step_b{b}_w64": Problem(b=b, t=1, window=64, **BASED) for b in BATCHES},
+    "step_windows": {f"step_b64_w{w}": Problem(b=64, t=1, window=w, **BASED) for w in WINDOWS},
+    "cpu": {
+        "mqar_t64": Problem(t=64, window=16, **MQAR),
+        "mqar_t256": Problem(t=256, window=64, **MQAR),
+        "text_t2048": Problem(b=4, t=2048, window=64, dtype=jnp.float32, **BASED),
+    },
+    "cpu_length": {f"cpu_t{t}": Problem(b=1, t=t, window=64, **CPU) for t in (256, 512, 1024, 2048, 4096)},
+    "cpu_windows": {f"cpu_w{w}": Problem(b=1, t=4096, window=w, **CPU) for w in (*WINDOWS, 4096)},
+    "cpu_batch": {f"cpu_b{b}": Problem(b=b, t=1024, window=64, **CPU) for b in (1, 2, 4, 8, 16)},
+}
+"""Shapes of the floors in README.md; Based, Fig. 7 (batch at 1024 tokens); cost against window, whose recall Based's
+Fig. 1 left shows; decoding by batch and by window; and what a CPU can run: the banded form against the quadratic one by
+length, windows up to all tokens, and Fig. 7."""
 
 
-def _forward(spec: Problem, implementation: str | None):
-    return functools.partial(sliding_window_attention, window=spec.window, implementation=implementation)
+def _call(problem: Problem, implementation: str | None) -> Callable:
+    return functools.partial(sliding_window_attention, window=problem.window, implementation=implementation)
 
 
-def _step(spec: Problem, implementation: str | None):
+def _step(problem: Problem, implementation: str | None) -> Callable:
     """The step, or "reference": a sequence of one token after the cache."""
     if implementation == "reference":
-        attend = functools.partial(_forward(spec, implementation), return_cache=True)
+        attend = functools.partial(_call(problem, implementation), return_cache=True)
 
         def run(cache, *token):
             y, cache = attend(*(x[:, None] for x in token), initial_cache=cache)
@@ -31,23 +59,27 @@ def _step(spec: Problem, implementation: str | None):
     return sliding_window_step
 
 
-def _state(spec: Problem, seed: int) -> SlidingWindowCache:
+def _state(problem: Problem, seed: int) -> SlidingWindowCache:
     """Full rings, each row at a place of its own."""
-    _, k, v = dataclasses.replace(spec, t=spec.window).inputs(seed)
-    return SlidingWindowCache(k, v, spec.window + jnp.arange(spec.b, dtype=jnp.int32))
+    _, k, v = dataclasses.replace(problem, t=problem.window).inputs(seed)
+    return SlidingWindowCache(k, v, problem.window + jnp.arange(problem.b, dtype=jnp.int32))
 
 
-WINDOW = Attention("sliding_window", _forward, _step, _state)
+def _truth(problem: Problem) -> Callable:
+    return lambda q, k, v, state: (softmax.truth(q, k, v, window=problem.window), state)
 
-GROUPS = {
-    "headline": WINDOW.group(specs.HEADLINE, "forward", "forward_backward"),
-    "fig7_batch": WINDOW.group(specs.FIGURE_7_BATCH, "forward", "forward_backward"),
-    "windows": WINDOW.group(specs.WINDOWS, "forward", "forward_backward"),
-    "step": WINDOW.group(specs.STEP, "step"),
-    "step_windows": WINDOW.group(specs.STEP_WINDOWS, "step"),
-    "cpu": WINDOW.group(specs.CPU, "forward", "forward_backward"),
-    "cpu_length": WINDOW.group(specs.CPU_LENGTH, "forward", "forward_backward"),
-    "cpu_windows": WINDOW.group(specs.CPU_WINDOWS, "forward", "forward_backward"),
-    "cpu_batch": WINDOW.group(specs.CPU_BATCH, "forward", "forward_backward"),
-}
-"""Name of a group -> its workloads: the paper's figures, decoding, and what a CPU can run."""
+
+def step_truth(cache: SlidingWindowCache, q, k, v):
+    """Softmax over a ring whose slot p % window holds position p."""
+    window, group = cache.k.shape[1], q.shape[1] // k.shape[1]
+    put = jax.vmap(lambda ring, token, position: ring.at[position % window].set(token))
+    cache = cache._replace(k=put(cache.k, k, cache.position), v=put(cache.v, v, cache.position))
+    keys, values = (jnp.repeat(x, group, axis=2) for x in (cache.k, cache.v))
+    scores = jnp.einsum("bhd,bwhd->bhw", q, keys, precision="highest") * jnp.asarray(q.shape[-1] ** -0.5, q.dtype)
+    seen = jnp.arange(window, dtype=cache.position.dtype)[None, None, :] <= cache.position[:, None, None]
+    y = jnp.einsum("bhw,bwhv->bhv", jax.nn.softmax(jnp.where(seen, scores, -jnp.inf)), values, precision="highest")
+    return y, cache._replace(position=cache.position + 1)
+
+
+WORKLOADS = OpWorkloads(op="sliding_window", call=_call, truth=_truth, state=_state, step=_step, step_truth=step_truth)
+GROUPS = WORKLOADS.groups(SHAPES)

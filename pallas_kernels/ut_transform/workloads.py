@@ -1,70 +1,59 @@
-"""Workloads of the UT transform: the shapes of `specs.py`, as functions to compile and to time."""
+"""Workloads of the UT transform and of the values that tokens write: shapes, their calls, and their truth."""
 
-import functools
-from collections.abc import Mapping
+from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 
-from pallas_kernels.ut_transform import specs
+from pallas_kernels.delta_chunks import reference as recurrence
 from pallas_kernels.ut_transform.api import ut_transform
 from pallas_kernels.ut_transform.problem import Problem, ValuesProblem
 from pallas_kernels.ut_transform.values import delta_values
-from pallas_kernels.workload import Kind, Workload
+from pallas_kernels.workload import OpWorkloads
+
+SIZE = {"b": 4, "t": 8192, "h": 16}
+SHAPES = {
+    "headline": {
+        "b4_h16_t8192_k64": Problem(**SIZE, k=64),
+        "b4_h16_t8192_k64_decay": Problem(**SIZE, k=64, decay="token"),
+        "b4_h16_t8192_k128_decay": Problem(**SIZE, k=128, decay="token"),
+        "b4_h16_t8192_k64_v64": ValuesProblem(**SIZE, k=64, v=64),
+        "b4_h16_t8192_k64_v64_decay": ValuesProblem(**SIZE, k=64, v=64, decay="token"),
+    },
+    "channel": {
+        "b4_h16_t8192_k64_channel": Problem(**SIZE, k=64, decay="channel"),
+        "b4_h16_t8192_k64_v64_channel": ValuesProblem(**SIZE, k=64, v=64, decay="channel"),
+    },
+    "cpu": {"text_t2048": Problem(b=4, t=2048, h=4, k=64, dtype=jnp.float32)},
+}
+"""Shapes of the floors in README.md, the same with decays per channel of the keys, and one for a CPU."""
 
 
-def outputs(found, spec: Problem):
-    """What a call computes: without decays write is the keys, and keep is 1; the keys are an input."""
-    return found[:1] if isinstance(spec, ValuesProblem) else found[:2] if spec.decay == "none" else found[:4]
-
-
-def form(spec: Problem, implementation: str | None):
-    """The op of a shape, as a function to a tuple."""
-    op = delta_values if isinstance(spec, ValuesProblem) else ut_transform
+def _call(problem: Problem, implementation: str | None) -> Callable:
+    op = delta_values if isinstance(problem, ValuesProblem) else ut_transform
     return lambda *inputs: tuple(op(*inputs, implementation=implementation))
 
 
-def _inputs(spec: Problem, kind: Kind, seed: int) -> tuple:
-    """Of the op; then cotangents of all that it returns."""
-    if kind == "forward":
-        return spec.inputs(seed)
-    shapes = jax.eval_shape(form(spec, "xla"), *spec.inputs(seed))
-    keys = jax.random.split(jax.random.key(seed + 2), len(shapes))
-    normal = (jax.random.normal(key, x.shape, jnp.float32).astype(x.dtype) for key, x in zip(keys, shapes, strict=True))
-    return *spec.inputs(seed), *normal
+def _truth(problem: Problem) -> Callable:
+    """The reference; of `delta_values` with that of the recurrence."""
+
+    def run(k, *others):
+        *others, state = others
+        if not isinstance(problem, ValuesProblem):
+            return tuple(ut_transform(k, *others, implementation="reference")), state
+        v, *others = others
+        mix, read, write, keep, keys = ut_transform(k, *others, implementation="reference")
+        y, state = recurrence.recurrence(v, read, write, mix, keep, initial_state=state)
+        return (y, keys), state
+
+    return run
 
 
-def evaluate(run, spec: Problem, kind: Kind, arrays):
-    """Outputs, and gradients, of run as `form` makes it."""
-    if kind == "forward":
-        return outputs(run(*arrays), spec)
-    n = len(jax.eval_shape(lambda: spec.inputs(0)))
-    found, pull_back = jax.vjp(run, *arrays[:n])
-    return outputs(found, spec), pull_back(tuple(arrays[n:]))
+def _outputs(found: tuple, problem: Problem) -> tuple:
+    """What a call computes: without decays write is the keys, and keep is 1; the keys are an input."""
+    if isinstance(problem, ValuesProblem):
+        return found[:1]
+    return found[: 2 if problem.decay == "none" else 4]
 
 
-def _build(spec: Problem, kind: Kind, implementation: str | None):
-    return lambda *arrays: evaluate(form(spec, implementation), spec, kind, arrays)
-
-
-def _workload(name: str, spec: Problem, kind: Kind) -> Workload:
-    flops, n_bytes = spec.forward_flops(), spec.forward_bytes()
-    if kind == "forward_backward":
-        flops, n_bytes = flops + spec.backward_flops(), n_bytes + spec.backward_bytes()
-    return Workload(
-        op="ut_transform", name=name, kind=kind, sizes=spec.sizes() | {"dtype": spec.dtype_name},
-        build=functools.partial(_build, spec, kind), inputs=functools.partial(_inputs, spec, kind),
-        flops=flops, bytes=n_bytes,
-    )  # fmt: skip
-
-
-def _group(shapes: Mapping[str, Problem], *kinds: Kind) -> tuple[Workload, ...]:
-    return tuple(_workload(name, spec, kind) for name, spec in shapes.items() for kind in kinds)
-
-
-GROUPS = {
-    "headline": _group(specs.HEADLINE, "forward", "forward_backward"),
-    "channel": _group(specs.CHANNEL, "forward", "forward_backward"),
-    "cpu": _group(specs.CPU, "forward", "forward_backward"),
-}
-"""Name of a group -> its workloads."""
+WORKLOADS = OpWorkloads(op="ut_transform", call=_call, truth=_truth, outputs=_outputs)
+GROUPS = WORKLOADS.groups(SHAPES)

@@ -4,30 +4,8 @@ import dataclasses
 from collections.abc import Callable
 
 from pallas_kernels.benchmark import programs, timing
-from pallas_kernels.registry import OPS, load
+from pallas_kernels.registry import OPS, load, native
 from pallas_kernels.workload import Workload
-
-IMPLEMENTATIONS = {
-    "gpu": {
-        "taylor_attention": ("mosaic_gpu", "xla"),
-        "sliding_window": ("mosaic_gpu", "cudnn", "xla"),
-        "gated_linear_attention": ("mosaic_gpu", "xla"),
-        "selective_scan": ("mosaic_gpu", "xla"),
-        "delta_chunks": ("mosaic_gpu", "xla"),
-        "ut_transform": ("mosaic_gpu", "xla"),
-        "wkv4": ("mosaic_gpu", "xla"),
-    },
-    "tpu": {
-        "taylor_attention": ("mosaic_tpu", "xla"),
-        "sliding_window": ("mosaic_tpu", "splash_tpu", "xla"),
-        "gated_linear_attention": ("mosaic_tpu", "xla"),
-        "selective_scan": ("mosaic_tpu", "xla"),
-        "delta_chunks": ("xla",),
-        "ut_transform": ("xla",),
-        "wkv4": ("mosaic_tpu", "xla"),
-    },
-}
-"""By platform and op, the kernel first where there is one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +57,7 @@ def headline(platform: str) -> list[TimedCall]:
         for op in OPS
         for group in ("headline", "channel")
         for index in range(len(load(op, "workloads").GROUPS.get(group, ())))
-        for implementation in IMPLEMENTATIONS[platform][op]
+        for implementation in (*native(op, platform), "xla")
     ]
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks import torch_peers
-from pallas_kernels.benchmark import __main__ as command, checks, sliding_window as window, taylor_attention as taylor
+from pallas_kernels.benchmark import __main__ as command, checks
 from pallas_kernels.taylor_attention.problem import Problem
-from pallas_kernels.taylor_attention.workloads import TAYLOR
+from pallas_kernels.taylor_attention.workloads import WORKLOADS as TAYLOR
 from tests.pallas_kernels.test_benchmark_candidates import window_workload
 
 TORCH = importlib.util.find_spec("torch") is not None
@@ -106,7 +106,7 @@ def test_peers_in_torch_are_checked_as_all_others(kind, tmp_path, monkeypatch, i
     assert [c.name for c in found] == ["fla_fused_chunk", "fla_parallel"]
     assert not notes
     assert versions["flash-linear-attention"] == "unknown"
-    errors = [torch_errors(TAYLOR.workload("x", SHORT, kind), c, taylor.truth) for c in found]
+    errors = [torch_errors(TAYLOR.workload("x", SHORT, kind), c) for c in found]
     assert max(errors[0]) < 1e-5
     assert min(errors[1]) > 1e-2
 
@@ -123,14 +123,14 @@ def test_torch_windows_are_our_window(name, kind, g):
         with pytest.raises(NotImplementedError, match="no backward on a CPU"):
             candidate.build(window_workload(kind, g=g))
         return
-    assert max(torch_errors(window_workload(kind, g=g), candidate, window.truth)) < 1e-5
+    assert max(torch_errors(window_workload(kind, g=g), candidate)) < 1e-5
 
 
-def torch_errors(work, candidate, truth):
+def torch_errors(work, candidate):
     sets = [work.inputs(seed) for seed in range(2)]
     program = torch_peers.TorchProgram(candidate.build(work), sets, 1, gradients=work.kind == "forward_backward")
     rows = np.arange(2)
     actual, finite = program.outputs(rows)
     assert finite
     program.batch(3)
-    return checks.errors(actual, checks.expected(truth, work, sets[0], rows))
+    return checks.errors(actual, checks.expected(work.truth, sets[0], rows))

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.benchmark import __main__ as command, checks, environment, ops, programs, run, timing, trace
-from pallas_kernels.benchmark.candidates import Candidate, implementation
+from pallas_kernels.benchmark import __main__ as command, checks, environment, programs, run, timing, trace
+from pallas_kernels.benchmark.candidates import Candidate
 from pallas_kernels.benchmark.ceilings import Ceilings, floor
+from pallas_kernels.benchmark.competitors import implementation
 from pallas_kernels.taylor_attention.problem import Problem
-from pallas_kernels.taylor_attention.workloads import TAYLOR
+from pallas_kernels.taylor_attention.workloads import WORKLOADS as TAYLOR
 from pallas_kernels.workload import Workload
 
 CEILINGS = Ceilings(bandwidth=1e9, flops=1e12, matmul="toy")
@@ -39,18 +40,14 @@ def toy(t=5, kind="forward", **fields):
     }
     fields = {
         "op": "toy", "name": f"t{t}", "kind": kind, "sizes": {"b": 3, "t": t}, "build": functions.__getitem__,
+        "truth": lambda x: 2 * x,
         "inputs": lambda seed: (jax.random.normal(jax.random.key(seed), (3, t)),), "flops": 4e6, "bytes": 1e6,
     } | fields  # fmt: skip
     return Workload(**fields)
 
 
-def toy_op(*names):
-    candidates = [Candidate(name=name, build=lambda workload, name=name: workload.build(name)) for name in names]
-    return types.SimpleNamespace(
-        truth=lambda workload, inputs: 2 * inputs[0],
-        candidates=lambda platform: candidates,
-        default_names=lambda platform: names,
-    )
+def toy_candidates(*names):
+    return [Candidate(name=name, build=lambda workload, name=name: workload.build(name)) for name in names]
 
 
 @pytest.fixture
@@ -67,9 +64,8 @@ def timed(monkeypatch):
 
 
 def rows_of(*names, workload=None):
-    op = toy_op(*names)
     case = run.Case(workload=workload or toy(), groups=("g",))
-    return [row for _, row in run.all_rows([case], op.candidates("cpu"), op, CEILINGS, SETTINGS)]
+    return [row for _, row in run.all_rows([case], toy_candidates(*names), CEILINGS, SETTINGS)]
 
 
 def test_right_candidate_is_timed(timed):
@@ -84,8 +80,8 @@ def test_right_candidate_is_timed(timed):
 def test_workloads_that_are_compiled_together_keep_their_programs(timed, monkeypatch):
     """Kills a program that is timed for another workload or candidate, and a row at another workload's place."""
     monkeypatch.setattr(run, "CASES_AHEAD", {"cpu": 2})
-    op, cases = toy_op("right", "wrong"), [run.Case(workload=toy(t), groups=("g",)) for t in (5, 4, 3)]
-    found = list(run.all_rows(cases, op.candidates("cpu"), op, CEILINGS, SETTINGS))
+    cases = [run.Case(workload=toy(t), groups=("g",)) for t in (5, 4, 3)]
+    found = list(run.all_rows(cases, toy_candidates("right", "wrong"), CEILINGS, SETTINGS))
     assert [(i, row["name"], row["status"]) for i, row in found] == [
         (i, f"t{t}", status) for i, t in enumerate((5, 4, 3)) for status in ("ok", "wrong")
     ]
@@ -260,8 +256,11 @@ def test_a_shape_in_two_groups_is_run_once():
     assert [(case.workload.name, case.groups) for case in found] == [("t5", ("a",)), ("t6", ("a", "b"))]
 
 
-def fake_command(monkeypatch, op):
-    monkeypatch.setattr(ops, "load", lambda name: ops.Loaded({"cpu": (toy(), toy(t=4)), "other": (toy(t=9),)}, op))
+def fake_command(monkeypatch, *names):
+    groups = {"cpu": (toy(), toy(t=4)), "other": (toy(t=9),)}
+    monkeypatch.setattr(command, "load", lambda op, part: types.SimpleNamespace(GROUPS=groups))
+    monkeypatch.setattr(command.competitors, "candidates", lambda op, platform: toy_candidates(*names))
+    monkeypatch.setattr(command.competitors, "default_names", lambda op, platform: names)
     monkeypatch.setattr(command.ceilings_module, "measure", lambda *a, **k: CEILINGS)
 
 
@@ -276,7 +275,7 @@ def peers(op, platform):
 
 def test_command_writes_what_it_prints(timed, monkeypatch, tmp_path, capsys):
     """Kills a file of peers that is not run, a row that is lost, and an exit status that hides a wrong one."""
-    fake_command(monkeypatch, toy_op("right", "refuse"))
+    fake_command(monkeypatch, "right", "refuse")
     (tmp_path / "peers.py").write_text(PEERS)
     assert command.main(["toy", "--out", str(tmp_path), "--peers", str(tmp_path / "peers.py")]) == 1
     (path,) = tmp_path.glob("*.json")

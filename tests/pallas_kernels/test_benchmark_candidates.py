@@ -1,6 +1,5 @@
 """What is compared computes what it is said to, and truths are those of the definitions."""
 
-import dataclasses
 import functools
 import subprocess
 import sys
@@ -11,40 +10,30 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.benchmark import (
-    checks,
-    delta_chunks as delta,
-    gated_linear_attention as gated,
-    ops,
-    run,
-    selective_scan as scan,
-    sliding_window as window,
-    softmax,
-    taylor_attention as taylor,
-    ut_transform as ut,
-    wkv4 as wkv,
-)
+from pallas_kernels.benchmark import __main__ as command, checks, competitors, run, softmax
 from pallas_kernels.delta_chunks import reference as delta_reference, workloads as delta_workloads
 from pallas_kernels.delta_chunks.problem import GeneralProblem
 from pallas_kernels.gated_linear_attention import reference as gated_reference, workloads as gated_workloads
 from pallas_kernels.gated_linear_attention.problem import Problem as GatedProblem
+from pallas_kernels.registry import OPS
 from pallas_kernels.selective_scan import reference as scan_reference, workloads as scan_workloads
 from pallas_kernels.selective_scan.problem import Problem as ScanProblem
+from pallas_kernels.sliding_window.problem import Problem as WindowProblem
+from pallas_kernels.sliding_window.workloads import WORKLOADS as WINDOW, step_truth
 from pallas_kernels.taylor_attention import reference
 from pallas_kernels.taylor_attention.problem import Problem
-from pallas_kernels.taylor_attention.specs import TINY
-from pallas_kernels.taylor_attention.workloads import GROUPS, TAYLOR
-from pallas_kernels.workload import Workload
+from pallas_kernels.taylor_attention.workloads import GROUPS, WORKLOADS as TAYLOR
 from tests.pallas_kernels.shared import full, relative_l2, slow
+from tests.pallas_kernels.tiny import TAYLOR as TINY
 
 LONG = Problem(b=2, t=768, h=2, g=1, k=3, v=4, dtype=jnp.float32)
 
 
-def outputs_and_truth(work, candidate, op=taylor, seed=3):
+def outputs_and_truth(work, candidate, seed=3):
     inputs = (candidate.inputs or (lambda w, s: w.inputs(s)))(work, seed)
     rows = np.arange(int(work.sizes["b"]))
     actual = [np.asarray(x) for x in jax.tree.leaves(jax.jit(candidate.build(work))(*inputs))]
-    return actual, checks.expected(candidate.truth or op.truth, work, inputs, rows)
+    return actual, checks.expected(work.truth if candidate.truth is None else candidate.truth(work), inputs, rows)
 
 
 @pytest.mark.slow
@@ -52,7 +41,7 @@ def test_taylor_truth_is_the_quadratic_form():
     """Blocks, and the state between them, against the whole (t, t) form, values and gradients."""
     work = TAYLOR.workload("x", LONG, "forward_backward")
     inputs = work.inputs(1)
-    found = checks.expected(taylor.truth, work, inputs, np.arange(LONG.b))
+    found = checks.expected(work.truth, inputs, np.arange(LONG.b))
 
     @jax.jit
     def whole(q, k, v, dy):
@@ -76,7 +65,7 @@ def test_taylor_truth_is_the_quadratic_form():
 )
 def test_candidates_pass_their_check(name, kind, count):
     work = TAYLOR.workload("x", TINY["tiny_grouped"], kind)
-    candidate = next(c for c in taylor.candidates("cpu") if c.name == name)
+    candidate = next(c for c in competitors.candidates("taylor_attention", "cpu") if c.name == name)
     actual, truth = outputs_and_truth(work, candidate)
     found = checks.errors(actual, truth)
     assert checks.objection(found, True, checks.dtypes(work, actual)) is None
@@ -93,7 +82,7 @@ def test_floor_takes_the_cheaper_form(t, per_token):
 @pytest.mark.full
 def test_step_is_checked_with_its_state():
     work = TAYLOR.workload("x", TINY["tiny_grouped"], "step")
-    actual, truth = outputs_and_truth(work, taylor.candidates("cpu")[0])
+    actual, truth = outputs_and_truth(work, competitors.candidates("taylor_attention", "cpu")[0])
     found = checks.errors(actual, truth)
     assert len(found) == 3
     assert max(found) < 1e-5
@@ -105,8 +94,8 @@ def test_step_is_checked_with_its_state():
 def test_checked_rows_are_those_of_the_whole_batch():
     work = TAYLOR.workload("x", LONG, "forward")
     inputs = work.inputs(1)
-    whole = checks.expected(taylor.truth, work, inputs, np.array([0, 1]))[0]
-    np.testing.assert_allclose(checks.expected(taylor.truth, work, inputs, np.array([1]))[0], whole[1:], rtol=1e-9)
+    whole = checks.expected(work.truth, inputs, np.array([0, 1]))[0]
+    np.testing.assert_allclose(checks.expected(work.truth, inputs, np.array([1]))[0], whole[1:], rtol=1e-9)
 
 
 @pytest.mark.slow
@@ -121,29 +110,13 @@ def test_softmax_truth_is_attention(t, width):
 
 
 def window_workload(kind, *, t=96, g=2):
-    def inputs(seed):
-        keys = jax.random.split(jax.random.key(seed), 4)
-        arrays = [jax.random.normal(key, (2, t, heads, 8)) for key, heads in zip(keys, (4, g, g, 4), strict=True)]
-        return tuple(arrays if kind == "forward_backward" else arrays[:3])
-
-    sizes: dict[str, int | str] = {"b": 2, "t": t, "h": 4, "g": g, "d": 8, "window": 5}
-    build = softmax.jax_attention("cpu", 5)
-    return Workload(
-        op="sliding_window",
-        name="x",
-        kind=kind,
-        sizes=sizes,
-        build=lambda name: build,
-        inputs=inputs,
-        flops=1.0,
-        bytes=1.0,
-    )
+    return WINDOW.workload("x", WindowProblem(b=2, t=t, h=4, g=g, k=8, v=8, window=5, dtype=jnp.float32), kind)
 
 
 @pytest.mark.slow
 def test_window_candidates_pass_their_check():
-    candidate = next(c for c in window.candidates("cpu") if c.name == "jax_nn")
-    actual, truth = outputs_and_truth(window_workload("forward_backward"), candidate, window)
+    candidate = next(c for c in competitors.candidates("sliding_window", "cpu") if c.name == "jax_nn")
+    actual, truth = outputs_and_truth(window_workload("forward_backward"), candidate)
     assert max(checks.errors(actual, truth)) < 1e-5
 
 
@@ -156,14 +129,14 @@ class Ring(NamedTuple):
 @pytest.mark.slow
 @pytest.mark.parametrize("last", [3, 4, 13], ids=["part of a ring", "full", "wrapped"])
 def test_window_step_truth_is_the_last_token_of_its_window(last):
-    work = dataclasses.replace(window_workload("forward"), kind="step")
+    work = window_workload("forward")
     q, k, v = (x[:, : last + 1] for x in work.inputs(4))
     rings = [np.random.default_rng(0).normal(size=(2, 5, 2, 8)).astype(np.float32) for _ in range(2)]
     for position in range(last):
         for ring, x in zip(rings, (k, v), strict=True):
             ring[:, position % 5] = x[:, position]
     cache = Ring(*map(jnp.asarray, rings), position=jnp.full(2, last, jnp.int32))
-    found = checks.expected(window.truth, work, (cache, q[:, last], k[:, last], v[:, last]), np.arange(2))
+    found = checks.expected(step_truth, (cache, q[:, last], k[:, last], v[:, last]), np.arange(2))
     expected = softmax.jax_attention("cpu", 5)(q, k, v)[:, last]
     assert relative_l2(found[0], expected) < 1e-6
     np.testing.assert_array_equal(found[1][:, last % 5], k[:, last])
@@ -173,11 +146,11 @@ def test_window_step_truth_is_the_last_token_of_its_window(last):
 
 def test_gated_truth_is_the_recurrence(monkeypatch):
     """Kills a state that is lost between the blocks of the truth, in values or gradients: 12 tokens, blocks of 4."""
-    monkeypatch.setattr(gated, "BLOCK", 4)
+    monkeypatch.setattr(gated_workloads, "BLOCK", 4)
     problem = GatedProblem(b=2, t=12, h=2, g=1, k=3, v=4, dtype=jnp.float32)
-    work = gated_workloads.GATED.workload("x", problem, "forward_backward")
+    work = gated_workloads.WORKLOADS.workload("x", problem, "forward_backward")
     inputs = work.inputs(1)
-    found = checks.expected(gated.truth, work, inputs, np.arange(2))
+    found = checks.expected(work.truth, inputs, np.arange(2))
 
     @jax.jit
     def whole(*inputs):
@@ -192,9 +165,9 @@ def test_gated_truth_is_the_recurrence(monkeypatch):
 def test_truth_of_the_scan_is_the_recurrence():
     """Kills a state that is lost between the blocks of the truth, or tokens after the last whole one: 130 tokens."""
     problem = ScanProblem(b=2, t=130, d=3, n=2, dtype=jnp.float32)
-    work = next(x for x in scan_workloads._group({"x": problem}, "forward_backward"))
+    work = scan_workloads.WORKLOADS.workload("x", problem, "forward_backward")
     inputs = work.inputs(1)
-    found = checks.expected(scan.truth, work, inputs, np.arange(2))
+    found = checks.expected(work.truth, inputs, np.arange(2))
 
     @jax.jit
     def whole(x, delta, b, c, dy):
@@ -211,9 +184,9 @@ def test_truth_of_the_scan_is_the_recurrence():
 def test_truth_of_the_general_delta_rule_is_its_recurrence(kind):
     """Kills a state that is lost between the blocks of the truth, or tokens after the last whole one: 130 tokens."""
     problem = GeneralProblem(b=2, t=130, h=2, k=3, v=4, dtype=jnp.float32)
-    work = next(x for x in delta_workloads._group({"x": problem}, kind))
+    work = delta_workloads.WORKLOADS.workload("x", problem, kind)
     inputs = work.inputs(1)
-    found = checks.expected(delta.truth, work, inputs, np.arange(2))
+    found = checks.expected(work.truth, inputs, np.arange(2))
     forward = lambda *x: delta_reference.general_recurrence(*x)[0]  # noqa: E731
     with jax.enable_x64(True):
         arrays = [jnp.asarray(np.asarray(x, np.float64)) for x in inputs]
@@ -230,16 +203,23 @@ def test_decays_per_channel_are_workloads_of_their_own():
 
 
 def test_every_default_name_exists():
-    for module in (taylor, window, gated, scan, delta, ut, wkv):
+    for op in OPS:
         for platform in ("cpu", "gpu", "tpu"):
-            names = {c.name for c in module.candidates(platform)}
-            assert set(module.default_names(platform)) <= names
+            names = {c.name for c in competitors.candidates(op, platform)}
+            assert set(competitors.default_names(op, platform)) <= names
 
 
 @pytest.mark.full
 def test_a_platform_runs_its_own_groups():
-    assert ops.default_groups(GROUPS, "cpu") == ["cpu", "cpu_length"]
-    assert ops.default_groups(GROUPS, "gpu") == ["headline", "key_dims", "float32", "fig5_batch", "fig5_length", "step"]
+    assert command.default_groups(GROUPS, "cpu") == ["cpu", "cpu_length"]
+    assert command.default_groups(GROUPS, "gpu") == [
+        "headline",
+        "key_dims",
+        "float32",
+        "fig5_batch",
+        "fig5_length",
+        "step",
+    ]
 
 
 @pytest.mark.full

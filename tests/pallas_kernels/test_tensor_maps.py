@@ -9,9 +9,9 @@ from pallas_kernels.compile_check.launch import Launch
 from pallas_kernels.compile_check.targets import Target
 from pallas_kernels.compile_check.worker import launches
 from pallas_kernels.sliding_window.problem import Problem as Window
-from pallas_kernels.sliding_window.workloads import WINDOW
+from pallas_kernels.sliding_window.workloads import WORKLOADS as WINDOW
 from pallas_kernels.taylor_attention.problem import Problem as Taylor
-from pallas_kernels.taylor_attention.workloads import TAYLOR
+from pallas_kernels.taylor_attention.workloads import WORKLOADS as TAYLOR
 from tests.pallas_kernels.aot import absent_devices
 from tests.pallas_kernels.shared import full, slow
 

@@ -48,12 +48,14 @@ GROUPS = {
     "spills": (
         Workload(
             op="unfit", name="two_accumulators", kind="step", sizes={}, build=lambda _: too_many_accumulators,
+            truth=too_many_accumulators,
             inputs=_spilling_inputs, flops=1.0, bytes=1.0,
         ),
     ),
     "copies": (
         Workload(
             op="unfit", name="one_key_head", kind="forward", sizes={}, build=lambda _: taylor_attention,
+            truth=taylor_attention,
             inputs=Problem(b=4, t=8192, h=16, g=1, k=16, v=64).inputs, flops=1.0, bytes=1.0,
         ),
     ),

@@ -6,7 +6,7 @@ import numpy as np
 
 from pallas_kernels.sliding_window import empty_cache, sliding_window_attention
 from pallas_kernels.sliding_window.problem import Problem
-from pallas_kernels.sliding_window.specs import SPECS
+from pallas_kernels.sliding_window.workloads import SHAPES
 
 
 def test_pairs():
@@ -34,6 +34,6 @@ def test_bytes():
 
 def test_headline():
     """The README's floors: 268 MB forward, 470 MB backward."""
-    spec = SPECS["b4_h16_t8192_w64"]
+    spec = SHAPES["headline"]["b4_h16_t8192_w64"]
     assert round(spec.forward_bytes() / 1e6) == 268
     assert round(spec.backward_bytes() / 1e6) == 470

@@ -4,16 +4,16 @@ import jax
 import numpy as np
 import pytest
 
-from pallas_kernels.sliding_window.specs import TINY
-from pallas_kernels.sliding_window.workloads import GROUPS, WINDOW
+from pallas_kernels.sliding_window.workloads import GROUPS, WORKLOADS
 from tests.pallas_kernels.shared import assert_close
+from tests.pallas_kernels.tiny import WINDOW
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["forward", "forward_backward", "step"])
 def test_implementations_agree_with_the_reference(kind):
     """Kills: another window, or a step that is not that of the cache."""
-    work = WINDOW.workload("tiny", TINY["tiny_grouped"], kind)
+    work = WORKLOADS.workload("tiny", WINDOW["tiny_grouped"], kind)
     inputs = work.inputs(3)
     outputs, expected = (jax.tree.leaves(jax.jit(work.build(name))(*inputs)) for name in (None, "reference"))
     assert len(outputs) == {"forward": 1, "forward_backward": 4, "step": 4}[kind]
@@ -23,7 +23,7 @@ def test_implementations_agree_with_the_reference(kind):
 @pytest.mark.full
 def test_a_step_runs_where_it_can():
     with pytest.raises(NotImplementedError, match="must be 'xla' or None"):
-        WINDOW.workload("tiny", TINY["tiny"], "step").build("mosaic_gpu")
+        WORKLOADS.workload("tiny", WINDOW["tiny"], "step").build("mosaic_gpu")
 
 
 @pytest.mark.full

@@ -14,7 +14,7 @@ import pytest
 
 from pallas_kernels.taylor_attention import TaylorState, taylor_attention, taylor_attention_step
 from pallas_kernels.taylor_attention.problem import Problem
-from pallas_kernels.taylor_attention.specs import FLOAT32, HEADLINE
+from pallas_kernels.taylor_attention.workloads import SHAPES
 from tests.device import DEVICES, on_cpu
 from tests.pallas_kernels.shared import MARKERS, assert_close
 from tests.pallas_kernels.taylor_attention.cases import Call, measured, rounded, truth
@@ -40,8 +40,8 @@ BOUNDS = {
     "tpu": {"bfloat16": (1e-2, 1e-2), "float32": (1e-5, 1e-4)},
 }
 REAL = {
-    **HEADLINE,
-    **FLOAT32,
+    **SHAPES["headline"],
+    **SHAPES["float32"],
     "b3_h5_t4097": Problem(b=3, t=4097, h=5, k=16, v=64),
     "b2_h16_g4_v128_t2048": Problem(b=2, t=2048, h=16, g=4, k=16, v=128),
     "b2_h16_k24_t4097": Problem(b=2, t=4097, h=16, k=24, v=64),

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from pallas_kernels.taylor_attention import taylor_attention
-from pallas_kernels.taylor_attention.specs import TINY
-from pallas_kernels.taylor_attention.workloads import GROUPS, TAYLOR
+from pallas_kernels.taylor_attention.workloads import GROUPS, WORKLOADS
+from tests.pallas_kernels.tiny import TAYLOR
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", TAYLOR)
 def test_forward_backward_are_output_and_gradients(name):
-    forward, both = (TAYLOR.workload(name, TINY[name], kind) for kind in ("forward", "forward_backward"))
+    forward, both = (WORKLOADS.workload(name, TAYLOR[name], kind) for kind in ("forward", "forward_backward"))
     q, k, v, dy = both.inputs(0)
     y, gradients = both.build("xla")(q, k, v, dy)
     np.testing.assert_array_equal(y, forward.build("xla")(q, k, v))
@@ -25,7 +25,7 @@ def test_forward_backward_are_output_and_gradients(name):
 
 @pytest.mark.full
 def test_step_reads_and_writes_a_state():
-    step = TAYLOR.workload("tiny", TINY["tiny"], "step")
+    step = WORKLOADS.workload("tiny", TAYLOR["tiny"], "step")
     state, *token = step.inputs(0)
     y, after = step.build(None)(state, *token)
     assert y.shape == token[2].shape

@@ -12,7 +12,7 @@ from pallas_kernels import xla_chunks
 from pallas_kernels.dispatch import lowering_for
 from pallas_kernels.taylor_attention import TaylorState, taylor_attention, taylor_feature_count
 from pallas_kernels.taylor_attention.features import feature_map
-from pallas_kernels.taylor_attention.specs import SPECS
+from pallas_kernels.taylor_attention.workloads import SHAPES
 from pallas_kernels.taylor_attention.xla import final_state
 from pallas_kernels.taylor_attention.xla_chunk import feature_map as xla_feature_map, pull_back
 from tests.pallas_kernels.shared import all_shapes, assert_close, full, relative_l2, slow
@@ -248,7 +248,7 @@ def test_memory_does_not_grow_with_states():
 @pytest.mark.full
 def test_short_sequences_make_no_features():
     """Kills a quadratic path that pays for the state that nobody asked for."""
-    arrays = jax.eval_shape(SPECS["mqar_t64"].inputs)
+    arrays = jax.eval_shape(SHAPES["cpu"]["mqar_t64"].inputs)
     gradient = jax.grad(lambda *x: taylor_attention(*x, implementation="xla").sum(), (0, 1, 2))
     assert all(153 not in shape for shape in all_shapes(jax.make_jaxpr(gradient)(*arrays).jaxpr))
     with_state = jax.make_jaxpr(lambda *x: taylor_attention(*x, return_state=True, implementation="xla"))

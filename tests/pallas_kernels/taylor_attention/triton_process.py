@@ -19,7 +19,7 @@ from jax.sharding import SingleDeviceSharding
 from pallas_kernels.compile_check.targets import TARGETS, ptxas
 from pallas_kernels.taylor_attention import TaylorState, taylor_feature_count, triton_forward
 from pallas_kernels.taylor_attention.features import full_to_symmetric
-from pallas_kernels.taylor_attention.specs import HEADLINE
+from pallas_kernels.taylor_attention.workloads import HEADLINE
 from tests.pallas_kernels.shared import relative_l2
 from tests.pallas_kernels.taylor_attention.cases import Call, truth
 
@@ -82,7 +82,7 @@ def errors(call: Call, dtype) -> list[float]:
 
 def assembled(capability: int, *, full: bool) -> str:
     """What ptxas says of the headline shape for a compute capability; `full`: with decay, states in and out."""
-    spec = next(iter(HEADLINE.values()))
+    spec = HEADLINE
     sharding = SingleDeviceSharding(TARGETS["h100"].devices()[0])
 
     def array(*shape, dtype=jnp.float32):
