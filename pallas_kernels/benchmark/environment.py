@@ -5,12 +5,13 @@ import importlib.metadata
 import os
 import platform
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import jax
 
-PACKAGES = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "libtpu", "numpy")
+PACKAGES = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "nvidia-cuda-nvcc", "libtpu", "numpy")
 
 
 def device_name() -> str:
@@ -36,8 +37,16 @@ def today() -> str:
 
 def describe() -> dict:
     """Device, platform, date and versions."""
-    versions = {name: found for name in PACKAGES if (found := version(name))} | {"python": platform.python_version()}
-    return {"device": device_name(), "platform": jax.default_backend(), "date": today(), "versions": versions}
+    return {"device": device_name(), "platform": jax.default_backend(), "date": today(), "versions": versions()}
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of the packages that are installed, and of the ptxas that is on the PATH."""
+    found = {name: found for name in PACKAGES if (found := version(name))} | {"python": platform.python_version()}
+    if (ptxas := shutil.which("ptxas")) is not None:  # where there is none, Mosaic GPU runs that of nvidia-cuda-nvcc
+        said = subprocess.run([ptxas, "--version"], capture_output=True, text=True, check=False).stdout
+        found["ptxas"] = "".join(re.findall(r"V(\d[\d.]*)", said)[:1])
+    return found
 
 
 def version(package: str) -> str | None:

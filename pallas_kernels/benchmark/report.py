@@ -26,11 +26,16 @@ REQUIRED = ("op", "device", "platform", "date", "commit", "versions", "settings"
 
 
 def save(result: dict, path: Path) -> None:
-    """Writes a result, whole or not at all."""
+    """Writes a result."""
+    write_whole(path, json.dumps(result, indent=1) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file as a whole or not at all, with the folders that lead to it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(result, indent=1) + "\n")
-    part.replace(path)
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.write_text(text)
+    unfinished.replace(path)
 
 
 def load(path: Path) -> dict:

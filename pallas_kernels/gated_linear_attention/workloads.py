@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from pallas_kernels.workload import OpWorkloads, in_blocks
 
 BLOCK = 128
 """Tokens whose states the gradients of the truth keep at once."""
-TEXT = {"b": 4, "t": 2048, "h": 4, "k": 64, "v": 64, "dtype": jnp.float32}
+TEXT: dict[str, Any] = {"b": 4, "t": 2048, "h": 4, "k": 64, "v": 64, "dtype": jnp.float32}
 SHAPES = {
     "headline": {f"b4_h16_t8192_k{n}": Problem(b=4, t=8192, h=16, k=n, v=n) for n in (64, 128)},
     "channel": {f"b4_h16_t8192_k{n}_channel": Problem(b=4, t=8192, h=16, k=n, v=n, channel=True) for n in (64, 128)},

@@ -1,6 +1,7 @@
 """Workloads of the UT transform and of the values that tokens write: shapes, their calls, and their truth."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -10,7 +11,7 @@ from pallas_kernels.ut_transform.problem import Problem, ValuesProblem
 from pallas_kernels.ut_transform.values import delta_values
 from pallas_kernels.workload import OpWorkloads
 
-SIZE = {"b": 4, "t": 8192, "h": 16}
+SIZE: dict[str, Any] = {"b": 4, "t": 8192, "h": 16}
 SHAPES = {
     "headline": {
         "b4_h16_t8192_k64": Problem(**SIZE, k=64),

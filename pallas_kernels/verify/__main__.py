@@ -3,9 +3,7 @@
 import argparse
 import contextlib
 import importlib
-import importlib.metadata
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from pallas_kernels.benchmark import environment
+from pallas_kernels.benchmark.report import write_whole
 from pallas_kernels.certificates import SETTING
 from pallas_kernels.kernel_sources import kernel_hash
 from pallas_kernels.registry import OPS
@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     if device["platform"] == "gpu" and device["capability"] != "9.0":
         print(f"verify: {device['device']} has compute capability {device['capability']}, not 9.0", file=sys.stderr)
         return 2
-    known = {"hardware": _hardware(), "seed": args.seed, "versions": _versions()}
+    known = {"hardware": _hardware(), "seed": args.seed, "versions": environment.versions()}
     known["kernels"] = {op: kernel_hash(op) for op in OPS}
     run = Run({**device, **known, "cases": [], "times": []}, args, end)
     kernels = ", ".join(f"{op} {found[:12]}" for op, found in run.report["kernels"].items())
@@ -209,23 +209,8 @@ def page_of(path: Path) -> Path:
 
 def save(report: dict[str, Any], path: Path) -> None:
     """Writes the report and its page, each as a whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for file, text in ((path, json.dumps(report, indent=1) + "\n"), (page_of(path), markdown(report))):
-        unfinished = file.with_name(f".{file.name}.unfinished")
-        unfinished.write_text(text)
-        unfinished.replace(file)
-
-
-def _versions() -> dict[str, str]:
-    names = ("jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "nvidia-cuda-nvcc", "libtpu", "numpy")
-    found = {"python": sys.version.split()[0]}
-    for name in names:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    if (ptxas := shutil.which("ptxas")) is not None:  # where there is none, Mosaic GPU runs that of nvidia-cuda-nvcc
-        said = subprocess.run([ptxas, "--version"], capture_output=True, text=True, check=False).stdout
-        found["ptxas"] = "".join(re.findall(r"V(\d[\d.]*)", said)[:1])
-    return found
+    write_whole(path, json.dumps(report, indent=1) + "\n")
+    write_whole(page_of(path), markdown(report))
 
 
 def _hardware() -> dict[str, str]:

@@ -55,7 +55,9 @@ class GeneralCase(KernelCase):
         given = [jnp.asarray(x, dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
         backend, how = backends.BACKENDS[self.implementation], interpretation(self.implementation, variant)
         options = backends.Options(return_state=True, save_states=self.backward)
-        pad = lambda x: jnp.pad(x, ((0, 0), (0, -self.t % CHUNK), (0, 0), (0, 0)))  # noqa: E731
+
+        def pad(x):
+            return jnp.pad(x, ((0, 0), (0, -self.t % CHUNK), (0, 0), (0, 0)))
 
         def run(*arrays):
             *operands, dy, dstate = arrays
@@ -71,8 +73,11 @@ class GeneralCase(KernelCase):
     def truth(self, arrays):
         def run(*arrays):
             *operands, dy, dstate = arrays
-            form = lambda *x: reference.general_in_blocks(*x[:6], initial_state=x[6])  # noqa: E731
-            outputs, pull_back = jax.vjp(form, *operands)
+            outputs, pull_back = jax.vjp(_general, *operands)
             return pull_back((dy, dstate)) if self.backward else outputs
 
         return exactly(run, [self.last(x) for x in arrays])
+
+
+def _general(*arrays):
+    return reference.general_in_blocks(*arrays[:6], initial_state=arrays[6])
