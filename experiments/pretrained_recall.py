@@ -5,7 +5,8 @@
 Questions of the papers, asked of any run (`python -m jaxzoo.convert` makes one of a folder or a GGUF file):
 
 - `records`: a value of a document of fields, as FDA and SWDE ask (Based, sec. 6), at zero shots;
-- `phone book`: a number by its name, by the number of entries (Jelassi et al. 2024, arXiv 2402.01032);
+- `phone book`: a number after its name, by the number of entries (Jelassi et al. 2024, arXiv 2402.01032); the question
+  is the name once more, in the form of the book;
 - `needle`: a number in a text of repeated lines, by its number of lines (RULER, arXiv 2404.06654);
 - `bigrams`: nats per token of validation text where a bigram repeats in its window, and where it does not (Zoology,
   sec. 3.1; rare or not, since the counts of training are unknown);
@@ -17,6 +18,7 @@ A column has the bytes of the model's state at the length of the question.
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,7 +82,11 @@ def questions(command: Command) -> Iterator[tuple[str, int, list[RecallExample]]
         for size in sizes:
             task, rng = kind(length=2**20), np.random.default_rng(0)
             texts = [task.text(rng, size - 1) for _ in range(command.examples)]
-            yield name, size, [RecallExample(text.prompt, text.answer.strip()) for text in texts]
+            prompts = [text.prompt for text in texts]
+            if kind is PhoneBookConfig:  # in the form of the book itself, which models continue without instruction
+                prompts = [re.sub(r"The number of (.*) is$", r"\1:", prompt) for prompt in prompts]
+            answers = [text.answer.strip() for text in texts]
+            yield name, size, list(map(RecallExample, prompts, answers))
 
 
 def rows_of(name: str, loaded: Loaded, command: Command) -> Iterator[Row]:
@@ -94,7 +100,8 @@ def rows_of(name: str, loaded: Loaded, command: Command) -> Iterator[Row]:
         found = score_recall(model, examples)
         error = found.get("contains_stderr", math.nan)
         yield _row(name, loaded, kind, f"{size}", length, found["contains"], error, found["n"])
-    data = dataclasses.replace(loaded.config.data, valid_tokens=command.text_tokens)  # pyright: ignore[reportCallIssue]
+    found_data: Any = loaded.config.data
+    data = dataclasses.replace(found_data, valid_tokens=command.text_tokens)
     scores = recall(loaded, data.build(batch_size=1, valid_batch_size=command.batch_size))
     for kind, score in scores.items():
         if score.nats is None:
