@@ -38,19 +38,9 @@ def _hint(default: str) -> str:
     return "" if default == "None" else f"(default: {default})"
 
 
-def parsed_by(parse: Callable[[str], Any], metavar: str) -> Any:
-    """Note of an option in `Annotated` whose text a function reads."""
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=metavar,
-        instance_from_str=lambda words: parse(words[0]),
-        is_instance=lambda value: True,
-        str_from_instance=lambda value: [str(value)],
-    )
-
-
-def which_checkpoint(text: str) -> int | Literal["best"]:
+def which_checkpoint(words: list[str]) -> int | Literal["best"]:
     """Value of an option `--checkpoint STEP|best`."""
+    (text,) = words
     if text == "best":
         return "best"
     if not re.fullmatch("[0-9]+", text):
@@ -58,7 +48,14 @@ def which_checkpoint(text: str) -> int | Literal["best"]:
     return int(text)
 
 
-Checkpoint = Annotated[int | Literal["best"] | None, parsed_by(which_checkpoint, "STEP|best")]
+_CHECKPOINT = PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="STEP|best",
+    instance_from_str=which_checkpoint,
+    is_instance=lambda value: True,
+    str_from_instance=lambda value: [str(value)],
+)
+Checkpoint = Annotated[int | Literal["best"] | None, _CHECKPOINT]
 Repeated = tyro.conf.UseAppendAction[tuple[str, ...]]
 """An option that may be given several times."""
 
