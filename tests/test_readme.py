@@ -22,7 +22,7 @@ def test_the_code_block_runs_and_its_comments_are_true():
 
 def test_the_number_of_mixers():
     """Kills a number that has not followed the registry."""
-    assert f"{len(MIXERS)} of them under one contract" in README
+    assert f"{len(MIXERS)} sequence layers" in README
 
 
 def test_it_is_short():
