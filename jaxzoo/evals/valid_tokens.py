@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from jaxzoo.config.config_io import to_json
+from jaxzoo.config.config_io import first_difference, to_json
 from jaxzoo.data.base import Dataset
 from jaxzoo.train.session import Session
 
@@ -14,23 +14,19 @@ def check_same_tokens(sessions: Mapping[str, Session]) -> str:
     """Returns the `valid_digest` of some runs, by name.
 
     Raises:
-        ValueError: the validation tokens of a run, or their cuts, differ from the first's; in which fields of its data.
+        ValueError: the validation tokens of a run, or their cuts, differ from the first's; in which field of its data.
     """
     (first, session), *others = sessions.items()
     digest = valid_digest(session.dataset)
-    of_first = session.config.data
     for name, other in others:
         if valid_digest(other.dataset) == digest:
             continue
-        data = other.config.data
-        if type(data) is not type(of_first):
-            differs = [f"data are {type(data).__name__} in {name}, {type(of_first).__name__} in {first}"]
-        else:
-            ours = to_json(data)
-            theirs = to_json(of_first)
-            keys = [key for key in ours if ours[key] != theirs[key]]
-            differs = [f"data.{key} is {ours[key]!r} in {name}, {theirs[key]!r} in {first}" for key in keys]
-        what = "; ".join(differs) or "their configs are the same, but the text has changed between the two readings"
+        configs = [to_json(each.config)["data"] for each in (session, other)]
+        found = first_difference(*configs, path="data")
+        what = "the text has changed between the two readings"
+        if found:
+            field, of_first, of_other = found
+            what = f"{field} is {of_other!r} in {name}, {of_first!r} in {first}"
         raise ValueError(f"{name} and {first} are not scored on the same validation tokens: {what}")
     return digest
 
