@@ -130,14 +130,21 @@ def read_lines(file: Path) -> Iterator[bytes | None]:
 
     Raises `DamagedFileError` as `reading` does, after the lines before the damage.
     """
+    parts: list[bytes] = []
+    n_bytes = 0
     with reading(file) as stream:
-        while line := stream.readline(MOST_LINE_BYTES + 1):
-            if line.endswith(b"\n") or len(line) <= MOST_LINE_BYTES:
-                yield line.removesuffix(b"\n")
-                continue
-            while line and not line.endswith(b"\n"):
-                line = stream.readline(CHUNK_BYTES)
-            yield None
+        while part := stream.readline(CHUNK_BYTES):
+            text = part.removesuffix(b"\n")
+            n_bytes += len(text)
+            parts.append(text)
+            if n_bytes > MOST_LINE_BYTES:
+                parts.clear()
+            if text != part:
+                yield b"".join(parts) if n_bytes <= MOST_LINE_BYTES else None
+                parts = []
+                n_bytes = 0
+    if n_bytes:
+        yield b"".join(parts) if n_bytes <= MOST_LINE_BYTES else None
 
 
 def read_rows(file: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
