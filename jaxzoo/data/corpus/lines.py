@@ -99,13 +99,14 @@ class _ZstdFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         if not self._content:
+            self._content = memoryview(b"")  # frees the content that was read
             self._content = memoryview(self._next())
         n = min(len(buffer), len(self._content))
         buffer[:n] = self._content[:n]
         self._content = self._content[n:]
         return n
 
-    def _next(self) -> bytes:
+    def _next(self) -> bytes | bytearray:
         """The next content: of whole frames, or more than `HELD_BYTES`; empty at the end of the file."""
         held = bytearray()
         while part := self._unused or self._source.read(ZSTD_BYTES):
@@ -119,7 +120,7 @@ class _ZstdFile(io.RawIOBase):
                 self._unused = self._frame.unused_data
                 self._frame = None
             if held and (self._frame is None or len(held) > HELD_BYTES):
-                return bytes(held)
+                return held
         if self._frame is not None:
             raise EOFError
         return b""
