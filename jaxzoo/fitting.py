@@ -131,7 +131,8 @@ def _check_directory(
 def _new(session: Session, run: RunDirectory | None, origin: Origin | None, *, overwrite: bool) -> ResumePoint:
     """Claims the run directory, empties it, and gives the start of the run."""
     start = session.begin(variables=origin and origin.variables)
-    config, note = to_json(session.config), origin and origin.note
+    config = to_json(session.config)
+    note = origin and origin.note
     with together(OSError, ValueError):
         if run is not None and is_leader():
             run.create(config, session.dataset.manifest(), note, keep=not overwrite)
@@ -175,7 +176,8 @@ def _resumed(session: Session, run: RunDirectory | None, profile: range | None) 
 def _train(
     session: Session, run: RunDirectory | None, start: ResumePoint, screen: Screen, profile: range | None
 ) -> FittedRun:
-    config, began = session.config, time.monotonic()
+    config = session.config
+    began = time.monotonic()
     speed = Speed(step_work(session), session.mesh.local_devices, start.step)
     progress = Progress(screen, steps=config.train.steps, speed=speed, log_every=config.train.log_every)
     trace = contextlib.ExitStack()

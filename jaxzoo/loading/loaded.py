@@ -137,5 +137,6 @@ def load(
         check_tokens(run, seal, own, is_given=tokenizer is not None)
     if adapters is not None:
         variables = apply_adapters(Path(adapters).expanduser(), config.model, variables)
-    model, rows = blueprint.model(variables), read_rows(run.metrics)
+    model = blueprint.model(variables)
+    rows = read_rows(run.metrics)
     return Loaded(model=model, config=config, tokenizer=own, step=seal.step, metrics=rows)

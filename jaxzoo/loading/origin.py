@@ -69,7 +69,8 @@ def read_origin(place: CheckpointPlace, session: Session) -> Origin:
       ValueError: there is none, or it is of another model.
       OSError: it cannot be read, or holds other numbers than were saved.
     """
-    source, abstract = place.path.absolute(), session.blueprint.own(session.abstract_state.variables)
+    source = place.path.absolute()
+    abstract = session.blueprint.own(session.abstract_state.variables)
     run = find_run(source, OPTION)
     end = "in this model; set the fields of --model to those that it was trained with"
     variables, seal = read_merged(run, place.step, session.config.model, abstract, f"{OPTION} {source}", end)

@@ -84,7 +84,8 @@ def load_variables(
       ValueError: no (such) checkpoint, or it is of another model than the config.
       OSError: a file cannot be read, or holds other numbers than were saved.
     """
-    blueprint, file = make_blueprint(config.model), run.config.name
+    blueprint = make_blueprint(config.model)
+    file = run.config.name
     abstract = Variables(*on_device(blueprint.shapes, device or jax.devices()[0]))
     remedy = f"restore the run's own {file}"
     variables, seal = read_merged(run, step, config.model, abstract, str(run.path), f"by {file}; {remedy}")
@@ -199,7 +200,8 @@ def stored_tokenizer(run: RunDirectory, config: ExperimentConfig) -> Tokenizer |
     """
     if run.tokenizer.is_dir():
         return load_tokenizer(run.tokenizer, lossless=False)
-    tokenizer, begin = config.data.tokenizer(), getattr(config.data, "begin", None)
+    tokenizer = config.data.tokenizer()
+    begin = getattr(config.data, "begin", None)
     if tokenizer is not None and begin is not None:
         tokenizer.begin = (begin,)
     return tokenizer

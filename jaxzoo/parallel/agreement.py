@@ -97,7 +97,8 @@ class StopSignals:
 
     def __init__(self, more: Collection[signal.Signals] = (), *, patient: bool = False) -> None:
         self.requested = False
-        self._numbers, self._patient = [signal.SIGTERM, signal.SIGINT, *more], patient
+        self._numbers = [signal.SIGTERM, signal.SIGINT, *more]
+        self._patient = patient
         hangup = getattr(signal, "SIGHUP", None)
         if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
             self._numbers.append(hangup)

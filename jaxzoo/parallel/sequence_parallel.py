@@ -120,8 +120,10 @@ def scan_in_parts(
         return run(tokens, segment_ids, initial)
 
     def part(run: Partial, factor: Partial, tokens: Tokens, ids: Array | None, initial: State, empty: State) -> Any:
-        n, index = lax.axis_size(AXIS), lax.axis_index(AXIS)
-        kept, (_, own) = factor(tokens), run(tokens, ids, empty)
+        n = lax.axis_size(AXIS)
+        index = lax.axis_index(AXIS)
+        kept = factor(tokens)
+        _, own = run(tokens, ids, empty)
         continues = None
         if ids is not None:
             continues = _from_before(ids[:, -1], ids[:, 0], 1) == ids[:, 0]
@@ -148,7 +150,8 @@ def whole_sequences(function: Callable[..., Array], *timed: Array, taps: Array) 
       timed: arrays `(b, t, d, ...)`.
       taps: filters `(w, d)`.
     """
-    mesh, d = jax.sharding.get_abstract_mesh(), taps.shape[1]
+    mesh = jax.sharding.get_abstract_mesh()
+    d = taps.shape[1]
     missing = -d % math.prod(mesh.shape.get(name, 1) for name in RULES["channels_of_sequences"])
     filled = lambda x, axis: jnp.pad(x, [(0, missing if i == axis else 0) for i in range(x.ndim)])  # noqa: E731
     placed = lambda x, *axes: constrain(x, *axes, *(None,) * (x.ndim - len(axes)))  # noqa: E731
@@ -181,7 +184,8 @@ def _prefix(element: tuple[Array, State], initial: State, empty: State, composit
         nothing = jnp.full_like(element[0], composition.keeps), empty
         return jax.tree.map(lambda x, fill: _from_before(x, fill, distance), element, nothing)
 
-    before, distance = earlier(element, 1), 1
+    before = earlier(element, 1)
+    distance = 1
     while distance < n - 1:
         first = earlier(before, distance)
         before = composition.both(first[0], before[0]), composition.after(before[0], first[1], before[1])

@@ -148,8 +148,10 @@ def on_mesh(plain: Callable[..., Any], sharded: Callable[..., Any], q: Shaped, k
     if q.ndim < 4 or not wide or mesh.manual_axes or wide != {*batch_axes, *head_axes, *time_axes}:
         return plain
     rows, heads = (math.prod(mesh.shape[name] for name in names) for names in (batch_axes, head_axes))
-    (b, t, h, _), g = q.shape, k.shape[2]
-    rows_divide, heads_divide = b % rows == 0, h % heads == 0 and (g == 1 or g % heads == 0)
+    b, t, h, _ = q.shape
+    g = k.shape[2]
+    rows_divide = b % rows == 0
+    heads_divide = h % heads == 0 and (g == 1 or g % heads == 0)
     options = {}
     if sequence_devices(t) > 1:
         batch_axes, head_axes = batch_axes if rows_divide else (), head_axes if heads_divide else ()

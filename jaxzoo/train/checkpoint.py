@@ -29,8 +29,10 @@ from jaxzoo.utils.whole_files import write_json
 
 T = TypeVar("T")
 
-STATE, SEAL = "state", "seal"
-"""Items of a checkpoint."""
+STATE = "state"
+"""Item of a checkpoint: the arrays."""
+SEAL = "seal"
+"""Item of a checkpoint: its manifest."""
 
 UNFINISHED = ".orbax-checkpoint-tmp"
 """In the name of a checkpoint that is being saved, or was when its process died."""
@@ -92,7 +94,10 @@ class Checkpoints:
         best: Callable[[Collection[int]], Collection[int]] = lambda steps: (),
         prepare: Callable[[], None] = lambda: None,
     ):
-        self._directory, self._keep, self._record, self._best = directory, keep, record, best
+        self._directory = directory
+        self._keep = keep
+        self._record = record
+        self._best = best
         self._prepare = prepare
         self._under_way: int | None = None
         self._is_clean = False
@@ -129,7 +134,8 @@ class Checkpoints:
                     self._prepare()
                     for half in () if self._is_clean else self._directory.glob(f"*{UNFINISHED}*"):
                         shutil.rmtree(half)  # of a process that died, or of a save that failed
-            self._under_way, self._is_clean = step, False
+            self._under_way = step
+            self._is_clean = False
             try:
                 place = self._directory / str(step)  # force: replaces a checkpoint that could not be used
                 self._saver.save(place, args=ocp.args.Composite(**items), force=True)
@@ -165,7 +171,8 @@ class Checkpoints:
         self._watch(lambda: self._saver.wait_until_finished())
         if self._under_way is None:
             return
-        self._is_clean, self._under_way = True, None
+        self._is_clean = True
+        self._under_way = None
         found = {step: folder for step, folder in folders(self._directory).items() if step <= (self.newest or 0)}
         best = self._best(found)
         for step in list(found)[self._keep :] if is_leader() else ():

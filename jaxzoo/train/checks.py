@@ -28,7 +28,9 @@ def check_session(config: ExperimentConfig, mesh: Mesh, data: Dataset, *, limite
 
 def check_batch_size(config: ExperimentConfig, mesh: Mesh) -> None:
     """Refuses a batch that the devices of a mesh cannot share out evenly."""
-    size, devices, parts = config.train.batch_size, row_devices(mesh), config.train.accumulate
+    size = config.train.batch_size
+    devices = row_devices(mesh)
+    parts = config.train.accumulate
     n = devices * parts
     if size % n:
         what = f"{n}, the devices that share it out (mesh data x fsdp)"

@@ -171,5 +171,6 @@ class ExperimentConfig(Checked):
             needed = self.data.model_fields.get(field, getattr(LanguageModelConfig, field))
             name = field.replace("_", "-")
             words = f"{name} {needed}" if not isinstance(needed, bool) else name if needed else f"no-{name}"
-            fits, remedy = getattr(self.model, field) == needed, f"set --model.{words}"
+            fits = getattr(self.model, field) == needed
+            remedy = f"set --model.{words}"
             self.model.require(field, fits, f"must be {needed} for these data", remedy)

@@ -53,7 +53,8 @@ def softmax(logits: Array, targets: Array, part: VocabularyPart) -> tuple[TokenS
         picked = jax.lax.psum(picked, part.axes)
     vocabulary = logits.shape[-1] * (jax.lax.axis_size(part.axes) if part.axes else 1)
     picked = jnp.where(ids < vocabulary, picked, jnp.full_like(picked, jnp.nan))
-    log_normalizer, zeros = jnp.log(total) + peak, jnp.zeros_like(peak)
+    log_normalizer = jnp.log(total) + peak
+    zeros = jnp.zeros_like(peak)
     nats = jnp.where(labelled, log_normalizer - picked, zeros)
     hits = labelled & (picked >= peak)
     scores = TokenScores(nats, jnp.where(labelled, log_normalizer, zeros), hits, labelled)

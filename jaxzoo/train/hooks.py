@@ -158,7 +158,8 @@ class MetricsHook:
         metrics = fetch()
         _require_finite({name: metrics[name] for name in ("loss", "grad_norm") if name in metrics}, step)
         if step % self._log_every == 0:
-            log, speeds = self._files.log, self._files.speeds
+            log = self._files.log
+            speeds = self._files.speeds
             log.write(step, {f"train/{name}": value for name, value in metrics.items()})
             if self._speed and speeds:
                 row = self._speed.row(step)
@@ -257,7 +258,8 @@ class CheckpointHook:
             broken = first_not_finite(state.variables)
             if broken:
                 raise NonFiniteError(f"{broken} is not finite", info.step)
-            cursor, config = self._stream.get_state(), to_json(self._config)
+            cursor = self._stream.get_state()
+            config = to_json(self._config)
             self._checkpoints.save(info.step, state, cursor=cursor, config=config, n_rows=len(self._log.rows))
         if wait:
             self._checkpoints.wait()
@@ -274,8 +276,11 @@ class Progress:
     lines, `log_every` steps apart at least."""
 
     def __init__(self, screen: Screen, *, steps: int, speed: Speed, log_every: int):
-        self._screen, self._live = screen, screen.is_terminal
-        self._steps, self._speed, self._log_every = steps, speed, log_every
+        self._screen = screen
+        self._live = screen.is_terminal
+        self._steps = steps
+        self._speed = speed
+        self._log_every = log_every
         self._printed = 0.0
         self._valid = ""
 

@@ -10,7 +10,8 @@ from jaxzoo.utils.figure import add_legend, bound_style, panels, plain_log_ticks
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-ACCURACY, BITS = "valid/accuracy", "valid/bits_per_byte"
+ACCURACY = "valid/accuracy"
+BITS = "valid/bits_per_byte"
 SLICE = f"{ACCURACY}/"
 
 

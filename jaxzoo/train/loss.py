@@ -121,7 +121,8 @@ def _on_mesh(
     On a mesh each device goes through its own: the table's columns are gathered once before all chunks, and its
     gradient is summed over devices once after, where the compiler would do so for every chunk.
     """
-    mesh, table = jax.sharding.get_abstract_mesh(), model.head_table
+    mesh = jax.sharding.get_abstract_mesh()
+    table = model.head_table
     head = _Head(chunk, model.config.n_outputs, model.config.logit_soft_cap, z_loss)
     if mesh.empty or mesh.manual_axes or mesh.size == 1:
         return function(features, table, targets, head)
@@ -170,11 +171,13 @@ def _sums(features: Array, table: Array, targets: Array, head: _Head) -> tuple[F
 
 
 def _sums_forward(features: Array, table: Array, targets: Array, head: _Head) -> tuple[Any, tuple[Array, Array]]:
-    part, whole = head.part(table), head.whole_rows(features, table)
+    part = head.part(table)
+    whole = head.whole_rows(features, table)
     product = functools.partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
 
     def add(carry: tuple[Totals, Array], pair: tuple[Array, Array]) -> tuple[tuple[Totals, Array], Array]:
-        (totals, d_table), (x, y) = carry, pair
+        totals, d_table = carry
+        x, y = pair
         logits = head.logits(x, whole, part)
         if may_run_on("tpu"):  # else both logits and masked logits are written
             logits = jax.lax.optimization_barrier(logits)
@@ -202,7 +205,8 @@ def _sums_forward(features: Array, table: Array, targets: Array, head: _Head) ->
 
 
 def _sums_backward(head: _Head, kept: tuple[Array, Array], cotangents: tuple[Array, Totals]) -> tuple:
-    d_loss, others = cotangents[0], (*head.targets, *head.rows)
+    d_loss = cotangents[0]
+    others = (*head.targets, *head.rows)
     if others:  # each of these devices has the loss, and a share of its cotangent
         d_loss = jax.lax.psum(d_loss, others)
     return *((d_loss * x.astype(jnp.float32)).astype(x.dtype) for x in kept), None

@@ -27,7 +27,8 @@ REMEDY = "make it smaller, share it out by --mesh.fsdp, or try all the same with
 def check_estimate(config: ExperimentConfig, mesh: Mesh, length: int) -> None:
     """Raises `ValueError` for a run whose parameters, optimizer state and one activation of a batch, with the longest
     sequence of `length` tokens, are beyond a device."""
-    model, rows = config.model, config.train.batch_size
+    model = config.model
+    rows = config.train.batch_size
     n_parameters = estimate_parameters(model)
     copies = 1 if config.train.lora_rank else STATE_COPIES[config.optimizer.name]
     frozen = frozen_entries(model)
@@ -61,8 +62,10 @@ def check_compiled(step: Any, mesh: Mesh) -> None:
 
 def check_model(model: LanguageModelConfig) -> None:
     """Raises `ValueError` for a model whose parameters alone are beyond the first device."""
-    n_parameters, frozen = estimate_parameters(model), frozen_entries(model)
-    needed, room = FLOAT_BYTES * (n_parameters + frozen), memory_of_each(jax.devices()[:1])
+    n_parameters = estimate_parameters(model)
+    frozen = frozen_entries(model)
+    needed = FLOAT_BYTES * (n_parameters + frozen)
+    room = memory_of_each(jax.devices()[:1])
     if needed > room:
         raise ValueError(
             f"LanguageModelConfig: {_sizes(model)} needs {_gb(needed)} for {n_parameters:,} parameters"

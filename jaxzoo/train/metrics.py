@@ -89,7 +89,8 @@ class RowFile:
 
     def __init__(self, path: Path, rows: Sequence[Row] = ()):
         write_rows(path, rows, owned=True)
-        self._path, self._file = path, path.open("ab", buffering=0)
+        self._path = path
+        self._file = path.open("ab", buffering=0)
         self._size = path.stat().st_size
 
     def __enter__(self) -> Self:

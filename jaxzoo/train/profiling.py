@@ -46,7 +46,9 @@ def profiler(
 
     `say` is told of the file in the directory, which is made for it; `pause` makes time that is not training.
     """
-    wanted, traced, trace = steps or range(0), [], contextlib.ExitStack()
+    wanted = steps or range(0)
+    traced = []
+    trace = contextlib.ExitStack()
 
     def finish() -> None:
         with pause():

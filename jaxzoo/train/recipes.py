@@ -30,7 +30,8 @@ from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
 
-LENGTH, BATCH_SIZE = 2048, 256
+LENGTH = 2048
+BATCH_SIZE = 256
 REPLICATED = MeshConfig()
 """Every device holds all parameters and a part of the batch."""
 SHARDED = MeshConfig(data=1, fsdp=-1)

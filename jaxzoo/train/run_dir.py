@@ -124,7 +124,8 @@ class RunDirectory:
 
         stored: Any = completed(self.read_config(), ExperimentConfig)
         asked: Any = config
-        before, after = stored["train"]["steps"], asked["train"]["steps"]
+        before = stored["train"]["steps"]
+        after = asked["train"]["steps"]
         if after < before:
             raise ValueError(f"--resume: train.steps is {after} and must be at least the {before} of {self.path}")
         found = first_difference(stored, config, ignore=MAY_CHANGE)

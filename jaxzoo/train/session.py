@@ -56,7 +56,8 @@ class CompiledStep:
     """
 
     def __init__(self, jitted: Any, kernels: str | None = None):
-        self._jitted, self._kernels = jitted, kernels
+        self._jitted = jitted
+        self._kernels = kernels
         self._compiled: dict[tuple, Callable] = {}
         self.seconds: float = 0.0
 
@@ -106,7 +107,8 @@ class Program:
         self.mesh: Mesh = mesh
         self.row_devices: int = row_devices(mesh)
         check_batch_size(config, mesh)
-        base, train = make_blueprint(config.model), config.train
+        base = make_blueprint(config.model)
+        train = config.train
         lora = Lora(train.lora_rank, train.lora_targets, train.lora_alpha) if train.lora_rank else None
         adapted = None if lora is None else adapt(base, lora)
         self.blueprint: Blueprint | AdaptedBlueprint = adapted or base
@@ -136,7 +138,8 @@ class Program:
 
     def updating(self, step: Callable[..., Any], shardings: Any) -> CompiledStep:
         """Compiles `step(state, batch) -> (state, metrics)` where the arrays of the state have these shardings."""
-        taken, given = (shardings, self.row_sharding), (shardings, self.everywhere)
+        taken = (shardings, self.row_sharding)
+        given = (shardings, self.everywhere)
         jitted = jax.jit(step, donate_argnums=0, in_shardings=taken, out_shardings=given)
         return CompiledStep(jitted, self.config.train.pallas_kernels)
 

@@ -28,7 +28,8 @@ def train_flops(config: ExperimentConfig, steps: int | None = None, *, length: i
     the model's `max_length`), all with a label.
     """
     n = config.train.steps if steps is None else steps
-    model, data = config.model, config.data
+    model = config.model
+    data = config.data
     if not isinstance(data, RecallDataConfig):
         t = model.max_length if length is None else length
         mean = _example_flops(model, t, t)
@@ -71,7 +72,8 @@ class StepWork(NamedTuple):
 
 def step_work(session: Session) -> StepWork:
     """Computes the size of an update of the session."""
-    rows, length = session.config.train.batch_size, session.dataset.max_length
+    rows = session.config.train.batch_size
+    length = session.dataset.max_length
     devices = list(session.mesh.devices.flat)
     kind = find_device(devices[0].device_kind)
     peak = len(devices) * kind.peak_flops if kind else None
@@ -90,7 +92,8 @@ class Speed:
     """
 
     def __init__(self, work: StepWork, devices: Sequence[Any], start_step: int):
-        self._work, self._devices = work, devices
+        self._work = work
+        self._devices = devices
         self._idle = 0.0
         self._start = self._row = start_step, time.monotonic()
 
