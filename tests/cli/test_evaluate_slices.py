@@ -170,9 +170,9 @@ def test_one_line_for_a_mistake(runs, capsys, tmp_path):
     """Kills: a traceback, or numbers of two texts in one table."""
     for flags, message in [
         ([], "--run DIR is required"),
-        (["--slices", "colour", "--run", "run"], "--slices colour: there is recall alone"),
+        (["--slices", "colour", "--run", "run"], "invalid choice 'colour' for argument '--slices'"),
         (["--run", "run", "--at-most", "-1"], "--at-most -1 must not be negative"),
-        (["--run", "run", "--at-most", "x"], "--at-most: invalid int value: 'x'"),
+        (["--run", "run", "--at-most", "x"], "--at-most: 'x' must be INT"),
         (["--run", "run", "--baseline", "run"], "is named twice"),
         (["--run", "/no/such"], "/no/such does not exist"),
         (["--run", "run", "--out", "/no/such/place"], "--out /no/such/place: its directory does not exist"),
