@@ -7,7 +7,12 @@ from typing import Any, NamedTuple
 
 import jax
 
-_NAME = re.compile(r'(llvm\.emit_c_interface, )sym_name = "[^"]*"')
+_NAMES = re.compile(
+    r'(?P<module>^module )@\S+|(?P<dump>mosaic_gpu\.dump_basename)(?: = "[^"]*")?'
+    r'|(?P<kernel>llvm\.emit_c_interface, )sym_name = "[^"]*"',
+    re.MULTILINE,
+)
+"""Names of a module: that of the kernel, and with JAX 0.11 a number of the module in its process."""
 
 
 class Kernel(NamedTuple):
@@ -20,8 +25,9 @@ class Kernel(NamedTuple):
 
     @property
     def program(self) -> str:
-        """SHA-256 of the text without the kernel's name: equal for kernels that compile to the same machine code."""
-        return hashlib.sha256(_NAME.sub(r"\1", self.text).encode()).hexdigest()
+        """SHA-256 of the text without names: equal for kernels that compile to the same machine code."""
+        text = _NAMES.sub(lambda found: found[found.lastgroup or ""], self.text)
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def kernels(lowered: jax.stages.Lowered) -> list[Kernel]:
