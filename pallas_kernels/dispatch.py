@@ -1,7 +1,6 @@
 """Shared machinery of the ops: implementations under one contract, and the choice between them.
 
-An op keeps a table {name: Backend}. Its `backends.py` says what the functions of a Backend take and return;
-kernels are imported where they run, because Mosaic GPU does not import on every supported version of JAX.
+An op keeps a table {name: Backend} (`op.py`), and its `api.py` says what the functions of a Backend take and return.
 
 The choice is made while a program is lowered, by the device that it is lowered for: nothing of the host decides, and
 an implementation that does not run is never traced. (`jax.lax.platform_dependent` traces all of its branches and knows
@@ -114,6 +113,8 @@ class Backend(NamedTuple):
     """Whether it is chosen automatically only on architectures with a certificate (`certificates.py`)."""
     automatic: Callable[[Any], bool] = _every_problem
     """(problem) -> whether it is chosen automatically; False: only by its name."""
+    saved_like: Callable[..., Any] | None = None
+    """(*operands, **options) -> shapes and dtypes of what `forward` saves for `backward`; None: the same as "xla"."""
 
 
 Backends = Mapping[str, Backend]
@@ -238,10 +239,10 @@ def _target_objection(choice: _Choice, problem: Any, platform: str, device: Any)
     reason = backend.target_objection(problem, device)
     if reason is not None or not (choice.automatic and backend.verified_only):
         return reason
-    return certificates.objection(certificates.architecture(device), _op(problem))
+    return certificates.objection(certificates.architecture(device), op_of(problem))
 
 
-def _op(problem: Any) -> str | None:
+def op_of(problem: Any) -> str | None:
     """The package of this one that a problem is of; None: none."""
     package, _, path = type(problem).__module__.partition(".")
     return path.partition(".")[0] if package == __package__ else None

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent
-CHOICE = {"certificates", "dispatch", "kernel_sources", "programs", "registry", "workload"}
+CHOICE = {"certificates", "dispatch", "halo", "kernel_sources", "layout", "op", "programs", "registry", "workload"}
 """Modules that choose, count or describe; kernels import them and compute nothing with them."""
 
 
 @functools.cache
 def kernel_hash(op: str) -> str:
-    """SHA-256 of the syntax trees of an op's `*backends.py` and of all modules of this package that they import."""
+    """SHA-256 of the syntax trees of an op's `*api.py` and of all modules of this package that they import."""
     found: dict[Path, ast.Module] = {}
-    left = sorted(ROOT.glob(f"{op}/*backends.py"))
+    left = sorted(ROOT.glob(f"{op}/*api.py"))
     while left:
         file = left.pop()
         if file not in found:

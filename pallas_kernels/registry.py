@@ -7,7 +7,7 @@ OPS = (
     "taylor_attention", "sliding_window", "gated_linear_attention", "selective_scan", "delta_chunks", "ut_transform",
     "wkv4",
 )  # fmt: skip
-"""Packages next to this file, each with `backends.py` (`BACKENDS`) and `workloads.py` (`GROUPS`)."""
+"""Packages next to this file, each with `api.py` (`BACKENDS`) and `workloads.py` (`GROUPS`)."""
 
 
 def load(op: str, part: str) -> ModuleType:

@@ -1,7 +1,8 @@
-"""The shape of an attention: what the problems of every op share."""
+"""What the descriptions of calls share, for all ops and for attentions."""
 
 import abc
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -9,59 +10,96 @@ from jax.typing import DTypeLike
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Shape(abc.ABC):
-    """q (b, t, h, k), k (b, t, g, k), v (b, t, g, v); g = 0: h. An op's `Problem` adds what else a call may have, and
-    its operations and bytes."""
+class Call(abc.ABC):
+    """A call of an op: what an objection may depend on, and what a floor follows from."""
+
+    DIMENSIONS: ClassVar[tuple[str, ...]] = ("b", "t", "h", "k", "v")
+    """Fields that describe the shape in tables."""
+    NONZERO: ClassVar[dict[str, str]] = {"b": "batch", "h": "heads"}
+    """Fields that no kernel serves with 0, and their names in an error."""
+    ON_MESH: ClassVar[str]
+    """What to call on a mesh."""
 
     b: int
     t: int
-    h: int
-    k: int
-    v: int
-    g: int = 0
     dtype: DTypeLike = jnp.bfloat16
-    """Dtype of q, k and v."""
-
-    @property
-    def kv_heads(self) -> int:
-        return self.g or self.h
+    """Dtype of the tokens."""
 
     @property
     def dtype_name(self) -> str:
         return jnp.dtype(self.dtype).name
 
+    @property
+    def item(self) -> int:
+        """Bytes of a number of the tokens."""
+        return jnp.dtype(self.dtype).itemsize
+
+    @property
+    def unserved(self) -> str | None:
+        """Why no kernel serves a call, or None."""
+        sizes = {name: getattr(self, field) for field, name in self.NONZERO.items()}
+        if all(sizes.values()):
+            return None
+        *first, last = (f"{name} {size}" for name, size in sizes.items())
+        return f"{', '.join(first)} or {last} are 0"
+
     def sizes(self) -> dict[str, int | str]:
         """By dimension, for tables."""
-        return {"b": self.b, "t": self.t, "h": self.h, "k": self.k, "v": self.v}
+        return {name: getattr(self, name) for name in self.DIMENSIONS}
 
+    def normal(self, key: jax.Array, *shape: int) -> jax.Array:
+        """Normal numbers, (b, t, *shape) in the dtype of the tokens."""
+        return jax.random.normal(key, (self.b, self.t, *shape), jnp.float32).astype(self.dtype)
+
+    @abc.abstractmethod
     def inputs(self, seed: int = 0) -> tuple[jax.Array, ...]:
-        """Normal q, k, v."""
-        shapes = [(self.h, self.k), (self.kv_heads, self.k), (self.kv_heads, self.v)]
-        keys = jax.random.split(jax.random.key(seed), 3)
-        q, k, v = (
-            jax.random.normal(key, (self.b, self.t, *shape), jnp.float32).astype(self.dtype)
-            for key, shape in zip(keys, shapes, strict=True)
-        )
-        return q, k, v
+        """Random arrays of a call."""
 
+    @abc.abstractmethod
     def forward_bytes(self) -> float:
-        """q, k, v in, y out, once."""
-        item = jnp.dtype(self.dtype).itemsize
-        return float(self.b * self.t * item) * (self.h + self.kv_heads) * (self.k + self.v)
+        """Bytes of inputs and outputs of a forward pass."""
 
+    @abc.abstractmethod
     def backward_bytes(self) -> float:
-        """q, k, v, y, dy and a float32 number for each query and head in, dq, dk, dv out, once."""
-        item = jnp.dtype(self.dtype).itemsize
-        heads = (self.h + self.kv_heads) * (2 * self.k + 2 * self.v)
-        return float(self.b * self.t) * (item * heads + 4 * self.h)
+        """Bytes of inputs and outputs of a backward pass."""
 
     @abc.abstractmethod
     def forward_flops(self) -> float:
-        """Useful matmul operations of a forward pass."""
+        """Useful operations of a forward pass."""
 
     @abc.abstractmethod
     def backward_flops(self) -> float:
-        """FLOPs of a backward pass."""
+        """Useful operations of a backward pass."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shape(Call):
+    """q (b, t, h, k), k (b, t, g, k), v (b, t, g, v); g = 0: h. An op's `Problem` adds what else a call may have, and
+    its operations and bytes."""
+
+    h: int
+    k: int
+    v: int
+    g: int = 0
+
+    @property
+    def kv_heads(self) -> int:
+        return self.g or self.h
+
+    def inputs(self, seed: int = 0) -> tuple[jax.Array, ...]:
+        """Normal q, k, v."""
+        keys = jax.random.split(jax.random.key(seed), 3)
+        heads = ((self.h, self.k), (self.kv_heads, self.k), (self.kv_heads, self.v))
+        return tuple(self.normal(key, *shape) for key, shape in zip(keys, heads, strict=True))
+
+    def forward_bytes(self) -> float:
+        """q, k, v in, y out, once."""
+        return float(self.b * self.t * self.item) * (self.h + self.kv_heads) * (self.k + self.v)
+
+    def backward_bytes(self) -> float:
+        """q, k, v, y, dy and a float32 number for each query and head in, dq, dk, dv out, once."""
+        heads = (self.h + self.kv_heads) * (2 * self.k + 2 * self.v)
+        return float(self.b * self.t) * (self.item * heads + 4 * self.h)
 
     @abc.abstractmethod
     def step_flops(self) -> float:

@@ -32,13 +32,13 @@ from jaxzoo.ops.segments import document_starts
 from jaxzoo.parallel.sharding import on_mesh
 from jaxzoo.utils.array_typing import Array
 from pallas_kernels import delta_chunks as delta, gated_linear_attention as gated, ut_transform as ut
-from pallas_kernels.delta_chunks import backends as delta_backends, general_backends, general_delta_rule
+from pallas_kernels.delta_chunks import api as delta_backends, general_api, general_delta_rule
 from pallas_kernels.delta_chunks.problem import GeneralProblem
 from pallas_kernels.dispatch import may_run_by_default, mesh_objection
-from pallas_kernels.gated_linear_attention import backends as gated_backends
+from pallas_kernels.gated_linear_attention import api as gated_backends
 from pallas_kernels.gated_linear_attention.decayed_scores import sums_to_borders
 from pallas_kernels.gated_linear_attention.xla import RESET, with_resets
-from pallas_kernels.ut_transform import backends as ut_backends
+from pallas_kernels.ut_transform import api as ut_backends
 
 CHUNK = 64
 """Tokens of a chunk of the kernels."""
@@ -97,8 +97,8 @@ def _serve_general(k: Array, v: Array) -> bool:
         return False
     (b, t, h, v_dim), k_dim = v.shape, k.shape[3]
     problem = GeneralProblem(b=b, t=_whole(t), h=h, k=k_dim, v=v_dim, dtype=v.dtype)
-    objection = general_backends.BACKENDS["mosaic_gpu"].objection(problem)
-    return objection in (None, mesh_objection(general_backends.ENTRY_POINT))
+    objection = general_api.BACKENDS["mosaic_gpu"].objection(problem)
+    return objection in (None, mesh_objection(GeneralProblem.ON_MESH))
 
 
 def by_kernels(

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.sliding_window.backends import BACKENDS
+from pallas_kernels.sliding_window.api import BACKENDS
 from pallas_kernels.sliding_window.problem import Problem
 
 NAME = "cudnn_stand_in"

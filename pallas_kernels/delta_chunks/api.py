@@ -13,20 +13,83 @@ Linear Transformers with the Delta Rule over Sequence Length"; Yang et al. 2025,
 are decayed linear attention over v', another op.
 """
 
-import functools
-from typing import Literal, overload
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AbstractMesh, Mesh
 
-from pallas_kernels.delta_chunks import reference
-from pallas_kernels.delta_chunks.backends import BACKENDS, KERNELS, Options, problem_of
-from pallas_kernels.dispatch import choose, run
+from pallas_kernels import op as base
+from pallas_kernels.delta_chunks import reference, xla
+from pallas_kernels.delta_chunks.problem import Problem
+from pallas_kernels.dispatch import hopper_objection
+from pallas_kernels.layout import make_layout, on_shares
+from pallas_kernels.op import Op, Options, check_dtypes, check_state
 
-IMPLEMENTATIONS = ("reference", *BACKENDS)
+
+def problem_of(x: jax.Array, read: jax.Array, mix: jax.Array) -> Problem:
+    """The problem of a call's arrays."""
+    b, t, h, v = x.shape
+    return Problem(b=b, t=t, h=h, k=read.shape[3], v=v, chunk=mix.shape[3], dtype=x.dtype.name)
 
 
-@overload
+def _passes(recur: Callable, gradients: Callable) -> tuple[Callable, Callable]:
+    """Forward and backward of functions as `xla.recur`, which serves both passes, and `xla.gradients`."""
+
+    def forward(x, read, write, mix, keep, state, options, **how):
+        y, last, states = recur(x, read, write, mix, keep, state, save_states=options.save_states, **how)
+        return y, last if options.return_state else None, states
+
+    def backward(x, read, write, mix, keep, state, y, states, dy, dstate, options, **how):
+        dx, first, after = recur(dy, write, read, mix, keep, dstate, save_states=True, reverse=True, **how)
+        found = gradients(x, read, write, y, dy, dx, states, after, **how)
+        return dx, *found, None if state is None else first
+
+    return forward, backward
+
+
+def _hopper():
+    from pallas_kernels.delta_chunks import mosaic_gpu, mosaic_gpu_vjp
+
+    return _passes(mosaic_gpu.recur, mosaic_gpu_vjp.gradients)
+
+
+def _hopper_objection(p: Problem) -> str | None:
+    if p.chunk != 64:
+        return f"chunks are of {p.chunk} tokens, not 64"
+    if p.k not in (64, 128):
+        return f"key width {p.k} is not 64 or 128"
+    if p.v % 64 or p.v == 0:
+        return f"value width {p.v} is not a multiple of 64"
+    return hopper_objection((p.dtype_name,))
+
+
+_XLA = base.xla(*_passes(xla.recur, xla.gradients))
+OP = Op(
+    "delta_chunks",
+    {
+        "xla": _XLA,
+        "mosaic_gpu": base.hopper(_hopper, _hopper_objection),
+        "mosaic_tpu": base.no_tpu_kernel(_XLA),
+    },
+    operands=("x", "read", "write", "mix", "keep", "state"),
+    kept=base.first_output,
+)
+"""As `op.py` says, with
+
+    forward(x, read, write, mix, keep, state, options) -> y, last state or None, states
+    backward(x, read, write, mix, keep, state, y, states, dy, dstate, options)
+        -> dx, dread, dwrite, dmix, dkeep, dstate
+
+t a multiple of the chunk c, n = t / c >= 1; x, y, dy (b, t, h, v), read, write (b, t, h, k) and mix (b, n, h, c, c) of
+one dtype; keep (b, n, h, k) float32; state (b, h, k, v) float32, None means zeros; dstate likewise. The states, those
+before every chunk, are (b, n, h, k, v) in the dtype of x.
+"""
+BACKENDS = OP.backends
+IMPLEMENTATIONS = OP.implementations
+
+
 def delta_chunks(
     x: jax.Array,
     read: jax.Array,
@@ -35,22 +98,9 @@ def delta_chunks(
     keep: jax.Array,
     *,
     initial_state: jax.Array | None = None,
-    return_state: Literal[False] = False,
+    return_state: bool = False,
     implementation: str | None = None,
-) -> jax.Array: ...
-@overload
-def delta_chunks(
-    x: jax.Array,
-    read: jax.Array,
-    write: jax.Array,
-    mix: jax.Array,
-    keep: jax.Array,
-    *,
-    initial_state: jax.Array | None = None,
-    return_state: Literal[True],
-    implementation: str | None = None,
-) -> tuple[jax.Array, jax.Array]: ...
-def delta_chunks(x, read, write, mix, keep, *, initial_state=None, return_state=False, implementation=None):
+) -> Any:
     """The equation of the module docstring over n >= 0 chunks of c tokens.
 
     Sums and states are float32, whatever the inputs. Reverse-mode differentiable in all arrays, through the output and
@@ -76,49 +126,63 @@ def delta_chunks(x, read, write, mix, keep, *, initial_state=None, return_state=
       ValueError: arguments that contradict each other.
       NotImplementedError: the implementation asked for does not serve this call.
     """
-    check(x, read, write, mix, keep, initial_state)
-    if implementation is not None and implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"delta_chunks: implementation={implementation!r} must be one of {IMPLEMENTATIONS}")
+    _check(x, read, write, mix, keep, initial_state)
+    OP.check(implementation)
     if implementation == "reference":
         y, state = reference.recurrence(x, read, write, mix, keep, initial_state=initial_state)
         return (y, state) if return_state else y
     problem = problem_of(x, read, mix)
-    names = choose(BACKENDS, problem, implementation, kernels=KERNELS)
+    names = OP.choose(problem, implementation)
     if problem.t == 0:
         y, state = x, initial_state
         if state is None:
             state = jnp.zeros((problem.b, problem.h, problem.k, problem.v), jnp.float32)
     else:
-        y, state = _recur(x, read, write, mix, keep.astype(jnp.float32), initial_state, names, problem, return_state)
+        operands = x, read, write, mix, keep.astype(jnp.float32), initial_state
+        y, state = OP.run(names, problem, *operands, options=Options(return_state, save_states=False))
     return (y, state) if return_state else y
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
-def _recur(x, read, write, mix, keep, state, names, problem, return_state):
-    options = Options(return_state, save_states=False)
-    return run(BACKENDS, "forward", names, problem, x, read, write, mix, keep, state, options=options)[:2]
+def sharded_delta_chunks(
+    x: jax.Array,
+    read: jax.Array,
+    write: jax.Array,
+    mix: jax.Array,
+    keep: jax.Array,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    batch_axes: tuple[str, ...] = (),
+    head_axes: tuple[str, ...] = (),
+    initial_state: jax.Array | None = None,
+    return_state: bool = False,
+    implementation: str | None = None,
+) -> Any:
+    """`delta_chunks` with each device on its share; arguments and results as there, shapes global.
 
-
-def _recur_forward(x, read, write, mix, keep, state, names, problem, return_state):
-    operands, options = (x, read, write, mix, keep, state), Options(return_state, save_states=True)
-    y, last, states = run(BACKENDS, "forward", names, problem, *operands, options=options)
-    return (y, last), (*operands, y, states)
-
-
-def _recur_backward(names, problem, return_state, residuals, cotangents):
-    options = Options(return_state, save_states=True)
-    return tuple(run(BACKENDS, "backward", names, problem, *residuals, *cotangents, options=options))
-
-
-_recur.defvjp(_recur_forward, _recur_backward)
-
-
-def check(x, read, write, mix, keep, state) -> None:
-    """Whether the arguments of `delta_chunks` fit together.
+    Args:
+      x, read, write, mix, keep: as for `delta_chunks`.
+      mesh: None: the one in context (`jax.set_mesh`). Over its axes not named here everything is replicated, and
+        gradients are averaged by an all-reduce: name all axes of more than one device.
+      batch_axes, head_axes: mesh axes that share out the batch and the heads, each evenly.
+      initial_state, return_state, implementation: as for `delta_chunks`.
 
     Raises:
-      ValueError: they do not.
+      ValueError: no mesh, an unknown axis, or a dimension that its axes do not divide.
     """
+    _check(x, read, write, mix, keep, initial_state)
+    layout = make_layout("sharded_delta_chunks", mesh, x, read, batch_axes=batch_axes, head_axes=head_axes)
+
+    def local(*arrays):
+        *operands, state = arrays
+        return delta_chunks(*operands, initial_state=state, return_state=return_state, implementation=implementation)
+
+    tokens = layout.queries
+    specs = *[tokens] * 5, layout.states
+    arrays = x, read, write, mix, keep, initial_state
+    return on_shares(local, layout.mesh, arrays, specs, (tokens, layout.states) if return_state else tokens)
+
+
+def _check(x, read, write, mix, keep, state) -> None:
     op = "delta_chunks"
     if x.ndim != 4 or read.ndim != 4 or read.shape[:3] != x.shape[:3] or write.shape != read.shape:
         shapes = f"{x.shape}, {read.shape}, {write.shape}"
@@ -131,8 +195,5 @@ def check(x, read, write, mix, keep, state) -> None:
         raise ValueError(f"{op}: mix of shape {mix.shape} must be (b, n, h, c, c)={(b, t // c, h, c, c)}")
     if keep.shape != (b, t // c, h, k):
         raise ValueError(f"{op}: keep of shape {keep.shape} must be (b, n, h, k)={(b, t // c, h, k)}")
-    if not x.dtype == read.dtype == write.dtype == mix.dtype:
-        dtypes = (x.dtype.name, read.dtype.name, write.dtype.name, mix.dtype.name)
-        raise ValueError(f"{op}: dtypes of x, read, write, mix {dtypes} must be equal; cast them")
-    if state is not None and state.shape != (b, h, k, v):
-        raise ValueError(f"{op}: initial_state of shape {state.shape} must be (b, h, k, v)={(b, h, k, v)}")
+    check_dtypes(op, x=x, read=read, write=write, mix=mix)
+    check_state(op, state, "(b, h, k, v)", (b, h, k, v))

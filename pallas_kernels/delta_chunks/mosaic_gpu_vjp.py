@@ -18,6 +18,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.delta_chunks import xla
 from pallas_kernels.delta_chunks.mosaic_gpu import CHUNK, SHARED_BYTES, TILE_BYTES, tile
 from pallas_kernels.mosaic_gpu_ring import Ring
 from pallas_kernels.mosaic_gpu_tiles import WGMMA, Mma, launch
@@ -44,6 +45,8 @@ def gradients(x, read, write, y, dy, dx, before, after, *, interpret=None):
     """As `xla.gradients`."""
     (b, t, h, v), k = x.shape, read.shape[3]
     rows, columns, n, depth = k // CHUNK, v // CHUNK, t // CHUNK, stages(k, v)
+    if depth == 0:  # a chunk exceeds the shared memory
+        return xla.gradients(x, read, write, y, dy, dx, before, after)
     widths = _tiles(rows, columns)
 
     def body(r):

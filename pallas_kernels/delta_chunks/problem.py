@@ -1,38 +1,30 @@
 """Description of a call of the recurrence over chunks, in backends, tests and benchmarks."""
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
+
+from pallas_kernels.shape import Call
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Problem:
-    """A call of `delta_chunks`: what an objection may depend on, and what a floor follows from."""
+class Problem(Call):
+    """A call of `delta_chunks`; t is a multiple of `chunk`."""
 
-    b: int
-    t: int
-    """Tokens, a multiple of `chunk`."""
+    DIMENSIONS: ClassVar = ("b", "t", "h", "k", "v", "chunk")
+    ON_MESH: ClassVar = "sharded_delta_chunks"
+
     h: int
     k: int
     v: int
     chunk: int = 64
-    dtype: DTypeLike = jnp.bfloat16
-    """Dtype of x, read, write, mix and y."""
-
-    @property
-    def dtype_name(self) -> str:
-        return jnp.dtype(self.dtype).name
 
     @property
     def chunks(self) -> int:
         """Chunks of a row."""
         return self.t // self.chunk
-
-    def sizes(self) -> dict[str, int | str]:
-        """By dimension, for tables."""
-        return {"b": self.b, "t": self.t, "h": self.h, "k": self.k, "v": self.v, "chunk": self.chunk}
 
     def inputs(self, seed: int = 0) -> tuple[jax.Array, ...]:
         """x, read, write, mix and keep of `delta_chunks`, of sizes with which states stay of the size of x.
@@ -63,7 +55,7 @@ class Problem:
 
     def _tokens(self, numbers: int) -> float:
         """Bytes of so many numbers per token and head."""
-        return float(self.b * self.t * self.h) * numbers * jnp.dtype(self.dtype).itemsize
+        return float(self.b * self.t * self.h) * numbers * self.item
 
     def _keeps(self) -> float:
         return 4.0 * self.b * self.chunks * self.h * self.k
@@ -78,24 +70,14 @@ class Problem:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GeneralProblem:
+class GeneralProblem(Call):
     """A call of `general_delta_rule`."""
 
-    b: int
-    t: int
+    ON_MESH: ClassVar = "it within jax.shard_map"
+
     h: int
     k: int
     v: int
-    dtype: DTypeLike = jnp.bfloat16
-    """Dtype of q, k, v, u, z and y."""
-
-    @property
-    def dtype_name(self) -> str:
-        return jnp.dtype(self.dtype).name
-
-    def sizes(self) -> dict[str, int | str]:
-        """By dimension, for tables."""
-        return {"b": self.b, "t": self.t, "h": self.h, "k": self.k, "v": self.v}
 
     def inputs(self, seed: int = 0) -> tuple[jax.Array, ...]:
         """q, k, v, u, z and log_decay as RWKV-7 makes them: u of length 1, z = -a u with rates a in [0, 1]."""
@@ -118,7 +100,7 @@ class GeneralProblem:
 
     def _tokens(self, numbers: int) -> float:
         """Bytes of so many numbers per token and head."""
-        return float(self.b * self.t * self.h) * numbers * jnp.dtype(self.dtype).itemsize
+        return float(self.b * self.t * self.h) * numbers * self.item
 
     def _decays(self) -> float:
         return 4.0 * self.b * self.t * self.h * self.k

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from pallas_kernels.delta_chunks import reference
 from pallas_kernels.delta_chunks.api import delta_chunks
-from pallas_kernels.delta_chunks.general import general_delta_rule
+from pallas_kernels.delta_chunks.general_api import general_delta_rule
 from pallas_kernels.delta_chunks.problem import GeneralProblem, Problem
 from pallas_kernels.workload import OpWorkloads
 

@@ -22,7 +22,7 @@ def recur(
     """One of the recurrences of the module docstring.
 
     Args:
-      x, read, write, mix, keep: as `backends.py` says. In reverse dy, write, read, mix, keep.
+      x, read, write, mix, keep: as `api.py` says. In reverse dy, write, read, mix, keep.
       state: S before the first chunk (b, h, k, v) float32, in reverse U after the last; None: zeros.
       save_states: whether states are returned.
       reverse: the second recurrence.

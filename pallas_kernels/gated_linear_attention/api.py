@@ -11,20 +11,88 @@ RWKV-5 and 6 read before they write, and add a bonus for the token itself: shift
 """
 
 import functools
-from typing import Literal, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AbstractMesh, Mesh
 
-from pallas_kernels.dispatch import choose, may_run_by_default, may_run_on, run
-from pallas_kernels.gated_linear_attention import reference, xla
-from pallas_kernels.gated_linear_attention.backends import BACKENDS, KERNELS, Options
+from pallas_kernels.dispatch import hopper_objection
+from pallas_kernels.gated_linear_attention import mosaic_tpu, mosaic_tpu_channel, mosaic_tpu_layout, reference, xla
 from pallas_kernels.gated_linear_attention.problem import Problem
+from pallas_kernels.layout import make_layout, of_last_part, on_shares, state_before
+from pallas_kernels.op import Op, Options, check_dtypes, check_segment_ids, check_state, hopper, tpu, xla_recurrence
 
-IMPLEMENTATIONS = ("reference", *BACKENDS)
+
+def problem_of(q: jax.Array, v: jax.Array, log_decay: jax.Array) -> Problem:
+    """The problem of a call's arrays."""
+    (b, t, h, v_dim), (g, k_dim) = v.shape, q.shape[2:]
+    return Problem(b=b, t=t, h=h, g=g, k=k_dim, v=v_dim, dtype=q.dtype.name, channel=log_decay.ndim == 4)
 
 
-@overload
+def _hopper():
+    from pallas_kernels.gated_linear_attention import mosaic_gpu, mosaic_gpu_channel
+
+    return _by_decay("forward", mosaic_gpu, mosaic_gpu_channel), _by_decay("backward", mosaic_gpu, mosaic_gpu_channel)
+
+
+def _by_decay(method: str, by_head: Any, by_channel: Any):
+    """The kernel for decays per head or per channel."""
+
+    def run(q, k, v, log_decay, *arrays, **options):
+        kernels = by_channel if log_decay.ndim == 4 else by_head
+        return getattr(kernels, method)(q, k, v, log_decay, *arrays, **options)
+
+    return run
+
+
+def _hopper_objection(p: Problem) -> str | None:
+    if p.channel and p.k in (64, 128) and p.v % 64:
+        return f"value width {p.v} is not a multiple of 64"
+    if p.k not in (64, 128) or (p.v not in (64, 128) and not p.channel):
+        return f"key and value widths {p.k}, {p.v} are not 64 or 128"
+    return hopper_objection((p.dtype_name,) * 3)
+
+
+def _hopper_saved(q, k, v, log_decay, *_: Any, **__: Any) -> jax.ShapeDtypeStruct:
+    """Tiles of 64 keys and values, of every chunk of 128 tokens or, with decays per channel, of 64."""
+    p = problem_of(q, v, log_decay)
+    chunks = -(-p.t // (64 if p.channel else 128))
+    return jax.ShapeDtypeStruct((p.b * p.h * chunks * p.k * p.v // 64, 64), v.dtype)
+
+
+def _tpu_saved(q, k, v, log_decay, *_: Any, **__: Any) -> jax.ShapeDtypeStruct:
+    """States before every block or chunk."""
+    return jax.ShapeDtypeStruct(mosaic_tpu_layout.border_shape(problem_of(q, v, log_decay)), v.dtype)
+
+
+OP = Op(
+    "gated_linear_attention",
+    {
+        "xla": xla_recurrence(xla.forward, xla.backward, operands=5),
+        "mosaic_gpu": hopper(_hopper, _hopper_objection, saved_like=_hopper_saved),
+        "mosaic_tpu": tpu(
+            _by_decay("forward", mosaic_tpu, mosaic_tpu_channel),
+            _by_decay("backward", mosaic_tpu, mosaic_tpu_channel),
+            mosaic_tpu_layout.objection,
+            saved_like=_tpu_saved,
+        ),
+    },
+    operands=("q", "k", "v", "log_decay", "state"),
+    direct=xla.forward,
+)
+"""As `op.py` says, with
+
+    forward(q, k, v, log_decay, state, options) -> y, final state or None, saved
+    backward(q, k, v, log_decay, state, saved, dy, dstate, options) -> dq, dk, dv, dlog_decay, dstate
+
+t >= 1; q, k (b, t, g, k), v and y (b, t, h, v), g dividing h; log_decay (b, t, h) or (b, t, h, k) float32, at most 0;
+state (b, h, k, v) float32, None means zeros; dstate None likewise. Documents are log decays of `xla.RESET`.
+"""
+BACKENDS = OP.backends
+IMPLEMENTATIONS = OP.implementations
+
+
 def gated_linear_attention(
     q: jax.Array,
     k: jax.Array,
@@ -34,34 +102,9 @@ def gated_linear_attention(
     scale: float = 1.0,
     segment_ids: jax.Array | None = None,
     initial_state: jax.Array | None = None,
-    return_state: Literal[False] = False,
+    return_state: bool = False,
     implementation: str | None = None,
-) -> jax.Array: ...
-@overload
-def gated_linear_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    log_decay: jax.Array,
-    *,
-    scale: float = 1.0,
-    segment_ids: jax.Array | None = None,
-    initial_state: jax.Array | None = None,
-    return_state: Literal[True],
-    implementation: str | None = None,
-) -> tuple[jax.Array, jax.Array]: ...
-def gated_linear_attention(
-    q,
-    k,
-    v,
-    log_decay,
-    *,
-    scale=1.0,
-    segment_ids=None,
-    initial_state=None,
-    return_state=False,
-    implementation=None,
-):
+) -> Any:
     """The equation of the module docstring over t >= 0 tokens.
 
     Sums and states are float32, whatever the inputs. Reverse-mode differentiable in q, k, v, log_decay and the initial
@@ -89,79 +132,105 @@ def gated_linear_attention(
       ValueError: arguments that contradict each other.
       NotImplementedError: the implementation asked for does not serve this call.
     """
-    check(q, k, v, log_decay, segment_ids, initial_state)
-    if implementation is not None and implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"gated_linear_attention: implementation={implementation!r} must be one of {IMPLEMENTATIONS}")
-    (b, t, h, v_dim), (g, k_dim) = v.shape, k.shape[2:]
+    _check(q, k, v, log_decay, segment_ids, initial_state)
+    OP.check(implementation)
     if scale != 1:
         q = q * jnp.asarray(scale, q.dtype)
     if implementation == "reference":
         y, state = reference.recurrence(q, k, v, log_decay, initial_state=initial_state, segment_ids=segment_ids)
         return (y, state) if return_state else y
-    log_decay = log_decay.astype(jnp.float32)
-    problem = Problem(b=b, t=t, h=h, g=g, k=k_dim, v=v_dim, dtype=q.dtype.name, channel=log_decay.ndim == 4)
-    names = choose(BACKENDS, problem, implementation, kernels=KERNELS)
-    decays = xla.with_resets(log_decay.reshape(b, t, h, k_dim if problem.channel else 1), segment_ids).reshape(
-        log_decay.shape
-    )
-    if t == 0:
+    decays = _with_resets(log_decay, segment_ids)
+    problem = problem_of(q, v, decays)
+    names = OP.choose(problem, implementation)
+    if problem.t == 0:
         y, state = jnp.zeros(v.shape, v.dtype), initial_state
-        state = jnp.zeros((b, h, k_dim, v_dim), jnp.float32) if state is None else state
-    elif names == ("xla",):
-        y, state = xla.forward(q, k, v, decays, initial_state)
+        state = jnp.zeros((problem.b, problem.h, problem.k, problem.v), jnp.float32) if state is None else state
     else:
-        may_run = may_run_on if implementation else may_run_by_default
-        save = next((x for x in KERNELS if x in names and may_run(str(BACKENDS[x].platform))), None)
-        options = Options(return_state, save_states=save)
-        y, state = _attend(q, k, v, decays, initial_state, names, problem, options)
+        options = Options(return_state, save_states=False)
+        y, state = OP.run(names, problem, q, k, v, decays, initial_state, options=options)
     return (y, state) if return_state else y
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
-def _attend(q, k, v, log_decay, state, names, problem, options):
-    options = options._replace(save_states=None)
-    return run(BACKENDS, "forward", names, problem, q, k, v, log_decay, state, options=options)[:2]
+def sharded_gated_linear_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    log_decay: jax.Array,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    batch_axes: tuple[str, ...] = (),
+    head_axes: tuple[str, ...] = (),
+    sequence_axis: str | None = None,
+    segment_ids: jax.Array | None = None,
+    initial_state: jax.Array | None = None,
+    return_state: bool = False,
+    **options,
+) -> Any:
+    """`gated_linear_attention` with each device on its share; arguments and results as there, shapes global.
 
+    Parts of a sequence exchange states; else nothing is communicated.
 
-def _attend_forward(q, k, v, log_decay, state, names, problem, options):
-    operands = q, k, v, log_decay, state
-    y, last, saved = run(BACKENDS, "forward", names, problem, *operands, options=options)
-    return (y, last), (*operands, saved)
-
-
-def _attend_backward(names, problem, options, residuals, cotangents):
-    return run(BACKENDS, "backward", names, problem, *residuals, *cotangents, options=options)
-
-
-_attend.defvjp(_attend_forward, _attend_backward)
-
-
-def check(q, k, v, log_decay, segment_ids, state) -> None:
-    """Whether the arguments of `gated_linear_attention` fit together.
+    Args:
+      q, k, v, log_decay: as for `gated_linear_attention`. A single head of q and k is copied to all devices.
+      mesh: None: the one in context (`jax.set_mesh`). Over its axes not named here everything is replicated, and
+        gradients are averaged by an all-reduce: name all axes of more than one device.
+      batch_axes, head_axes: mesh axes that share out the batch and the heads, each evenly.
+      sequence_axis: mesh axis that shares out time, evenly; None: every device sees whole sequences.
+      segment_ids, initial_state, return_state: as for `gated_linear_attention`; states are sharded over batch and
+        heads and replicated over `sequence_axis`.
+      **options: scale and implementation of `gated_linear_attention`.
 
     Raises:
-      ValueError: they do not.
+      ValueError: no mesh, an unknown axis, or a dimension that its axes do not divide.
     """
+    _check(q, k, v, log_decay, segment_ids, initial_state)
+    axes = {"batch_axes": batch_axes, "head_axes": head_axes, "sequence_axis": sequence_axis}
+    layout = make_layout("sharded_gated_linear_attention", mesh, v, k, **axes)
+    run = functools.partial(gated_linear_attention, return_state=return_state, **options)
+    if sequence_axis is not None:
+        run = functools.partial(_part, run, sequence_axis, layout.mesh.shape[sequence_axis])
+
+    def local(*arrays):
+        *tokens, state = arrays
+        return run(*tokens, initial_state=state)
+
+    tokens = layout.queries
+    specs = layout.keys, layout.keys, tokens, tokens, layout.states
+    arrays = q, k, v, _with_resets(log_decay, segment_ids), initial_state
+    return on_shares(local, layout.mesh, arrays, specs, (tokens, layout.states) if return_state else tokens)
+
+
+def _part(run, axis: str, parts: int, q, k, v, log_decay, *, initial_state):
+    """The part of a sequence on this device; the final state is that of the last part, on every device."""
+    own = xla.forward(q, k, v, log_decay, None)[1]
+    kept = jnp.exp(log_decay.astype(jnp.float32).sum(1)).reshape(*own.shape[:2], -1, 1)
+    start = state_before(own, kept, initial_state, axis=axis, parts=parts)
+    found = run(q, k, v, log_decay, initial_state=start)
+    if not isinstance(found, tuple):
+        return found
+    y, state = found
+    return y, of_last_part(state, axis=axis, parts=parts)
+
+
+def _with_resets(log_decay: jax.Array, segment_ids: jax.Array | None) -> jax.Array:
+    """float32 log decays, which forget everything where a document begins."""
+    decays = log_decay.astype(jnp.float32)
+    per_channel = decays if decays.ndim == 4 else decays[..., None]
+    return xla.with_resets(per_channel, segment_ids).reshape(decays.shape)
+
+
+def _check(q, k, v, log_decay, segment_ids, state) -> None:
     op = "gated_linear_attention"
     if not q.ndim == k.ndim == v.ndim == 4 or q.shape != k.shape or v.shape[:2] != q.shape[:2]:
-        raise ValueError(
-            f"{op}: q, k, v of shapes {q.shape}, {k.shape}, {v.shape} must be (b, t, g, k), (b, t, g, k), (b, t, h, v)"
-        )
+        shapes = f"{q.shape}, {k.shape}, {v.shape}"
+        raise ValueError(f"{op}: q, k, v of shapes {shapes} must be (b, t, g, k), (b, t, g, k), (b, t, h, v)")
     (b, t, h, v_dim), (g, k_dim) = v.shape, k.shape[2:]
     if g == 0 or h % g:
         raise ValueError(f"{op}: {h} heads of v must be a multiple of the {g} heads of q and k")
-    if not q.dtype == k.dtype == v.dtype:
-        dtypes = (q.dtype.name, k.dtype.name, v.dtype.name)
-        raise ValueError(f"{op}: dtypes of q, k, v {dtypes} must be equal; cast them")
-    if log_decay.shape not in ((b, t, h), (b, t, h, k_dim)):
-        raise ValueError(
-            f"{op}: log_decay of shape {log_decay.shape} must be (b, t, h)={(b, t, h)} or (b, t, h, k)="
-            f"{(b, t, h, k_dim)}; broadcast it"
-        )
-    if segment_ids is not None and (segment_ids.shape != (b, t) or segment_ids.dtype != jnp.int32):
-        raise ValueError(
-            f"{op}: segment_ids {segment_ids.dtype.name}{list(segment_ids.shape)} must be int32{[b, t]}, one for each "
-            "token"
-        )
-    if state is not None and state.shape != (b, h, k_dim, v_dim):
-        raise ValueError(f"{op}: initial_state of shape {state.shape} must be (b, h, k, v)={(b, h, k_dim, v_dim)}")
+    check_dtypes(op, q=q, k=k, v=v)
+    by_head, by_channel = (b, t, h), (b, t, h, k_dim)
+    if log_decay.shape not in (by_head, by_channel):
+        rule = f"(b, t, h)={by_head} or (b, t, h, k)={by_channel}"
+        raise ValueError(f"{op}: log_decay of shape {log_decay.shape} must be {rule}; broadcast it")
+    check_segment_ids(op, segment_ids, (b, t))
+    check_state(op, state, "(b, h, k, v)", (b, h, k_dim, v_dim))

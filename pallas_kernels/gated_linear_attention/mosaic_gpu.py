@@ -39,22 +39,20 @@ SHARED_BYTES = 225 * 2**10
 TILE_BYTES = 2 * CHUNK * CHUNK
 
 
-def forward(q, k, v, log_decay, state, *, return_state, save_states, interpret=None):
-    """y, the last state or None, and the states for `backward` or None; arrays as `backends.py` says."""
-    g, tiles, log2 = _tiles(q, v, log_decay, PAIR if save_states else 1)
+def forward(q, k, v, log_decay, state, options, *, interpret=None):
+    """y, the last state or None, and the states for `backward` or None; arrays as `api.py` says."""
+    g, tiles, log2 = _tiles(q, v, log_decay, PAIR if options.save_states else 1)
     found = _scan(
         "forward", tiles(k), tiles(v), log2, state, g,
-        x=tiles(q), save=save_states, last=return_state, interpret=interpret,
+        x=tiles(q), save=options.save_states, last=options.return_state, interpret=interpret,
     )  # fmt: skip
     return found["out"].reshape(g.b, -1, *v.shape[2:])[:, : v.shape[1]], found.get("last"), found.get("states")
 
 
-def backward(q, k, v, log_decay, state, saved, dy, dstate, *, interpret=None):
-    """Gradients of q, k, v, log_decay and state, None where that is; saved: the states, or None."""
+def backward(q, k, v, log_decay, state, saved, dy, dstate, options, *, interpret=None):
+    """Gradients of q, k, v, log_decay and state, None where that is; saved: the states."""
     (b, t, h, _), (g, tiles, log2) = v.shape, _tiles(q, v, log_decay, PAIR)
     queries, keys, values, dout = map(tiles, (q, k, v, dy))
-    if saved is None:
-        saved = _scan("states", keys, values, log2, state, g, save=True, interpret=interpret)["states"]
     reverse = _scan(
         "cotangents", queries, dout, log2, dstate, g,
         save=True, last=state is not None, reverse=True, interpret=interpret,

@@ -42,28 +42,25 @@ from pallas_kernels.mosaic_gpu_tiles import WGMMA, launch
 STAGES, BUFFERS = 3, 2
 
 
-def forward(q, k, v, log_decay, state, *, return_state, save_states, interpret=None):
+def forward(q, k, v, log_decay, state, options, *, interpret=None):
     """As `mosaic_gpu.forward`, of log_decay (b, t, h, k)."""
     g, tiles = _tiles(q, v)
     keys, values, decay = tiles(k), tiles(v), tiles(log_decay)
-    states, last = _states("forward", keys, values, decay, state, g, last=return_state, interpret=interpret)
+    states, last = _states("forward", keys, values, decay, state, g, last=options.return_state, interpret=interpret)
     name = "gated_linear_channel_output"
     y = outputs(name, tiles(q), keys, values, decay, states, g, reverse=False, interpret=interpret)
-    return _tokens(y, v), last, states if save_states else None
+    return _tokens(y, v), last, states if options.save_states else None
 
 
-def backward(q, k, v, log_decay, state, saved, dy, dstate, *, interpret=None):
+def backward(q, k, v, log_decay, state, saved, dy, dstate, options, *, interpret=None):
     """As `mosaic_gpu.backward`, of log_decay (b, t, h, k)."""
     g, tiles = _tiles(q, v)
     queries, keys, values, decay, dout = map(tiles, (q, k, v, log_decay, dy))
-    states = saved
-    if saved is None:
-        states, _ = _states("forward", keys, values, decay, state, g, last=False, interpret=interpret)
     dstates, dinitial = _states(
         "reverse", queries, dout, decay, dstate, g, last=state is not None, reverse=True, interpret=interpret
     )
     dv = outputs("gated_linear_channel_dv", queries, keys, dout, decay, dstates, g, reverse=True, interpret=interpret)
-    found = gradients(queries, keys, values, dout, decay, states, dstates, g, interpret=interpret)
+    found = gradients(queries, keys, values, dout, decay, saved, dstates, g, interpret=interpret)
 
     def shared(x, like):
         """Sums over the heads, or parts of one, that share one."""

@@ -42,8 +42,8 @@ from pallas_kernels.gated_linear_attention.mosaic_tpu_layout import (
 from pallas_kernels.mosaic_tpu_lanes import matmul, matmul_nt, only_lanes
 
 
-def forward(q, k, v, log_decay, state, *, return_state, save_states, chunk=CHUNK, interpret=False):
-    """y, the last state or None, the states before each block or None; arrays as `backends.py` says."""
+def forward(q, k, v, log_decay, state, options, *, chunk=CHUNK, interpret=False):
+    """y, the last state or None, the states before each block or None; arrays as `api.py` says."""
     g = make_geometry(q, v, chunk=chunk)
     arrays = Arrays(g)
     inputs = {"q": arrays.keys(q), "k": arrays.keys(k), "v": arrays.values(v)}
@@ -51,16 +51,16 @@ def forward(q, k, v, log_decay, state, *, return_state, save_states, chunk=CHUNK
     if state is not None:
         inputs["initial"] = arrays.state(state)
     outputs = {"y": arrays.values()}
-    if return_state:
+    if options.return_state:
         outputs["final"] = arrays.state()
-    if save_states:
+    if options.save_states:
         outputs["borders"] = arrays.borders()
     found = call(_forward_kernel, g, inputs, outputs, interpret=interpret, name="gated_linear_forward", states=0)
-    last = unpacked(found["final"], g) if return_state else None
+    last = unpacked(found["final"], g) if options.return_state else None
     return found["y"][:, : g.t].reshape(v.shape), last, found.get("borders")
 
 
-def backward(q, k, v, log_decay, state, borders, dy, dstate, *, chunk=CHUNK, interpret=False):
+def backward(q, k, v, log_decay, state, borders, dy, dstate, options, *, chunk=CHUNK, interpret=False):
     """Gradients of q, k, v, log_decay and state, None where that is."""
     g = make_geometry(q, v, chunk=chunk)
     arrays = Arrays(g, backwards=True)

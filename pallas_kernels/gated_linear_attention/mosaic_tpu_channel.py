@@ -39,7 +39,7 @@ from pallas_kernels.mosaic_tpu_lanes import matmul, matmul_nt, only_lanes
 LOG2_E = np.float32(1 / np.log(2))
 
 
-def forward(q, k, v, log_decay, state, *, return_state, save_states, chunk=None, interpret=False):
+def forward(q, k, v, log_decay, state, options, *, chunk=None, interpret=False):
     """As `mosaic_tpu.forward`, of log_decay (b, t, h, k)."""
     g = make_geometry(q, v, chunk=chunk, channel=True)
     arrays = Arrays(g)
@@ -47,17 +47,17 @@ def forward(q, k, v, log_decay, state, *, return_state, save_states, chunk=None,
     if state is not None:
         inputs["initial"] = arrays.state(state)
     outputs = {"y": arrays.values()}
-    if return_state:
+    if options.return_state:
         outputs["final"] = arrays.state()
-    if save_states:
+    if options.save_states:
         outputs["borders"] = arrays.borders()
     name = "gated_linear_channel_forward"
     found = call(_forward_kernel, g, inputs, outputs, interpret=interpret, name=name, states=0)
-    last = unpacked(found["final"], g) if return_state else None
+    last = unpacked(found["final"], g) if options.return_state else None
     return found["y"][:, : g.t].reshape(v.shape), last, found.get("borders")
 
 
-def backward(q, k, v, log_decay, state, borders, dy, dstate, *, chunk=None, interpret=False):
+def backward(q, k, v, log_decay, state, borders, dy, dstate, options, *, chunk=None, interpret=False):
     """As `mosaic_tpu.backward`, of log_decay (b, t, h, k)."""
     g = make_geometry(q, v, chunk=chunk, channel=True)
     arrays = Arrays(g, backwards=True)

@@ -1,6 +1,7 @@
 """Description of a call of gated linear attention, in backends, tests and benchmarks."""
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +11,12 @@ from pallas_kernels.shape import Shape
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Problem(Shape):
-    """A call of gated linear attention: what an objection may depend on, and what a floor follows from.
+    """A call of gated linear attention.
 
     g heads of queries and of keys, h of values; log decays are float32.
     """
+
+    ON_MESH: ClassVar = "sharded_gated_linear_attention"
 
     channel: bool = False
     """Whether the decay is one per channel of the keys."""
@@ -40,13 +43,13 @@ class Problem(Shape):
 
     def forward_bytes(self) -> float:
         """q, k, v and decays in, y out, once."""
-        item = jnp.dtype(self.dtype).itemsize
-        return float(self.b * self.t) * (item * 2 * (self.kv_heads * self.k + self.h * self.v) + 4 * self.decays)
+        return float(self.b * self.t) * (self.item * 2 * (self.kv_heads * self.k + self.h * self.v) + 4 * self.decays)
 
     def backward_bytes(self) -> float:
         """q, k, v, dy and decays in, dq, dk, dv and those of decays out, once."""
-        item = jnp.dtype(self.dtype).itemsize
-        return float(self.b * self.t) * (item * (4 * self.kv_heads * self.k + 3 * self.h * self.v) + 8 * self.decays)
+        return float(self.b * self.t) * (
+            self.item * (4 * self.kv_heads * self.k + 3 * self.h * self.v) + 8 * self.decays
+        )
 
     def forward_flops(self, chunk: int = 64) -> float:
         """2 c (k + v) in whole (c, c) blocks and 4 k v across chunks, per token and head; or one block of all t."""

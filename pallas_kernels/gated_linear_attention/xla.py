@@ -64,7 +64,7 @@ def with_resets(log_decay: jax.Array | None, segment_ids: jax.Array | None) -> A
 
 
 def forward(q, k, v, log_decay, state) -> tuple[jax.Array, jax.Array]:
-    """y and the last state, as `backends.py` says; differentiable."""
+    """y and the last state, as `api.py` says; differentiable."""
     b, t, h, v_dim = v.shape
     if q.shape[2] != h:
         q, k = (jnp.repeat(x, h // q.shape[2], axis=2) for x in (q, k))

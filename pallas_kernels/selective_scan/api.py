@@ -7,19 +7,78 @@ Euler's rule, as the public code does.
 """
 
 import functools
-from typing import Literal, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec as P
 
-from pallas_kernels.dispatch import choose, may_run_by_default, may_run_on, run
-from pallas_kernels.selective_scan import reference, xla
-from pallas_kernels.selective_scan.backends import BACKENDS, KERNELS, Options, problem_of
+from pallas_kernels.dispatch import hopper_objection
+from pallas_kernels.layout import checked_mesh, of_last_part, on_shares, state_before
+from pallas_kernels.op import Op, Options, check_dtypes, check_segment_ids, check_state, hopper, tpu, xla_recurrence
+from pallas_kernels.selective_scan import mosaic_tpu, mosaic_tpu_layout, mosaic_tpu_vjp, reference, xla
+from pallas_kernels.selective_scan.problem import Problem
 
-IMPLEMENTATIONS = ("reference", *BACKENDS)
+
+def problem_of(x: jax.Array, delta: jax.Array, a: jax.Array) -> Problem:
+    """The problem of a call's arrays."""
+    b, t, d = x.shape
+    return Problem(b=b, t=t, d=d, n=a.shape[1], dtype=x.dtype.name, delta_dtype=delta.dtype.name)
 
 
-@overload
+def _hopper():
+    from pallas_kernels.selective_scan import mosaic_gpu, mosaic_gpu_vjp
+
+    return mosaic_gpu.forward, mosaic_gpu_vjp.backward
+
+
+def _hopper_objection(p: Problem) -> str | None:
+    if p.d % 32:
+        return f"channels {p.d} are not a multiple of 32"
+    if p.n > 16:
+        return f"numbers of state {p.n} are more than 16"
+    if p.dtype_name != "bfloat16":
+        return f"dtype of x is {p.dtype_name}, not bfloat16"
+    return hopper_objection((p.dtype_name,))
+
+
+def _hopper_saved(x: jax.Array, *_: Any, **__: Any) -> jax.ShapeDtypeStruct:
+    """States (d, 16) before every 16 tokens, of lengths that are multiples of 32."""
+    b, t, d = x.shape
+    return jax.ShapeDtypeStruct((b, -(-t // 32) * 2, d, 16), jnp.bfloat16)
+
+
+def _tpu_saved(x: jax.Array, delta: jax.Array, a: jax.Array, *_: Any, **__: Any) -> jax.ShapeDtypeStruct:
+    """States (n, d) before every block of tokens."""
+    return jax.ShapeDtypeStruct(mosaic_tpu_layout.border_shape(problem_of(x, delta, a)), jnp.float32)
+
+
+OP = Op(
+    "selective_scan",
+    {
+        "xla": xla_recurrence(xla.forward, xla.backward, operands=7),
+        "mosaic_gpu": hopper(_hopper, _hopper_objection, saved_like=_hopper_saved),
+        "mosaic_tpu": tpu(
+            mosaic_tpu.forward, mosaic_tpu_vjp.backward, mosaic_tpu_layout.objection, saved_like=_tpu_saved
+        ),
+    },
+    operands=("x", "delta", "a", "b", "c", "keep", "state"),
+    fixed=("keep",),
+    direct=xla.forward,
+)
+"""As `op.py` says, with
+
+    forward(x, delta, a, b, c, keep, state, options) -> y, final state or None, saved
+    backward(x, delta, a, b, c, keep, state, saved, dy, dstate, options) -> dx, ddelta, da, db, dc, dstate
+
+t >= 1; x, y, dy (b, t, d); delta (b, t, d), float32 or the dtype of x, at least 0; a (d, n) float32, at most 0; b, c
+(b, t, n) in the dtype of x; keep (b, t) float32, 0 at the first token of every document but the first and 1 elsewhere,
+or None; state (b, d, n) float32, None means zeros; dstate likewise.
+"""
+BACKENDS = OP.backends
+IMPLEMENTATIONS = OP.implementations
+
+
 def selective_scan(
     x: jax.Array,
     delta: jax.Array,
@@ -29,23 +88,9 @@ def selective_scan(
     *,
     segment_ids: jax.Array | None = None,
     initial_state: jax.Array | None = None,
-    return_state: Literal[False] = False,
+    return_state: bool = False,
     implementation: str | None = None,
-) -> jax.Array: ...
-@overload
-def selective_scan(
-    x: jax.Array,
-    delta: jax.Array,
-    a: jax.Array,
-    b: jax.Array,
-    c: jax.Array,
-    *,
-    segment_ids: jax.Array | None = None,
-    initial_state: jax.Array | None = None,
-    return_state: Literal[True],
-    implementation: str | None = None,
-) -> tuple[jax.Array, jax.Array]: ...
-def selective_scan(x, delta, a, b, c, *, segment_ids=None, initial_state=None, return_state=False, implementation=None):
+) -> Any:
     """The equation of the module docstring over t >= 0 tokens.
 
     Sums and states are float32, whatever the inputs. Reverse-mode differentiable in x, delta, a, b, c and the initial
@@ -73,83 +118,104 @@ def selective_scan(x, delta, a, b, c, *, segment_ids=None, initial_state=None, r
       ValueError: arguments that contradict each other.
       NotImplementedError: the implementation asked for does not serve this call.
     """
-    check(x, delta, a, b, c, segment_ids, initial_state)
-    if implementation is not None and implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"selective_scan: implementation={implementation!r} must be one of {IMPLEMENTATIONS}")
+    _check(x, delta, a, b, c, segment_ids, initial_state)
+    OP.check(implementation)
     if implementation == "reference":
         y, state = reference.recurrence(x, delta, a, b, c, segment_ids=segment_ids, initial_state=initial_state)
         return (y, state) if return_state else y
     keep = xla.keep_of(segment_ids)
-    return scan_kept(x, delta, a, b, c, keep, initial_state, return_state=return_state, implementation=implementation)
+    return _scan(x, delta, a, b, c, keep, initial_state, return_state=return_state, implementation=implementation)
 
 
-def scan_kept(x, delta, a, b, c, keep, state, *, return_state, implementation):
-    """`selective_scan` by any implementation but "reference", of keep (b, t) or None, as `backends.py` says."""
+def sharded_selective_scan(
+    x: jax.Array,
+    delta: jax.Array,
+    a: jax.Array,
+    b: jax.Array,
+    c: jax.Array,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    batch_axes: tuple[str, ...] = (),
+    channel_axes: tuple[str, ...] = (),
+    sequence_axis: str | None = None,
+    segment_ids: jax.Array | None = None,
+    initial_state: jax.Array | None = None,
+    return_state: bool = False,
+    implementation: str | None = None,
+) -> Any:
+    """`selective_scan` with each device on its share; arguments and results as there, shapes global.
+
+    Parts of a sequence exchange states; the gradients of b, c and a, which devices share, are added up.
+
+    Args:
+      x, delta, a, b, c: as for `selective_scan`. Every device that shares out channels has all of b and c.
+      mesh: None: the one in context (`jax.set_mesh`). Over its axes not named here everything is replicated, and
+        gradients are averaged by an all-reduce: name all axes of more than one device.
+      batch_axes, channel_axes: mesh axes that share out the batch and the channels, each evenly.
+      sequence_axis: mesh axis that shares out time, evenly; None: every device sees whole sequences.
+      segment_ids, initial_state, return_state, implementation: as for `selective_scan`; states are sharded over batch
+        and channels and replicated over `sequence_axis`.
+
+    Raises:
+      ValueError: no mesh, an unknown axis, or a dimension that its axes do not divide.
+    """
+    _check(x, delta, a, b, c, segment_ids, initial_state)
+    op, times = "sharded_selective_scan", () if sequence_axis is None else (sequence_axis,)
+    OP.check(implementation, tuple(BACKENDS), op)
+    rows, t, d = x.shape
+    shares = {"batch": (rows, batch_axes), "time": (t, times), "channels": (d, channel_axes)}
+    mesh = checked_mesh(op, mesh, shares)
+    run = functools.partial(_scan, return_state=return_state, implementation=implementation)
+    if sequence_axis is not None:
+        run = functools.partial(_part, run, sequence_axis, mesh.shape[sequence_axis])
+    # Before the shares are cut: a document may begin at the first token of one.
+    arrays = x, delta, a, b, c, xla.keep_of(segment_ids), initial_state
+    tokens, maps, states = P(batch_axes, times, channel_axes), P(batch_axes, times), P(batch_axes, channel_axes)
+    specs = tokens, tokens, P(channel_axes), maps, maps, maps, states
+    return on_shares(run, mesh, arrays, specs, (tokens, states) if return_state else tokens)
+
+
+def _part(run, axis: str, parts: int, x, delta, a, b, c, keep, initial_state):
+    """The part of a sequence on this device; the final state is that of the last part, on every device."""
+    a = a.astype(jnp.float32)
+    kept = jnp.exp(delta.astype(jnp.float32).sum(1)[..., None] * a[None])
+    if keep is not None:
+        kept = kept * jax.lax.stop_gradient(keep.prod(1))[:, None, None]
+    own = xla.forward(x, delta, a, b, c, keep, None)[1]
+    start = state_before(own, kept, initial_state, axis=axis, parts=parts)
+    found = run(x, delta, a, b, c, keep, start)
+    if not isinstance(found, tuple):
+        return found
+    y, state = found
+    return y, of_last_part(state, axis=axis, parts=parts)
+
+
+def _scan(x, delta, a, b, c, keep, state, *, return_state, implementation):
+    """`selective_scan` by any implementation but "reference"."""
     a = a.astype(jnp.float32)
     problem = problem_of(x, delta, a)
-    names = choose(BACKENDS, problem, implementation, kernels=KERNELS)
+    names = OP.choose(problem, implementation)
     if problem.t == 0:
         y = jnp.zeros(x.shape, x.dtype)
         state = jnp.zeros((problem.b, problem.d, problem.n), jnp.float32) if state is None else state
-    elif names == ("xla",):
-        y, state = xla.forward(x, delta, a, b, c, keep, state)
     else:
-        save = next((name for name in KERNELS if name in names and _may_run(name, implementation)), None)
-        options = Options(return_state, save_states=save)
-        y, state = _scan(x, delta, a, b, c, keep, state, names, problem, options)
+        options = Options(return_state, save_states=False)
+        y, state = OP.run(names, problem, x, delta, a, b, c, keep, state, options=options)
     return (y, state) if return_state else y
 
 
-def _may_run(name: str, implementation: str | None) -> bool:
-    """Whether the program that is traced may run a kernel, by choice or because it was asked for."""
-    platform = str(BACKENDS[name].platform)
-    return may_run_on(platform) if implementation else may_run_by_default(platform, "selective_scan")
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(7, 8, 9))
-def _scan(x, delta, a, b, c, keep, state, names, problem, options):
-    options = options._replace(save_states=None)
-    return run(BACKENDS, "forward", names, problem, x, delta, a, b, c, keep, state, options=options)[:2]
-
-
-def _scan_forward(x, delta, a, b, c, keep, state, names, problem, options):
-    operands = x, delta, a, b, c, keep, state
-    y, last, saved = run(BACKENDS, "forward", names, problem, *operands, options=options)
-    return (y, last), (*operands, saved)
-
-
-def _scan_backward(names, problem, options, residuals, cotangents):
-    found = run(BACKENDS, "backward", names, problem, *residuals, *cotangents, options=options)
-    *gradients, dstate = found
-    return (*gradients, None, dstate)
-
-
-_scan.defvjp(_scan_forward, _scan_backward)
-
-
-def check(x, delta, a, b, c, segment_ids, state) -> None:
-    """Whether the arguments of `selective_scan` fit together.
-
-    Raises:
-      ValueError: they do not.
-    """
+def _check(x, delta, a, b, c, segment_ids, state) -> None:
     op = "selective_scan"
     if x.ndim != 3 or delta.shape != x.shape:
         raise ValueError(f"{op}: x and delta of shapes {x.shape}, {delta.shape} must both be (b, t, d)")
-    if a.ndim != 2 or a.shape[0] != x.shape[2]:
-        raise ValueError(f"{op}: a of shape {a.shape} must be (d, n), with d={x.shape[2]} of x")
-    tokens, n = x.shape[:2], a.shape[1]
-    if not b.shape == c.shape == (*tokens, n):
-        raise ValueError(f"{op}: b and c of shapes {b.shape}, {c.shape} must both be (b, t, n)={(*tokens, n)}")
-    if not x.dtype == b.dtype == c.dtype:
-        dtypes = (x.dtype.name, b.dtype.name, c.dtype.name)
-        raise ValueError(f"{op}: dtypes of x, b, c {dtypes} must be equal; cast them")
+    rows, t, d = x.shape
+    if a.ndim != 2 or len(a) != d:
+        raise ValueError(f"{op}: a of shape {a.shape} must be (d, n), with d={d} of x")
+    n = a.shape[1]
+    if not b.shape == c.shape == (rows, t, n):
+        raise ValueError(f"{op}: b and c of shapes {b.shape}, {c.shape} must both be (b, t, n)={(rows, t, n)}")
+    check_dtypes(op, x=x, b=b, c=c)
     if delta.dtype not in (jnp.float32, x.dtype):
         raise ValueError(f"{op}: dtype of delta {delta.dtype.name} must be float32 or that of x, {x.dtype.name}")
-    if segment_ids is not None and (segment_ids.shape != tokens or segment_ids.dtype != jnp.int32):
-        raise ValueError(
-            f"{op}: segment_ids {segment_ids.dtype.name}{list(segment_ids.shape)} must be int32{list(tokens)}, one for "
-            "each token"
-        )
-    if state is not None and state.shape != (tokens[0], x.shape[2], n):
-        raise ValueError(f"{op}: initial_state of shape {state.shape} must be (b, d, n)={(tokens[0], x.shape[2], n)}")
+    check_segment_ids(op, segment_ids, (rows, t))
+    check_state(op, state, "(b, d, n)", (rows, d, n))

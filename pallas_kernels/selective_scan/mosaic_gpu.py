@@ -40,8 +40,8 @@ STAGES = 2
 ARRAYS = "x", "delta", "maps"
 
 
-def forward(x, delta, a, b, c, keep, state, *, return_state, save_states, interpret=None):
-    """y, the last state or None, and the states for `backward` or None; arrays as `backends.py` says.
+def forward(x, delta, a, b, c, keep, state, options, *, interpret=None):
+    """y, the last state or None, and the states for `backward` or None; arrays as `api.py` says.
 
     The states are those before every `SAVED` tokens, (b, t' / SAVED, d, 16) bfloat16.
     """
@@ -60,7 +60,7 @@ def forward(x, delta, a, b, c, keep, state, *, return_state, save_states, interp
             plgpu.barrier_wait(r.full.at[slot])
             plgpu.wait_smem_to_gmem(1, wait_read_only=True)
             for piece in range(CHUNK // SAVED):
-                if save_states:
+                if options.save_states:
                     r.states[batch, position * (CHUNK // SAVED) + piece, channels] = h.astype(jnp.bfloat16)
                 tokens = range(piece * SAVED, (piece + 1) * SAVED)
                 h, outputs = _tokens(Tokens(r, slot, given.documents), tokens, rate, h)
@@ -73,14 +73,14 @@ def forward(x, delta, a, b, c, keep, state, *, return_state, save_states, interp
 
         h = lax.fori_loop(0, chunks, chunk, zero_state() if state is None else load_state(r.start.at[batch, channels]))
         plgpu.wait_smem_to_gmem(0)
-        if return_state:
+        if options.return_state:
             r.last[batch, channels] = h
 
     rows, _, d = x.shape
     outputs = {"y": jax.ShapeDtypeStruct(given.x.shape, x.dtype)}
-    if save_states:
+    if options.save_states:
         outputs["states"] = jax.ShapeDtypeStruct((rows, given.tokens // SAVED, d, STATES), jnp.bfloat16)
-    if return_state:
+    if options.return_state:
         outputs["last"] = jax.ShapeDtypeStruct((rows, d, STATES), jnp.float32)
     scratch["full"] = plgpu.Barrier(num_arrivals=len(scratch), num_barriers=STAGES)
     scratch["y_s"] = plgpu.SMEM((2, CHUNK, CHANNELS), x.dtype)
@@ -89,7 +89,7 @@ def forward(x, delta, a, b, c, keep, state, *, return_state, save_states, interp
         "selective_scan_forward", body, given.arrays | {"start": start}, outputs, scratch,
         grid=given.grid, warpgroups=1, auto_barriers=False, approx_math=True, interpret=interpret,
     )  # fmt: skip
-    last = found["last"][:, :, : a.shape[1]] if return_state else None
+    last = found["last"][:, :, : a.shape[1]] if options.return_state else None
     return found["y"][:, : x.shape[1]], last, found.get("states")
 
 

@@ -63,7 +63,7 @@ class Inputs:
 
 
 def inputs(x, delta, a, b, c, keep) -> Inputs:
-    """Of the arrays that `backends.py` describes."""
+    """Of the arrays that `api.py` describes."""
     maps = [pad_states(z.astype(jnp.float32)) for z in (b, c)]
     if keep is not None:
         reset = jnp.where(keep > 0, 0.0, RESET).astype(jnp.float32)

@@ -23,7 +23,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.mosaic_gpu_ring import Ring
 from pallas_kernels.mosaic_gpu_tiles import NARROW, iota, launch
-from pallas_kernels.selective_scan import mosaic_gpu
 from pallas_kernels.selective_scan.mosaic_gpu_layout import (
     CHANNELS,
     LOG2_E,
@@ -57,11 +56,8 @@ COLUMNS = 8
 """Tokens of the other operand."""
 
 
-def backward(x, delta, a, b, c, keep, state, saved, dy, dstate, *, interpret=None):
-    """Gradients of x, delta, a, b, c and state, None where that is; saved: the states of `forward`, or None."""
-    if saved is None:
-        operands = x, delta, a, b, c, keep, state
-        saved = mosaic_gpu.forward(*operands, return_state=False, save_states=True, interpret=interpret)[2]
+def backward(x, delta, a, b, c, keep, state, saved, dy, dstate, options, *, interpret=None):
+    """Gradients of x, delta, a, b, c and state, None where that is; saved: the states of `forward`."""
     given = inputs(x, delta, a, b, c, keep)
     given.arrays["dy"] = pad_tokens(dy)
     found = _gradients(given, saved, dstate, interpret=interpret)

@@ -27,8 +27,8 @@ from pallas_kernels.selective_scan.mosaic_tpu_turns import (
 )
 
 
-def forward(x, delta, a, b, c, keep, state, *, return_state, save_states, interpret=False):
-    """y, the last state or None, the states before each block or None; arrays as `backends.py` says."""
+def forward(x, delta, a, b, c, keep, state, options, *, interpret=False):
+    """y, the last state or None, the states before each block or None; arrays as `api.py` says."""
     g = make_geometry(x, delta, a, keep)
     arrays = Arrays(g)
     inputs = {"x": arrays.tokens(x), "delta": arrays.tokens(delta), "rates": arrays.rates(a)}
@@ -38,13 +38,13 @@ def forward(x, delta, a, b, c, keep, state, *, return_state, save_states, interp
     if state is not None:
         inputs["initial"] = arrays.states(state)
     outputs = {"y": arrays.tokens()}
-    if return_state:
+    if options.return_state:
         outputs["final"] = arrays.states()
-    if save_states:
+    if options.save_states:
         outputs["borders"] = arrays.borders()
     scratch = {"operands": (g.block, GROUP * g.n)}
     found = call(_kernel, g, inputs, outputs, scratch, interpret=interpret, name="selective_scan_forward")
-    last = found["final"].swapaxes(1, 2) if return_state else None
+    last = found["final"].swapaxes(1, 2) if options.return_state else None
     return found["y"][:, : g.t], last, found.get("borders")
 
 

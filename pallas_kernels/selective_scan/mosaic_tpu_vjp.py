@@ -38,7 +38,7 @@ from pallas_kernels.selective_scan.mosaic_tpu_turns import (
 )
 
 
-def backward(x, delta, a, b, c, keep, state, borders, dy, dstate, *, interpret=False):
+def backward(x, delta, a, b, c, keep, state, borders, dy, dstate, options, *, interpret=False):
     """Gradients of x, delta, a, b, c and state, None where that is; borders as `mosaic_tpu.forward` saves them."""
     g = make_geometry(x, delta, a, keep)
     arrays = Arrays(g, backwards=True)

@@ -48,7 +48,7 @@ def keep_of(segment_ids: jax.Array | None) -> jax.Array | None:
 
 
 def forward(x, delta, a, b, c, keep, state) -> tuple[jax.Array, jax.Array]:
-    """y and the last state, as `backends.py` says; differentiable."""
+    """y and the last state, as `api.py` says; differentiable."""
     rows, t, channels = x.shape
     if state is None:
         state = jnp.zeros((rows, channels, a.shape[1]), jnp.float32)

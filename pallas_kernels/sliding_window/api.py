@@ -7,15 +7,14 @@ differently: flash-attention's `(w, 0)`, Zoology's `block_size=w` and `jax.nn`'s
 keys; flash-linear-attention's `window_size=w` sees `w`, as here.
 """
 
-import functools
-from typing import Literal, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.dispatch import choose, run
-from pallas_kernels.sliding_window import reference
-from pallas_kernels.sliding_window.backends import BACKENDS, kernels
+from pallas_kernels import op as base
+from pallas_kernels.op import Op, check_dtypes, check_segment_ids
+from pallas_kernels.sliding_window import cudnn, mosaic_gpu_layout, mosaic_tpu, reference, splash_tpu, xla
 from pallas_kernels.sliding_window.cache import (
     SlidingWindowCache,
     append,
@@ -26,10 +25,54 @@ from pallas_kernels.sliding_window.cache import (
 )
 from pallas_kernels.sliding_window.problem import Problem
 
-IMPLEMENTATIONS = ("reference", *BACKENDS)
+
+def kernels(op: Op, p: Problem) -> tuple[str, ...]:
+    """Implementations that are chosen where they serve, the first on each platform: cuDNN before our kernel only
+    where no token leaves the window. Which of the two is faster at which narrower window has not been measured."""
+    del op
+    on_gpu = ("cudnn", "mosaic_gpu") if p.window >= p.past + p.t else ("mosaic_gpu", "cudnn")
+    return (*on_gpu, "mosaic_tpu", "splash_tpu")
 
 
-@overload
+def _hopper():
+    from pallas_kernels.sliding_window import mosaic_gpu, mosaic_gpu_vjp
+
+    return mosaic_gpu.forward, mosaic_gpu_vjp.backward
+
+
+OP = Op(
+    "sliding_window_attention",
+    {
+        "xla": base.xla(xla.forward, xla.backward),
+        "mosaic_gpu": base.hopper(_hopper, mosaic_gpu_layout.objection),
+        "cudnn": base.vendor("cuda", cudnn, target_objection=cudnn.target_objection),
+        "mosaic_tpu": base.tpu(mosaic_tpu.forward, mosaic_tpu.backward, mosaic_tpu.objection),
+        "splash_tpu": base.vendor("tpu", splash_tpu),
+    },
+    operands=("q", "k", "v", "start", "segment_ids"),
+    fixed=("start", "segment_ids"),
+    outputs=1,
+    kept=base.first_output,
+    kernels=kernels,
+)
+"""As `op.py` says, with
+
+    forward(q, k, v, start, segment_ids, *, window, scale) -> y, lse
+    backward(q, k, v, start, segment_ids, y, lse, dy, *, window, scale) -> dq, dk, dv
+
+t >= 1; q (b, t, h, k), k (b, s, g, k), v (b, s, g, v), of one dtype; y and dy (b, t, h, v); dk and dv, of the shapes
+of k and v, are summed over the query heads that share a head. The keys start `past = s - t` tokens before the
+queries, 0 <= past < window <= s. Query i sees key j where
+
+    i + past - window < j <= i + past,    j >= start[row],    segment_ids[row, j] = segment_ids[row, i + past]
+
+start (b,) int32 <= past, or None: all keys exist. segment_ids (b, s) int32, or None. Every query sees itself. lse
+(b, h, t) float32 is the natural logarithm of sum_j exp(scale q_i.k_j) over the keys that i sees.
+"""
+BACKENDS = OP.backends
+IMPLEMENTATIONS = OP.implementations
+
+
 def sliding_window_attention(
     q: jax.Array,
     k: jax.Array,
@@ -39,34 +82,9 @@ def sliding_window_attention(
     scale: float | None = None,
     segment_ids: jax.Array | None = None,
     initial_cache: SlidingWindowCache | None = None,
-    return_cache: Literal[False] = False,
+    return_cache: bool = False,
     implementation: str | None = None,
-) -> jax.Array: ...
-@overload
-def sliding_window_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    *,
-    window: int,
-    scale: float | None = None,
-    segment_ids: jax.Array | None = None,
-    initial_cache: SlidingWindowCache | None = None,
-    return_cache: Literal[True],
-    implementation: str | None = None,
-) -> tuple[jax.Array, SlidingWindowCache]: ...
-def sliding_window_attention(
-    q,
-    k,
-    v,
-    *,
-    window,
-    scale=None,
-    segment_ids=None,
-    initial_cache=None,
-    return_cache=False,
-    implementation=None,
-):
+) -> Any:
     """Causal softmax attention of t >= 0 tokens, each to itself and the `window - 1` before it.
 
     Scores and softmax are float32; new keys and values are rounded to the dtype of `initial_cache`, so that outputs do
@@ -132,23 +150,21 @@ def sliding_window_step(
 
 
 def attend(q, keys, values, start, segment_ids, *, window, scale, implementation) -> jax.Array:
-    """y of the contract in `backends.py`, by the implementation named or chosen; any window, t >= 0."""
-    if implementation is not None and implementation not in IMPLEMENTATIONS:
-        raise ValueError(
-            f"sliding_window_attention: implementation={implementation!r} must be one of {IMPLEMENTATIONS}"
-        )
+    """y of the contract of `OP`, by the implementation named or chosen; any window, t >= 0."""
+    OP.check(implementation)
     (b, t, h, k_dim), (s, g, v_dim) = q.shape, values.shape[1:]
-    options = {"window": min(window, s), "scale": k_dim**-0.5 if scale is None else float(scale)}
+    operands = q, keys, values, start, segment_ids
+    options: dict[str, Any] = {"window": min(window, s), "scale": k_dim**-0.5 if scale is None else float(scale)}
     if implementation == "reference":
-        return reference.attention(q, keys, values, start, segment_ids, **options)
+        return reference.attention(*operands, **options)
     problem = Problem(
         b=b, t=t, past=s - t, h=h, g=g, k=k_dim, v=v_dim, window=options["window"], dtype=q.dtype.name,
         start=start is not None, segments=segment_ids is not None,
     )  # fmt: skip
-    names = choose(BACKENDS, problem, implementation, kernels=kernels(problem))
+    names = OP.choose(problem, implementation)
     if t == 0:
         return jnp.zeros((b, 0, h, v_dim), values.dtype)
-    return _attend(q, keys, values, start, segment_ids, names, problem, tuple(options.items()))
+    return OP.run(names, problem, *operands, **options)[0]
 
 
 def check(q, k, v, window: int, segment_ids, cache: SlidingWindowCache | None, return_cache: bool = False) -> None:
@@ -170,9 +186,7 @@ def check(q, k, v, window: int, segment_ids, cache: SlidingWindowCache | None, r
     h, g = q.shape[2], k.shape[2]
     if g == 0 or h % g:
         raise ValueError(f"sliding_window_attention: {h} query heads must be a multiple of {g} key/value heads")
-    if not q.dtype == k.dtype == v.dtype:
-        dtypes = (q.dtype.name, k.dtype.name, v.dtype.name)
-        raise ValueError(f"sliding_window_attention: dtypes of q, k, v {dtypes} must be equal; cast them")
+    check_dtypes("sliding_window_attention", q=q, k=k, v=v)
     if cache is not None:
         expected = [(k.shape[0], window, *x.shape[2:]) for x in (k, v)]
         if [cache.k.shape, cache.v.shape] != expected:
@@ -182,36 +196,9 @@ def check(q, k, v, window: int, segment_ids, cache: SlidingWindowCache | None, r
                 "empty_cache"
             )
     if segment_ids is not None:
-        _check_segments(q, segment_ids, cached=cache is not None or return_cache)
-
-
-def _check_segments(q, segment_ids, *, cached: bool) -> None:
-    if cached:
-        raise ValueError(
-            "sliding_window_attention: segment_ids with a cache, which does not say whose its tokens are; "
-            "prefill one document at a time"
-        )
-    if segment_ids.shape != q.shape[:2] or segment_ids.dtype != jnp.int32:
-        raise ValueError(
-            f"sliding_window_attention: segment_ids {segment_ids.dtype.name}{list(segment_ids.shape)} must be "
-            f"int32{list(q.shape[:2])}, one for each token"
-        )
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
-def _attend(q, keys, values, start, segment_ids, names, problem, options):
-    return run(BACKENDS, "forward", names, problem, q, keys, values, start, segment_ids, **dict(options))[0]
-
-
-def _attend_forward(q, keys, values, start, segment_ids, names, problem, options):
-    operands = q, keys, values, start, segment_ids
-    y, lse = run(BACKENDS, "forward", names, problem, *operands, **dict(options))
-    return y, (*operands, y, lse)
-
-
-def _attend_backward(names, problem, options, saved, dy):
-    dq, dk, dv = run(BACKENDS, "backward", names, problem, *saved, dy, **dict(options))
-    return dq, dk, dv, None, None
-
-
-_attend.defvjp(_attend_forward, _attend_backward)
+        if cache is not None or return_cache:
+            raise ValueError(
+                "sliding_window_attention: segment_ids with a cache, which does not say whose its tokens are; "
+                "prefill one document at a time"
+            )
+        check_segment_ids("sliding_window_attention", segment_ids, q.shape[:2])

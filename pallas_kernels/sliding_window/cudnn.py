@@ -20,7 +20,7 @@ TILE = 64
 
 
 def forward(q, k, v, start, segment_ids, *, window: int, scale: float) -> tuple[jax.Array, jax.Array]:
-    """y (b, t, h, v), lse (b, h, t); arguments as in `backends.py`, with t = s, and neither start nor segment_ids."""
+    """y (b, t, h, v), lse (b, h, t); arguments as in `api.py`, with t = s, and neither start nor segment_ids."""
     del start, segment_ids
     y, lse = _unpartitioned(functools.partial(_attention, window=window, scale=scale))(q, k, v)
     return y, lse.swapaxes(1, 2).astype(jnp.float32)

@@ -46,7 +46,7 @@ FORWARD_TILES, BACKWARD_TILES = 16, 8
 
 
 def forward(q, k, v, start, segment_ids, *, window: int, scale: float, interpret: bool = False):
-    """y (b, t, h, v), lse (b, h, t) float32; arguments as in `backends.py`, without segment_ids."""
+    """y (b, t, h, v), lse (b, h, t) float32; arguments as in `api.py`, without segment_ids."""
     del segment_ids
     g = Geometry.of(q, k, window, scale)
     y, lse = pl.pallas_call(

@@ -1,18 +1,17 @@
 """Description of a call of sliding-window attention, in backends, tests and benchmarks."""
 
 import dataclasses
-
-import jax.numpy as jnp
+from typing import ClassVar
 
 from pallas_kernels.shape import Shape
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Problem(Shape):
-    """A call of sliding-window attention: what an objection may depend on, and what a floor follows from.
+    """A call of sliding-window attention. FLOPs and bytes are those of a call without tokens before."""
 
-    FLOPs and bytes are those of a call without tokens before.
-    """
+    DIMENSIONS: ClassVar = (*Shape.DIMENSIONS, "window")
+    ON_MESH: ClassVar = "sharded_sliding_window_attention"
 
     window: int
     past: int = 0
@@ -22,9 +21,11 @@ class Problem(Shape):
     segments: bool = False
     """Whether there are segment_ids."""
 
-    def sizes(self) -> dict[str, int | str]:
-        """By dimension, for tables."""
-        return super().sizes() | {"window": self.window}
+    @property
+    def unserved(self) -> str | None:
+        if self.segments and self.past:
+            return "segment_ids with tokens before, as on a sharded sequence"
+        return super().unserved
 
     @property
     def seen(self) -> float:
@@ -42,8 +43,7 @@ class Problem(Shape):
 
     def backward_bytes(self) -> float:
         """q, k, v, dy in, dq, dk, dv out, once: the weights and their sums follow from them."""
-        item = jnp.dtype(self.dtype).itemsize
-        return 2 * self.forward_bytes() - float(item * self.b * self.t * self.h * self.v)
+        return 2 * self.forward_bytes() - float(self.item * self.b * self.t * self.h * self.v)
 
     def step_flops(self) -> float:
         """As `forward_flops`, for one token and a full cache."""
@@ -51,5 +51,4 @@ class Problem(Shape):
 
     def step_bytes(self) -> float:
         """The cache read, in `dtype`; q, y and the new token are 1 / window of it."""
-        item = jnp.dtype(self.dtype).itemsize
-        return float(item * self.b * self.kv_heads * self.window) * (self.k + self.v)
+        return float(self.item * self.b * self.kv_heads * self.window) * (self.k + self.v)

@@ -11,7 +11,7 @@ import numpy as np
 
 
 def attention(q, k, v, start, segment_ids, *, window: int, scale: float) -> jax.Array:
-    """y (b, t, h, v) in the dtype of v; arguments as in `backends.py`."""
+    """y (b, t, h, v) in the dtype of v; arguments as in `api.py`."""
     (t, h), s, dtype = q.shape[1:3], k.shape[1], v.dtype
     wide = jnp.float64 if dtype == jnp.float64 else jnp.float32
     q, k, v = q.astype(wide), *(jnp.repeat(x.astype(wide), h // x.shape[2], axis=2) for x in (k, v))

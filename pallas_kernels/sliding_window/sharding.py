@@ -13,7 +13,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec as P
 
 from pallas_kernels.halo import with_halo
-from pallas_kernels.layout import make_layout
+from pallas_kernels.layout import make_layout, of_last_part, on_shares
 from pallas_kernels.sliding_window.api import attend, check, sliding_window_attention
 from pallas_kernels.sliding_window.cache import SlidingWindowCache, append, empty_cache, history, rounded
 
@@ -49,10 +49,8 @@ def sharded_sliding_window_attention(
       ValueError: no mesh, an unknown axis, or a dimension that its axes do not divide.
     """
     check(q, k, v, window, segment_ids, initial_cache, return_cache)
-    layout = make_layout(
-        "sharded_sliding_window_attention", mesh, q, k,
-        batch_axes=batch_axes, head_axes=head_axes, sequence_axis=sequence_axis,
-    )  # fmt: skip
+    axes = {"batch_axes": batch_axes, "head_axes": head_axes, "sequence_axis": sequence_axis}
+    layout = make_layout("sharded_sliding_window_attention", mesh, q, k, **axes)
     rings: Any = P(layout.batch, None, layout.kv_heads)
     positions: Any = P(layout.batch)
     caches = SlidingWindowCache(rings, rings, positions)
@@ -64,19 +62,10 @@ def sharded_sliding_window_attention(
     def local(q, k, v, segment_ids, initial_cache):
         return run(q, k, v, segment_ids=segment_ids, initial_cache=initial_cache)
 
-    return jax.shard_map(
-        local,
-        mesh=layout.mesh,
-        in_specs=(
-            layout.queries,
-            layout.keys,
-            layout.keys,
-            P(layout.batch, layout.time),
-            P() if initial_cache is None else caches,
-        ),
-        out_specs=(layout.queries, caches) if return_cache else layout.queries,
-        check_vma=False,
-    )(q, k, v, segment_ids, initial_cache)
+    given = P() if initial_cache is None else caches
+    specs = layout.queries, layout.keys, layout.keys, P(layout.batch, layout.time), given
+    arrays = q, k, v, segment_ids, initial_cache
+    return on_shares(local, layout.mesh, arrays, specs, (layout.queries, caches) if return_cache else layout.queries)
 
 
 def _sequence_part(
@@ -98,6 +87,4 @@ def _sequence_part(
         return y
     if cache is None:
         cache = empty_cache(q.shape[0], window, k.shape[2], k.shape[3], v.shape[3])
-    cache = append(cache, keys, values, count=n * t)
-    kept = jax.tree.map(lambda x: lax.psum(jnp.where(index == n - 1, x, jnp.zeros_like(x)), axis), cache)
-    return y, kept
+    return y, of_last_part(append(cache, keys, values, count=n * t), axis=axis, parts=n)

@@ -18,7 +18,7 @@ from pallas_kernels.sliding_window.problem import Problem
 
 
 def forward(q, k, v, start, segment_ids, *, window: int, scale: float, interpret: bool = False):
-    """y (b, t, h, v), lse (b, h, t) float32; arguments as in `backends.py`, segment_ids only without start."""
+    """y (b, t, h, v), lse (b, h, t) float32; arguments as in `api.py`, segment_ids only without start."""
     t, s = q.shape[1], k.shape[1]
     block = block_size(t)
     kernel = _kernel(t, s, window, block, save_residuals=True, interpret=interpret)

@@ -35,7 +35,7 @@ at k 64, parts of 64 against a single block: b 64, t 256: 31 to 46 ms; t 128: 8.
 
 
 def forward(q, k, v, start, segment_ids, *, window: int, scale: float) -> tuple[jax.Array, jax.Array]:
-    """y (b, t, h, v) in the dtype of v, lse (b, h, t); arguments as in `backends.py`."""
+    """y (b, t, h, v) in the dtype of v, lse (b, h, t); arguments as in `api.py`."""
     whole = functools.partial(_forward, window=window, scale=scale)
     parts = _parts(q, k, window)
 

@@ -1,9 +1,15 @@
 """Taylor linear attention (Based): see README.md for derivation, layouts, floors and what is supported."""
 
-from pallas_kernels.taylor_attention.api import taylor_attention, taylor_attention_step
+from pallas_kernels.taylor_attention.api import taylor_attention
 from pallas_kernels.taylor_attention.features import n_features as taylor_feature_count
 from pallas_kernels.taylor_attention.sharding import sharded_taylor_attention
-from pallas_kernels.taylor_attention.state import TaylorState, empty_state, state_from_full, state_to_full
+from pallas_kernels.taylor_attention.state import (
+    TaylorState,
+    empty_state,
+    state_from_full,
+    state_to_full,
+    taylor_attention_step,
+)
 from pallas_kernels.taylor_attention.xla import default_chunk
 
 __all__ = [

@@ -14,24 +14,176 @@ row's sum, unless told otherwise, and leaves the denominator as it is; ours is t
 denominator alike.
 """
 
-import dataclasses
-import functools
-from typing import Literal, overload
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.dispatch import choose, may_run_by_default, may_run_on, run
-from pallas_kernels.taylor_attention import mosaic_gpu_split, reference
-from pallas_kernels.taylor_attention.backends import BACKENDS, KERNELS, Options
-from pallas_kernels.taylor_attention.features import feature_map, n_features, query_feature_map
+from pallas_kernels import op as base
+from pallas_kernels.op import Op, check_segment_ids
+from pallas_kernels.taylor_attention import (
+    mosaic_gpu_layout,
+    mosaic_gpu_split,
+    mosaic_tpu,
+    mosaic_tpu_vjp,
+    reference,
+    triton,
+    xla,
+)
 from pallas_kernels.taylor_attention.problem import Problem
-from pallas_kernels.taylor_attention.state import TaylorState, empty_state
-
-IMPLEMENTATIONS = ("reference", *BACKENDS)
+from pallas_kernels.taylor_attention.state import TaylorState, check_shapes, empty_state
 
 
-@overload
+class Options(NamedTuple):
+    """Everything static about a call but its shapes."""
+
+    scale: float
+    eps: float
+    normalize: bool
+    return_state: bool
+    save_states: bool
+    """Whether `backward` follows."""
+    chunk_size: int | None
+    kernel_segments: int | None = None
+    """Into how many segments mosaic_gpu splits the sequence; None: as its plan says."""
+
+
+def _xla_forward(q, k, v, state, decay, segment_ids, options):
+    y, last, den = xla.forward(
+        q, k, v, scale=options.scale, eps=options.eps, normalize=options.normalize, initial_state=state,
+        decay=decay, segment_ids=segment_ids, return_state=options.return_state, chunk_size=options.chunk_size,
+    )  # fmt: skip
+    return y, last, den if options.save_states else None
+
+
+def _xla_backward(q, k, v, state, decay, segment_ids, y, den, dy, dstate, options):
+    return xla.backward(
+        q, k, v, y, den, dy, scale=options.scale, normalize=options.normalize, initial_state=state, decay=decay,
+        segment_ids=segment_ids, dstate=dstate, chunk_size=options.chunk_size,
+    )  # fmt: skip
+
+
+def _segments(q, v, options: Options) -> int:
+    """Segments of a sequence on Hopper."""
+    (b, t, h, k_dim), v_dim = q.shape, v.shape[3]
+    problem = Problem(b=b, t=t, h=h, k=k_dim, v=v_dim, dtype=q.dtype.name)
+    cost = mosaic_gpu_split.TRAINING if options.save_states else mosaic_gpu_split.FORWARD
+    return options.kernel_segments or mosaic_gpu_split.kernel_segments(problem, cost)
+
+
+def _hopper_forward(q, k, v, state, decay, segment_ids, options, *, interpret=None):
+    from pallas_kernels.taylor_attention import mosaic_gpu
+
+    segments = _segments(q, v, options)
+    out = mosaic_gpu.forward(
+        q, k, v, scale=options.scale, eps=options.eps, normalize=options.normalize, initial_state=state,
+        decay=decay, return_state=options.return_state, return_den=options.save_states, segments=segments,
+        interpret=interpret,
+    )  # fmt: skip
+    saved = (out.den, out.borders if segments > 1 else None) if options.save_states else None
+    return out.y, None if out.state is None else TaylorState(*out.state), saved
+
+
+def _hopper_backward(q, k, v, state, decay, segment_ids, y, saved, dy, dstate, options, *, interpret=None):
+    from pallas_kernels.taylor_attention import mosaic_gpu_vjp
+
+    den, borders = saved
+    if borders is None:
+        borders = mosaic_gpu_layout.one_border(state, q.shape[3], q.dtype)
+    gradients = mosaic_gpu_vjp.backward(
+        q, k, v, y, den, borders, dy, dstate, scale=options.scale, normalize=options.normalize, decay=decay,
+        segments=_segments(q, v, options), interpret=interpret,
+    )  # fmt: skip
+    dinitial = None if state is None else TaylorState(gradients.s, gradients.z)
+    return gradients.q, gradients.k, gradients.v, dinitial
+
+
+def _hopper():
+    return _hopper_forward, _hopper_backward
+
+
+def _hopper_saved(q, k, v, state, *_: Any, options: Options) -> tuple:
+    """The denominators, and kernel states where segments begin (11 MB at most)."""
+    (b, t, h, k_dim), segments = q.shape, _segments(q, v, options._replace(save_states=True))
+    den = jax.ShapeDtypeStruct((b, h, t), jnp.float32) if options.normalize else None
+    if segments == 1:
+        return den, None
+    shapes = mosaic_gpu_split.border_shapes(b, h, k_dim, v.shape[3], q.dtype, segments - (state is None))
+    return den, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
+
+
+def _tpu_forward(q, k, v, state, decay, segment_ids, options, *, interpret=False):
+    y, last, den = mosaic_tpu.forward(
+        *_packed(q, k, v), h=q.shape[2], scale=options.scale, eps=options.eps, normalize=options.normalize,
+        initial_state=state, decay=decay, return_state=options.return_state,
+        return_den=options.save_states and options.normalize, interpret=interpret,
+    )  # fmt: skip
+    return y.reshape(*q.shape[:3], v.shape[3]), None if last is None else TaylorState(*last), den
+
+
+def _tpu_backward(q, k, v, state, decay, segment_ids, y, den, dy, dstate, options, *, interpret=False):
+    y, dy = (x.reshape(*x.shape[:2], -1) for x in (y, dy))
+    gradients = mosaic_tpu_vjp.backward(
+        *_packed(q, k, v), y, den, dy, h=q.shape[2], scale=options.scale, eps=options.eps,
+        normalize=options.normalize, initial_state=state, decay=decay, dstate=dstate, interpret=interpret,
+    )  # fmt: skip
+    shared = (*q.shape[:2], k.shape[2], -1)
+    dk, dv = (
+        dx.reshape(*shared, x.shape[3]).astype(jnp.float32).sum(3).astype(x.dtype)
+        for dx, x in ((gradients.k, k), (gradients.v, v))
+    )
+    start = gradients.initial_state
+    dinitial = None if start is None else TaylorState(*start)
+    return gradients.q.reshape(q.shape), dk, dv, dinitial
+
+
+def _packed(q, k, v) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Heads side by side on the last axis, keys and values repeated for the query heads that share them."""
+    group = q.shape[2] // k.shape[2]
+    k, v = (x if group == 1 else jnp.repeat(x, group, axis=2) for x in (k, v))
+    q, k, v = (x.reshape(*x.shape[:2], -1) for x in (q, k, v))
+    return q, k, v
+
+
+def _triton_forward(q, k, v, state, decay, segment_ids, options):
+    y, last, den = triton.forward(q, k, v, state, decay, options)
+    return y, last, den if options.save_states else None
+
+
+def _normalized(outputs: list, *, options: Options) -> tuple:
+    return (outputs[0] if options.normalize else None,)
+
+
+OP = Op(
+    "taylor_attention",
+    {
+        "xla": base.xla(_xla_forward, _xla_backward),
+        "mosaic_gpu": base.hopper(
+            _hopper,
+            mosaic_gpu_layout.objection,
+            automatic=mosaic_gpu_layout.automatic,
+            saved_like=_hopper_saved,
+        ),
+        "mosaic_tpu": base.tpu(_tpu_forward, _tpu_backward, mosaic_tpu.objection),
+        "triton": base.by_name("cuda", _triton_forward, _xla_backward, triton.objection),
+    },
+    operands=("q", "k", "v", "state", "decay", "segment_ids"),
+    fixed=("decay", "segment_ids"),
+    kept=_normalized,
+)
+"""As `op.py` says, with
+
+    forward(q, k, v, state, decay, segment_ids, options) -> y, final state or None, saved
+    backward(q, k, v, state, decay, segment_ids, y, saved, dy, dstate, options) -> dq, dk, dv, dstate
+
+t >= 1; q (b, t, h, k), k (b, t, g, k), v and y (b, t, h or g, v); state None means zeros, decay None means 1.
+segment_ids (b, t) int32, or None: a row is one document; always None for kernels, which object to `segments`.
+saved is den (b, h, t) float32, None if not normalize; on Hopper also the states where segments begin.
+"""
+BACKENDS = OP.backends
+IMPLEMENTATIONS = OP.implementations
+
+
 def taylor_attention(
     q: jax.Array,
     k: jax.Array,
@@ -43,41 +195,10 @@ def taylor_attention(
     decay: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
     initial_state: TaylorState | None = None,
-    return_state: Literal[False] = False,
+    return_state: bool = False,
     chunk_size: int | None = None,
     implementation: str | None = None,
-) -> jax.Array: ...
-@overload
-def taylor_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    *,
-    scale: float | None = None,
-    eps: float = 1e-12,
-    normalize: bool = True,
-    decay: jax.Array | None = None,
-    segment_ids: jax.Array | None = None,
-    initial_state: TaylorState | None = None,
-    return_state: Literal[True],
-    chunk_size: int | None = None,
-    implementation: str | None = None,
-) -> tuple[jax.Array, TaylorState]: ...
-def taylor_attention(
-    q,
-    k,
-    v,
-    *,
-    scale=None,
-    eps=1e-12,
-    normalize=True,
-    decay=None,
-    segment_ids=None,
-    initial_state=None,
-    return_state=False,
-    chunk_size=None,
-    implementation=None,
-):
+) -> Any:
     """Causal Taylor attention over t >= 0 tokens; the equation is in the module docstring.
 
     Sums and states are float32, whatever the inputs. Reverse-mode differentiable in q, k, v and the initial
@@ -123,11 +244,10 @@ def attend(
     return_state=False, chunk_size=None, implementation=None,
 ):  # fmt: skip
     """`taylor_attention`, which with "xla" also takes segment_ids with a state: it is of the first document."""
-    _check(q.shape, k.shape, v.shape, decay, initial_state)
+    check_shapes(q.shape, k.shape, v.shape, decay, initial_state)
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"taylor_attention: chunk_size={chunk_size} must be positive; None chooses")
-    if implementation is not None and implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"taylor_attention: implementation={implementation!r} must be one of {IMPLEMENTATIONS}")
+    OP.check(implementation)
     (b, t, h, k_dim), (g, v_dim) = q.shape, v.shape[2:]
     scale = k_dim**-0.5 if scale is None else float(scale)
     decay = None if decay is None else jax.lax.stop_gradient(jnp.asarray(decay))
@@ -141,101 +261,15 @@ def attend(
         b=b, t=t, h=h, g=g, k=k_dim, v=v_dim, dtype=q.dtype.name, kv_dtypes=(k.dtype.name, v.dtype.name),
         chunk_size=chunk_size, segments=segment_ids is not None,
     )  # fmt: skip
-    names = choose(BACKENDS, problem, implementation, kernels=KERNELS)
+    names = OP.choose(problem, implementation)
     if t == 0:
         y, state = jnp.zeros((b, 0, h, v_dim), v.dtype), initial_state
         if state is None and return_state:
             state = empty_state(b, h, k_dim, v_dim)
     else:
-        options = Options(
-            scale=scale, eps=float(eps), normalize=normalize, return_state=return_state, return_den=True,
-            chunk_size=chunk_size,
-            kernel_segments=mosaic_gpu_split.kernel_segments(problem, mosaic_gpu_split.TRAINING)
-            if "mosaic_gpu" in names and (may_run_on("cuda") if implementation else may_run_by_default("cuda"))
-            else 1,
-        )  # fmt: skip
-        y, state = _attend(q, k, v, initial_state, decay, segment_ids, names, problem, options)
+        options = Options(scale, float(eps), normalize, return_state, save_states=False, chunk_size=chunk_size)
+        y, state = OP.run(names, problem, q, k, v, initial_state, decay, segment_ids, options=options)
     return (y, state) if return_state else y
-
-
-def taylor_attention_step(
-    state: TaylorState,
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    *,
-    scale: float | None = None,
-    eps: float = 1e-12,
-    normalize: bool = True,
-    decay: jax.Array | None = None,
-) -> tuple[jax.Array, TaylorState]:
-    """One token (Based, eq. 3 and Alg. 2): 4 features v operations per head, whatever the position.
-
-    Equals `taylor_attention` with t = 1; q (b, h, k), k (b, g, k), v (b, g, v), the rest as there. XLA on every
-    platform, reading and writing the state once; donate it (`jax.jit(..., donate_argnums=0)`) to update it in
-    place. Returns y (b, h, v) in the dtype of v, and the state.
-    """
-    q_shape, k_shape, v_shape = ((x.shape[0], 1, *x.shape[1:]) for x in (q, k, v))
-    _check(q_shape, k_shape, v_shape, decay, state)
-    factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
-    group = q.shape[1] // k.shape[1]
-    k, v_heads = (jnp.repeat(x.astype(jnp.float32), group, axis=1) for x in (k, v))
-    features, (s, z) = feature_map(k), state
-    if decay is not None:
-        kept = jax.lax.stop_gradient(jnp.asarray(decay, jnp.float32))
-        s, z = s * kept[None, :, None, None], z * kept[None, :, None]
-    s = s + features[..., :, None] * v_heads[..., None, :]
-    z = z + features
-    # Sums of products, not matrix products, which could round float32 to tf32 or bfloat16.
-    read = query_feature_map(q.astype(jnp.float32), factor)
-    y = (read[..., :, None] * s).sum(2)
-    if normalize:
-        y = y / ((read * z).sum(2) + eps)[..., None]
-    return y.astype(v.dtype), TaylorState(s, z)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
-def _attend(q, k, v, state, decay, segment_ids, names, problem, options):
-    segments = mosaic_gpu_split.kernel_segments(problem, mosaic_gpu_split.FORWARD) if "mosaic_gpu" in names else 1
-    options = dataclasses.replace(options, return_den=False, kernel_segments=segments)
-    y, last, _ = run(BACKENDS, "forward", names, problem, q, k, v, state, decay, segment_ids, options=options)
-    return y, last
-
-
-def _attend_forward(q, k, v, state, decay, segment_ids, names, problem, options):
-    operands = q, k, v, state, decay, segment_ids
-    y, last, saved = run(BACKENDS, "forward", names, problem, *operands, options=options)
-    return (y, last), (*operands, y if options.normalize else None, saved)
-
-
-def _attend_backward(names, problem, options, residuals, cotangents):
-    decay = residuals[4]
-    gradients = run(BACKENDS, "backward", names, problem, *residuals, *cotangents, options=options)
-    return (*gradients, None if decay is None else jnp.zeros_like(decay), None)
-
-
-_attend.defvjp(_attend_forward, _attend_backward)
-
-
-def _check(q: tuple, k: tuple, v: tuple, decay, state: TaylorState | None) -> None:
-    if not len(q) == len(k) == len(v) == 4:
-        raise ValueError(f"taylor_attention: q, k, v of shapes {q}, {k}, {v} must be (b, t, heads, width)")
-    (b, t, h, k_dim), g = q, k[2]
-    if k != (b, t, g, k_dim) or v[:3] != (b, t, g):
-        raise ValueError(
-            f"taylor_attention: q, k, v of shapes {q}, {k}, {v} must share batch and "
-            "time, q and k their width, k and v their heads"
-        )
-    if g == 0 or h % g:
-        raise ValueError(f"taylor_attention: {h} query heads must be a multiple of {g} key/value heads")
-    if decay is not None and decay.shape != (h,):
-        raise ValueError(f"taylor_attention: decay of shape {decay.shape} must have one entry a query head, ({h},)")
-    expected = (b, h, n_features(k_dim))
-    if state is not None and (state.z.shape != expected or state.s.shape != (*expected, v[3])):
-        raise ValueError(
-            f"taylor_attention: state of shapes s={state.s.shape}, z={state.z.shape} "
-            f"must be s={(*expected, v[3])}, z={expected}; make it with empty_state"
-        )
 
 
 def check_segments(q: tuple, segment_ids, *, stateful: bool) -> None:
@@ -251,8 +285,4 @@ def check_segments(q: tuple, segment_ids, *, stateful: bool) -> None:
             "taylor_attention: segment_ids with a state, which does not say whose its tokens are; prefill one document "
             "at a time"
         )
-    if segment_ids.shape != q[:2] or segment_ids.dtype != jnp.int32:
-        raise ValueError(
-            f"taylor_attention: segment_ids {segment_ids.dtype.name}{list(segment_ids.shape)} must be "
-            f"int32{list(q[:2])}, one for each token"
-        )
+    check_segment_ids("taylor_attention", segment_ids, q[:2])

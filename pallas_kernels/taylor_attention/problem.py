@@ -1,6 +1,7 @@
 """Description of a call of Taylor attention, in backends, tests and benchmarks."""
 
 import dataclasses
+from typing import ClassVar
 
 from pallas_kernels.shape import Shape
 from pallas_kernels.taylor_attention.features import n_features
@@ -8,7 +9,9 @@ from pallas_kernels.taylor_attention.features import n_features
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Problem(Shape):
-    """A call of Taylor attention: what an objection may depend on, and what a floor follows from."""
+    """A call of Taylor attention."""
+
+    ON_MESH: ClassVar = "sharded_taylor_attention"
 
     kv_dtypes: tuple[str, str] | None = None
     """Dtypes of k and v, where they differ from `dtype`."""
@@ -16,6 +19,14 @@ class Problem(Shape):
     """As asked for."""
     segments: bool = False
     """Whether there are segment_ids."""
+
+    @property
+    def unserved(self) -> str | None:
+        if self.chunk_size is not None:
+            return f"chunk_size={self.chunk_size} is an option of xla"
+        if self.segments:
+            return "segment_ids are served by xla alone"
+        return super().unserved
 
     @property
     def dtypes(self) -> tuple[str, str, str]:

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec as P
 
-from pallas_kernels.layout import make_layout
+from pallas_kernels.layout import make_layout, of_last_part, on_shares
 from pallas_kernels.taylor_attention import xla
 from pallas_kernels.taylor_attention.api import attend, check_segments
 from pallas_kernels.taylor_attention.state import TaylorState
@@ -68,7 +68,7 @@ def sharded_taylor_attention(
     if segment_ids is not None and sequence_axis is not None:
         begins = segment_ids != jnp.roll(segment_ids, 1, axis=1)
         segment_ids = jnp.cumsum(begins, axis=1, dtype=jnp.int32)  # an id may return as another document
-    states = P(layout.batch, layout.heads)
+    states = layout.states
     run = functools.partial(attend, **options)
     if sequence_axis is not None:
         run = functools.partial(_sequence_part, run, sequence_axis, layout.mesh.shape[sequence_axis])
@@ -77,13 +77,9 @@ def sharded_taylor_attention(
         options = {"segment_ids": segment_ids, "initial_state": initial_state, "return_state": return_state}
         return run(q, k, v, decay=decay, **options)
 
-    return jax.shard_map(
-        local,
-        mesh=layout.mesh,
-        in_specs=(layout.queries, layout.keys, layout.keys, P(head_axes), P(layout.batch, layout.time), states),
-        out_specs=(layout.queries, states) if return_state else layout.queries,
-        check_vma=False,
-    )(q, k, v, decay, segment_ids, initial_state)
+    specs = layout.queries, layout.keys, layout.keys, P(head_axes), P(layout.batch, layout.time), states
+    arrays = q, k, v, decay, segment_ids, initial_state
+    return on_shares(local, layout.mesh, arrays, specs, (layout.queries, states) if return_state else layout.queries)
 
 
 def _sequence_part(run, axis, n, q, k, v, *, decay, segment_ids, initial_state, return_state):
@@ -95,8 +91,7 @@ def _sequence_part(run, axis, n, q, k, v, *, decay, segment_ids, initial_state, 
     if not return_state:
         return result
     y, state = result
-    last = jax.lax.axis_index(axis) == n - 1
-    return y, jax.tree.map(lambda x: jax.lax.psum(jnp.where(last, x, jnp.zeros_like(x)), axis), state)
+    return y, of_last_part(state, axis=axis, parts=n)
 
 
 def _start(local, initial_state, decay, segment_ids, axis, n, tokens):

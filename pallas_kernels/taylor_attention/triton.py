@@ -26,7 +26,7 @@ def objection(p: Problem) -> str | None:
 
 
 def forward(q, k, v, state, decay, options, *, compute_capability: int | None = None):
-    """As `backends.py` describes it; a batch of calls is one call with more rows."""
+    """As `api.py` describes it; a batch of calls is one call with more rows."""
 
     @jax.custom_batching.custom_vmap
     def run(q, k, v, state, decay):

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.taylor_attention import reference
-from pallas_kernels.taylor_attention.api import taylor_attention, taylor_attention_step
+from pallas_kernels.taylor_attention.api import taylor_attention
 from pallas_kernels.taylor_attention.features import n_features
 from pallas_kernels.taylor_attention.problem import Problem
-from pallas_kernels.taylor_attention.state import TaylorState
+from pallas_kernels.taylor_attention.state import TaylorState, taylor_attention_step
 from pallas_kernels.workload import OpWorkloads, in_blocks
 
 BLOCK = 256

@@ -13,18 +13,108 @@ and the state after the chunk is exp(G_C) S + write^T V' with write = exp(G_C - 
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AbstractMesh, Mesh
 
-from pallas_kernels.dispatch import choose, run
-from pallas_kernels.ut_transform import reference
-from pallas_kernels.ut_transform.backends import BACKENDS, KERNELS, Options, problem_of
+from pallas_kernels import op as base
+from pallas_kernels.dispatch import hopper_objection
+from pallas_kernels.layout import make_layout, on_shares
+from pallas_kernels.op import Op
+from pallas_kernels.ut_transform import reference, xla
+from pallas_kernels.ut_transform.problem import Problem
 
-IMPLEMENTATIONS = ("reference", *BACKENDS)
 CHUNK = 64
 """Tokens of a chunk of the kernels."""
+
+
+def problem_of(x: jax.Array, beta: jax.Array | None, log_decay: jax.Array | None, chunk: int) -> Problem:
+    """The problem of a call's arrays: x are keys, or scores."""
+    decay = "none" if log_decay is None else "token" if log_decay.ndim == 3 else "channel"
+    b, t, h = x.shape[:3]
+    t, k = (t, x.shape[3]) if x.ndim == 4 else (t * chunk, 0)
+    return Problem(b=b, t=t, h=h, k=k, decay=decay, beta=beta is not None, chunk=chunk, dtype=x.dtype.name)
+
+
+def _passes(transform: Callable, gradients: Callable) -> tuple[Callable, Callable]:
+    """Forward and backward of functions as `xla.forward` and `xla.backward`."""
+
+    def forward(x, beta, log_decay, *, chunk, **how):
+        mix, read, write, keep = transform(x, beta, log_decay, chunk=chunk, **how)
+        if x.ndim == 5:
+            return mix, None, None, None, None, None
+        if log_decay is None:
+            write, keep = x, all_kept(x, chunk)
+        return mix, read, write, keep, x, None
+
+    def backward(x, beta, log_decay, saved, dmix, dread, dwrite, dkeep, dkeys, *, chunk, **how):
+        if log_decay is None:
+            dkeep = None
+        return gradients(x, beta, log_decay, dmix, dread, dwrite, dkeep, dkeys, chunk=chunk, **how)
+
+    return forward, backward
+
+
+def all_kept(k: jax.Array, chunk: int) -> jax.Array:
+    """keep without decays."""
+    b, t, h, width = k.shape
+    return jnp.ones((b, t // chunk, h, width), jnp.float32)
+
+
+def hopper_transform(x, beta, log_decay, *, chunk: int, interpret=None):
+    """`xla.forward` by the Hopper kernels, of chunks of 64 tokens."""
+    from pallas_kernels.ut_transform import mosaic_gpu, mosaic_gpu_channel
+
+    kernels = mosaic_gpu_channel if log_decay is not None and log_decay.ndim == 4 else mosaic_gpu
+    return kernels.forward(x, beta, log_decay, interpret=interpret)
+
+
+def _hopper_gradients(x, beta, log_decay, *cotangents, chunk: int, interpret=None):
+    from pallas_kernels.ut_transform import mosaic_gpu_channel_vjp, mosaic_gpu_vjp
+
+    kernels = mosaic_gpu_channel_vjp if log_decay is not None and log_decay.ndim == 4 else mosaic_gpu_vjp
+    return kernels.backward(x, beta, log_decay, *cotangents, interpret=interpret)
+
+
+def _hopper():
+    return _passes(hopper_transform, _hopper_gradients)
+
+
+def _hopper_objection(p: Problem) -> str | None:
+    if p.chunk != CHUNK:
+        return f"chunks are of {p.chunk} tokens, not {CHUNK}"
+    if p.k not in (0, 64, 128):
+        return f"key width {p.k} is not 64 or 128"
+    if p.decay == "channel" and p.k != 64:
+        return f"with decays per channel key width {p.k} is not 64"
+    return hopper_objection((p.dtype_name,))
+
+
+_XLA = base.xla(*_passes(xla.forward, xla.backward))
+OP = Op(
+    "ut_transform",
+    {
+        "xla": _XLA,
+        "mosaic_gpu": base.hopper(_hopper, _hopper_objection),
+        "mosaic_tpu": base.no_tpu_kernel(_XLA),
+    },
+    operands=("x", "beta", "log_decay"),
+    outputs=5,
+)
+"""As `op.py` says, with
+
+    forward(x, beta, log_decay, *, chunk) -> mix, read, write, keep, keys, None
+    backward(x, beta, log_decay, None, dmix, dread, dwrite, dkeep, dkeys, *, chunk) -> dx, dbeta, dlog_decay
+
+t a multiple of the chunk c, n = t / c >= 1. x: keys (b, t, h, k), or scores (b, n, h, c, c), of one dtype with mix (b,
+n, h, c, c), read and write (b, t, h, k). beta (b, t, h) and log_decay (b, t, h) or (b, t, h, k), float32, None where
+there is none; keep (b, n, h, k) float32. Of scores there is only mix.
+"""
+BACKENDS = OP.backends
+IMPLEMENTATIONS = OP.implementations
 
 
 class Transformed(NamedTuple):
@@ -70,18 +160,17 @@ def ut_transform(
       NotImplementedError: the implementation asked for does not serve this call.
     """
     check(k, beta, log_decay, chunk_size)
-    _check_implementation("ut_transform", implementation)
+    OP.check(implementation)
     beta = beta.astype(_floats(k))
     log_decay = None if log_decay is None else log_decay.astype(_floats(k))
     if implementation == "reference":
-        found = reference.transform(k, beta, log_decay, chunk_size)
-    elif k.shape[1] == 0:
-        found = jnp.zeros((len(k), 0, k.shape[2], chunk_size, chunk_size), k.dtype), k, k, k.astype(beta.dtype)
-    else:
-        problem = problem_of(k, beta, log_decay, chunk_size)
-        names = choose(BACKENDS, problem, implementation, kernels=KERNELS)
-        return Transformed(*_transform(k, beta, log_decay, names, problem))
-    return Transformed(*found, k)
+        return Transformed(*reference.transform(k, beta, log_decay, chunk_size), k)
+    if k.shape[1] == 0:
+        mix = jnp.zeros((len(k), 0, k.shape[2], chunk_size, chunk_size), k.dtype)
+        return Transformed(mix, k, k, k.astype(beta.dtype), k)
+    problem = problem_of(k, beta, log_decay, chunk_size)
+    names = OP.choose(problem, implementation)
+    return Transformed(*OP.run(names, problem, k, beta, log_decay, chunk=chunk_size))
 
 
 def ut_inverse(scores: jax.Array, beta: jax.Array | None = None, *, implementation: str | None = None) -> jax.Array:
@@ -98,55 +187,62 @@ def ut_inverse(scores: jax.Array, beta: jax.Array | None = None, *, implementati
     Returns:
       (b, n, h, c, c) in the dtype of scores, lower triangular.
     """
-    check_scores(scores, beta)
-    _check_implementation("ut_inverse", implementation)
+    _check_scores(scores, beta)
+    OP.check(implementation, function="ut_inverse")
     beta = None if beta is None else beta.astype(_floats(scores))
     if implementation == "reference":
         return reference.inverse(scores, beta)
-    problem = problem_of(scores, beta, None, scores.shape[4])
-    names = choose(BACKENDS, problem, implementation, kernels=KERNELS)
-    return scores if scores.size == 0 else _inverse(scores, beta, names, problem)
+    chunk = scores.shape[4]
+    problem = problem_of(scores, beta, None, chunk)
+    names = OP.choose(problem, implementation)
+    return scores if scores.size == 0 else OP.run(names, problem, scores, beta, None, chunk=chunk)[0]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _transform(k, beta, log_decay, names, problem):
-    found = run(BACKENDS, "forward", names, problem, k, beta, log_decay, options=Options(problem.chunk))
-    mix, read, write, keep = found
-    if log_decay is None:
-        write, keep = k, jnp.ones((problem.b, problem.chunks, problem.h, problem.k), jnp.float32)
-    return mix, read, write, keep, k
+def sharded_ut_transform(
+    k: jax.Array,
+    beta: jax.Array,
+    log_decay: jax.Array | None = None,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    batch_axes: tuple[str, ...] = (),
+    head_axes: tuple[str, ...] = (),
+    chunk_size: int = CHUNK,
+    implementation: str | None = None,
+) -> Transformed:
+    """`ut_transform` with each device on its share; arguments and results as there, shapes global.
+
+    Args:
+      k, beta, log_decay: as for `ut_transform`.
+      mesh: None: the one in context (`jax.set_mesh`). Over its axes not named here everything is replicated, and
+        gradients are averaged by an all-reduce: name all axes of more than one device.
+      batch_axes, head_axes: mesh axes that share out the batch and the heads, each evenly.
+      chunk_size, implementation: as for `ut_transform`.
+
+    Raises:
+      ValueError: no mesh, an unknown axis, or a dimension that its axes do not divide.
+    """
+    check(k, beta, log_decay, chunk_size)
+    layout = make_layout("sharded_ut_transform", mesh, k, k, batch_axes=batch_axes, head_axes=head_axes)
+    run = functools.partial(ut_transform, chunk_size=chunk_size, implementation=implementation)
+    spec = layout.queries
+    return on_shares(run, layout.mesh, (k, beta, log_decay), (spec, spec, spec), spec)
 
 
-def _transform_forward(k, beta, log_decay, names, problem):
-    return _transform(k, beta, log_decay, names, problem), (k, beta, log_decay)
-
-
-def _transform_backward(names, problem, inputs, cotangents):
-    dmix, dread, dwrite, dkeep, dkeys = cotangents
-    if inputs[2] is None:
-        dkeep = None
-    operands = *inputs, dmix, dread, dwrite, dkeep, dkeys
-    return tuple(run(BACKENDS, "backward", names, problem, *operands, options=Options(problem.chunk)))
-
-
-_transform.defvjp(_transform_forward, _transform_backward)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _inverse(scores, beta, names, problem):
-    return run(BACKENDS, "forward", names, problem, scores, beta, None, options=Options(problem.chunk))[0]
-
-
-def _inverse_forward(scores, beta, names, problem):
-    return _inverse(scores, beta, names, problem), (scores, beta)
-
-
-def _inverse_backward(names, problem, inputs, cotangent):
-    operands = *inputs, None, cotangent, *[None] * 4
-    return tuple(run(BACKENDS, "backward", names, problem, *operands, options=Options(problem.chunk)))[:2]
-
-
-_inverse.defvjp(_inverse_forward, _inverse_backward)
+def sharded_ut_inverse(
+    scores: jax.Array,
+    beta: jax.Array | None = None,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    batch_axes: tuple[str, ...] = (),
+    head_axes: tuple[str, ...] = (),
+    implementation: str | None = None,
+) -> jax.Array:
+    """`ut_inverse` likewise."""
+    _check_scores(scores, beta)
+    layout = make_layout("sharded_ut_inverse", mesh, scores, scores, batch_axes=batch_axes, head_axes=head_axes)
+    run = functools.partial(ut_inverse, implementation=implementation)
+    spec = layout.queries
+    return on_shares(run, layout.mesh, (scores, beta), (spec, spec), spec)
 
 
 def check(k, beta, log_decay, chunk_size: int) -> None:
@@ -166,8 +262,7 @@ def check(k, beta, log_decay, chunk_size: int) -> None:
         raise ValueError(f"{op}: log_decay of shape {log_decay.shape} must be {k.shape[:3]} or {k.shape}")
 
 
-def check_scores(scores, beta) -> None:
-    """The same of `ut_inverse`."""
+def _check_scores(scores, beta) -> None:
     if scores.ndim != 5 or scores.shape[3] != scores.shape[4] or scores.shape[4] == 0:
         raise ValueError(f"ut_inverse: scores of shape {scores.shape} must be (b, n, h, c, c)")
     b, n, h, c, _ = scores.shape
@@ -175,11 +270,6 @@ def check_scores(scores, beta) -> None:
         raise ValueError(f"ut_inverse: beta of shape {beta.shape} must be (b, n c, h)={(b, n * c, h)}")
 
 
-def _check_implementation(op: str, implementation: str | None) -> None:
-    if implementation is not None and implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"{op}: implementation={implementation!r} must be one of {IMPLEMENTATIONS}")
-
-
-def _floats(x: jax.Array):
+def _floats(x: jax.Array) -> Any:
     """Dtype of beta and decays: float64 only for the reference in float64."""
     return jnp.float64 if x.dtype == jnp.float64 else jnp.float32

@@ -278,7 +278,7 @@ def transform(x: Array, beta: Array | None, log2: Array | None, *, sizes, interp
 
 
 def forward(x, beta, log_decay, *, interpret=None):
-    """As `backends.py` says."""
+    """As `api.py` says."""
     sizes, inputs = arrays_of(x, beta, log_decay)
     found = transform(**inputs, sizes=sizes, interpret=interpret)
     keys = lambda name: found[name].reshape(x.shape) if name in found else None  # noqa: E731

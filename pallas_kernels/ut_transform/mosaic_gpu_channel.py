@@ -36,7 +36,7 @@ KEEP_ROWS = 8
 
 
 def forward(k, beta, log_decay, *, interpret=None):
-    """As `backends.py` says, of log_decay (b, t, h, 64)."""
+    """As `api.py` says, of log_decay (b, t, h, 64)."""
     b, t, h, _ = k.shape
     sizes = b, h, t // CHUNK
 

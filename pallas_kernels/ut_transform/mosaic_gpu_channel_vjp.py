@@ -49,7 +49,7 @@ class Cotangents(NamedTuple):
 
 
 def backward(k, beta, log_decay, dmix, dread, dwrite, dkeep, dkeys, *, interpret=None):
-    """As `backends.py` says."""
+    """As `api.py` says."""
     b, t, h, _ = k.shape
     sizes = b, h, t // CHUNK
     inputs = {"x": halves(k), "beta": numbers(beta), "decay": halves(log_decay), "dmix": Array(dmix, 1)}

@@ -24,7 +24,7 @@ from pallas_kernels.ut_transform.mosaic_gpu import Array, InChunk, arrays_of, by
 
 
 def backward(k, v, beta, log_decay, keep, state, y, dy, dkeys, kept, *, interpret=None):
-    """As `values_backends.py` says; kept: mix, read, write and the states before chunks."""
+    """As `values_api.py` says; kept: mix, read, write and the states before chunks."""
     mix, read, write, states = kept
     write = k if write is None else write
     dv, dstate, after = recurrence.recur(

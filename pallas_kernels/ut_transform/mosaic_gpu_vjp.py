@@ -141,7 +141,7 @@ def _of_keys(c: InChunk, read_of, write_of):
 
 
 def backward(x, beta, log_decay, dmix, dread, dwrite, dkeep, dkeys, *, interpret=None):
-    """As `backends.py` says."""
+    """As `api.py` says."""
     sizes, inputs = arrays_of(x, beta, log_decay)
     inputs["dmix"] = Array(dmix, 1)
     inputs |= {

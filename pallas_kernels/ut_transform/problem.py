@@ -1,46 +1,35 @@
 """Description of a call of the UT transform, in backends, tests and benchmarks."""
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from pallas_kernels.delta_chunks.problem import Problem as Recurrence
+from pallas_kernels.shape import Call
 
 Decay = Literal["none", "token", "channel"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Problem:
-    """A call of `ut_transform`, with k=0 of `ut_inverse`: what an objection may depend on, and what a floor follows
-    from."""
+class Problem(Call):
+    """A call of `ut_transform`, with k=0 of `ut_inverse`; t is a multiple of `chunk`."""
 
-    b: int
-    t: int
-    """Tokens, a multiple of `chunk`."""
+    DIMENSIONS: ClassVar = ("b", "t", "h", "k", "decay")
+    ON_MESH: ClassVar = "sharded_ut_transform"
+
     h: int
     k: int
     """Width of the keys; 0: scores are given."""
     decay: Decay = "none"
     beta: bool = True
     chunk: int = 64
-    dtype: DTypeLike = jnp.bfloat16
-    """Dtype of the keys or scores, and of the results."""
-
-    @property
-    def dtype_name(self) -> str:
-        return jnp.dtype(self.dtype).name
 
     @property
     def chunks(self) -> int:
         """Chunks of a row."""
         return self.t // self.chunk
-
-    def sizes(self) -> dict[str, int | str]:
-        """By dimension, for tables."""
-        return {"b": self.b, "t": self.t, "h": self.h, "k": self.k, "decay": self.decay}
 
     def inputs(self, seed: int = 0) -> tuple[jax.Array, ...]:
         """Keys of length 1, beta in [0, 1], and log decays in [-0.3, 0], if there are any."""
@@ -70,7 +59,7 @@ class Problem:
 
     def _tokens(self, numbers: int) -> float:
         """Bytes of so many numbers per token and head."""
-        return float(self.b * self.t * self.h) * numbers * jnp.dtype(self.dtype).itemsize
+        return float(self.b * self.t * self.h) * numbers * self.item
 
     def _floats(self) -> float:
         """Bytes of beta and decays."""
@@ -92,15 +81,15 @@ class Problem:
 class ValuesProblem(Problem):
     """A call of `delta_values`."""
 
+    DIMENSIONS: ClassVar = (*Problem.DIMENSIONS, "v")
+    ON_MESH: ClassVar = "sharded_delta_values"
+
     v: int
 
     @property
     def recurrence(self) -> Recurrence:
         """That over chunks."""
         return Recurrence(b=self.b, t=self.t, h=self.h, k=self.k, v=self.v, chunk=self.chunk, dtype=self.dtype)
-
-    def sizes(self) -> dict[str, int | str]:
-        return super().sizes() | {"v": self.v}
 
     def inputs(self, seed: int = 0) -> tuple[jax.Array, ...]:
         """Keys, values, beta, and log decays, if there are any."""

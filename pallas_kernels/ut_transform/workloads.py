@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from pallas_kernels.delta_chunks import reference as recurrence
 from pallas_kernels.ut_transform.api import ut_transform
 from pallas_kernels.ut_transform.problem import Problem, ValuesProblem
-from pallas_kernels.ut_transform.values import delta_values
+from pallas_kernels.ut_transform.values_api import delta_values
 from pallas_kernels.workload import OpWorkloads
 
 SIZE: dict[str, Any] = {"b": 4, "t": 8192, "h": 16}

@@ -12,7 +12,7 @@ from pallas_kernels.xla_chunks import product
 
 
 def forward(x, beta, log_decay, chunk: int):
-    """As `backends.py` says; differentiable."""
+    """As `api.py` says; differentiable."""
     if x.ndim == 5:
         return inverse(x.astype(jnp.float32), beta, x.dtype), None, None, None
     b, t, h, width = x.shape
@@ -71,7 +71,7 @@ mix.defvjp(_mix_forward, _mix_backward)
 
 
 def backward(x, beta, log_decay, dmix, dread, dwrite, dkeep, dkeys, *, chunk: int):
-    """As `backends.py` says."""
+    """As `api.py` says."""
     outputs, pull_back = jax.vjp(lambda *arrays: forward(*arrays, chunk=chunk), x, beta, log_decay)
     given = [None if like is None else z for like, z in zip(outputs, (dmix, dread, dwrite, dkeep), strict=True)]
     dx, dbeta, dlog_decay = pull_back(tuple(given))

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.sliding_window import backends as window_backends, reference as window_reference
-from pallas_kernels.taylor_attention import backends as taylor_backends, mosaic_gpu_split, reference as taylor_reference
+from pallas_kernels.sliding_window import api as window_backends, reference as window_reference
+from pallas_kernels.taylor_attention import api as taylor_backends, mosaic_gpu_split, reference as taylor_reference
 from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.taylor_attention.state import TaylorState
 from pallas_kernels.verify.case import Variant
@@ -62,7 +62,7 @@ class TaylorCase(KernelCase):
         problem = Problem(b=self.b, t=self.t, h=self.h, g=self.g, k=self.k, v=self.v, dtype=self.dtype)
         segments = mosaic_gpu_split.kernel_segments(problem, mosaic_gpu_split.TRAINING) if gpu else 1
         options = taylor_backends.Options(
-            scale=self.k**-0.5, eps=1e-12, normalize=True, return_state=True, return_den=True, chunk_size=None,
+            scale=self.k**-0.5, eps=1e-12, normalize=True, return_state=True, save_states=True, chunk_size=None,
             kernel_segments=variant.segments or self.segments or segments,
         )  # fmt: skip
         backend, how = taylor_backends.BACKENDS[self.implementation], interpretation(self.implementation, variant)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.delta_chunks import general_backends as backends, reference
+from pallas_kernels.delta_chunks import general_api as backends, reference
 from pallas_kernels.delta_chunks.general_xla import CHUNK
 from pallas_kernels.delta_chunks.problem import GeneralProblem
 from pallas_kernels.gated_linear_attention.xla import RESET

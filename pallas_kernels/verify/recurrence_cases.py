@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.delta_chunks import backends as delta_backends, reference as delta_reference
+from pallas_kernels.delta_chunks import api as delta_backends, reference as delta_reference
 from pallas_kernels.delta_chunks.problem import Problem as DeltaProblem
 from pallas_kernels.gated_linear_attention import (
-    backends as gated_backends,
+    api as gated_backends,
     reference as gated_reference,
     xla as gated_xla,
 )
-from pallas_kernels.selective_scan import backends as scan_backends, reference as scan_reference, xla as scan_xla
+from pallas_kernels.selective_scan import api as scan_backends, reference as scan_reference, xla as scan_xla
 from pallas_kernels.verify.case import Variant
 from pallas_kernels.verify.kernel_case import LONG, KernelCase, exactly, interpretation
 
@@ -57,7 +57,7 @@ class GatedCase(KernelCase):
         q, k, v, dy = (jnp.asarray(x, self.dtype) for x in arrays[:4])
         decay, state, dstate = (jnp.asarray(x, jnp.float32) for x in arrays[4:])
         backend, how = gated_backends.BACKENDS[self.implementation], interpretation(self.implementation, variant)
-        options = gated_backends.Options(return_state=True, save_states=self.implementation)
+        options = gated_backends.Options(return_state=True, save_states=True)
 
         def run(q, k, v, decay, state, dy, dstate):
             tokens = (q, k, v, decay, state)
@@ -123,7 +123,7 @@ class ScanCase(KernelCase):
         dtypes = (self.dtype, self.delta_dtype, "float32", self.dtype, self.dtype, "float32", self.dtype, "float32")
         arrays = [jnp.asarray(x, dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
         backend, how = scan_backends.BACKENDS[self.implementation], interpretation(self.implementation, variant)
-        options = scan_backends.Options(return_state=True, save_states=self.implementation)
+        options = scan_backends.Options(return_state=True, save_states=True)
 
         def run(x, delta, a, b, c, state, dy, dstate, keep):
             operands = (x, delta, a, b, c, keep, state)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.delta_chunks import reference as recurrence
-from pallas_kernels.ut_transform import backends, reference, values_backends
+from pallas_kernels.ut_transform import api as backends, reference, values_api as values_backends
 from pallas_kernels.ut_transform.problem import Decay, ValuesProblem
 from pallas_kernels.verify.case import Variant
 from pallas_kernels.verify.kernel_case import LONG, KernelCase, exactly, interpretation
@@ -72,13 +72,11 @@ class TransformCase(KernelCase):
         dtypes = self.dtype, "float32", "float32", self.dtype, self.dtype, self.dtype, "float32", self.dtype
         cast = [None if z is None else jnp.asarray(z, d) for z, d in zip((*inputs, *cotangents), dtypes, strict=True)]
         backend, how = backends.BACKENDS[self.implementation], interpretation(self.implementation, variant)
-        options = backends.Options(64)
 
         def run(*arrays):
-            if self.backward:
-                found = backend.backward(*arrays, options=options, **how)
-            else:
-                found = backend.forward(*arrays[:3], options=options, **how)
+            if not self.backward:
+                return backend.forward(*arrays[:3], chunk=64, **how)[: len(self.tolerances)]
+            found = backend.backward(*arrays[:3], None, *arrays[3:], chunk=64, **how)
             return [z for z in found if z is not None]
 
         return run, cast
@@ -146,11 +144,11 @@ class ValuesCase(KernelCase):
         dtypes = self.dtype, self.dtype, "float32", "float32", "float32", self.dtype, self.dtype
         cast = [None if z is None else jnp.asarray(z, d) for z, d in zip((*inputs, *cotangents), dtypes, strict=True)]
         backend, how = values_backends.BACKENDS[self.implementation], interpretation(self.implementation, variant)
-        options = values_backends.Options(64, save=self.backward)
+        options = values_backends.Options(return_state=False, save_states=self.backward)
 
         def run(*arrays):
             *inputs, dy, dkeys = arrays
-            y, kept = backend.forward(*inputs, options=options, **how)
+            y, _, kept = backend.forward(*inputs, options=options, **how)
             if not self.backward:
                 return [y]
             found = backend.backward(*inputs, y, kept, dy, dkeys, options=options, **how)

@@ -8,7 +8,7 @@ import numpy as np
 
 from pallas_kernels.verify.case import Variant
 from pallas_kernels.verify.kernel_case import LONG, KernelCase, exactly, interpretation
-from pallas_kernels.wkv4 import backends, reference, xla
+from pallas_kernels.wkv4 import api as backends, reference, xla
 from pallas_kernels.wkv4.state import Wkv4State
 
 
@@ -55,7 +55,7 @@ class WkvCase(KernelCase):
         dtypes = (*[self.dtype] * 2, *["float32"] * 5, self.dtype, *["float32"] * 2)
         arrays = [jnp.asarray(x, dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
         backend, how = backends.BACKENDS[self.implementation], interpretation(self.implementation, variant)
-        options = backends.Options(return_state=True, save_states=self.implementation)
+        options = backends.Options(return_state=True, save_states=True)
         keep = xla.keep_of(self._ids())
         if keep is not None:
             keep = jnp.broadcast_to(keep, (self.b, self.t))
@@ -66,7 +66,7 @@ class WkvCase(KernelCase):
             if not self.backward:
                 return [y, last.num, last.den]
             dstate = Wkv4State(dnum, dden, jnp.zeros_like(dnum))
-            *found, start = backend.backward(*operands, saved, last.max, dy, dstate, options=options, **how)
+            *found, start = backend.backward(*operands, last.max, saved, dy, dstate, options=options, **how)
             return self._checked_gradients([*found, start.num, start.den])
 
         return run, arrays

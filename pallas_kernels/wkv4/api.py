@@ -6,20 +6,81 @@ For every channel, with a decay w > 0 and a bonus u for the token itself:
 """
 
 import functools
-from typing import Literal, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec as P
 
-from pallas_kernels.dispatch import choose, may_run_by_default, may_run_on, run
-from pallas_kernels.wkv4 import reference, xla
-from pallas_kernels.wkv4.backends import BACKENDS, KERNELS, Options, problem_of
+from pallas_kernels.dispatch import hopper_objection
+from pallas_kernels.layout import checked_mesh, on_shares
+from pallas_kernels.op import Op, Options, check_dtypes, check_segment_ids, hopper, tpu, xla_recurrence
+from pallas_kernels.wkv4 import mosaic_tpu, mosaic_tpu_layout, mosaic_tpu_vjp, reference, xla
+from pallas_kernels.wkv4.problem import Problem
 from pallas_kernels.wkv4.state import Wkv4State, empty_state
 
-IMPLEMENTATIONS = ("reference", *BACKENDS)
+
+def problem_of(k: jax.Array) -> Problem:
+    """The problem of a call's keys."""
+    b, t, d = k.shape
+    return Problem(b=b, t=t, d=d, dtype=k.dtype.name)
 
 
-@overload
+def _hopper():
+    from pallas_kernels.wkv4 import mosaic_gpu, mosaic_gpu_vjp
+
+    return mosaic_gpu.forward, mosaic_gpu_vjp.backward
+
+
+def _hopper_objection(p: Problem) -> str | None:
+    if p.d % 256:
+        return f"channels {p.d} are not a multiple of 256"
+    return hopper_objection((p.dtype_name,), served=("bfloat16", "float32"))
+
+
+def _hopper_saved(k: jax.Array, *_: Any, **__: Any) -> jax.ShapeDtypeStruct:
+    """Two numbers per channel before every 16 tokens."""
+    b, t, d = k.shape
+    return jax.ShapeDtypeStruct((2, b, -(-t // 16), d), jnp.float32)
+
+
+def _tpu_saved(k: jax.Array, *_: Any, **__: Any) -> jax.ShapeDtypeStruct:
+    """num, den, top before every block of tokens."""
+    return jax.ShapeDtypeStruct(mosaic_tpu_layout.border_shape(problem_of(k)), jnp.float32)
+
+
+def _scale(outputs: list, *, options: Options) -> tuple:
+    last = outputs[1]
+    return (None if last is None else last.max,)
+
+
+OP = Op(
+    "wkv4",
+    {
+        "xla": xla_recurrence(xla.forward, xla.backward, operands=6),
+        "mosaic_gpu": hopper(_hopper, _hopper_objection, saved_like=_hopper_saved),
+        "mosaic_tpu": tpu(
+            mosaic_tpu.forward, mosaic_tpu_vjp.backward, mosaic_tpu_layout.objection, saved_like=_tpu_saved
+        ),
+    },
+    operands=("k", "v", "w", "u", "keep", "state"),
+    fixed=("keep",),
+    kept=_scale,
+    direct=xla.forward,
+)
+"""As `op.py` says, with
+
+    forward(k, v, w, u, keep, state, options) -> y, last state or None, saved
+    backward(k, v, w, u, keep, state, last_max, saved, dy, dstate, options) -> dk, dv, dw, du, dstate
+
+t >= 1; k, v, y, dy (b, t, d) of one dtype; w, u (d,) float32, w positive; keep (b, t) float32, 0 at the first token of
+every document but the first and 1 elsewhere, or None; state a `Wkv4State`, None means no tokens; dstate likewise.
+last_max is `max` of the last state, None where there is none. `max` has no gradient.
+"""
+BACKENDS = OP.backends
+IMPLEMENTATIONS = OP.implementations
+
+
 def wkv4(
     k: jax.Array,
     v: jax.Array,
@@ -28,22 +89,9 @@ def wkv4(
     *,
     segment_ids: jax.Array | None = None,
     initial_state: Wkv4State | None = None,
-    return_state: Literal[False] = False,
+    return_state: bool = False,
     implementation: str | None = None,
-) -> jax.Array: ...
-@overload
-def wkv4(
-    k: jax.Array,
-    v: jax.Array,
-    w: jax.Array,
-    u: jax.Array,
-    *,
-    segment_ids: jax.Array | None = None,
-    initial_state: Wkv4State | None = None,
-    return_state: Literal[True],
-    implementation: str | None = None,
-) -> tuple[jax.Array, Wkv4State]: ...
-def wkv4(k, v, w, u, *, segment_ids=None, initial_state=None, return_state=False, implementation=None):
+) -> Any:
     """The equation of the module docstring over t >= 0 tokens from any state.
 
     Sums and states are float32, whatever the inputs. Reverse-mode differentiable in k, v, w, u and the sums of the
@@ -70,77 +118,77 @@ def wkv4(k, v, w, u, *, segment_ids=None, initial_state=None, return_state=False
       ValueError: arguments that contradict each other.
       NotImplementedError: the implementation asked for does not serve this call.
     """
-    check(k, v, w, u, segment_ids, initial_state)
-    if implementation is not None and implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"wkv4: implementation={implementation!r} must be one of {IMPLEMENTATIONS}")
+    _check(k, v, w, u, segment_ids, initial_state)
+    OP.check(implementation)
     if implementation == "reference":
         y, state = reference.recurrence(k, v, w, u, segment_ids=segment_ids, initial_state=initial_state)
         return (y, state) if return_state else y
     keep = xla.keep_of(segment_ids)
-    return scan_kept(k, v, w, u, keep, initial_state, return_state=return_state, implementation=implementation)
+    return _scan(k, v, w, u, keep, initial_state, return_state=return_state, implementation=implementation)
 
 
-def scan_kept(k, v, w, u, keep, state, *, return_state, implementation):
-    """`wkv4` by any implementation but "reference", of keep (b, t) or None, as `backends.py` says."""
+def sharded_wkv4(
+    k: jax.Array,
+    v: jax.Array,
+    w: jax.Array,
+    u: jax.Array,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    batch_axes: tuple[str, ...] = (),
+    channel_axes: tuple[str, ...] = (),
+    segment_ids: jax.Array | None = None,
+    initial_state: Wkv4State | None = None,
+    return_state: bool = False,
+    implementation: str | None = None,
+) -> Any:
+    """`wkv4` with each device on its share; arguments and results as there, shapes global.
+
+    Nothing is communicated, but for the gradients of w and u.
+
+    Args:
+      k, v, w, u: as for `wkv4`.
+      mesh: None: the one in context (`jax.set_mesh`). Over its axes not named here everything is replicated, and
+        gradients are averaged by an all-reduce: name all axes of more than one device.
+      batch_axes, channel_axes: mesh axes that share out the batch and the channels, each evenly.
+      segment_ids, initial_state, return_state, implementation: as for `wkv4`; states are sharded over batch and
+        channels.
+
+    Raises:
+      ValueError: no mesh, an unknown axis, or a dimension that its axes do not divide.
+    """
+    _check(k, v, w, u, segment_ids, initial_state)
+    OP.check(implementation, tuple(BACKENDS), "sharded_wkv4")
+    shares = {"batch": (k.shape[0], batch_axes), "channels": (k.shape[2], channel_axes)}
+    mesh = checked_mesh("sharded_wkv4", mesh, shares)
+    tokens, channels, states = P(batch_axes, None, channel_axes), P(channel_axes), P(batch_axes, channel_axes)
+    run = functools.partial(_scan, return_state=return_state, implementation=implementation)
+    arrays = k, v, w, u, xla.keep_of(segment_ids), initial_state
+    specs = tokens, tokens, channels, channels, P(batch_axes), states
+    return on_shares(run, mesh, arrays, specs, (tokens, states) if return_state else tokens)
+
+
+def _scan(k, v, w, u, keep, state, *, return_state, implementation):
+    """`wkv4` by any implementation but "reference"."""
     w, u = (x.astype(jnp.float32) for x in (w, u))
     problem = problem_of(k)
-    names = choose(BACKENDS, problem, implementation, kernels=KERNELS)
+    names = OP.choose(problem, implementation)
     if problem.t == 0:
         y, state = v, empty_state(problem.b, problem.d) if state is None else state
-    elif names == ("xla",):
-        y, state = xla.forward(k, v, w, u, keep, state)
     else:
-        save = next((name for name in KERNELS if name in names and _may_run(name, implementation)), None)
-        y, state = _scan(k, v, w, u, keep, state, names, problem, Options(return_state, save_states=save))
+        options = Options(return_state, save_states=False)
+        y, state = OP.run(names, problem, k, v, w, u, keep, state, options=options)
     return (y, state) if return_state else y
 
 
-def _may_run(name: str, implementation: str | None) -> bool:
-    """Whether the program that is traced may run a kernel, by choice or because it was asked for."""
-    platform = str(BACKENDS[name].platform)
-    return may_run_on(platform) if implementation else may_run_by_default(platform, "wkv4")
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
-def _scan(k, v, w, u, keep, state, names, problem, options):
-    options = options._replace(save_states=None)
-    return run(BACKENDS, "forward", names, problem, k, v, w, u, keep, state, options=options)[:2]
-
-
-def _scan_forward(k, v, w, u, keep, state, names, problem, options):
-    operands = k, v, w, u, keep, state
-    y, last, saved = run(BACKENDS, "forward", names, problem, *operands, options=options)
-    return (y, last), (*operands, saved, None if last is None else last.max)
-
-
-def _scan_backward(names, problem, options, residuals, cotangents):
-    found = run(BACKENDS, "backward", names, problem, *residuals, *cotangents, options=options)
-    *gradients, dstate = found
-    return (*gradients, None, dstate)
-
-
-_scan.defvjp(_scan_forward, _scan_backward)
-
-
-def check(k, v, w, u, segment_ids, state) -> None:
-    """Whether the arguments of `wkv4` fit together.
-
-    Raises:
-      ValueError: they do not.
-    """
+def _check(k, v, w, u, segment_ids, state) -> None:
     op = "wkv4"
     if k.ndim != 3 or v.shape != k.shape:
         raise ValueError(f"{op}: k and v of shapes {k.shape}, {v.shape} must both be (b, t, d)")
-    if k.dtype != v.dtype:
-        raise ValueError(f"{op}: dtypes of k, v {(k.dtype.name, v.dtype.name)} must be equal; cast them")
-    (*tokens, d) = k.shape
+    check_dtypes(op, k=k, v=v)
+    b, t, d = k.shape
     if not w.shape == u.shape == (d,):
         raise ValueError(f"{op}: w and u of shapes {w.shape}, {u.shape} must both be (d,)={(d,)}")
-    if segment_ids is not None and (segment_ids.shape != (*tokens,) or segment_ids.dtype != jnp.int32):
-        raise ValueError(
-            f"{op}: segment_ids {segment_ids.dtype.name}{list(segment_ids.shape)} must be int32{tokens}, one for each "
-            "token"
-        )
+    check_segment_ids(op, segment_ids, (b, t))
     for name, x in zip(Wkv4State._fields, state or (), strict=False):
-        if x.shape != (tokens[0], d):
-            raise ValueError(f"{op}: initial_state.{name} of shape {x.shape} must be (b, d)={(tokens[0], d)}")
+        if x.shape != (b, d):
+            raise ValueError(f"{op}: initial_state.{name} of shape {x.shape} must be (b, d)={(b, d)}")

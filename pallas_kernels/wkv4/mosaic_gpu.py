@@ -30,8 +30,8 @@ from pallas_kernels.wkv4.sums import LOG2_E, Sums
 STAGES = 3
 
 
-def forward(k, v, w, u, keep, state, *, return_state, save_states, interpret=None):
-    """y, the last state or None, and the sums for `backward` or None; arrays as `backends.py` says.
+def forward(k, v, w, u, keep, state, options, *, interpret=None):
+    """y, the last state or None, and the sums for `backward` or None; arrays as `api.py` says.
 
     The sums are those before every chunk, (2, b, t' / 16, d) float32: mean value, logarithm of the weights (base 2).
     """
@@ -46,7 +46,7 @@ def forward(k, v, w, u, keep, state, *, return_state, save_states, interpret=Non
             sums = block.joined(sums, r.own, block.piece, lambda i: i)
 
         def chunk(number, tokens, sums):
-            if save_states:
+            if options.save_states:
                 _save(r, block, number, sums)
             outputs = []
             for i, (key, value) in enumerate(zip(tokens.keys(), tokens.load("v"), strict=True)):
@@ -57,21 +57,21 @@ def forward(k, v, w, u, keep, state, *, return_state, save_states, interpret=Non
             return sums
 
         sums = block.scan(chunk, sums)
-        if return_state:
+        if options.return_state:
             _save_last(r, block, sums)
 
     b, _, d = given.shape
     outputs = {"y": jax.ShapeDtypeStruct(given.shape, v.dtype)}
-    if save_states:
+    if options.save_states:
         outputs["saved"] = jax.ShapeDtypeStruct((2, b, given.chunks, d), jnp.float32)
-    if return_state:
+    if options.return_state:
         outputs |= {name: jax.ShapeDtypeStruct((b, d), jnp.float32) for name in ("num", "den", "max")}
     operands = given.arrays | {"own": own} | start_operands(state)
     found = launch(
         "wkv4_forward", body, operands, outputs, scratch(given, names, STAGES), grid=given.grid(given.pieces),
         warpgroups=1, auto_barriers=False, approx_math=True, interpret=interpret,
     )  # fmt: skip
-    last = Wkv4State(found["num"], found["den"], found["max"]) if return_state else None
+    last = Wkv4State(found["num"], found["den"], found["max"]) if options.return_state else None
     return found["y"][:, : k.shape[1]], last, found.get("saved")
 
 

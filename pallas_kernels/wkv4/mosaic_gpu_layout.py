@@ -91,7 +91,7 @@ class Inputs:
 
 
 def inputs(k, v, w, u, keep) -> Inputs:
-    """Of the arrays that `backends.py` describes."""
+    """Of the arrays that `api.py` describes."""
     b, t, d = k.shape
     chunks = -(-t // CHUNK)
     piece = chunks_of_a_piece(b, chunks, d)

@@ -22,7 +22,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.mosaic_gpu_tiles import launch
-from pallas_kernels.wkv4.mosaic_gpu import first_sums, forward, names_of, save_sums, start_operands, step, write
+from pallas_kernels.wkv4.mosaic_gpu import first_sums, names_of, save_sums, start_operands, step, write
 from pallas_kernels.wkv4.mosaic_gpu_layout import (
     CHUNK,
     RESET,
@@ -45,13 +45,11 @@ PARTS = [range(last, last - 4, -1) for last in range(CHUNK - 1, 0, -4)]
 """Tokens whose inputs are in registers at once: no load moves over the barriers between them."""
 
 
-def backward(k, v, w, u, keep, state, saved, last_max, dy, dstate, *, interpret=None):
-    """Gradients of k, v, w, u and state, None where that is; saved: the sums of `forward`, or None.
+def backward(k, v, w, u, keep, state, last_max, saved, dy, dstate, options, *, interpret=None):
+    """Gradients of k, v, w, u and state, None where that is; saved: the sums of `forward`.
 
     last_max: `max` of the last state, to which dstate belongs; both may be None.
     """
-    if saved is None:
-        saved = forward(k, v, w, u, keep, state, return_state=False, save_states=True, interpret=interpret)[2]
     given = inputs(k, v, w, u, keep)
     given.arrays.update(dy=pad_tokens(dy), borders=saved)
     end = None if dstate is None else Wkv4State(*dstate[:2], -last_max)

@@ -5,22 +5,22 @@ from pallas_kernels.wkv4.state import Wkv4State
 from pallas_kernels.wkv4.sums import LOG2_E
 
 
-def forward(k, v, w, u, keep, state, *, return_state, save_states, interpret=False):
-    """y, the last state or None, the sums before each block or None; arrays as `backends.py` says."""
+def forward(k, v, w, u, keep, state, options, *, interpret=False):
+    """y, the last state or None, the sums before each block or None; arrays as `api.py` says."""
     g = make_geometry(k, keep)
     arrays = Arrays(g)
     inputs = inputs_of(arrays, k, v, w, u, keep)
     if state is not None:
         inputs["start"] = arrays.rows(state.num, state.den, state.max * LOG2_E)
     outputs = {"y": arrays.tokens()}
-    if return_state:
+    if options.return_state:
         outputs["last"] = arrays.rows(3)
-    if save_states:
+    if options.save_states:
         outputs["borders"] = arrays.borders()
     scratch = {"sums": (3, ROWS, LANES), "k_rows": (ROWS * g.block, LANES), "v_rows": (ROWS * g.block, LANES)}
     found = call(_kernel, g, inputs, outputs, scratch, interpret=interpret, name="wkv4_forward")
     last = None
-    if return_state:
+    if options.return_state:
         num, den, top = arrays.gathered(found["last"])
         last = Wkv4State(num, den, top / LOG2_E)
     return found["y"][:, : g.t], last, found.get("borders")

@@ -12,7 +12,7 @@ from pallas_kernels.wkv4.state import Wkv4State
 from pallas_kernels.wkv4.sums import LOG2_E, Sums, before_token
 
 
-def backward(k, v, w, u, keep, state, borders, last_max, dy, dstate, *, interpret=False):
+def backward(k, v, w, u, keep, state, last_max, borders, dy, dstate, options, *, interpret=False):
     """Gradients of k, v, w, u and state, None where that is; borders as `mosaic_tpu.forward` saves them."""
     g = make_geometry(k, keep, backwards=True)
     arrays = Arrays(g)

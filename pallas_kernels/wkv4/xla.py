@@ -37,7 +37,7 @@ def keep_of(segment_ids: jax.Array | None) -> jax.Array | None:
 
 
 def forward(k, v, w, u, keep, state, *, chunk_size: int | None = None) -> tuple[jax.Array, Wkv4State]:
-    """y and the last state, as `backends.py` says, for t >= 0 tokens; differentiable.
+    """y and the last state, as `api.py` says, for t >= 0 tokens; differentiable.
 
     chunk_size: tokens of a chunk; None: 64, on a GPU as many as `xla_chunks.py` allows.
     """

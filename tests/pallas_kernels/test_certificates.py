@@ -9,7 +9,7 @@ import pytest
 
 from pallas_kernels import certificates, dispatch, kernel_sources
 from pallas_kernels.taylor_attention import taylor_attention
-from pallas_kernels.taylor_attention.backends import BACKENDS, KERNELS
+from pallas_kernels.taylor_attention.api import OP as TAYLOR
 from pallas_kernels.taylor_attention.problem import Problem
 from tests.pallas_kernels.shared import MARKERS, PLATFORMS, lowered
 
@@ -139,10 +139,10 @@ def test_what_changes_a_hash(tmp_path, monkeypatch):
         write(name, text)
         return [now != then for now, then in zip(found(), before, strict=True)]
 
-    write(f"{OP}/backends.py", f"from pallas_kernels.{OP} import kernel\n")
+    write(f"{OP}/api.py", f"from pallas_kernels.{OP} import kernel\n")
     write(f"{OP}/kernel.py", "from pallas_kernels.tiles import size\n\ndef f(x):\n    return x + size\n")
     write("tiles.py", "size = 64\n")
-    write(f"{OTHER}/backends.py", "from pallas_kernels import tiles\n")
+    write(f"{OTHER}/api.py", "from pallas_kernels import tiles\n")
     commented = '"""Words."""\nfrom pallas_kernels.tiles import size\n# why\n'
     commented += 'def f(x):\n    """Words."""\n    return (x\n + size)\n'
     assert changed(f"{OP}/kernel.py", commented) == [False, False]
@@ -150,7 +150,7 @@ def test_what_changes_a_hash(tmp_path, monkeypatch):
     assert changed("certificates.py", "size = 1\n") == [False, False]
     assert changed(f"{OP}/kernel.py", commented.replace("+", "-")) == [True, False]
     assert changed("tiles.py", "size = 128\n") == [True, True]
-    assert changed(f"{OTHER}/backends.py", "from pallas_kernels import tiles\nx = 1\n") == [False, True]
+    assert changed(f"{OTHER}/api.py", "from pallas_kernels import tiles\nx = 1\n") == [False, True]
     before = found()
     (package / "tiles.py").rename(package / "bricks.py")
     write(f"{OP}/kernel.py", (package / f"{OP}/kernel.py").read_text().replace("tiles", "bricks"))
@@ -162,9 +162,9 @@ def test_what_is_chosen_by_name_only():
     problem = Problem(b=1, t=128, h=2, k=16, v=64)
     served = [problem, dataclasses.replace(problem, k=24), dataclasses.replace(problem, dtype="float32")]
     for case in served if "cuda" in PLATFORMS else ():
-        automatic = dispatch.choose(BACKENDS, case, None, kernels=KERNELS)
+        automatic = TAYLOR.choose(case, None)
         assert ("mosaic_gpu" in automatic) == (case is problem)
-        assert dispatch.choose(BACKENDS, case, "mosaic_gpu", kernels=KERNELS) == ("mosaic_gpu",)
+        assert TAYLOR.choose(case, "mosaic_gpu") == ("mosaic_gpu",)
 
 
 @pytest.mark.full

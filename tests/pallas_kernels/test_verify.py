@@ -10,17 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.delta_chunks import backends as delta, general_backends as general
+from pallas_kernels.delta_chunks import api as delta, general_api as general
 from pallas_kernels.delta_chunks.problem import Problem as DeltaProblem
-from pallas_kernels.gated_linear_attention import backends as gated
+from pallas_kernels.gated_linear_attention import api as gated
 from pallas_kernels.gated_linear_attention.problem import Problem as GatedProblem
-from pallas_kernels.selective_scan import backends as scan
+from pallas_kernels.selective_scan import api as scan
 from pallas_kernels.selective_scan.problem import Problem as ScanProblem
-from pallas_kernels.sliding_window import backends as window
+from pallas_kernels.sliding_window import api as window
 from pallas_kernels.sliding_window.problem import Problem as WindowProblem
-from pallas_kernels.taylor_attention import backends as taylor
+from pallas_kernels.taylor_attention import api as taylor
 from pallas_kernels.taylor_attention.problem import Problem
-from pallas_kernels.ut_transform import backends as ut, values_backends as values
+from pallas_kernels.ut_transform import api as ut, values_api as values
 from pallas_kernels.ut_transform.problem import Problem as TransformProblem, ValuesProblem
 from pallas_kernels.verify import __main__ as command, worker
 from pallas_kernels.verify.cases import (
@@ -36,7 +36,7 @@ from pallas_kernels.verify.cases import (
 )
 from pallas_kernels.verify.times import TIMES
 from pallas_kernels.verify.truths import Truths
-from pallas_kernels.wkv4 import backends as wkv
+from pallas_kernels.wkv4 import api as wkv
 from pallas_kernels.wkv4.problem import Problem as WkvProblem
 from tests.pallas_kernels import starved_cases
 from tests.pallas_kernels.shared import PLATFORMS

@@ -26,7 +26,7 @@ from jaxzoo.train.config import ExperimentConfig, MeshConfig, TrainConfig
 from jaxzoo.train.session import Program
 from jaxzoo.utils.devices import DEVICES, find_device
 from pallas_kernels.compile_check.targets import TARGETS
-from pallas_kernels.sliding_window.backends import BACKENDS
+from pallas_kernels.sliding_window.api import BACKENDS
 from pallas_kernels.sliding_window.problem import Problem
 from tests.mixers.outside import AverageConfig
 from tests.pallas_kernels.aot import absent_devices

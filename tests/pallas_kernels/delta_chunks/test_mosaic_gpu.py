@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pallas_kernels.delta_chunks import backends
+from pallas_kernels.delta_chunks import api
 from pallas_kernels.delta_chunks.problem import Problem
+from pallas_kernels.op import Options
 from tests.pallas_kernels.delta_chunks.cases import Call, arrays_of, truth
 from tests.pallas_kernels.shared import assert_close, full, slow
 
@@ -18,12 +19,12 @@ def measured(call: Call):
 
     arrays, (dy, dstate) = arrays_of(call)
     operands = *arrays, *[None] * (6 - len(arrays))
-    run = backends.BACKENDS["mosaic_gpu"]
-    assert run.objection(backends.problem_of(arrays[0], arrays[1], arrays[3])) is None
-    options = backends.Options(return_state=True, save_states=True)
+    run = api.BACKENDS["mosaic_gpu"]
+    assert run.objection(api.problem_of(arrays[0], arrays[1], arrays[3])) is None
+    options = Options(return_state=True, save_states=True)
     interpret = plgpu.InterpretGPUParams(detect_races=True)
     y, last, states = run.forward(*operands, options, interpret=interpret)
-    like = jax.eval_shape(lambda *x: backends.BACKENDS["xla"].forward(*x, options), *operands)
+    like = jax.eval_shape(lambda *x: api.BACKENDS["xla"].forward(*x, options), *operands)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), (y, last, states)) == jax.tree.map(
         lambda x: (x.shape, x.dtype), like
     )
@@ -57,7 +58,7 @@ def test_values_and_gradients(call):
 
 
 def test_objections():
-    objection = backends.BACKENDS["mosaic_gpu"].objection
+    objection = api.BACKENDS["mosaic_gpu"].objection
     served: dict[str, Any] = {"b": 1, "t": 128, "h": 2, "k": 64, "v": 64}
     cases = [
         ({"chunk": 32}, "chunks are of 32 tokens, not 64"),

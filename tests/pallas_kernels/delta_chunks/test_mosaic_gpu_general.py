@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.delta_chunks import general_backends as backends
+from pallas_kernels.delta_chunks import general_api as api
 from pallas_kernels.delta_chunks.problem import GeneralProblem
+from pallas_kernels.op import Options
 from tests.pallas_kernels.delta_chunks.general_cases import Call, arrays_of, truth
 from tests.pallas_kernels.shared import assert_close, full, slow
 
@@ -20,12 +21,12 @@ def measured(call: Call):
     arrays, (dy, dstate) = arrays_of(call)
     pad = lambda x: np.pad(x, ((0, 0), (0, -call.t % 64), (0, 0), (0, 0)))  # noqa: E731
     operands = *map(pad, arrays[:6]), arrays[6] if call.state else None
-    run = backends.BACKENDS["mosaic_gpu"]
-    assert run.objection(backends.problem_of(operands[1], operands[2])) is None
-    options = backends.Options(return_state=True, save_states=True)
+    run = api.BACKENDS["mosaic_gpu"]
+    assert run.objection(api.problem_of(operands[1], operands[2])) is None
+    options = Options(return_state=True, save_states=True)
     interpret = plgpu.InterpretGPUParams(detect_races=True)
     y, last, saved = run.forward(*operands, options, interpret=interpret)
-    like = jax.eval_shape(lambda *x: backends.BACKENDS["xla"].forward(*x, options), *operands)
+    like = jax.eval_shape(lambda *x: api.BACKENDS["xla"].forward(*x, options), *operands)
     shapes = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)  # noqa: E731
     assert shapes((y, last, saved)) == shapes(like)
     gradients = run.backward(*operands, saved, pad(dy), dstate, options, interpret=interpret)
@@ -52,7 +53,7 @@ def test_values_and_gradients(call):
 
 
 def test_objections():
-    objection = backends.BACKENDS["mosaic_gpu"].objection
+    objection = api.BACKENDS["mosaic_gpu"].objection
     served: dict[str, Any] = {"b": 1, "t": 128, "h": 2, "k": 64, "v": 64}
     cases = [
         ({"k": 128}, "key and value widths 128, 64 are not 64"),

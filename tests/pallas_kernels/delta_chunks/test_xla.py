@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.delta_chunks import backends, delta_chunks, reference, sharded_delta_chunks
+from pallas_kernels.delta_chunks import api, delta_chunks, reference, sharded_delta_chunks
 from pallas_kernels.dispatch import lowering_for
+from pallas_kernels.op import Options
 from tests.pallas_kernels.delta_chunks.cases import Call, arrays_of, evaluate, truth
 from tests.pallas_kernels.shared import assert_close, collectives, full, make_mesh, needs_eight_devices
 
@@ -62,8 +63,8 @@ def test_rounded_operands():
 def test_states_are_those_before_every_chunk():
     """Kills: states after the chunks, or in another order."""
     arrays = arrays_of(Call(n=3, b=1))[0]
-    options = backends.Options(return_state=True, save_states=True)
-    states = backends.BACKENDS["xla"].forward(*arrays, options)[2]
+    options = Options(return_state=True, save_states=True)
+    states = api.BACKENDS["xla"].forward(*arrays, options)[2]
     np.testing.assert_array_equal(states[:, 0], arrays[5])
     x, read, write, mix, keep, state = arrays
     first = reference.recurrence(x[:, :8], read[:, :8], write[:, :8], mix[:, :1], keep[:, :1], initial_state=state)

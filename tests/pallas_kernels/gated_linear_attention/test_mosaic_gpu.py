@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pallas_kernels.gated_linear_attention import backends, xla
-from pallas_kernels.gated_linear_attention.problem import Problem
+from pallas_kernels.gated_linear_attention import api, xla
+from pallas_kernels.op import Options
 from tests.pallas_kernels.gated_linear_attention.cases import Call, arrays_of, truth
 from tests.pallas_kernels.shared import assert_close, full, slow
 
@@ -14,20 +14,16 @@ def measured(call: Call):
     """(y, last state), and the gradients of all arrays."""
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
-    from pallas_kernels.gated_linear_attention import mosaic_gpu, mosaic_gpu_channel
-
     (q, k, v, log_decay, *state), (dy, dstate) = arrays_of(call)
     decays = log_decay if call.channel else log_decay[..., None]
     log_decay = jax.jit(xla.with_resets)(decays, call.segment_ids).reshape(log_decay.shape)
     operands = q, k, v, log_decay, state[0] if state else None
     interpret = plgpu.InterpretGPUParams(detect_races=True)
-    kernels = mosaic_gpu_channel if call.channel else mosaic_gpu
-    y, last, saved = kernels.forward(*operands, return_state=True, save_states=call.documents, interpret=interpret)
-    if call.documents:
-        (b, t, g, k), (h, v_dim) = q.shape, v.shape[2:]
-        problem = Problem(b=b, t=t, h=h, g=g, k=k, v=v_dim, dtype=v.dtype, channel=call.channel)
-        assert saved.shape == backends.saved_shape(problem, "mosaic_gpu")
-    gradients = kernels.backward(*operands, saved, dy, dstate, interpret=interpret)
+    kernels, options = api.BACKENDS["mosaic_gpu"], Options(return_state=True, save_states=True)
+    y, last, saved = kernels.forward(*operands, options, interpret=interpret)
+    like = kernels.saved_like(*operands)
+    assert (saved.shape, saved.dtype) == (like.shape, like.dtype)
+    gradients = kernels.backward(*operands, saved, dy, dstate, options, interpret=interpret)
     return (y, last), gradients[: len(operands) - (not state)]
 
 
@@ -47,8 +43,8 @@ def measured(call: Call):
 )
 def test_values_and_gradients(call):
     """Kills: a mask or a factor of the other direction; a state that is not decayed; columns of the wrong warpgroup;
-    pairs across the middle of 128 tokens; a gradient of decays without <S, dS>; states that are saved, in the shape
-    that other implementations fill with zeros, or computed again. Per channel also: pairs of a level that are missing,
+    pairs across the middle of 128 tokens; a gradient of decays without <S, dS>; states that are not saved in the
+    shape that other implementations fill with zeros. Per channel also: pairs of a level that are missing,
     counted twice, or weighted by the sums of another; parts of wide values that share no keys or decays."""
     found, expected = measured(call), truth(call)
     assert found[0][0].dtype == jnp.bfloat16

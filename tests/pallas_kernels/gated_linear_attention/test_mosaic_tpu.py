@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pallas_kernels.gated_linear_attention import mosaic_tpu, mosaic_tpu_channel, mosaic_tpu_layout, xla
+from pallas_kernels.gated_linear_attention import api, mosaic_tpu_layout, xla
 from pallas_kernels.gated_linear_attention.problem import Problem
+from pallas_kernels.op import Options
 from tests.pallas_kernels.gated_linear_attention.cases import Call, arrays_of, truth
 from tests.pallas_kernels.shared import assert_close, full, slow
 
@@ -18,9 +19,9 @@ def measured(call: Call, *, chunk: int):
     decays = log_decay if call.channel else log_decay[..., None]
     log_decay = jax.jit(xla.with_resets)(decays, call.segment_ids).reshape(log_decay.shape)
     operands, how = (q, k, v, log_decay, state[0] if state else None), {"chunk": chunk, "interpret": True}
-    kernels = mosaic_tpu_channel if call.channel else mosaic_tpu
-    y, last, borders = kernels.forward(*operands, return_state=True, save_states=True, **how)
-    gradients = kernels.backward(*operands, borders, dy, dstate, **how)
+    kernels, options = api.BACKENDS["mosaic_tpu"], Options(return_state=True, save_states=True)
+    y, last, borders = kernels.forward(*operands, options, **how)
+    gradients = kernels.backward(*operands, borders, dy, dstate, options, **how)
     return (y, last), gradients[: len(operands) - (not state)]
 
 

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pallas_kernels.selective_scan import backends, xla
+from pallas_kernels.op import Options
+from pallas_kernels.selective_scan import api, xla
 from tests.pallas_kernels.aot import absent_devices
 from tests.pallas_kernels.hopper import compile_for_hopper
 from tests.pallas_kernels.selective_scan.cases import Call, arrays_of, truth
@@ -14,20 +15,18 @@ from tests.pallas_kernels.shared import assert_close, full, slow
 
 
 def measured(call: Call):
-    """(y, last state), and the gradients of all arrays; with documents from saved states, else from none."""
+    """(y, last state), and the gradients of all arrays."""
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
     (x, delta, a, b, c, *state), (dy, dstate) = arrays_of(call)
     operands = x, delta, a, b, c, xla.keep_of(call.segment_ids), state[0] if state else None
-    run = backends.BACKENDS["mosaic_gpu"]
-    options = backends.Options(return_state=True, save_states="mosaic_gpu" if call.documents else None)
+    run = api.BACKENDS["mosaic_gpu"]
+    options = Options(return_state=True, save_states=True)
     interpret = plgpu.InterpretGPUParams(detect_races=True)
     y, last, saved = run.forward(*operands, options, interpret=interpret)
-    problem = backends.problem_of(x, delta, a)
-    assert run.objection(problem) is None
-    if call.documents:
-        like = backends.BACKENDS["xla"].forward(*operands, options)[2]
-        assert (saved.shape, saved.dtype) == (like.shape, like.dtype)
+    assert run.objection(api.problem_of(x, delta, a)) is None
+    like = run.saved_like(*operands)
+    assert (saved.shape, saved.dtype) == (like.shape, like.dtype)
     gradients = run.backward(*operands, saved, dy, dstate, options, interpret=interpret)
     return (y, last), gradients[: len(arrays_of(call)[0])]
 
@@ -68,7 +67,7 @@ def test_no_spills_with_documents_and_states(delta_dtype, capfd, monkeypatch):
     absent_devices("h100", monkeypatch)
     call = case(200, d=64, b=2, documents=True, delta_dtype=delta_dtype)
     (x, delta, a, b, c, state), (dy, dstate) = arrays_of(call)
-    options, run = backends.Options(return_state=True, save_states="mosaic_gpu"), backends.BACKENDS["mosaic_gpu"]
+    options, run = Options(return_state=True, save_states=True), api.BACKENDS["mosaic_gpu"]
 
     def both(x, delta, a, b, c, keep, state, dy, dstate):
         operands = x, delta, a, b, c, keep, state

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pallas_kernels.selective_scan import mosaic_tpu, mosaic_tpu_layout, mosaic_tpu_vjp, xla
+from pallas_kernels.op import Options
+from pallas_kernels.selective_scan import api, mosaic_tpu_layout, xla
 from pallas_kernels.selective_scan.problem import Problem
 from tests.pallas_kernels.selective_scan.cases import Call, arrays_of, truth
 from tests.pallas_kernels.shared import assert_close, full, slow
@@ -20,8 +21,11 @@ def measured(call: Call):
     def run(arrays, dy, dstate):
         state = arrays[5] if call.state else None
         operands = *arrays[:5], xla.keep_of(call.segment_ids), state
-        y, last, borders = mosaic_tpu.forward(*operands, return_state=True, save_states=True, interpret=True)
-        gradients = mosaic_tpu_vjp.backward(*operands, borders, dy, dstate, interpret=True)
+        kernels, options = api.BACKENDS["mosaic_tpu"], Options(return_state=True, save_states=True)
+        y, last, borders = kernels.forward(*operands, options, interpret=True)
+        like = kernels.saved_like(*operands)
+        assert (borders.shape, borders.dtype) == (like.shape, like.dtype)
+        gradients = kernels.backward(*operands, borders, dy, dstate, options, interpret=True)
         return (y, last), gradients[: len(arrays)]
 
     return run(arrays, dy, dstate)

@@ -127,7 +127,7 @@ def measured(call: Call, **options):
 
 
 def contract_truth(call: Call, past: int = 0, start=None):
-    """(q, k, v, dy), [y, lse, dq, dk, dv] of the contract in `backends.py`, with `past` tokens before the queries."""
+    """(q, k, v, dy), [y, lse, dq, dk, dv] of the contract in `api.py`, with `past` tokens before the queries."""
     rng = np.random.default_rng(call.seed)
     q, dy = (call.normal(rng, call.b, call.t, call.h, width) for width in (call.k, call.v))
     k, v = (call.normal(rng, call.b, past + call.t, call.g, width) for width in (call.k, call.v))

@@ -14,7 +14,7 @@ from pallas_kernels.sliding_window import (
     sliding_window_attention,
     sliding_window_step,
 )
-from pallas_kernels.sliding_window.backends import BACKENDS
+from pallas_kernels.sliding_window.api import BACKENDS
 from pallas_kernels.sliding_window.problem import Problem
 from tests.pallas_kernels.shared import MARKERS, PLATFORMS, assert_close, full, lowered, make_mesh, slow
 from tests.pallas_kernels.sliding_window.cases import Call, problem, truth

@@ -11,7 +11,7 @@ import pytest
 
 from pallas_kernels import dispatch
 from pallas_kernels.sliding_window import cudnn, sharded_sliding_window_attention, sliding_window_attention
-from pallas_kernels.sliding_window.backends import BACKENDS, kernels
+from pallas_kernels.sliding_window.api import BACKENDS, OP, kernels
 from tests.pallas_kernels.shared import assert_close, full, lowered, make_mesh, needs_eight_devices
 from tests.pallas_kernels.sliding_window.cases import Call, measured, problem, truth
 
@@ -119,7 +119,7 @@ def test_without_a_gpu():
 
 
 def test_the_whole_past_is_cudnns_first():
-    first = {w: kernels(problem(window=w))[0] for w in (16, 63, 64, 99)}
+    first = {w: kernels(OP, problem(window=w))[0] for w in (16, 63, 64, 99)}
     assert first == {16: "mosaic_gpu", 63: "mosaic_gpu", 64: "cudnn", 99: "cudnn"}
 
 

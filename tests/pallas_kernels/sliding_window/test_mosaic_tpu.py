@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels.sliding_window import mosaic_tpu
-from pallas_kernels.sliding_window.backends import BACKENDS
+from pallas_kernels.sliding_window.api import BACKENDS
 from tests.pallas_kernels.shared import all_shapes, assert_close, full, slow
 from tests.pallas_kernels.sliding_window.cases import Call, check_contract, contract_truth, measured, problem, truth
 

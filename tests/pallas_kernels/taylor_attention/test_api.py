@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels.dispatch import lowering_for
-from pallas_kernels.taylor_attention import TaylorState, backends, empty_state, taylor_attention, taylor_attention_step
+from pallas_kernels.taylor_attention import TaylorState, api, empty_state, taylor_attention, taylor_attention_step
 from pallas_kernels.taylor_attention.problem import Problem
 from tests.pallas_kernels.shared import MARKERS, PLATFORMS, assert_close, full, lowered, slow
 from tests.pallas_kernels.taylor_attention.cases import Call, truth
@@ -239,8 +239,8 @@ def test_kernels_serve_the_contract():
     call = Call(t=150, h=2, g=1, k=8, v=16, decay=True, eps=0.2, scale=0.3)
     q, k, v, s, z = (jnp.asarray(x, jnp.float32) for x in call.arrays())
     dy, *dstate = (jnp.asarray(x, jnp.float32) for x in call.cotangents())
-    options = backends.Options(scale=0.3, eps=0.2, normalize=True, return_state=True, return_den=True, chunk_size=None)
-    backend, inputs = backends.BACKENDS["mosaic_tpu"], (q, k, v, TaylorState(s, z), jnp.asarray(call.rates), None)
+    options = api.Options(scale=0.3, eps=0.2, normalize=True, return_state=True, save_states=True, chunk_size=None)
+    backend, inputs = api.BACKENDS["mosaic_tpu"], (q, k, v, TaylorState(s, z), jnp.asarray(call.rates), None)
 
     @jax.jit
     def run(inputs, dy, dstate):

@@ -5,7 +5,6 @@ deadlocks. wgmma with its A operand in registers has no interpreter: those opera
 here. That path, and speed, need a device: `test_device.py`.
 """
 
-import dataclasses
 import functools
 import os
 
@@ -17,7 +16,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.taylor_attention import (
     TaylorState,
-    backends,
+    api,
     mosaic_gpu,
     mosaic_gpu_layout,
     mosaic_gpu_state,
@@ -213,19 +212,25 @@ def test_constant_inputs():
 def test_the_package_runs_these_kernels():
     """Kills a wrong mask, carry, decay or tail, forward or backward; an adapter that mixes up arguments, or segments
     whose starts are not those of the forward pass: grouped heads, decay, states in and out, two segments, the second of
-    which is two tokens of a chunk. Kills saved states of other shapes than xla's zeros."""
+    which is two tokens of a chunk. Kills saved states of other shapes than other implementations fill with zeros."""
     call = HEAD(t=130, h=2, decay=True, eps=0.2)
     arrays, cotangents = rounded(call, jnp.bfloat16)
     (q, k, v, *state), (dy, *dstate) = cast(arrays, 3), cast(cotangents, 1)
-    options = backends.Options(
-        scale=0.25, eps=call.eps, normalize=True, return_state=True, return_den=True, chunk_size=None, kernel_segments=2
+    options = api.Options(
+        scale=0.25,
+        eps=call.eps,
+        normalize=True,
+        return_state=True,
+        save_states=True,
+        chunk_size=None,
+        kernel_segments=2,
     )
-    backend, tokens = backends.BACKENDS["mosaic_gpu"], (q, k, v, TaylorState(*state), jnp.asarray(call.rates), None)
+    backend, tokens = api.BACKENDS["mosaic_gpu"], (q, k, v, TaylorState(*state), jnp.asarray(call.rates), None)
     static = {"options": options, "interpret": plgpu.InterpretGPUParams(detect_races=True)}
     forward, backward = (jax.jit(functools.partial(f, **static)) for f in (backend.forward, backend.backward))
     y, last, saved = finished(forward(*tokens))
     *gradients, dinitial = finished(backward(*tokens, y, saved, dy, TaylorState(*dstate)))
-    of_xla = jax.eval_shape(lambda *x: backends.BACKENDS["xla"].forward(*x, options), *tokens)
+    of_xla = jax.eval_shape(lambda *x: api.OP.table("mosaic_gpu")["xla"].forward(*x, options=options), *tokens)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), (y, last, saved)) == jax.tree.map(
         lambda x: (x.shape, x.dtype), of_xla
     )
@@ -236,12 +241,12 @@ def test_the_package_runs_these_kernels():
 def test_the_output_alone_is_the_same():
     """Kills an output that depends on what else is asked for."""
     tokens = (*cast(rounded(HEAD(t=130, state=False), jnp.bfloat16)[0], 3), None, None, None)
-    options = backends.Options(
-        scale=0.25, eps=0.2, normalize=True, return_state=True, return_den=True, chunk_size=None, kernel_segments=2
+    options = api.Options(
+        scale=0.25, eps=0.2, normalize=True, return_state=True, save_states=True, chunk_size=None, kernel_segments=2
     )
-    output_alone = dataclasses.replace(options, return_state=False, return_den=False)
+    output_alone = options._replace(return_state=False, save_states=False)
     interpret = {"interpret": plgpu.InterpretGPUParams(detect_races=True)}
-    run = jax.jit(backends.BACKENDS["mosaic_gpu"].forward, static_argnames=("options", "interpret"))
+    run = jax.jit(api.BACKENDS["mosaic_gpu"].forward, static_argnames=("options", "interpret"))
     whole, alone = (finished(run(*tokens, options=x, **interpret)) for x in (options, output_alone))
     assert alone[1:] == (None, None)
     np.testing.assert_array_equal(alone[0], whole[0])
@@ -252,12 +257,12 @@ def test_xla_saves_as_much(dtype, stateful):
     """Kills saved states of another dtype's shapes, or of more segments than start from one: a program for several
     platforms could not join them."""
     q, k, v, *state = cast(HEAD(t=200, h=2, v=40).arrays(), 3, dtype)
-    options = backends.Options(
-        scale=0.25, eps=0.0, normalize=True, return_state=True, return_den=True, chunk_size=None, kernel_segments=2
+    options = api.Options(
+        scale=0.25, eps=0.0, normalize=True, return_state=True, save_states=True, chunk_size=None, kernel_segments=2
     )
     tokens = (q, k, v, TaylorState(*state) if stateful else None, None, None)
     kernel, xla = (
-        jax.eval_shape(lambda *x, name=name: backends.BACKENDS[name].forward(*x, options), *tokens)
+        jax.eval_shape(lambda *x, name=name: api.OP.table("mosaic_gpu")[name].forward(*x, options=options), *tokens)
         for name in ("mosaic_gpu", "xla")
     )
     assert jax.tree.structure(kernel) == jax.tree.structure(xla)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.taylor_attention import TaylorState, backends, taylor_attention, triton
+from pallas_kernels.taylor_attention import TaylorState, api, taylor_attention, triton
 from tests.pallas_kernels.aot import needs
 from tests.pallas_kernels.shared import assert_close
 from tests.pallas_kernels.taylor_attention.cases import Call, measured, truth
@@ -76,8 +76,8 @@ def test_vmap_is_one_call_with_more_rows(monkeypatch, decay):
 
     def forward(q, k, v, state, rates, *, compute_capability, **options):
         calls.append(q.shape)
-        one = backends.Options(chunk_size=None, return_den=True, **options)
-        run = jax.vmap(lambda q, k, v, state, rate: backends.BACKENDS["xla"].forward(q, k, v, state, rate, None, one))
+        one = api.Options(chunk_size=None, save_states=True, **options)
+        run = jax.vmap(lambda q, k, v, state, rate: api.BACKENDS["xla"].forward(q, k, v, state, rate, None, one))
         rows = jax.tree.map(lambda x: x[:, None], (q, k, v, state))
         return jax.tree.map(lambda x: x[:, 0], run(*rows, rates))
 
@@ -89,11 +89,11 @@ def test_vmap_is_one_call_with_more_rows(monkeypatch, decay):
     call = Call(t=6, b=2, decay=decay)
     q, k, v, s, z = (jnp.asarray(x, jnp.float32) for x in call.arrays())
     queries = jnp.stack([q, 2 * q, q - 1])
-    options = backends.Options(scale=0.5, eps=0.1, normalize=True, return_state=True, return_den=True, chunk_size=None)
+    options = api.Options(scale=0.5, eps=0.1, normalize=True, return_state=True, save_states=True, chunk_size=None)
     rates = None if call.rates is None else jnp.asarray(call.rates)
 
     def attend(name, q):
-        return tuple(backends.BACKENDS[name].forward(q, k, v, TaylorState(s, z), rates, None, options))
+        return tuple(api.BACKENDS[name].forward(q, k, v, TaylorState(s, z), rates, None, options))
 
     found = jax.vmap(lambda q: attend("triton", q))(queries)
     assert_close(found, jax.tree.map(lambda *x: jnp.stack(x), *[attend("xla", q) for q in queries]), 1e-6)

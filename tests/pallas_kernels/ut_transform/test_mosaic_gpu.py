@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.ut_transform import backends
+from pallas_kernels.ut_transform import api
 from pallas_kernels.ut_transform.problem import Problem
 from tests.pallas_kernels.shared import assert_close, full, slow
 from tests.pallas_kernels.ut_transform.cases import Call, arrays_of, truth
@@ -18,17 +18,15 @@ def measured(call: Call):
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
     arrays, cotangents = arrays_of(call)
-    run, options = backends.BACKENDS["mosaic_gpu"], backends.Options(64)
-    assert run.objection(backends.problem_of(*arrays, chunk=64)) is None
+    run = api.BACKENDS["mosaic_gpu"]
+    assert run.objection(api.problem_of(*arrays, chunk=64)) is None
     interpret = plgpu.InterpretGPUParams(detect_races=True)
-    outputs = run.forward(*arrays, options=options, interpret=interpret)
-    like = jax.eval_shape(lambda *x: backends.BACKENDS["xla"].forward(*x, options=options), *arrays)
+    outputs = run.forward(*arrays, chunk=64, interpret=interpret)
+    like = jax.eval_shape(lambda *x: api.BACKENDS["xla"].forward(*x, chunk=64), *arrays)
     described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)  # noqa: E731
     assert described(outputs) == described(like)
     cotangents += [None] * (5 - len(cotangents))
-    if arrays[2] is None:
-        cotangents[3] = None
-    gradients = run.backward(*arrays, *cotangents, options=options, interpret=interpret)
+    gradients = run.backward(*arrays, None, *cotangents, chunk=64, interpret=interpret)
     return outputs, [np.asarray(x) for x in gradients if x is not None]
 
 
@@ -75,7 +73,7 @@ def test_repeated_keys(call):
 
 
 def test_objections():
-    objection = backends.BACKENDS["mosaic_gpu"].objection
+    objection = api.BACKENDS["mosaic_gpu"].objection
     served: dict[str, Any] = {"b": 1, "t": 128, "h": 2, "k": 64}
     cases = [
         ({"chunk": 32}, "chunks are of 32 tokens, not 64"),

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.ut_transform import delta_values, sharded_delta_values, values_backends as backends
+from pallas_kernels.op import Options
+from pallas_kernels.ut_transform import delta_values, sharded_delta_values, values_api as api
 from pallas_kernels.ut_transform.problem import ValuesProblem
 from tests.pallas_kernels.shared import (
     assert_close,
@@ -70,13 +71,13 @@ def test_mosaic_gpu(call):
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
     arrays, cotangents = values_arrays_of(call)
-    kernels, options = backends.BACKENDS["mosaic_gpu"], backends.Options(64, save=True)
+    kernels, options = api.BACKENDS["mosaic_gpu"], Options(return_state=False, save_states=True)
     interpret = plgpu.InterpretGPUParams(detect_races=True)
-    y, kept = kernels.forward(*arrays, options=options, interpret=interpret)
-    like = jax.eval_shape(lambda *x: backends.BACKENDS["xla"].forward(*x, options=options), *arrays)
+    y, _, saved = kernels.forward(*arrays, options=options, interpret=interpret)
+    like = jax.eval_shape(lambda *x: api.BACKENDS["xla"].forward(*x, options=options), *arrays)
     described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)  # noqa: E731
-    assert described((y, kept)) == described(like)
-    gradients = kernels.backward(*arrays, y, kept, *cotangents, options=options, interpret=interpret)
+    assert described((y, saved)) == described((like[0], like[2]))
+    gradients = kernels.backward(*arrays, y, saved, *cotangents, options=options, interpret=interpret)
     expected = values_truth(call)
     assert_close([y], expected[0][:1], 6e-3)
     assert_close([np.asarray(x) for x in gradients if x is not None], expected[1], 1e-2)
@@ -84,7 +85,7 @@ def test_mosaic_gpu(call):
 
 def test_objections_and_errors():
     served: dict[str, Any] = {"b": 1, "t": 128, "h": 2, "k": 64, "v": 64}
-    objection = backends.BACKENDS["mosaic_gpu"].objection
+    objection = api.BACKENDS["mosaic_gpu"].objection
     assert objection(ValuesProblem(**served)) is None
     other: dict[str, Any]
     for other, message in (({"k": 32}, "key width 32"), ({"v": 32}, "value width 32")):

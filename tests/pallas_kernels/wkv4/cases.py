@@ -96,7 +96,7 @@ def measured(call: Call, **options):
 
 
 def operands_of(call: Call):
-    """k, v, w, u, keep and the initial state of `backends.py`; dy, and the cotangent of the last state."""
+    """k, v, w, u, keep and the initial state of `api.py`; dy, and the cotangent of the last state."""
     k, v, w, u, *sums = (jnp.asarray(x, dtype) for x, dtype in zip(call.arrays(), call.dtypes, strict=False))
     state = Wkv4State(*sums, jnp.asarray(call.largest(), jnp.float32)) if sums else None
     dy, dnum, dden = (jnp.asarray(x, dtype) for x, dtype in zip(call.cotangents(), call.dtypes[1:4], strict=True))

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 from pallas_kernels.dispatch import lowering_for
-from pallas_kernels.wkv4 import Wkv4State, backends
+from pallas_kernels.op import Options
+from pallas_kernels.wkv4 import Wkv4State, api
 from tests.pallas_kernels.aot import absent_devices
 from tests.pallas_kernels.hopper import compile_for_hopper
 from tests.pallas_kernels.shared import assert_close, full, slow
@@ -15,19 +16,18 @@ from tests.pallas_kernels.wkv4.cases import Call, operands_of, truth
 
 
 def measured(call: Call):
-    """As `truth`, from saved sums with documents, else from none."""
+    """As `truth`."""
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
     operands, (dy, dstate) = operands_of(call)
-    run = backends.BACKENDS["mosaic_gpu"]
-    options = backends.Options(return_state=True, save_states="mosaic_gpu" if call.documents else None)
+    run = api.BACKENDS["mosaic_gpu"]
+    options = Options(return_state=True, save_states=True)
     interpret = plgpu.InterpretGPUParams(detect_races=True)
     y, last, saved = run.forward(*operands, options, interpret=interpret)
-    assert run.objection(backends.problem_of(operands[0])) is None
-    if call.documents:
-        like = backends.saved_like(backends.problem_of(operands[0]), "mosaic_gpu")
-        assert (saved.shape, saved.dtype) == (like.shape, like.dtype)
-    *gradients, dstart = run.backward(*operands, saved, last.max, dy, dstate, options, interpret=interpret)
+    assert run.objection(api.problem_of(operands[0])) is None
+    like = run.saved_like(*operands)
+    assert (saved.shape, saved.dtype) == (like.shape, like.dtype)
+    *gradients, dstart = run.backward(*operands, last.max, saved, dy, dstate, options, interpret=interpret)
     found = (*gradients, *(() if dstart is None else dstart[:2]))
     return (y, last.num, last.den), last.max, found
 
@@ -89,12 +89,12 @@ def test_no_spills_with_documents_and_states(dtype, capfd, monkeypatch):
     """Kills registers that only documents, padding or a first state cost, none of which a workload has."""
     absent_devices("h100", monkeypatch)
     operands, (dy, dstate) = operands_of(case(200, b=2, documents=True, dtype=dtype))
-    options, run = backends.Options(return_state=True, save_states="mosaic_gpu"), backends.BACKENDS["mosaic_gpu"]
+    options, run = Options(return_state=True, save_states=True), api.BACKENDS["mosaic_gpu"]
 
     def both(k, v, w, u, keep, num, den, largest, dy, dstate):
         operands = k, v, w, u, keep, Wkv4State(num, den, largest)
         y, last, saved = run.forward(*operands, options)
-        return y, last, run.backward(*operands, saved, last.max, dy, Wkv4State(*[dstate] * 3), options)
+        return y, last, run.backward(*operands, last.max, saved, dy, Wkv4State(*[dstate] * 3), options)
 
     *arrays, state = operands
     report = compile_for_hopper(both, *arrays, *state, dy, dstate.num, capfd=capfd, monkeypatch=monkeypatch)

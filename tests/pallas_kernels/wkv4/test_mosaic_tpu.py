@@ -4,28 +4,27 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pallas_kernels.wkv4 import backends, mosaic_tpu_layout
+from pallas_kernels.op import Options
+from pallas_kernels.wkv4 import api, mosaic_tpu_layout
 from pallas_kernels.wkv4.problem import Problem
 from tests.pallas_kernels.shared import assert_close, full, slow
 from tests.pallas_kernels.wkv4.cases import Call, operands_of, truth
 
 
 def measured(call: Call):
-    """As `truth`, from saved sums with documents, else from none."""
-    run, save = backends.BACKENDS["mosaic_tpu"], "mosaic_tpu" if call.documents else None
-    options = backends.Options(return_state=True, save_states=save)
+    """As `truth`."""
+    run, options = api.BACKENDS["mosaic_tpu"], Options(return_state=True, save_states=True)
 
     @jax.jit
     def both(operands, dy, dstate):
         y, last, saved = run.forward(*operands, options, interpret=True)
-        gradients = run.backward(*operands, saved, last.max, dy, dstate, options, interpret=True)
+        gradients = run.backward(*operands, last.max, saved, dy, dstate, options, interpret=True)
         return y, last, saved, gradients
 
     operands, (dy, dstate) = operands_of(call)
     y, last, saved, (*gradients, dstart) = both(operands, dy, dstate)
-    if save:
-        like = backends.saved_like(backends.problem_of(operands[0]), save)
-        assert (saved.shape, saved.dtype) == (like.shape, like.dtype)
+    like = run.saved_like(*operands)
+    assert (saved.shape, saved.dtype) == (like.shape, like.dtype)
     found = (*gradients, *(() if dstart is None else dstart[:2]))
     return (y, last.num, last.den), last.max, found
 

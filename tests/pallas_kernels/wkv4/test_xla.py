@@ -55,7 +55,7 @@ def test_many_tokens_at_once(monkeypatch):
 
 
 def test_backward_of_the_table():
-    """Kills: a gradient lost between `backends.py` and `xla.py`, of a state or of none."""
+    """Kills: a gradient lost between `api.py` and `xla.py`, of a state or of none."""
     for call in (Call(t=20, documents=True), Call(t=5, state=False)):
         expected = truth(call)[2]
         k, v, w, u, *sums = (np.asarray(x, np.float32) for x in call.arrays())

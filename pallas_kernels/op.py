@@ -1,0 +1,278 @@
+"""Base of the ops: choice of the implementation, derivatives, and what a forward pass saves for them.
+
+An op is a table of implementations under one contract:
+
+    forward(*operands, **options) -> *outputs, saved
+    backward(*operands, *kept, saved, *cotangents, **options) -> gradients
+
+Operands are arrays, `NamedTuple`s of arrays and None; the gradients are those of the operands that are not fixed, in
+their dtypes, None where the operand is. kept are the outputs that `Op.kept` selects. Options are hashable; a value
+with a field `save_states` says whether `backward` follows. Without it, saved is None.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels import dispatch
+from pallas_kernels.dispatch import Backend, Backends
+
+
+class Options(NamedTuple):
+    """Static arguments of a recurrence."""
+
+    return_state: bool
+    save_states: bool
+    """Whether `backward` follows."""
+
+
+def _nothing(outputs: list, **options: Any) -> tuple:
+    return ()
+
+
+def first_output(outputs: list, **options: Any) -> tuple:
+    """`Op.kept` of an op whose backward pass reads its output."""
+    return (outputs[0],)
+
+
+def saves_nothing(*operands: Any) -> None:
+    """`Backend.saved_like` of an implementation that computes everything again."""
+
+
+def _every_kernel(op: "Op", problem: Any) -> tuple[str, ...]:
+    return tuple(name for name in op.backends if name != "xla")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Op:
+    """A differentiable function with several implementations."""
+
+    name: str
+    backends: Backends
+    """"xla" and the others; kernels in the order of their choice."""
+    operands: tuple[str, ...]
+    fixed: tuple[str, ...] = ()
+    """Operands without a gradient."""
+    outputs: int = 2
+    kept: Callable[..., tuple] = _nothing
+    """(outputs, **options) -> the outputs that `backward` reads."""
+    direct: Callable[..., tuple] | None = None
+    """Differentiable function of the operands that runs instead of "xla" where no kernel serves a call."""
+    kernels: Callable[["Op", Any], tuple[str, ...]] = _every_kernel
+    """(op, problem) -> implementations to choose from before "xla"."""
+
+    @property
+    def implementations(self) -> tuple[str, ...]:
+        return ("reference", *self.backends)
+
+    def check(self, implementation: str | None, names: tuple[str, ...] = (), function: str = "") -> None:
+        """Whether there is an implementation of this name, of `names`; (): of all.
+
+        Raises:
+          ValueError: there is none.
+        """
+        names = names or self.implementations
+        if implementation is not None and implementation not in names:
+            name = function or self.name
+            raise ValueError(f"{name}: implementation={implementation!r} must be one of {', '.join(names)}, or None")
+
+    def choose(self, problem: Any, implementation: str | None) -> tuple[str, ...]:
+        """Names of the implementations that may run, the first on each platform.
+
+        Raises:
+          NotImplementedError: the one asked for does not serve the problem.
+        """
+        kernels = self.kernels(self, problem)
+        return dispatch.choose(self.backends, problem, implementation, kernels=kernels)
+
+    def run(self, names: tuple[str, ...], problem: Any, *operands: Any, **options: Any) -> tuple:
+        """Outputs of the first of `names` that serves the device that the program is lowered for."""
+        if names == ("xla",) and self.direct is not None:
+            return self.direct(*operands)
+        return _run(_Call(self, names, problem, tuple(options.items())), operands)
+
+    def table(self, saver: str) -> Backends:
+        """The implementations, each saving what `saver` saves."""
+        return _table(self, saver)
+
+
+class _Call(NamedTuple):
+    op: Op
+    names: tuple[str, ...]
+    problem: Any
+    options: tuple[tuple[str, Any], ...]
+
+    @property
+    def saver(self) -> str:
+        """The kernel that may run the backward pass and saves arrays of its own for it, else "xla"."""
+        for name in self.names:
+            backend = self.op.backends[name]
+            if backend.platform and backend.saved_like and self._may_run(backend.platform):
+                return name
+        return "xla"
+
+    def _may_run(self, platform: str) -> bool:
+        if len(self.names) == 1:
+            return dispatch.may_run_on(platform)
+        return dispatch.may_run_by_default(platform, dispatch.op_of(self.problem))
+
+    def run(self, method: str, backends: Backends, *arrays: Any, save: bool) -> tuple:
+        options = _with(dict(self.options), save_states=save)
+        return dispatch.run(backends, method, self.names, self.problem, *arrays, **options)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _run(call: _Call, operands: tuple) -> tuple:
+    return call.run("forward", call.op.backends, *operands, save=False)[:-1]
+
+
+def _forward(call: _Call, operands: tuple) -> tuple[tuple, tuple]:
+    table = call.op.table(call.saver)
+    *outputs, saved = call.run("forward", table, *operands, save=True)
+    kept = call.op.kept(outputs, **dict(call.options))
+    return tuple(outputs), (*operands, *kept, saved)
+
+
+def _backward(call: _Call, residuals: tuple, cotangents: tuple) -> tuple[tuple]:
+    table = call.op.table(call.saver)
+    found = iter(call.run("backward", table, *residuals, *cotangents, save=True))
+    return (tuple(None if name in call.op.fixed else next(found) for name in call.op.operands),)
+
+
+_run.defvjp(_forward, _backward)
+
+
+def _with(options: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """Options with other values in the fields of `Options`, where there are such."""
+    return {name: x._replace(**changes) if hasattr(x, "save_states") else x for name, x in options.items()}
+
+
+@functools.cache
+def _table(op: Op, saver: str) -> Backends:
+    return {name: _saving_as(op, backend, op.backends[saver]) for name, backend in op.backends.items()}
+
+
+def _saving_as(op: Op, backend: Backend, saver: Backend) -> Backend:
+    """The implementation with zeros in place of what another one saves; it computes its own arrays again.
+
+    Such a program is lowered for another platform than the one that it was traced for.
+    """
+    if backend.saved_like is saver.saved_like:
+        return backend
+
+    def forward(*operands, **options):
+        outputs = backend.forward(*operands, **_with(options, save_states=False))[:-1]
+        like = saver.saved_like
+        if like is None:
+            saved = jax.eval_shape(functools.partial(saver.forward, **options), *operands)[-1]
+        else:
+            saved = like(*operands, **options)
+        return (*outputs, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), saved))
+
+    def backward(*arrays, **options):
+        operands, place = arrays[: len(op.operands)], len(arrays) - op.outputs - 1
+        own = None
+        if backend.saved_like is not saves_nothing:
+            own = backend.forward(*operands, **_with(options, return_state=False))[-1]
+        return backend.backward(*arrays[:place], own, *arrays[place + 1 :], **options)
+
+    return backend._replace(forward=forward, backward=backward)
+
+
+Objection = Callable[[Any], str | None]
+
+
+def xla(forward: Callable, backward: Callable, **fields: Any) -> Backend:
+    """The implementation that runs everywhere."""
+    return Backend(None, lambda problem: None, forward, backward, **fields)
+
+
+def xla_recurrence(forward: Callable, backward: Callable, operands: int) -> Backend:
+    """The same for functions of a recurrence that save nothing: (*operands) -> y, state; (*operands, dy, dstate)."""
+
+    def run(*arrays, options):
+        y, state = forward(*arrays)
+        return y, state if options.return_state else None, None
+
+    def pull_back(*arrays, options):
+        return backward(*arrays[:operands], *arrays[-2:])
+
+    return xla(run, pull_back, saved_like=saves_nothing)
+
+
+def hopper(load: Callable[[], tuple[Callable, Callable]], objection: Objection, **fields: Any) -> Backend:
+    """Mosaic GPU kernels. `load` imports them and returns forward and backward: not every host can import them."""
+
+    def forward(*arrays, **options):
+        return load()[0](*arrays, **options)
+
+    def backward(*arrays, **options):
+        return load()[1](*arrays, **options)
+
+    whole = _whole(objection)
+    return Backend("cuda", whole, forward, backward, dispatch.needs_wgmma, verified_only=True, **fields)
+
+
+def tpu(forward: Callable, backward: Callable, objection: Objection, **fields: Any) -> Backend:
+    """Mosaic TPU kernels."""
+    return Backend("tpu", _whole(objection), forward, backward, verified_only=True, **fields)
+
+
+def no_tpu_kernel(backend: Backend) -> Backend:
+    """The entry of an op without kernels for TPUs, which objects; `backend` is that of XLA."""
+    return tpu(backend.forward, backend.backward, lambda problem: "no kernel is written for TPUs")
+
+
+def by_name(platform: str, forward: Callable, backward: Callable, objection: Objection) -> Backend:
+    """An implementation that is never chosen automatically."""
+    return Backend(platform, _whole(objection), forward, backward, automatic=lambda problem: False)
+
+
+def vendor(platform: str, module: Any, **fields: Any) -> Backend:
+    """Kernels of JAX or of a vendor: `forward`, `backward` and `objection` of a module."""
+    return Backend(platform, _whole(module.objection), module.forward, module.backward, **fields)
+
+
+def _whole(objection: Objection) -> Objection:
+    """The objection of a kernel, and what no kernel serves."""
+
+    def whole(problem: Any) -> str | None:
+        return problem.unserved or objection(problem) or dispatch.mesh_objection(problem.ON_MESH)
+
+    return whole
+
+
+def check_segment_ids(op: str, segment_ids: jax.Array | None, tokens: tuple[int, ...]) -> None:
+    """Whether segment_ids have the shape `tokens`, (b, t), and are int32.
+
+    Raises:
+      ValueError: they do not.
+    """
+    if segment_ids is not None and (segment_ids.shape != tokens or segment_ids.dtype != jnp.int32):
+        found = f"{segment_ids.dtype.name}{list(segment_ids.shape)}"
+        raise ValueError(f"{op}: segment_ids {found} must be int32{list(tokens)}, one for each token")
+
+
+def check_dtypes(op: str, **arrays: jax.Array) -> None:
+    """Whether the arrays have one dtype.
+
+    Raises:
+      ValueError: they do not.
+    """
+    dtypes = tuple(x.dtype.name for x in arrays.values())
+    if len(set(dtypes)) > 1:
+        raise ValueError(f"{op}: dtypes of {', '.join(arrays)} {dtypes} must be equal; cast them")
+
+
+def check_state(op: str, state: jax.Array | None, names: str, shape: tuple[int, ...]) -> None:
+    """Whether a state has its shape, whose dimensions are `names`.
+
+    Raises:
+      ValueError: it does not.
+    """
+    if state is not None and state.shape != shape:
+        raise ValueError(f"{op}: initial_state of shape {state.shape} must be {names}={shape}")
