@@ -25,8 +25,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_ring import Ring
-from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, WGMMA, WIDE, Mma, columns_to, launch
+from pallas_kernels.hopper.ring import Ring
+from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, WIDE, Mma, columns_to, launch
 
 CHUNK = 64
 SHARED_BYTES = 225 * 2**10

@@ -27,8 +27,8 @@ from pallas_kernels.delta_chunks.general_xla import Prepared
 from pallas_kernels.delta_chunks.mosaic_gpu import CHUNK, SHARED_BYTES, TILE_BYTES, tile
 from pallas_kernels.delta_chunks.mosaic_gpu_general_prepare import prepare
 from pallas_kernels.delta_chunks.mosaic_gpu_general_vjp import gradients
-from pallas_kernels.mosaic_gpu_ring import Ring
-from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, WGMMA, Mma, columns_to, launch
+from pallas_kernels.hopper.ring import Ring
+from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, Mma, columns_to, launch
 from pallas_kernels.ut_transform import mosaic_gpu as ut_transform
 
 __all__ = ["gradients", "inverse", "prepare", "recur", "recur_reverse"]

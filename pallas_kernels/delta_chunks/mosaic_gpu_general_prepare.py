@@ -1,6 +1,6 @@
 """The general delta rule on Hopper: all of a chunk that does not depend on a state, all chunks at once.
 
-The four products of u and q with k and z share the decays, which `mosaic_gpu_levels.py` of gated linear attention
+The four products of u and q with k and z share the decays, which `hopper/levels.py`
 makes: at a level a row of M_1 is a query q or a key k, one of M_2 is u or z, by a binary digit of its number, times the
 decay to the middle of its block. So M_a M_b^T has products of both kinds of rows, and those below the diagonal count.
 
@@ -19,7 +19,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.delta_chunks.general_xla import Prepared
-from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import (
+from pallas_kernels.hopper.levels import (
     CHUNK,
     LEVELS,
     Chunk,
@@ -28,8 +28,8 @@ from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import (
     chunk_scratch,
     half_tile,
 )
-from pallas_kernels.gated_linear_attention.mosaic_gpu_rows import PIECE_ROWS, Rows
-from pallas_kernels.mosaic_gpu_tiles import WGMMA, launch
+from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
+from pallas_kernels.hopper.tiles import WGMMA, launch
 
 PIECE = 8
 """Chunks in turn."""

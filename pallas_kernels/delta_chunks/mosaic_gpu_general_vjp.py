@@ -23,7 +23,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import (
+from pallas_kernels.hopper.levels import (
     CHUNK,
     LEVELS,
     Chunk,
@@ -34,8 +34,8 @@ from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import (
     load,
     tile,
 )
-from pallas_kernels.gated_linear_attention.mosaic_gpu_rows import PIECE_ROWS, Rows
-from pallas_kernels.mosaic_gpu_tiles import NARROW, WGMMA, launch
+from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
+from pallas_kernels.hopper.tiles import NARROW, WGMMA, launch
 
 PIECE = 8
 """Chunks in turn."""

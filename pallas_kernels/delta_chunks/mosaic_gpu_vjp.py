@@ -20,8 +20,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.delta_chunks import xla
 from pallas_kernels.delta_chunks.mosaic_gpu import CHUNK, SHARED_BYTES, TILE_BYTES, tile
-from pallas_kernels.mosaic_gpu_ring import Ring
-from pallas_kernels.mosaic_gpu_tiles import WGMMA, Mma, launch
+from pallas_kernels.hopper.ring import Ring
+from pallas_kernels.hopper.tiles import WGMMA, Mma, launch
 
 PIECE = 16
 """Chunks in turn."""

@@ -12,7 +12,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import CHUNK, float_tile, tile
+from pallas_kernels.hopper.levels import CHUNK, float_tile, tile
 
 PIECE = 8
 """Chunks in turn, of kernels that take all chunks at once."""

@@ -1,7 +1,7 @@
 """Hopper kernel: gradients of queries, keys and log decays per channel, all chunks at once.
 
 With H_ij = dY_i.V_j below the diagonal, V_i.dY_j on and above it, S before and dS after the chunk, and the names of
-`mosaic_gpu_levels.py`,
+`hopper/levels.py`,
 
     dQ, dK = sum over sizes exp(E) * (H_size M) + exp(a) * (dY S^T), exp(a_c - a) * (V dS^T)
 
@@ -20,7 +20,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.gated_linear_attention.mosaic_gpu_channel_layout import PIECE, Geometry, state_row
-from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import (
+from pallas_kernels.hopper.levels import (
     CHUNK,
     LEVELS,
     Chunk,
@@ -31,8 +31,8 @@ from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import (
     load,
     tile,
 )
-from pallas_kernels.gated_linear_attention.mosaic_gpu_rows import PIECE_ROWS, Rows
-from pallas_kernels.mosaic_gpu_tiles import WGMMA, launch
+from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
+from pallas_kernels.hopper.tiles import WGMMA, launch
 
 KEYS, VALUES, STATES = ("q", "k", "decay"), ("v", "dy"), ("states", "dstates")
 

@@ -25,8 +25,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.gated_linear_attention.mosaic_gpu_channel_layout import PIECE, WARPGROUPS, Geometry, state_row
-from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import CHUNK, load, tile
-from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, Mma, columns_to, launch, rows_to
+from pallas_kernels.hopper.levels import CHUNK, load, tile
+from pallas_kernels.hopper.tiles import PER_COLUMN, PER_ROW, Mma, columns_to, launch, rows_to
 
 PAIR = WARPGROUPS
 """Chunks between saved states."""

@@ -39,7 +39,7 @@ from pallas_kernels.gated_linear_attention.mosaic_tpu_layout import (
     make_geometry,
     unpacked,
 )
-from pallas_kernels.mosaic_tpu_lanes import matmul, matmul_nt, only_lanes
+from pallas_kernels.tpu.lanes import matmul, matmul_nt, only_lanes
 
 
 def forward(q, k, v, log_decay, state, options, *, chunk=CHUNK, interpret=False):

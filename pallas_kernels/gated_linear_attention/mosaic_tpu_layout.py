@@ -17,7 +17,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from pallas_kernels.gated_linear_attention.problem import Problem
-from pallas_kernels.mosaic_tpu_lanes import LANES, Specs, call_by_name
+from pallas_kernels.tpu.lanes import LANES, Specs, call_by_name
 
 CHUNK = 128
 """Tokens of a chunk; with decays per channel, those times the heads of a pack."""

@@ -17,8 +17,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_ring import Ring
-from pallas_kernels.mosaic_gpu_tiles import launch
+from pallas_kernels.hopper.ring import Ring
+from pallas_kernels.hopper.tiles import launch
 from pallas_kernels.selective_scan.mosaic_gpu_layout import (
     CHANNELS,
     CHUNK,

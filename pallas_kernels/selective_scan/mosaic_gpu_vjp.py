@@ -21,8 +21,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_ring import Ring
-from pallas_kernels.mosaic_gpu_tiles import NARROW, iota, launch
+from pallas_kernels.hopper.ring import Ring
+from pallas_kernels.hopper.tiles import NARROW, iota, launch
 from pallas_kernels.selective_scan.mosaic_gpu_layout import (
     CHANNELS,
     LOG2_E,

@@ -8,23 +8,121 @@ channels of a grid step. The states of 8 tokens, below each other, are an operan
 n: on the vector units those sums, over sublanes, would take as long again.
 
 bfloat16: states are rounded as operands, not in the recurrence.
+
+The backward kernel takes a block of tokens in the same turns. b and c have a number for each of a state's. They enter
+as (n, tokens) and are needed in two forms:
+
+    spread over the lanes, (n, 128) per token, to be multiplied by what is per channel
+    an operand (8, 8 n) of a group of 8 tokens: row i has the n numbers of token i next to each other, zeros elsewhere
+
+The second makes sums over n of 8 tokens one product with their 8 states below each other; `fold` is its transpose.
 """
 
-import jax.numpy as jnp
-from jax.experimental import pallas as pl
+from collections.abc import Callable
 
-from pallas_kernels.mosaic_tpu_lanes import matmul
-from pallas_kernels.selective_scan.mosaic_tpu_layout import GROUP, Arrays, Geometry, call, make_geometry
-from pallas_kernels.selective_scan.mosaic_tpu_turns import (
-    begin,
-    finish,
-    in_turns,
-    operands,
-    over,
-    spread,
-    step,
-    write,
-)
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_kernels.selective_scan.mosaic_tpu_layout import FAR, GROUP, Arrays, Geometry, call, make_geometry
+from pallas_kernels.tpu.lanes import LANES, matmul
+
+
+def begin(refs, g: Geometry, carry: str):
+    """Sets what a scan carries at its first block."""
+
+    @pl.when(pl.program_id(2) == 0)
+    def _():
+        refs[carry][...] = refs["initial"][0] if "initial" in refs else jnp.zeros_like(refs[carry])
+
+    if g.documents:
+        for at in pieces(g):
+            refs["begins"][at, :] = jnp.broadcast_to(refs["keep"][0, :, at], (LANES, LANES)).T
+
+
+def finish(refs, g: Geometry, name: str, value):
+    """Writes an output of a whole scan, where there is one, at its last block."""
+    if name in refs:
+
+        @pl.when(pl.program_id(2) == g.n_blocks - 1)
+        def _():
+            refs[name][0] = value[...]
+
+
+def pieces(g: Geometry) -> list[slice]:
+    """Tokens that fill the lanes."""
+    return [slice(p, p + LANES) for p in range(0, g.block, LANES)]
+
+
+def in_turns(g: Geometry, prepare: Callable, work: Callable, *, backwards: bool = False):
+    """prepare(first token, slot), then work(first token, slot), of every turn of a block in order.
+
+    A turn is prepared during the one before it, in the other of two slots: moves between lanes take long, and the
+    arithmetic of that turn hides it.
+    """
+    turns = g.block // g.turn
+
+    def first(position):
+        position = position & (turns - 1)
+        return pl.multiple_of((turns - 1 - position if backwards else position) * g.turn, g.turn)
+
+    def both(i, _):
+        for slot in range(2):
+            work(first(2 * i + slot), slot)
+            prepare(first(2 * i + slot + 1), 1 - slot)
+
+    prepare(first(0), 0)
+    lax.fori_loop(0, turns // 2, both, None)
+
+
+def spread(refs, name: str, g: Geometry, first, slot: int):
+    """Numbers of b or c of a turn over the lanes, refs["spread"][slot, token of the turn] (n, 128)."""
+    tile = pl.multiple_of(first & -LANES, LANES)
+    x = pltpu.roll(refs[name][0, :, pl.ds(tile, LANES)], -first & (LANES - 1), 1)
+    for j in range(g.turn):
+        refs["spread"][slot, j] = jnp.broadcast_to(x[:, j : j + 1], (g.n, LANES))
+
+
+def write(refs, g: Geometry, first, slot: int):
+    """delta x, and the steps of the exponents, of a turn."""
+    rows = pl.ds(first, g.turn)
+    delta = refs["delta"][0, rows, :].astype(jnp.float32)
+    refs["written"][slot] = delta * refs["x"][0, rows, :].astype(jnp.float32)
+    if g.documents:
+        begins = jnp.concatenate([refs["begins"][rows, :]] * (g.width // LANES), axis=1)
+        delta = jnp.where(begins > 0, FAR, delta)
+    if g.steps:
+        refs["step"][slot] = delta
+
+
+def step(refs, g: Geometry, first, slot: int, j: int, lanes):
+    """(1, lanes): what the rates are multiplied with in the exponents of token j of a turn."""
+    return refs["step"][slot, j : j + 1, lanes] if g.steps else refs["delta"][0, pl.ds(first + j, 1), lanes]
+
+
+def over(refs, slot: int, j: int, lanes):
+    """The numbers of token j of a turn, as `spread` wrote them, over the lanes."""
+    return jnp.concatenate([refs["spread"][slot, j]] * (lanes.size // LANES), axis=1)
+
+
+def operands(refs, name: str, g: Geometry):
+    """b or c as operands of groups of 8 tokens, refs["operands"] (block, 8 n)."""
+    for at in pieces(g):
+        x = jnp.concatenate([refs[name][0, :, at]] * GROUP).T
+        refs["operands"][at, :] = jnp.where(own_token(x.shape, g), x, 0.0)
+
+
+def fold(x, g: Geometry):
+    """(tokens, 8 n) of products of groups with each other -> (n, tokens), those of a token with itself."""
+    own = jnp.where(own_token(x.shape, g), x, 0.0).T
+    return sum(own[i * g.n : (i + 1) * g.n] for i in range(GROUP))
+
+
+def own_token(shape: tuple[int, int], g: Geometry):
+    """Whether a lane's token, of a group, is that of the row."""
+    row, lane = (lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
+    return (row & (GROUP - 1)) == lane >> (g.n.bit_length() - 1)
 
 
 def forward(x, delta, a, b, c, keep, state, options, *, interpret=False):

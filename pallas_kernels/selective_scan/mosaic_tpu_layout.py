@@ -1,7 +1,7 @@
 """Geometry of the TPU kernels, and their arrays.
 
 A grid step (row, channels, block) takes `width` channels of `block` tokens, in turns of 32 tokens. A state is (n,
-channels): its n numbers on the sublanes, channels on the lanes. b and c enter as (n, tokens), `mosaic_tpu_turns.py`
+channels): its n numbers on the sublanes, channels on the lanes. b and c enter as (n, tokens), `mosaic_tpu.py`
 says why.
 """
 
@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.mosaic_tpu_lanes import LANES, Specs, call_by_name
 from pallas_kernels.selective_scan.problem import Problem
+from pallas_kernels.tpu.lanes import LANES, Specs, call_by_name
 
 BLOCK = 256
 """Tokens of a grid step, at most; the forward pass saves the states between them."""

@@ -20,10 +20,7 @@ import math
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.mosaic_tpu_lanes import matmul, matmul_nt
-from pallas_kernels.selective_scan.mosaic_tpu import scan_group
-from pallas_kernels.selective_scan.mosaic_tpu_layout import GROUP, Arrays, Geometry, call, make_geometry
-from pallas_kernels.selective_scan.mosaic_tpu_turns import (
+from pallas_kernels.selective_scan.mosaic_tpu import (
     begin,
     finish,
     fold,
@@ -32,10 +29,13 @@ from pallas_kernels.selective_scan.mosaic_tpu_turns import (
     over,
     own_token,
     pieces,
+    scan_group,
     spread,
     step,
     write,
 )
+from pallas_kernels.selective_scan.mosaic_tpu_layout import GROUP, Arrays, Geometry, call, make_geometry
+from pallas_kernels.tpu.lanes import matmul, matmul_nt
 
 
 def backward(x, delta, a, b, c, keep, state, borders, dy, dstate, options, *, interpret=False):

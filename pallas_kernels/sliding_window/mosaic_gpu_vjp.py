@@ -22,14 +22,17 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, columns_to, rows_to
-from pallas_kernels.sliding_window.mosaic_gpu import check_supported, kernel_operands
+from pallas_kernels.hopper.tiles import PER_COLUMN, columns_to, rows_to
+from pallas_kernels.sliding_window.mosaic_gpu import LOG2_E, check_supported, kernel_operands, make_mask
 from pallas_kernels.sliding_window.mosaic_gpu_blocks import (
+    Ring,
     Stationary,
     WorkTiles,
+    key_ring,
     launch_tasks,
     products,
     rows,
+    run_tiles,
     scratch_of,
 )
 from pallas_kernels.sliding_window.mosaic_gpu_layout import (
@@ -41,10 +44,7 @@ from pallas_kernels.sliding_window.mosaic_gpu_layout import (
     plan_dkdv,
     plan_dq,
 )
-from pallas_kernels.sliding_window.mosaic_gpu_mask import LOG2_E, make_mask
-from pallas_kernels.sliding_window.mosaic_gpu_ring import Ring, key_ring, run_tiles
-from pallas_kernels.sliding_window.mosaic_gpu_single_pass import single_pass
-from pallas_kernels.sliding_window.mosaic_gpu_task import plan_single_pass
+from pallas_kernels.sliding_window.mosaic_gpu_single_pass import plan_single_pass, single_pass
 
 
 def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, scale, interpret):

@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_tiles import PER_ROW, rows_to
+from pallas_kernels.hopper.tiles import PER_ROW, rows_to
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     Heads,
     decay_table,
@@ -31,9 +31,16 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
 )
 from pallas_kernels.taylor_attention.mosaic_gpu_pair import ChunkStep, paired_kernel
 from pallas_kernels.taylor_attention.mosaic_gpu_parts import load, operand, transposed
-from pallas_kernels.taylor_attention.mosaic_gpu_split import TRAINING, Segments, border_states, choose_segments
+from pallas_kernels.taylor_attention.mosaic_gpu_split import (
+    CHUNK,
+    TRAINING,
+    Segments,
+    border_states,
+    choose_segments,
+    value_tiles,
+    widths,
+)
 from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned, local_states
-from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK, value_tiles, widths
 
 
 def _forward_step(chunk: ChunkStep, count, *, normalize, return_den, eps):

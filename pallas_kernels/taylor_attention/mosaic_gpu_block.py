@@ -9,11 +9,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_ring import Ring
+from pallas_kernels.hopper.ring import Ring
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import Heads
 from pallas_kernels.taylor_attention.mosaic_gpu_parts import tile
-from pallas_kernels.taylor_attention.mosaic_gpu_split import Segments
-from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK, Widths
+from pallas_kernels.taylor_attention.mosaic_gpu_split import CHUNK, Segments, Widths
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ channels is made once: those of two groups in the lane of the first, those of on
 crossed in the upper one. 153 features in 160 columns, 325 in 344, 561 in 576.
 
 The scheme is written once, for lanes that are arrays (interpret mode), channel numbers (`channels`) or registers
-(`mosaic_gpu_lanes.RegisterLanes`).
+(`mosaic_gpu_parts.RegisterLanes`).
 """
 
 import functools

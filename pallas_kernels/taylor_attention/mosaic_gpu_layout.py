@@ -30,7 +30,7 @@ from jax.typing import DTypeLike
 
 from pallas_kernels.dispatch import hopper_objection
 from pallas_kernels.taylor_attention.mosaic_gpu_features import channels, constant_column
-from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK, MAX_KEY_DIM, Widths, widths
+from pallas_kernels.taylor_attention.mosaic_gpu_split import CHUNK, MAX_KEY_DIM, Widths, widths
 from pallas_kernels.taylor_attention.problem import Problem
 
 

@@ -27,7 +27,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, columns_to, launch, rows_to
+from pallas_kernels.hopper.tiles import PER_COLUMN, PER_ROW, columns_to, launch, rows_to
 from pallas_kernels.taylor_attention.mosaic_gpu_block import (
     Block,
     decay_scratch,
@@ -48,6 +48,7 @@ from pallas_kernels.taylor_attention.mosaic_gpu_parts import (
     transposed,
     write_constants,
 )
+from pallas_kernels.taylor_attention.mosaic_gpu_split import CHUNK, Cut, Widths
 from pallas_kernels.taylor_attention.mosaic_gpu_state import (
     BUFFERS,
     Scanned,
@@ -56,7 +57,6 @@ from pallas_kernels.taylor_attention.mosaic_gpu_state import (
     state_scratch,
     store_state,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK, Cut, Widths
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,8 +17,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_ring import Ring, wait_last
-from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, Mma, columns_to, iota, launch, rows_to
+from pallas_kernels.hopper.ring import Ring, wait_last
+from pallas_kernels.hopper.tiles import PER_COLUMN, PER_ROW, WGMMA, Mma, columns_to, iota, launch, rows_to
 from pallas_kernels.taylor_attention.mosaic_gpu_block import (
     Block,
     decay_scratch,
@@ -41,8 +41,7 @@ from pallas_kernels.taylor_attention.mosaic_gpu_parts import (
     transposed,
     zeros,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_split import Segments, choose_pieces, join_pieces
-from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK, Widths
+from pallas_kernels.taylor_attention.mosaic_gpu_split import CHUNK, Segments, Widths, choose_pieces, join_pieces
 
 BUFFERS = 2  # of states that the two warpgroups pass to each other, and of features
 

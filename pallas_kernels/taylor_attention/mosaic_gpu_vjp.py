@@ -21,7 +21,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, columns_to, rows_to
+from pallas_kernels.hopper.tiles import PER_COLUMN, PER_ROW, columns_to, rows_to
 from pallas_kernels.taylor_attention.features import query_coefficients
 from pallas_kernels.taylor_attention.mosaic_gpu import kernel_operands, plan_blocks
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
@@ -34,9 +34,8 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
 )
 from pallas_kernels.taylor_attention.mosaic_gpu_pair import ChunkStep, PullBack, paired_kernel, pulled_accumulators
 from pallas_kernels.taylor_attention.mosaic_gpu_parts import load, operand, transposed
-from pallas_kernels.taylor_attention.mosaic_gpu_split import border_states
+from pallas_kernels.taylor_attention.mosaic_gpu_split import CHUNK, border_states
 from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned, local_states
-from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK
 
 SQUARE = plgpu.ACC((CHUNK, CHUNK), jnp.float32)
 

@@ -10,7 +10,7 @@ For each head, with p_ij = 1 + s_ij + s_ij^2/2, s_ij = scale * q_i.k_j, and an o
 hold for a chunk of c tokens and the state before it just as well, so the kernel scans chunks and carries (S, z) in
 VMEM; the state reaches HBM once, at the end, and only if it is asked for.
 
-The MXU sees few rows and dense tiles. Features are rotations (`mosaic_tpu_rotations.py`, which also says how weights
+The MXU sees few rows and dense tiles. Features are rotations (`mosaic_tpu_layout.py`, which also says how weights
 become 2 a^2 p = (q.k + a)^2 + a^2 with a = 1 / scale), and everything is transposed, tokens on the lanes. With w =
 v + 1 padded to whole tiles, the matmuls of a chunk and head stream
 
@@ -23,19 +23,166 @@ scores of a chunk before what the chunk before it does with its state.
 
 Precision. bfloat16: one MXU pass, float32 accumulation; p, phi and the state are rounded to bfloat16 as operands, the
 carried state itself is float32. float32: precision HIGHEST, products exact to float32.
+
+`Chunk`, its heads and `Decay` also serve the backward kernels. All but the tokens as they are read is transposed,
+tokens on the lanes, so that a matmul streams few rows: k channels, v + 1 values or 160 features of a head, by c lanes.
+Scores have keys on the sublanes and queries on the lanes.
 """
 
 import functools
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.mosaic_tpu_lanes import matmul
-from pallas_kernels.taylor_attention import mosaic_tpu_arrays as arrays, mosaic_tpu_layout as layout
-from pallas_kernels.taylor_attention.mosaic_tpu_chunk import Chunk, Decay, in_turn, transposed, write_heads
+from pallas_kernels.taylor_attention import mosaic_tpu_layout as layout
+from pallas_kernels.taylor_attention.mosaic_tpu_layout import SUBLANES, Geometry, round_up
 from pallas_kernels.taylor_attention.problem import Problem
+from pallas_kernels.tpu.lanes import LANES, matmul, matmul_nt, only_lanes
+
+
+def transposed(x, head_dim: int):
+    """x^T. Heads that begin within a tile of bfloat16 become float32, whose tiles they fill."""
+    return x.T if head_dim % (2 * SUBLANES) == 0 else x.astype(jnp.float32).T
+
+
+def head_rows(xt, head: int, head_dim: int):
+    """(heads*head_dim, c) -> (head_dim, c)."""
+    return xt[head * head_dim : (head + 1) * head_dim]
+
+
+def tile(head: int, head_dim: int, width: int) -> slice:
+    """The whole tiles of lanes that hold a head."""
+    return slice(head * head_dim // LANES * LANES, min(round_up((head + 1) * head_dim, LANES), width))
+
+
+def own_lanes(x, head: int, head_dim: int):
+    """The head's `tile` of x (c, heads*head_dim), the lanes of other heads zeroed."""
+    part = tile(head, head_dim, x.shape[1])
+    first = head * head_dim - part.start
+    return only_lanes(x[:, part], first, head_dim)
+
+
+class Chunk:
+    """Chunk `n` of a block: the tokens that it has, what it reads, and where its rotated channels are kept."""
+
+    def __init__(self, refs, geometry: Geometry, block_id, n: int):
+        g = self.geometry = geometry
+        self.refs, self.lanes = refs, slice(n * g.chunk, (n + 1) * g.chunk)
+        self.length = g.chunk
+        if g.ragged:
+            self.length = jnp.clip(g.t - block_id * g.block - n * g.chunk, 0, g.chunk)
+        self.q_rows, self.k_rows = (refs[name].at[n % 2] for name in ("q_rows", "k_rows"))
+
+    def load(self, name: str):
+        """(c, heads*.). Beyond its array a block may hold NaN: zeros there."""
+        x = self.refs[name][0, self.lanes, :]
+        if not self.geometry.ragged:
+            return x
+        row = lax.broadcasted_iota(jnp.int32, (len(x), 1), 0)
+        return jnp.where(row < self.length, x, jnp.zeros_like(x))
+
+    def spread(self, qt, k):
+        layout.spread(qt, self.q_rows, self.geometry.k)
+        layout.spread(k.T, self.k_rows, self.geometry.k)
+
+    def key_features(self, head: int):
+        return layout.features(self.k_rows, head, self.geometry.k, self.geometry.dtype)
+
+    def query_features(self, head: int):
+        return layout.features(self.q_rows, head, self.geometry.k, self.geometry.dtype, self.geometry.a)
+
+    def shifted_scores(self, k, qt, head: int):
+        """q.k + a, (c, c); k as loaded, qt^T of all heads."""
+        k_dim = self.geometry.k
+        return matmul(own_lanes(k, head, k_dim), qt[tile(head, k_dim, len(qt))]) + self.geometry.a
+
+    def value_operand(self, vt, head: int):
+        """[v | 1 | 0]^T: (value rows, c). A token that does not exist has no 1, because z would count it."""
+        g = self.geometry
+        shape = (g.value_rows - g.v, g.chunk)
+        row, lane = (lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
+        ones = jnp.where((row == 0) & (lane < self.length) if g.ragged else row == 0, 1.0, 0.0)
+        own = head_rows(vt, head, g.v)
+        return jnp.concatenate([own, ones.astype(own.dtype)]).astype(g.dtype)
+
+    def add_to_state(self, decay: "Decay", head: int, values):
+        """carry = decay^length carry + [v | 1]^T phi(K), decayed from each token to the end."""
+        carry = self.refs["carry"]
+        added = matmul_nt(decay.to_end(head, values, self.length), self.key_features(head))
+        carry[head] = decay.whole_chunk(head, carry[head], self.length) + added
+
+
+def in_turn(chunks, start, finish):
+    """`start(chunk)` of one chunk, `finish(chunk, started)` of the one before: the MXU works on the first while the
+    second waits for the state."""
+    pending = None
+    for chunk in chunks:
+        started = chunk, start(chunk)
+        if pending is not None:
+            finish(*pending)
+        pending = started
+    finish(*pending)
+
+
+class Decay:
+    """Multiplies by powers of the decay of each head; none is of a negative exponent, so that none overflows.
+
+    Without decay every method but `between` returns its argument.
+    """
+
+    def __init__(self, refs, geometry: Geometry):
+        self.geometry, self.powers, self.active = geometry, refs.get("between"), "log_decay" in refs
+        if self.active:
+            first = pl.program_id(1) * geometry.group
+            self.logs = [refs["log_decay"][first + head] for head in range(geometry.group)]
+        key, query = (lax.broadcasted_iota(jnp.int32, (geometry.chunk,) * 2, axis) for axis in (0, 1))
+        self.distance = query - key
+
+    def prepare(self):
+        """Fills the scratch of `between`, once for a row of a head group."""
+        if self.active:
+            for head in range(self.geometry.group):
+                power = self._power(head, jnp.maximum(self.distance, 0))
+                self.powers[head] = jnp.where(self.distance >= 0, power, 0.0)
+
+    def between(self, head: int, p):
+        """p_ji decay^(i-j) for j <= i, else 0: (c, c)."""
+        return p * self.powers[head] if self.active else jnp.where(self.distance >= 0, p, 0.0)
+
+    def since_start(self, head: int, x):
+        """x_i decay^(i+1): from the state before the chunk to token i; tokens on the lanes."""
+        return self._lanes(head, x, lambda lane: lane + 1)
+
+    def to_end(self, head: int, x, length):
+        """x_j decay^(length-1-j): from token j to the state after the chunk."""
+        return self._lanes(head, x, lambda lane: jnp.maximum(length - 1 - lane, 0))
+
+    def whole_chunk(self, head: int, state, length):
+        return state * self._power(head, jnp.full((1, 1), length, jnp.int32)) if self.active else state
+
+    def _lanes(self, head, x, exponent):
+        if not self.active:
+            return x
+        lane = lax.broadcasted_iota(jnp.int32, (1, x.shape[1]), 1)
+        return (x.astype(jnp.float32) * self._power(head, exponent(lane))).astype(x.dtype)
+
+    def _power(self, head, n):
+        return jnp.exp(n.astype(jnp.float32) * self.logs[head])
+
+
+def write_heads(ref, lanes: slice, heads: list, geometry: Geometry):
+    """Values (head_dim, c) of each head of the group -> ref (1, block, heads*head_dim), a tile of lanes at a time."""
+    head_dim = len(heads[0])
+    for first in range(0, len(heads), per_tile := LANES // math.gcd(LANES, head_dim)):
+        part = heads[first : first + per_tile]
+        out = jnp.concatenate(part) if len(part) > 1 else part[0]
+        out = out.astype(geometry.dtype).T
+        ref[0, lanes, first * head_dim : first * head_dim + out.shape[1]] = out
+
 
 BLOCK = 1024
 """Tokens of a grid step: 512 take 4 % longer by libtpu's schedule for v5e."""
@@ -82,25 +229,25 @@ def forward(
     )  # fmt: skip
     blocks = layout.Blocks(g)
     inputs = {
-        name: (arrays.pad_tokens(x, g), blocks.tokens(x.shape[-1] // h)) for name, x in {"q": q, "k": k, "v": v}.items()
+        name: (layout.pad_tokens(x, g), blocks.tokens(x.shape[-1] // h)) for name, x in {"q": q, "k": k, "v": v}.items()
     }
-    inputs |= arrays.decay_input(decay, g)
-    outputs = {"y": (arrays.tokens_struct(g, g.v), blocks.tokens(g.v))}
+    inputs |= layout.decay_input(decay, g)
+    outputs = {"y": (layout.tokens_struct(g, g.v), blocks.tokens(g.v))}
     if initial_state is not None:
-        inputs["initial"] = (arrays.pack_state(initial_state, g), blocks.state())
+        inputs["initial"] = (layout.pack_state(initial_state, g), blocks.state())
     if return_den:
-        outputs["den"] = (arrays.den_struct(g), blocks.den())
+        outputs["den"] = (layout.den_struct(g), blocks.den())
     if return_state:
-        outputs["final"] = (arrays.state_struct(g), blocks.state())
+        outputs["final"] = (layout.state_struct(g), blocks.state())
     kernel = functools.partial(_kernel, geometry=g)
-    found = arrays.call(kernel, g, inputs, outputs, interpret=interpret, name="taylor_attention_forward")
-    den = arrays.unpack_den(found["den"], g) if return_den else None
-    state = arrays.unpack_state(found["final"], g) if return_state else None
-    return arrays.unpad_tokens(found["y"], g), state, den
+    found = layout.call(kernel, g, inputs, outputs, interpret=interpret, name="taylor_attention_forward")
+    den = layout.unpack_den(found["den"], g) if return_den else None
+    state = layout.unpack_state(found["final"], g) if return_state else None
+    return layout.unpad_tokens(found["y"], g), state, den
 
 
 def _kernel(refs, *, geometry):
-    """One grid step. refs: q k v [log_decay] [initial], y [den] [final], and the scratch of `arrays.call`."""
+    """One grid step. refs: q k v [log_decay] [initial], y [den] [final], and the scratch of `layout.call`."""
     g, step, decay, carry = geometry, pl.program_id(2), Decay(refs, geometry), refs["carry"]
 
     @pl.when(step == 0)

@@ -6,19 +6,108 @@ a group of heads, 8 x 16 = 128 lanes for k = 16, and takes the chunks of its blo
 
   den        (b, groups, heads, time) float32: time on the lanes, for the reason above
   state      [S | z | 0]^T: (b, heads, value rows, feature rows) float32, features in the order of
-             `mosaic_tpu_rotations.py`; in VMEM over the whole scan, in HBM only where it is given or asked for
+             `mosaic_tpu_py`; in VMEM over the whole scan, in HBM only where it is given or asked for
+
+Features of a head are rotations of its channels, which take no matmul, as their pull-back does not. Tokens are on the
+lanes and a head's k channels on the sublanes, so that x_(i+j mod k) for all i is an unaligned load from a scratch that
+repeats the first channels. With m = k / 2, the rows of phi^T are
+
+    x_i x_(i+j mod k), j = 0 .. m-1 (k rows each) | x (k) | x_i x_(i+m), i < m | 1 | 0 ...
+
+in which no pair occurs twice: 153 features and 7 zeros for k = 16. Queries carry the weights. With a = 1 / scale,
+
+    2 a^2 (1 + s + s^2/2) = (q.k + a)^2 + a^2 = W phi(q) . phi(k)      W: squares 1, pairs 2, x 2a, constant 2a^2
+
+The public order (`features.py`) is a permutation of the rows that are not zeros.
 """
 
 import dataclasses
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.mosaic_tpu_lanes import LANES
-from pallas_kernels.taylor_attention import mosaic_tpu_rotations as rotations
-from pallas_kernels.taylor_attention.mosaic_tpu_rotations import SUBLANES, round_up
+from pallas_kernels.taylor_attention.features import n_features, pair_indices
+from pallas_kernels.taylor_attention.state import TaylorState
+from pallas_kernels.tpu.lanes import LANES, Specs, call_by_name
+
+SUBLANES = 8
+
+
+def round_up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
+def n_rows(k: int) -> int:
+    """Rows of phi^T: whole tiles of bfloat16."""
+    return round_up(n_features(k), 2 * SUBLANES)
+
+
+def scratch_rows(k: int) -> int:
+    """Rows of the scratch of one head: its channels, and the first of them again."""
+    return k + round_up(k // 2, SUBLANES)
+
+
+def public_rows(k: int) -> np.ndarray:
+    """The row of each feature of `features.py`, (features,)."""
+    first, second = pair_indices(k)
+    shift, half, linear = second - first, k // 2, k * k // 2
+    pairs = np.where(shift < half, shift * k + first, (k - shift) * k + second)
+    pairs = np.where(shift == half, linear + k + first, pairs)
+    return np.concatenate([[linear + k + half], linear + np.arange(k), pairs])
+
+
+def spread(xt, ref, k):
+    """x^T (heads*k, c) -> ref (heads, scratch_rows, c) float32."""
+    x = xt.astype(jnp.float32).reshape(ref.shape[0], k, xt.shape[1])
+    ref[:, :k] = x
+    ref[:, k:] = x[:, : ref.shape[1] - k]
+
+
+def features(ref, head, k, dtype, a=None):
+    """phi^T of one head from its scratch, times W if `a` is given: (n_rows, c)."""
+    x, half = ref[head, :k], k // 2
+    twice, linear, constant = (x, x, 1.0) if a is None else (x + x, (2 * a) * x, 2 * a * a)
+    rows = [x * x, *(twice * ref[head, j : j + k] for j in range(1, half)), linear]
+    whole = round_up(half, SUBLANES)
+    last = twice[:whole] * ref[head, half : half + whole]
+    if whole == half:
+        rows += [last, jnp.where(_row(SUBLANES, x) == 0, constant, 0.0)]
+    else:
+        rows.append(jnp.where(_row(whole, x) < half, last, jnp.where(_row(whole, x) == half, constant, 0.0)))
+    rows.append(jnp.zeros((n_rows(k) - sum(len(part) for part in rows), x.shape[1]), jnp.float32))
+    return _concatenate(rows).astype(dtype)
+
+
+def pull_back(u, ref, head, k, a=None):
+    """J^T u for J = d phi / dx, or with `a` for W phi / 2: u (n_rows, c) float32 -> (k, c)."""
+    x, half = ref[head, :k], k // 2
+    linear = half * k
+    dx = (u[:k] * (x + x) + u[linear : linear + k]) if a is None else (u[:k] * x + a * u[linear : linear + k])
+    pairs = [u[j * k : (j + 1) * k] for j in range(1, half)]
+    last = u[linear + k : linear + k + half]
+    if half % SUBLANES == 0:
+        dx += jnp.concatenate([last * x[half:], last * x[:half]])
+    else:
+        last = u[linear + k : linear + k + round_up(half, SUBLANES)]
+        last = jnp.where(_row(len(last), x) < half, last, 0.0)
+        pairs.append(_concatenate([last, jnp.zeros((k - len(last), x.shape[1]), jnp.float32)]))
+    for j, pair in enumerate(pairs, start=1):
+        dx += pair * ref[head, j : j + k] + pltpu.roll(pair * x, j, 0)
+    return dx
+
+
+def _row(rows, like):
+    return lax.broadcasted_iota(jnp.int32, (rows, like.shape[1]), 0)
+
+
+def _concatenate(parts):
+    return jnp.concatenate([part for part in parts if len(part)])
+
 
 CHUNK = 128  # tokens; by libtpu's schedule 256 take a quarter longer on v5e, and at most 4 % less on v6e
 MAX_GROUP = 16  # heads of a grid step
@@ -80,11 +169,11 @@ class Geometry:
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
-        return (self.group, self.value_rows, rotations.n_rows(self.k))
+        return (self.group, self.value_rows, n_rows(self.k))
 
     @property
     def head_scratch(self) -> tuple[int, int, int]:
-        return (self.group, rotations.scratch_rows(self.k), self.chunk)
+        return (self.group, scratch_rows(self.k), self.chunk)
 
     @property
     def den_shape(self) -> tuple[int, int, int, int]:
@@ -165,3 +254,90 @@ class Blocks:
 
     def state(self) -> pl.BlockSpec:
         return pl.BlockSpec((1, *self.geometry.state_shape), lambda b, g, n: (b, g, 0, 0))
+
+
+def call(kernel, geometry: Geometry, inputs: Specs, outputs: Specs, *, interpret, name: str) -> dict[str, jax.Array]:
+    """pallas_call over (b, head group, block).
+
+    Args:
+      kernel: of a mapping from names to refs: those of inputs and outputs, `carry`, and the scratch `q_rows`, `k_rows`
+        (one entry for each parity of a chunk) and, with decay, `between` (heads, c, c).
+      inputs, outputs: name -> (array or struct, spec).
+    """
+    g = geometry
+    if not interpret and g.chunk % LANES:
+        raise ValueError(f"chunk_size={g.chunk} must be a multiple of {LANES} on a TPU")
+    scratch = {"carry": g.state_shape, "q_rows": (2, *g.head_scratch), "k_rows": (2, *g.head_scratch)}
+    if "log_decay" in inputs:
+        scratch["between"] = (g.group, g.chunk, g.chunk)
+    grid = (g.b, g.n_groups, g.n_blocks)
+    return call_by_name(kernel, grid, inputs, outputs, scratch, interpret=interpret, name=name)
+
+
+def decay_input(decay, geometry: Geometry) -> dict[str, tuple[Any, pl.BlockSpec]]:
+    """Log decay (heads,) in SMEM; empty without decay."""
+    if decay is None:
+        return {}
+    if decay.shape != (geometry.h,):
+        raise ValueError(f"decay {decay.shape} must be (h,) = ({geometry.h},)")
+    # log 0 = -inf would make decay^0 = exp(0 * -inf) = NaN.
+    log_decay = jnp.log(jnp.maximum(decay.astype(jnp.float32), jnp.finfo(jnp.float32).tiny))
+    return {"log_decay": (jnp.pad(log_decay, (0, geometry.extra_heads)), pl.BlockSpec(memory_space=pltpu.SMEM))}
+
+
+def tokens_struct(geometry: Geometry, head_dim: int) -> jax.ShapeDtypeStruct:
+    g = geometry
+    return jax.ShapeDtypeStruct((g.b, g.t, (g.h + g.extra_heads) * head_dim), g.dtype)
+
+
+def pad_tokens(x, geometry: Geometry):
+    """(b, t, h*.) -> `tokens_struct`, with heads of zeros that reach no output."""
+    return jnp.pad(x, ((0, 0), (0, 0), (0, geometry.extra_heads * (x.shape[-1] // geometry.h))))
+
+
+def unpad_tokens(x, geometry: Geometry):
+    return x[:, :, : x.shape[-1] // (geometry.h + geometry.extra_heads) * geometry.h]
+
+
+def den_struct(geometry: Geometry) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(geometry.den_shape, jnp.float32)
+
+
+def state_struct(geometry: Geometry) -> jax.ShapeDtypeStruct:
+    g = geometry
+    return jax.ShapeDtypeStruct((g.b, g.h + g.extra_heads, *g.state_shape[1:]), jnp.float32)
+
+
+def pack_state(state: TaylorState, geometry: Geometry):
+    """`TaylorState` -> `state_struct`: a copy, which only calls with a state pay for."""
+    g, features = geometry, n_features(geometry.k)
+    expected = (g.b, g.h, features, g.v)
+    if state.s.shape != expected or state.z.shape != expected[:-1]:
+        raise ValueError(f"state s {state.s.shape}, z {state.z.shape} must be {expected}, {expected[:-1]}")
+    both = jnp.concatenate([state.s.mT, state.z[..., None, :]], axis=2).astype(jnp.float32)
+    both = jnp.pad(both, ((0, 0), (0, g.extra_heads), (0, g.value_rows - g.v - 1), (0, 1)))
+    source = np.full(g.state_shape[2], features)  # the padding
+    source[public_rows(g.k)] = np.arange(features)
+    return jnp.take(both, source, axis=3)
+
+
+def unpack_state(packed, geometry: Geometry) -> TaylorState:
+    """The inverse of `pack_state`."""
+    packed = jnp.take(packed[:, : geometry.h, : geometry.v + 1], public_rows(geometry.k), axis=3)
+    return TaylorState(packed[:, :, : geometry.v].mT, packed[:, :, geometry.v])
+
+
+def pack_den(den, geometry: Geometry):
+    """(b, h, t) -> `den_shape`, padded with ones: a mere reshape when groups and blocks come out even."""
+    g = geometry
+    _, _, rows, time = g.den_shape
+    den = jnp.pad(den, ((0, 0), (0, g.extra_heads), (0, time - g.t)), constant_values=1.0)
+    den = den.reshape(g.b, g.n_groups, g.group, time)
+    return jnp.pad(den, ((0, 0), (0, 0), (0, rows - g.group), (0, 0)), constant_values=1.0)
+
+
+def unpack_den(packed, geometry: Geometry):
+    """The inverse of `pack_den`."""
+    g = geometry
+    heads = packed[:, :, : g.group].reshape(g.b, g.h + g.extra_heads, -1)
+    return heads[:, : g.h, : g.t]

@@ -15,7 +15,7 @@ the gradients of a chunk of c tokens, with S~ before it and the cotangent dS~ of
 
 for the Jacobians J of phi and J' of phi'. With a = 1 / scale and e_i = dy~_i scale^2 / 2 no score needs a factor,
 because scale (1 + s) = scale^2 (q.k + a), p = ((q.k + a)^2 + a^2) scale^2 / 2 and phi' = W phi scale^2 / 2
-(`mosaic_tpu_rotations.py`, which also has J^T):
+(`mosaic_tpu_layout.py`, which also has J^T):
 
     g_ij = decay^(i-j) (q_i.k_j + a) (e_i . v~_j)
     dq_i = 2 (sum_j g_ij k_j + decay^(i+1) J(W phi / 2)^T S~ e_i)
@@ -33,13 +33,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.mosaic_tpu_lanes import matmul, matmul_nt
-from pallas_kernels.taylor_attention import (
-    mosaic_tpu_arrays as arrays,
-    mosaic_tpu_layout as layout,
-    mosaic_tpu_rotations as rotations,
-)
-from pallas_kernels.taylor_attention.mosaic_tpu_chunk import (
+from pallas_kernels.taylor_attention import mosaic_tpu_layout as layout
+from pallas_kernels.taylor_attention.mosaic_tpu import (
     Chunk,
     Decay,
     head_rows,
@@ -50,6 +45,7 @@ from pallas_kernels.taylor_attention.mosaic_tpu_chunk import (
     write_heads,
 )
 from pallas_kernels.taylor_attention.state import TaylorState
+from pallas_kernels.tpu.lanes import matmul, matmul_nt
 
 BLOCK = 512
 """Tokens of a grid step: 256 take 7 % longer by libtpu's schedule for v5e, and compile in half the time."""
@@ -90,19 +86,19 @@ def backward(q, k, v, y, den, dy, *, h, scale, eps=1e-6, normalize=True, initial
     if normalize and (y.shape != v.shape or den.shape != (g.b, h, g.t)):
         raise ValueError(f"y {y.shape}, den {den.shape} must be {v.shape}, {(g.b, h, g.t)}")
     tokens = {"q": q, "k": k, "v": v, "dy": dy} | ({"y": y} if normalize else {})
-    tokens = {name: arrays.pad_tokens(x, g) for name, x in tokens.items()}
-    run = functools.partial(_run, tokens, arrays.pack_den(den, g) if normalize else None, decay, g, interpret)
+    tokens = {name: layout.pad_tokens(x, g) for name, x in tokens.items()}
+    run = functools.partial(_run, tokens, layout.pack_den(den, g) if normalize else None, decay, g, interpret)
 
     ahead, back = layout.Blocks(g), layout.Blocks(g, backwards=True)
-    keys, values = (arrays.tokens_struct(g, head_dim) for head_dim in (g.k, g.v))
+    keys, values = (layout.tokens_struct(g, head_dim) for head_dim in (g.k, g.v))
     outputs = {"dq": (keys, ahead.tokens(g.k))}
     found = run(_query_kernel, ahead, initial_state, outputs, name="taylor_attention_backward_q")
     outputs = {"dk": (keys, back.tokens(g.k)), "dv": (values, back.tokens(g.v))}
     if initial_state is not None:
-        outputs["dinitial"] = (arrays.state_struct(g), back.state())
+        outputs["dinitial"] = (layout.state_struct(g), back.state())
     found |= run(_key_value_kernel, back, dstate, outputs, name="taylor_attention_backward_kv")
-    dq, dk, dv = (arrays.unpad_tokens(found[name], g) for name in ("dq", "dk", "dv"))
-    dinitial = arrays.unpack_state(found["dinitial"], g) if initial_state is not None else None
+    dq, dk, dv = (layout.unpad_tokens(found[name], g) for name in ("dq", "dk", "dv"))
+    dinitial = layout.unpack_state(found["dinitial"], g) if initial_state is not None else None
     return Gradients(dq if q_factor == 1.0 else (dq.astype(jnp.float32) * q_factor).astype(dq.dtype), dk, dv, dinitial)
 
 
@@ -111,10 +107,10 @@ def _run(tokens, den, decay, g, interpret, kernel, blocks, state, outputs, *, na
     inputs = {key: (x, blocks.tokens(x.shape[-1] // (g.h + g.extra_heads))) for key, x in tokens.items()}
     if den is not None:
         inputs["den"] = (den, blocks.den())
-    inputs |= arrays.decay_input(decay, g)
+    inputs |= layout.decay_input(decay, g)
     if state is not None:
-        inputs["initial"] = (arrays.pack_state(state, g), blocks.state())
-    return arrays.call(functools.partial(kernel, geometry=g), g, inputs, outputs, interpret=interpret, name=name)
+        inputs["initial"] = (layout.pack_state(state, g), blocks.state())
+    return layout.call(functools.partial(kernel, geometry=g), g, inputs, outputs, interpret=interpret, name=name)
 
 
 class _Cotangents:
@@ -203,7 +199,7 @@ def _query_gradient(chunk: Chunk, weighed: _Weighed, *, decay: Decay):
         for h in heads:
             chunk.add_to_state(decay, h, chunk.value_operand(weighed.vt, h))
         for h in heads:
-            before = rotations.pull_back(u[h], chunk.q_rows, h, g.k, g.a)
+            before = layout.pull_back(u[h], chunk.q_rows, h, g.k, g.a)
             dq.append(2.0 * (within[h] + decay.since_start(h, before)))
     write_heads(refs["dq"], chunk.lanes, dq, g)
 
@@ -222,7 +218,7 @@ def _key_value_gradients(chunk: Chunk, weighed: _Weighed, *, decay: Decay):
             added = matmul_nt(decay.since_start(h, weighed.e.operands[h]), chunk.query_features(h))
             carry[h] = decay.whole_chunk(h, carry[h], chunk.length) + added
         for h in heads:
-            after_k = rotations.pull_back(u[h], chunk.k_rows, h, g.k)
+            after_k = layout.pull_back(u[h], chunk.k_rows, h, g.k)
             dk.append(2.0 * within_k[h] + decay.to_end(h, after_k, chunk.length))
             dv.append(within_v[h] + decay.to_end(h, after_v[h], chunk.length))
     write_heads(refs["dk"], chunk.lanes, dk, g)

@@ -4,12 +4,12 @@
     read = -exp(G) K            write = exp(G_c - G) K
 
 A thread block is one warpgroup, which takes up to `PIECE` chunks of a row and head, one after another; several blocks
-are on a multiprocessor. Scores are float32 sums that never leave registers; `mosaic_gpu_inverse.py` inverts. Every
+are on a multiprocessor. Scores are float32 sums that never leave registers; `hopper/inverse.py` inverts. Every
 array is moved once: bytes bound the kernel.
 
 Pallas' own barriers are off. A chunk's staged outputs are written after the wait for the copies of those before, which
 is a barrier; `commit_smem` after them orders them before their copies, and all reads of the chunk's slot before it is
-loaded again. `mosaic_gpu_inverse.inverse` says how its tiles are ordered.
+loaded again. `hopper.inverse.inverse` says how its tiles are ordered.
 """
 
 from collections.abc import Callable
@@ -22,12 +22,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.gated_linear_attention.decays import log2_from_start
-from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import CHUNK, float_tile, half_tile, load, tile
-from pallas_kernels.gated_linear_attention.mosaic_gpu_rows import Rows
 from pallas_kernels.gated_linear_attention.mosaic_gpu_vjp import between
-from pallas_kernels.mosaic_gpu_ring import Ring
-from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, Mma, columns_to, launch, rows_to
-from pallas_kernels.ut_transform import mosaic_gpu_inverse
+from pallas_kernels.hopper import inverse as inverse_of_chunk
+from pallas_kernels.hopper.levels import CHUNK, float_tile, half_tile, load, tile
+from pallas_kernels.hopper.ring import Ring
+from pallas_kernels.hopper.rows import Rows
+from pallas_kernels.hopper.tiles import PER_COLUMN, PER_ROW, Mma, columns_to, launch, rows_to
 
 HALF = CHUNK // 2
 PIECE = 8
@@ -158,7 +158,7 @@ def by_chunk(
 
     staged = {key: x for key, x in outputs.items() if key.removeprefix("d") not in in_place}
     memory = {f"{key}_s": x.shared(stages) for key, x in given.items()}
-    memory |= {f"{key}_s": x.shared() for key, x in staged.items()} | scratch | mosaic_gpu_inverse.scratch(interpret)
+    memory |= {f"{key}_s": x.shared() for key, x in staged.items()} | scratch | inverse_of_chunk.scratch(interpret)
     memory = {key: x for key, x in memory.items() if key not in places}
     memory |= {"index_s": plgpu.SMEM((2, CHUNK), jnp.int32)}
     memory["full"] = plgpu.Barrier(num_arrivals=sum(x.copies for x in given.values()), num_barriers=stages)
@@ -239,7 +239,7 @@ class InChunk:
         a = self.weighted()
         if "beta" in self.given:
             a = a * rows_to(self.per_row("beta"))
-        return mosaic_gpu_inverse.inverse(self.r, self.rows, self.mma, a, self.index[0])
+        return inverse_of_chunk.inverse(self.r, self.rows, self.mma, a, self.index[0])
 
     def borders(self):
         """exp(G) and exp(G_c - G), (64,)."""

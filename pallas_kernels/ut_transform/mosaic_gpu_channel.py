@@ -2,7 +2,7 @@
 
     Q_ij = sum_k K_ik K_jk exp(G_ik - G_jk), j < i          A = Diag(beta) Q
 
-No exponent is positive: the levels of `mosaic_gpu_levels.py` of gated linear attention, whose queries and keys are both
+No exponent is positive: the levels of `hopper/levels.py`, whose queries and keys are both
 K here, so that a level is M M^T with M = exp(E) * K. `mosaic_gpu_channel_vjp.py` has the gradients.
 
 Channels are in two halves, as registers hold. Barriers: `commit_smem` is between the stores of each tile and the wgmma
@@ -18,7 +18,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import (
+from pallas_kernels.hopper import inverse as inverse_of_chunk
+from pallas_kernels.hopper.levels import (
     CHUNK,
     LEVELS,
     Decays,
@@ -26,9 +27,8 @@ from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import (
     half_tile,
     load,
 )
-from pallas_kernels.gated_linear_attention.mosaic_gpu_rows import PIECE_ROWS, Rows
-from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, WGMMA, columns_to, rows_to
-from pallas_kernels.ut_transform import mosaic_gpu_inverse
+from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
+from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, columns_to, rows_to
 from pallas_kernels.ut_transform.mosaic_gpu import HALF, Array, InChunk, by_chunk, halves, numbers
 
 KEEP_ROWS = 8
@@ -66,7 +66,7 @@ def forward(k, beta, log_decay, *, interpret=None):
 def inverse(c: InChunk, scores):
     """(I + A)^-1 of Q."""
     a = scores * rows_to(c.per_row("beta"))
-    return mosaic_gpu_inverse.inverse(c.r, c.rows, c.mma, a, c.index[0])
+    return inverse_of_chunk.inverse(c.r, c.rows, c.mma, a, c.index[0])
 
 
 def once(c: InChunk, function, carry):

@@ -20,7 +20,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import (
+from pallas_kernels.hopper.levels import (
     CHUNK,
     LEVELS,
     Decays,
@@ -29,7 +29,7 @@ from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import (
     load,
     tile,
 )
-from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, WGMMA, rows_to
+from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, rows_to
 from pallas_kernels.ut_transform.mosaic_gpu import HALF, Array, InChunk, by_chunk, halves, numbers
 from pallas_kernels.ut_transform.mosaic_gpu_channel import Near, inverse, levels, once, rows_of, scores
 from pallas_kernels.ut_transform.mosaic_gpu_vjp import of_scores

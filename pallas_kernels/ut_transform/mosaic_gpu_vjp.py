@@ -20,8 +20,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import CHUNK, load, tile
-from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, columns_to, rows_to
+from pallas_kernels.hopper.levels import CHUNK, load, tile
+from pallas_kernels.hopper.tiles import PER_COLUMN, PER_ROW, columns_to, rows_to
 from pallas_kernels.ut_transform.mosaic_gpu import Array, InChunk, arrays_of, by_chunk, like, tokens
 
 

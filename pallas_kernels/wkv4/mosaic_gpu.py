@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.mosaic_gpu_tiles import launch
+from pallas_kernels.hopper.tiles import launch
 from pallas_kernels.wkv4.mosaic_gpu_layout import (
     CHUNK,
     Block,

@@ -19,7 +19,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.dispatch import multiprocessors
-from pallas_kernels.mosaic_gpu_ring import Ring
+from pallas_kernels.hopper.ring import Ring
 from pallas_kernels.wkv4.state import EMPTY
 from pallas_kernels.wkv4.sums import LOG2_E, Sums
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_tiles import launch
+from pallas_kernels.hopper.tiles import launch
 from pallas_kernels.wkv4.mosaic_gpu import first_sums, names_of, save_sums, start_operands, step, write
 from pallas_kernels.wkv4.mosaic_gpu_layout import (
     CHUNK,

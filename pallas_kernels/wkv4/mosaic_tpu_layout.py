@@ -16,7 +16,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.mosaic_tpu_lanes import LANES, Specs, call_by_name
+from pallas_kernels.tpu.lanes import LANES, Specs, call_by_name
 from pallas_kernels.wkv4.problem import Problem
 from pallas_kernels.wkv4.state import EMPTY
 from pallas_kernels.wkv4.sums import LOG2_E, Sums

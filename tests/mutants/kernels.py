@@ -117,21 +117,21 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="UT transform, GPU: a level of the inverse leaves out its first half",
-        path=f"{UT}/mosaic_gpu_inverse.py",
+        path="pallas_kernels/hopper/inverse.py",
         old="apart >> level == 1, -added",
         new="apart >> level == 1, added",
         tests=(f"{UT_TESTS}/test_mosaic_gpu.py",),
     ),
     Mutant(
         name="UT transform, GPU: operands of the inverse lack their low parts",
-        path=f"{UT}/mosaic_gpu_inverse.py",
+        path="pallas_kernels/hopper/inverse.py",
         old="return high, (x - high.astype(jnp.float32)).astype(jnp.bfloat16)",
         new="return high, jnp.zeros_like(high)",
         tests=(f"{UT_TESTS}/test_mosaic_gpu.py",),
     ),
     Mutant(
         name="UT transform, GPU: the last rows meet those of the first half of A",
-        path=f"{UT}/mosaic_gpu_inverse.py",
+        path="pallas_kernels/hopper/inverse.py",
         old="first, last = pl.ds(0, HALF), pl.ds(HALF, HALF)",
         new="first, last = pl.ds(0, HALF), pl.ds(0, HALF)",
         tests=(f"{UT_TESTS}/test_mosaic_gpu.py",),
@@ -151,7 +151,7 @@ MUTANTS: list[Mutant] = [
         tests=(f"{UT_TESTS}/test_values.py",),
     ),
     *planted(
-        f"{UT}/mosaic_gpu_channel_values.py",
+        f"{UT}/mosaic_gpu_values.py",
         f"{UT_TESTS}/test_values.py",
         (
             "UT transform, GPU, decay per channel: what is read from the state is added",
@@ -224,7 +224,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="scan, TPU: a turn is prepared in the slot of the turn that is at work",
-        path=f"{SCAN}/mosaic_tpu_turns.py",
+        path=f"{SCAN}/mosaic_tpu.py",
         old="prepare(first(2 * i + slot + 1), 1 - slot)",
         new="prepare(first(2 * i + slot + 1), slot)",
         tests=(f"{SCAN_TESTS}/test_mosaic_tpu.py",),
@@ -287,7 +287,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="gated, TPU, channels: the sums of the later halves have no gradient",
-        path=f"{GATED}/mosaic_tpu_levels.py",
+        path=f"{GATED}/mosaic_tpu_channel.py",
         old="    dprefix, dsuffix = dprefix + other, dsuffix + other\n",
         new="    dprefix = dprefix + other\n",
         tests=(f"{GATED_TESTS}/test_mosaic_tpu.py",),
@@ -371,7 +371,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="Taylor step: decay missing in z",
-        path=f"{TAYLOR}/api.py",
+        path=f"{TAYLOR}/state.py",
         old="s, z = s * kept[None, :, None, None], z * kept[None, :, None]",
         new="s = s * kept[None, :, None, None]",
         tests=(f"{TAYLOR_TESTS}/test_api.py::test_steps",),
@@ -385,14 +385,14 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="Taylor, Mosaic TPU: the carried state is dropped",
-        path=f"{TAYLOR}/mosaic_tpu_chunk.py",
+        path=f"{TAYLOR}/mosaic_tpu.py",
         old="carry[head] = decay.whole_chunk(head, carry[head], self.length) + added",
         new="carry[head] = added",
         tests=TAYLOR_TPU,
     ),
     Mutant(
         name="Taylor, Mosaic TPU: padding enters z",
-        path=f"{TAYLOR}/mosaic_tpu_chunk.py",
+        path=f"{TAYLOR}/mosaic_tpu.py",
         old="(row == 0) & (lane < self.length) if g.ragged else row == 0",
         new="row == 0",
         tests=TAYLOR_TPU,
@@ -455,14 +455,14 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="window, Mosaic GPU: one key too many",
-        path=f"{WINDOW}/mosaic_gpu_mask.py",
+        path=f"{WINDOW}/mosaic_gpu.py",
         old="checks.append(j - i > BLOCK * distance - self.partners.block_window.window)",
         new="checks.append(j - i >= BLOCK * distance - self.partners.block_window.window)",
         tests=WINDOW_GPU,
     ),
     Mutant(
         name="window, Mosaic GPU: keys before the start are seen",
-        path=f"{WINDOW}/mosaic_gpu_mask.py",
+        path=f"{WINDOW}/mosaic_gpu.py",
         old="checks.append(j >= self.start - BLOCK",
         new="checks.append(j > self.start - BLOCK",
         tests=WINDOW_GPU,
@@ -498,14 +498,14 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="certificates: one for another op counts",
         path="pallas_kernels/dispatch.py",
-        old="return certificates.objection(certificates.architecture(device), _op(problem))",
+        old="return certificates.objection(certificates.architecture(device), op_of(problem))",
         new="return certificates.objection(certificates.architecture(device))",
         tests=("tests/pallas_kernels/test_certificates.py",),
     ),
     Mutant(
         name="dispatch: a kernel is chosen where it was not verified",
         path="pallas_kernels/dispatch.py",
-        old="return certificates.objection(certificates.architecture(device), _op(problem))",
+        old="return certificates.objection(certificates.architecture(device), op_of(problem))",
         new="return None",
         tests=("tests/pallas_kernels/test_certificates.py",),
     ),

@@ -1,4 +1,4 @@
-"""The register form of `mosaic_gpu_rows`, run by threads of NumPy, against the form that is interpreted."""
+"""The register form of `hopper.rows`, run by threads of NumPy, against the form that is interpreted."""
 
 import contextlib
 import types
@@ -91,7 +91,7 @@ def emulate(module, monkeypatch):
 def test_registers_and_arrays_agree(monkeypatch):
     """Kills: a shuffle of another distance; a choice by another digit; a sibling warp's products from another row or
     column; operands or results of m16n8k16 at other places; blocks or sums of another warp."""
-    from pallas_kernels.gated_linear_attention import mosaic_gpu_rows as module
+    from pallas_kernels.hopper import rows as module
 
     rng = np.random.default_rng(0)
     shared = emulate(module, monkeypatch)

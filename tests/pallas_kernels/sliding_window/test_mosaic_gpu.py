@@ -29,8 +29,7 @@ from pallas_kernels.sliding_window.mosaic_gpu_layout import (
     plan_dkdv,
     plan_dq,
 )
-from pallas_kernels.sliding_window.mosaic_gpu_single_pass import single_pass_scratch
-from pallas_kernels.sliding_window.mosaic_gpu_task import SinglePass, plan_single_pass
+from pallas_kernels.sliding_window.mosaic_gpu_single_pass import SinglePass, plan_single_pass, single_pass_scratch
 from tests.pallas_kernels.hopper import compile_for_hopper
 from tests.pallas_kernels.shared import full, slow
 from tests.pallas_kernels.sliding_window.cases import one_head

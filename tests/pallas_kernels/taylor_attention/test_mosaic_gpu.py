@@ -23,8 +23,7 @@ from pallas_kernels.taylor_attention import (
     mosaic_gpu_vjp,
     taylor_attention,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_split import FORWARD, TRAINING, Segments, choose_segments
-from pallas_kernels.taylor_attention.mosaic_gpu_widths import widths
+from pallas_kernels.taylor_attention.mosaic_gpu_split import FORWARD, TRAINING, Segments, choose_segments, widths
 from tests.pallas_kernels.shared import full, relative_l2, slow
 from tests.pallas_kernels.taylor_attention.cases import Call, rounded, truth
 

@@ -5,10 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.taylor_attention import mosaic_tpu_rotations as rotations
+from pallas_kernels.taylor_attention import mosaic_tpu_layout as rotations
 from pallas_kernels.taylor_attention.features import feature_map, query_coefficients, query_feature_map
-from pallas_kernels.taylor_attention.mosaic_tpu_arrays import pack_state, unpack_state
-from pallas_kernels.taylor_attention.mosaic_tpu_layout import make_geometry
+from pallas_kernels.taylor_attention.mosaic_tpu_layout import make_geometry, pack_state, unpack_state
 from pallas_kernels.taylor_attention.state import TaylorState
 from tests.pallas_kernels.shared import full, slow
 

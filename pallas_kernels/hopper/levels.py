@@ -1,7 +1,7 @@
 """Inside the Hopper kernels for decays per channel: one chunk of 64 tokens, 64 channels of its keys, one warpgroup.
 
 Two tokens j < i of a chunk differ in their binary digits; let `size` be the highest in which they do. As on the TPU
-(`mosaic_tpu_levels.py`), the decay between them is a product of two, to and from the middle of a block of 2 size
+(`mosaic_tpu_channel.py`), the decay between them is a product of two, to and from the middle of a block of 2 size
 tokens, and a token is a query or a key of its block by that digit:
 
     E_i = sum g over [start of its half, i] for a query, over [i + 1, end of its half] for a key         M = exp(E) x
@@ -21,8 +21,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.gated_linear_attention.mosaic_gpu_rows import PIECE_ROWS, Rows
-from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, WIDE, Mma, columns_to, rows_to
+from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
+from pallas_kernels.hopper.tiles import PER_COLUMN, PER_ROW, WGMMA, WIDE, Mma, columns_to, rows_to
 
 CHUNK = 64
 LEVELS = 6

@@ -17,7 +17,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import arith, math, vector
 
-from pallas_kernels.mosaic_gpu_tiles import WGMMA
+from pallas_kernels.hopper.tiles import WGMMA
 
 DIGITS = 6
 PIECE_ROWS = 16
