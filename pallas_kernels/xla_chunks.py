@@ -52,7 +52,10 @@ def states_before(state: Any, own: Any, kept: jax.Array | None, *, reverse: bool
       arrays (b n, h, ...) and (b, h, ...).
     """
     rows, b = len(jax.tree.leaves(own)[0]), len(jax.tree.leaves(state)[0])
-    by_chunk = lambda x: x.reshape(b, rows // b, *x.shape[1:])  # noqa: E731
+
+    def by_chunk(x):
+        return x.reshape(b, rows // b, *x.shape[1:])
+
     ends = slice(1, None) if reverse else slice(None, -1)
     last = 0 if reverse else -1
 

@@ -66,7 +66,10 @@ def prepare(q, k, u, z, log_decay) -> Prepared:
     precision = _precision(q.dtype)
     q_, k_, u_, z_ = (x.astype(jnp.float32) for x in (q, k, u, z))
     ago = jnp.concatenate([u_[:, :, 1:], jnp.zeros_like(u_[:, :, :1])], axis=2)
-    first = lambda x: jnp.pad(x, ((0, 0), (0, 0), (1, 0), (0, 0)))[:, :, :-1]  # noqa: E731
+
+    def first(x):
+        return jnp.pad(x, ((0, 0), (0, 0), (1, 0), (0, 0)))[:, :, :-1]
+
     lower = np.tri(CHUNK, dtype=bool)[None, None]
 
     def scores(rows, columns):
@@ -116,7 +119,10 @@ def recur(v, given: Prepared, mix, state, *, save: bool):
 
     chunks = jax.tree.map(lambda x: x.swapaxes(0, 1), (_by_chunk(v), _chunked(given), mix))
     last, (y, *saved) = lax.scan(chunk, state, chunks)
-    whole = lambda y: y.transpose(1, 0, 3, 2, 4).reshape(v.shape)  # noqa: E731
+
+    def whole(y):
+        return y.transpose(1, 0, 3, 2, 4).reshape(v.shape)
+
     return whole(y), last, *((whole(saved[0]), saved[1].swapaxes(0, 1)) if save else (None, None))
 
 

@@ -25,7 +25,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.hopper.ring import Ring
+from pallas_kernels.hopper.ring import Ring, scan_order
 from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, WIDE, Mma, columns_to, launch
 
 CHUNK = 64
@@ -79,7 +79,7 @@ def recur(x, read, write, mix, keep, state, *, reverse=False, save_states, inter
 
     def body(r):
         batch, head, column = (lax.axis_index(name) for name in ("b", "h", "column"))
-        index = lambda position: g.n - 1 - position if reverse else position  # noqa: E731
+        index = scan_order(g.n, reverse)
         loads = g.loads(r, batch, head, column)
         ring = Ring(loads, index, jnp.int32(g.n), g.stages, r.full, None, lag=1)
         ring.start()
@@ -106,7 +106,9 @@ def recur(x, read, write, mix, keep, state, *, reverse=False, save_states, inter
         for i, part in enumerate(last):
             r.last[batch, head, column, i] = part
 
-    tiles = lambda z: z.reshape(b, t, -1, CHUNK)  # noqa: E731
+    def tiles(z):
+        return z.reshape(b, t, -1, CHUNK)
+
     operands = {"x": tiles(x), "read": tiles(read), "write": tiles(write), "mix": mix, "start": None}
     operands["keep"] = keep.reshape(b, g.n, -1, CHUNK)
     if state is not None:  # (b, h, k, v) -> (b, h, columns, rows, 64, 64), each tile transposed

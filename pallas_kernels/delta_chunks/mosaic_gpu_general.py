@@ -27,7 +27,7 @@ from pallas_kernels.delta_chunks.general_xla import Prepared
 from pallas_kernels.delta_chunks.mosaic_gpu import CHUNK, SHARED_BYTES, TILE_BYTES, tile
 from pallas_kernels.delta_chunks.mosaic_gpu_general_prepare import prepare
 from pallas_kernels.delta_chunks.mosaic_gpu_general_vjp import gradients
-from pallas_kernels.hopper.ring import Ring
+from pallas_kernels.hopper.ring import Ring, scan_order
 from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, Mma, columns_to, launch
 from pallas_kernels.ut_transform import mosaic_gpu as ut_transform
 
@@ -79,7 +79,7 @@ def _scan(name: str, roles: _Roles, values, given: Prepared, mix, state, writes,
 
     def body(r):
         batch, head = lax.axis_index("b"), lax.axis_index("h")
-        index = lambda position: n - 1 - position if reverse else position  # noqa: E731
+        index = scan_order(n, reverse)
 
         def place(array, c):
             return (batch, c, head) if array in CHUNKS else (batch, pl.ds(c * CHUNK, CHUNK), head)
@@ -138,8 +138,13 @@ def _scan(name: str, roles: _Roles, values, given: Prepared, mix, state, writes,
 
 def _chunk(r, mma: Mma, slot, state, *, reverse: bool):
     """The next state, transposed, and what is staged: Y^T, X^T, and the state before, rounded."""
-    ref = lambda name: getattr(r, f"{name}_s").at[slot]  # noqa: E731
-    transposed = lambda name: ref(name).transpose((1, 0))  # noqa: E731
+
+    def ref(name):
+        return getattr(r, f"{name}_s").at[slot]
+
+    def transposed(name):
+        return ref(name).transpose((1, 0))
+
     of_chunk = ref if reverse else transposed
     rounded = state.astype(jnp.bfloat16)
 

@@ -29,7 +29,7 @@ from pallas_kernels.hopper.levels import (
     half_tile,
 )
 from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
-from pallas_kernels.hopper.tiles import WGMMA, launch
+from pallas_kernels.hopper.tiles import WGMMA, launch, read
 
 PIECE = 8
 """Chunks in turn."""
@@ -52,8 +52,12 @@ def prepare(q, k, u, z, log_decay, *, interpret=None) -> Prepared:
         batch, head, piece = (lax.axis_index(x) for x in ("b", "h", "piece"))
         first, zero_row = piece * PIECE, jnp.int32(0)
         count = jnp.minimum(PIECE, n - first)
-        halves = lambda *at: [(*at, pl.ds(half * HALF, HALF)) for half in range(2)]  # noqa: E731
-        tokens = lambda position: halves(batch, pl.ds((first + position) * CHUNK, CHUNK), head)  # noqa: E731
+
+        def halves(*at):
+            return [(*at, pl.ds(half * HALF, HALF)) for half in range(2)]
+
+        def tokens(position):
+            return halves(batch, pl.ds((first + position) * CHUNK, CHUNK), head)
 
         def fetch(position):
             for name in (*TOKENS, "decay"):
@@ -84,7 +88,9 @@ def prepare(q, k, u, z, log_decay, *, interpret=None) -> Prepared:
         lax.fori_loop(0, count, step, None)
         plgpu.wait_smem_to_gmem(0)
 
-    like = lambda *shape, dtype=q.dtype: jax.ShapeDtypeStruct(shape, dtype)  # noqa: E731
+    def like(*shape, dtype=q.dtype):
+        return jax.ShapeDtypeStruct(shape, dtype)
+
     out = dict.fromkeys(PRODUCTS, like(b, n, h, CHUNK, CHUNK)) | dict.fromkeys(TOKENS.values(), like(*q.shape))
     out["keep"] = like(b, n, h, KEEP_ROWS, CHUNK, dtype=jnp.float32)
     scratch: dict[str, Any] = {f"{name}_s": half_tile(2) for name in TOKENS}
@@ -107,7 +113,9 @@ def _chunk(r, chunk: Chunk, rows: Rows):
     """
     none = plgpu.layout_cast(jnp.zeros((CHUNK, PIECE_ROWS), jnp.float32), WGMMA)
     parts = lax.fori_loop(0, 2, lambda half, parts: _half(r, chunk, rows, half, parts), (none,) * 4)
-    operand = lambda level, m, half: r.levels_s.at[4 * level + 2 * m + half]  # noqa: E731
+
+    def operand(level, m, half):
+        return r.levels_s.at[4 * level + 2 * m + half]
 
     def product(i, name, part):
         row, column = PRODUCTS[name]
@@ -155,8 +163,9 @@ def _once(r, function):
 def _half(r, chunk: Chunk, rows: Rows, half, parts):
     """Adds the products of pairs of a warp's rows to `parts`; writes the rest of half of the channels."""
     q, k, u, z, decay = (getattr(r, f"{name}_s").at[half] for name in ("q", "k", "u", "z", "decay"))
-    read = lambda x: plgpu.load(x, layout=WGMMA)  # noqa: E731
-    row = lambda: plgpu.broadcasted_iota(jnp.int32, (CHUNK, HALF), 0, layout=WGMMA) + r.index_s[0, half, 0]  # noqa: E731
+
+    def row():
+        return plgpu.broadcasted_iota(jnp.int32, (CHUNK, HALF), 0, layout=WGMMA) + r.index_s[0, half, 0]
 
     def move(mask):
         moved = chunk.half_products([(as_operand(mask), u)]).astype(jnp.bfloat16)
@@ -170,7 +179,10 @@ def _half(r, chunk: Chunk, rows: Rows, half, parts):
 
     def level_products(level, own, other, parts):
         decays.level, decays.own, decays.other = level, own, other
-        choose = lambda x, y: rows.choose((level,), read(x), read(y)).astype(jnp.float32)  # noqa: E731
+
+        def choose(x, y):
+            return rows.choose((level,), read(x), read(y)).astype(jnp.float32)
+
         m = [(choose(x, y) * own).astype(jnp.bfloat16) for x, y in zip((q, u), columns, strict=True)]
         if level < LEVELS - 2:
             i, j = _pair(r, half)

@@ -35,7 +35,7 @@ from pallas_kernels.hopper.levels import (
     tile,
 )
 from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
-from pallas_kernels.hopper.tiles import NARROW, WGMMA, launch
+from pallas_kernels.hopper.tiles import NARROW, WGMMA, iota, launch, read
 
 PIECE = 8
 """Chunks in turn."""
@@ -58,8 +58,12 @@ def gradients(q, k, u, z, log_decay, v, x, dy, dx, before, after, *, interpret=N
         batch, head, piece, warpgroup = (lax.axis_index(name) for name in ("b", "h", "piece", "warpgroup"))
         first = piece * PIECE
         count = jnp.minimum(PIECE, n - first)
-        rows = lambda position: pl.ds((first + position) * CHUNK, CHUNK)  # noqa: E731
-        channels = lambda half: pl.ds(half * HALF, HALF)  # noqa: E731
+
+        def rows(position):
+            return pl.ds((first + position) * CHUNK, CHUNK)
+
+        def channels(half):
+            return pl.ds(half * HALF, HALF)
 
         def fetch(position, zero=0):
             batch, head = (lax.axis_index(name) + zero for name in ("b", "h"))
@@ -141,7 +145,10 @@ def _move_up(r, chunk: Chunk, warpgroup):
 
 def _slopes(r, chunk: Chunk, rows: Rows, warpgroup):
     """H_a1 and H_a2, a by the warpgroup, and of them the pairs of a warp's rows; the last row of dX has no part."""
-    tile = lambda i: r.values_s.at[i + chunk.zero()]  # noqa: E731
+
+    def tile(i):
+        return r.values_s.at[i + chunk.zero()]
+
     values, douts = tile(warpgroup), tile(2 + warpgroup)
     for b in range(2):
         other_values, other_douts = (tile(i).transpose((1, 0)) for i in (b, 2 + b))
@@ -165,11 +172,16 @@ def _half_gradients(r, chunk: Chunk, rows: Rows, half):
     slopes, weighted, values = (lambda i, x=x: x.at[i + chunk.zero()] for x in (r.slopes_s, r.weighted_s, r.values_s))
     q, k, u, z, decay = (getattr(r, f"{name}_s").at[half + chunk.zero()] for name in TOKENS)
     pairs_of_rows = (q, k), (u, z)
-    read = lambda x: plgpu.load(x, layout=WGMMA)  # noqa: E731
-    masks = lambda: _Near(chunk.zero())  # noqa: E731
+
+    def masks():
+        return _Near(chunk.zero())
+
     near = masks()
     decays = Decays(rows, read(decay), HALF)
-    own = lambda i: read(r.own_s.at[i + chunk.zero()])  # noqa: E731
+
+    def own(i):
+        return read(r.own_s.at[i + chunk.zero()])
+
     same = [own(i) * as_operand(near.i == near.j) for i in range(4)]
 
     def once(function, carry):
@@ -250,7 +262,10 @@ def _half_gradients(r, chunk: Chunk, rows: Rows, half):
         for a in range(2):
             step, both = functools.partial(level_gradients, level, a), slice(2 * a, 2 * a + 2)
             if level < LEVELS - 1:
-                short = lambda *carry, step=step: step(*carry, none)[:4]  # noqa: E731
+
+                def short(*carry, step=step):
+                    return step(*carry, none)[:4]
+
                 decays.own, *found[both], dlog = once(short, (decays.own, *found[both], dlog))
             else:
                 decays.own, *found[both], dlog, slope = once(step, (decays.own, *found[both], dlog, slope))
@@ -281,8 +296,7 @@ class _Near:
     compute them before the loop, and hold registers."""
 
     def __init__(self, zero):
-        iota = lambda axis: plgpu.broadcasted_iota(jnp.int32, (CHUNK, PIECE_ROWS), axis, layout=WGMMA)  # noqa: E731
-        self.zero, self.row, self.j = zero, iota(0), iota(1) + zero
+        self.zero, self.row, self.j = zero, iota((CHUNK, PIECE_ROWS), 0), iota((CHUNK, PIECE_ROWS), 1) + zero
         self.i = self.row & (PIECE_ROWS - 1)
 
     def row_of(self, width: int):

@@ -85,7 +85,9 @@ def gradients(x, read, write, y, dy, dx, before, after, *, interpret=None):
         lax.fori_loop(0, count, chunk, None)
         plgpu.wait_smem_to_gmem(0)
 
-    tiles = lambda z: z.reshape(b, t, -1, CHUNK)  # noqa: E731
+    def tiles(z):
+        return z.reshape(b, t, -1, CHUNK)
+
     operands = dict(zip((*VALUES, *KEYS), map(tiles, (x, y, dy, dx, read, write)), strict=True))
     operands |= {"before": before, "after": after}
     keys = jax.ShapeDtypeStruct(operands["read"].shape, x.dtype)

@@ -57,7 +57,10 @@ def gradients(x, read, write, y, dy, dx, before, after) -> tuple[jax.Array, ...]
       before, after: S before and U after every chunk, (b, n, h, k, v).
     """
     size, matmul = x.shape[1] // before.shape[1], _matmul(x.dtype)
-    by_chunk = lambda z: z.astype(jnp.float32).reshape(z.shape[0], -1, size, *z.shape[2:])  # noqa: E731
+
+    def by_chunk(z):
+        return z.astype(jnp.float32).reshape(z.shape[0], -1, size, *z.shape[2:])
+
     dread = matmul("bnchv,bnhkv->bnchk", by_chunk(dx), before).astype(read.dtype).reshape(read.shape)
     dwrite = matmul("bnchv,bnhkv->bnchk", by_chunk(y), after).astype(write.dtype).reshape(write.shape)
     mixed = by_chunk(x) + matmul("bnchk,bnhkv->bnchv", by_chunk(read), before)

@@ -32,7 +32,7 @@ from pallas_kernels.gated_linear_attention.decays import log2_from_start
 from pallas_kernels.gated_linear_attention.mosaic_gpu_channel_layout import Geometry, state_row
 from pallas_kernels.gated_linear_attention.mosaic_gpu_vjp import PAIR, between, gradients
 from pallas_kernels.hopper.levels import CHUNK, tile
-from pallas_kernels.hopper.ring import Ring
+from pallas_kernels.hopper.ring import Ring, scan_order
 from pallas_kernels.hopper.tiles import PER_ROW, WGMMA, Mma, launch, rows_to
 
 SHARED_BYTES = 225 * 2**10
@@ -66,7 +66,10 @@ def backward(q, k, v, log_decay, state, saved, dy, dstate, options, *, interpret
         return x[:, :, :, 0] if x.shape[3] == 1 else x.astype(jnp.float32).sum(3).astype(like.dtype)
 
     dq, dk, dv = (tokens(found[name], like) for name, like in (("dq", q), ("dk", k), ("dv", v)))
-    by_pair = lambda x: x.reshape(b, h, pairs.n, -1)  # noqa: E731
+
+    def by_pair(x):
+        return x.reshape(b, h, pairs.n, -1)
+
     slope, written = by_pair(found["slopes"][:, :, 0]), by_pair(found["slopes"][:, :, 1])
     written = jnp.pad(written[..., :-1], ((0, 0), (0, 0), (0, 0), (1, 0)))
     within = lax.cumsum(slope, axis=3, reverse=True) + lax.cumsum(written, axis=3)
@@ -112,12 +115,15 @@ def _scan(
     def body(r):
         batch, head = lax.axis_index("b"), lax.axis_index("h")
         warpgroup = lax.axis_index("warpgroup") if g.columns > 1 else jnp.int32(0)
-        index = lambda position: g.n - 1 - position if reverse else position  # noqa: E731
+        index = scan_order(g.n, reverse)
         loads = [(r.log2, lambda row: (batch, head, pl.ds(row, CHUNK)), lambda slot: r.log2_s.at[slot])]
         for key in arrays:
             for i in range(width[key]):
                 at = (head if key == "values" else g.of_keys(head)) * width[key] + i
-                where = lambda row, at=at: (batch, pl.ds(row, CHUNK), at)  # noqa: E731
+
+                def where(row, at=at):
+                    return (batch, pl.ds(row, CHUNK), at)
+
                 loads.append((getattr(r, key), where, lambda slot, key=key, i=i: getattr(r, f"{key}_s").at[slot, i]))
         empty = r.empty if g.columns > 1 else None
         ring = Ring(tuple(loads), lambda x: index(x) * CHUNK, jnp.int32(g.n), stages, r.full, empty, lag=1)

@@ -36,7 +36,7 @@ from pallas_kernels.hopper.levels import (
     scores,
     tile,
 )
-from pallas_kernels.hopper.ring import Ring, wait_last
+from pallas_kernels.hopper.ring import Ring, scan_order, wait_last
 from pallas_kernels.hopper.rows import Rows
 from pallas_kernels.hopper.tiles import WGMMA, launch
 
@@ -172,13 +172,16 @@ def _states(name, keys, values, decay, start, g: Geometry, *, last, reverse=Fals
 
     def body(r):
         batch, head, c, warpgroup = (lax.axis_index(x) for x in ("b", "h", "keys", "warpgroup"))
-        index = lambda position: g.n - 1 - position if reverse else position  # noqa: E731
+        index = scan_order(g.n, reverse)
         at = {"keys": g.of_keys(head) * g.rows + c, "decay": g.of_decay(head) * g.rows + c}
         at |= {f"values {i}": head * g.columns + i for i in range(g.columns)}
 
         def copy(name, tile):
             array, _, i = name.partition(" ")
-            smem = lambda slot: getattr(r, f"{array}_s").at[(slot, int(i)) if i else slot]  # noqa: E731
+
+            def smem(slot):
+                return getattr(r, f"{array}_s").at[(slot, int(i)) if i else slot]
+
             return getattr(r, array), lambda row: (batch, pl.ds(row, CHUNK), tile), smem
 
         loads = tuple(copy(*x) for x in at.items())

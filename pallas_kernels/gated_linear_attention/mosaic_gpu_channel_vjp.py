@@ -32,7 +32,7 @@ from pallas_kernels.hopper.levels import (
     tile,
 )
 from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
-from pallas_kernels.hopper.tiles import WGMMA, launch
+from pallas_kernels.hopper.tiles import WGMMA, iota, launch, read
 
 KEYS, VALUES, STATES = ("q", "k", "decay"), ("v", "dy"), ("states", "dstates")
 
@@ -48,8 +48,12 @@ def gradients(q, k, v, dy, decay, states, dstates, g: Geometry, *, interpret=Non
         batch, head, piece, c = (lax.axis_index(x) for x in ("b", "h", "piece", "keys"))
         first = piece * PIECE
         count = jnp.minimum(PIECE, g.n - first)
-        rows = lambda position: pl.ds((first + position) * CHUNK, CHUNK)  # noqa: E731
-        halves = lambda tile: [(*tile, pl.ds(half * CHUNK // 2, CHUNK // 2)) for half in range(2)]  # noqa: E731
+
+        def rows(position):
+            return pl.ds((first + position) * CHUNK, CHUNK)
+
+        def halves(tile):
+            return [(*tile, pl.ds(half * CHUNK // 2, CHUNK // 2)) for half in range(2)]
 
         def fetch(position, zero=0):
             batch, head, c = (lax.axis_index(x) + zero for x in ("b", "h", "keys"))
@@ -121,12 +125,14 @@ def chunk_gradients(r, chunk: Chunk, rows: Rows):
     slopes = jnp.where(chunk.j < chunk.i, below, above).astype(jnp.bfloat16)
     r.slopes_s[...] = slopes
     own = rows.diagonal(slopes)
-    read = lambda x: plgpu.load(x, layout=WGMMA)  # noqa: E731
 
     def half_gradients(half, _):
         q, k, decay = (getattr(r, f"{name}_s").at[half] for name in KEYS)
         past, after = ([getattr(r, f"{name}_s").at[2 * i + half] for i in range(len(values))] for name in STATES)
-        masks = lambda: _Near(r.index_s[0, half, 0])  # noqa: E731
+
+        def masks():
+            return _Near(r.index_s[0, half, 0])
+
         near = masks()
         decays, same = Decays(rows, read(decay)), own * as_operand(near.i == near.j)
 
@@ -191,8 +197,7 @@ class _Near:
     compute them before the loop, and hold registers."""
 
     def __init__(self, zero):
-        iota = lambda axis: plgpu.broadcasted_iota(jnp.int32, (CHUNK, PIECE_ROWS), axis, layout=WGMMA)  # noqa: E731
-        self.zero, self.row, self.j = zero, iota(0), iota(1) + zero
+        self.zero, self.row, self.j = zero, iota((CHUNK, PIECE_ROWS), 0), iota((CHUNK, PIECE_ROWS), 1) + zero
         self.i = self.row & (PIECE_ROWS - 1)
 
     def pairs(self, level: int):

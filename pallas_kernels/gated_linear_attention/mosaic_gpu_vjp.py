@@ -111,7 +111,10 @@ def gradients(q, k, v, dy, log2, states, dstates, g: Geometry, *, interpret=None
     copies = PAIR * (1 + sum(arrays.values()) + g.rows * g.columns)
     scratch |= {"full": plgpu.Barrier(num_arrivals=copies), "met": plgpu.Barrier(num_arrivals=WARPGROUPS)}
     of_keys = jax.ShapeDtypeStruct((*q.shape[:2], g.h * g.rows, CHUNK), q.dtype)
-    sums = lambda *shape: jax.ShapeDtypeStruct((g.b, g.h, *shape), jnp.float32)  # noqa: E731
+
+    def sums(*shape):
+        return jax.ShapeDtypeStruct((g.b, g.h, *shape), jnp.float32)
+
     return launch(
         "gated_linear_gradients", body,
         {"q": q, "k": k, "v": v, "dy": dy, "log2": log2, "states": states, "dstates": dstates},
@@ -161,7 +164,9 @@ class _Half:
         sums, (first, second) = plgpu.load(r.log2_s.at[w], layout=PER_ROW), (r.log2_s[i, CHUNK - 1] for i in range(2))
         since = rows_to(jnp.exp2(sums + first if w else sums))
         until = rows_to(jnp.exp2(second - sums if w else first - sums + second))
-        cotangents = lambda i, j: self.tile("dstates", i * g.columns + j)  # noqa: E731
+
+        def cotangents(i, j):
+            return self.tile("dstates", i * g.columns + j)
 
         self.weigh("q", "k", across=w == 0)
         dv, dk, slope, written = [], [], 0.0, 0.0
@@ -209,9 +214,12 @@ class _Half:
         H, of dy and v, leaves out its diagonal.
         """
         r, w, strict = self.r, self.w, rows == "dy"
-        score = lambda i, j: _products(  # noqa: E731
-            *((x, y.transpose((1, 0))) for x, y in zip(self.tiles(rows, i), self.tiles(columns, j), strict=True))
-        )
+
+        def score(i, j):
+            return _products(
+                *((x, y.transpose((1, 0))) for x, y in zip(self.tiles(rows, i), self.tiles(columns, j), strict=True))
+            )
+
         x, index = score(w, w), self.index
         self.tile("weights", SAME[w])[...] = (x * between(r.log2_s.at[w], index, strict=strict)).astype(jnp.bfloat16)
         i, j = rows_to(plgpu.load(index, layout=PER_ROW)), columns_to(plgpu.load(index, layout=PER_COLUMN))

@@ -165,7 +165,10 @@ def scores(rows: Rows, operands, q, k, decay, zero, *, reverse: bool):
         i, j = (plgpu.broadcasted_iota(jnp.int32, (CHUNK, PIECE_ROWS), axis, layout=WGMMA) for axis in range(2))
         i, j = i & (PIECE_ROWS - 1), j + zero()
         apart, within = i ^ j, j > i if reverse else j < i
-        tokens = lambda half=half: [rows.half(plgpu.load(x, layout=WGMMA), half) for x in (q, k)]  # noqa: E731
+
+        def tokens(half=half):
+            return [rows.half(plgpu.load(x, layout=WGMMA), half) for x in (q, k)]
+
         decays = Decays(rows, rows.half(plgpu.load(decay, layout=WGMMA), half), half * CHUNK // 2)
         wide = []
         part = jnp.where(apart == 0, rows.within(*tokens()), 0.0)

@@ -70,3 +70,8 @@ def wait_last(barrier, count, depth):
         plgpu.barrier_wait(barrier.at[lax.rem(i, jnp.int32(depth))])
 
     lax.fori_loop(jnp.maximum(count - depth, 0), count, wait, None)
+
+
+def scan_order(n: int, reverse: bool) -> Callable:
+    """Position in a scan -> number of its chunk."""
+    return (lambda position: n - 1 - position) if reverse else (lambda position: position)

@@ -77,7 +77,10 @@ class Rows:
 
         def run(*tiles):
             odd, given = _odd([digit for digit in digits if digit != 3]), iter(tiles)
-            number = lambda z: [[_number(z, like.dtype)] * 2] * len(tiles[0])  # noqa: E731
+
+            def number(z):
+                return [[_number(z, like.dtype)] * 2] * len(tiles[0])
+
             pairs = zip(*(number(z) if isinstance(z, float) else next(given) for z in (x, y)), strict=True)
             return ([[_select(odd, r == 1 and 3 in digits, a[r], b[r]) for r in range(2)] for a, b in pairs],)
 
@@ -197,7 +200,10 @@ class Rows:
             warp = lax.broadcasted_iota(jnp.int32, later.shape, 0) // PIECE_ROWS
             found, all_ = jnp.zeros_like(later), jnp.zeros_like(later)
             for w in range(4):
-                of = lambda z, w=w: jnp.broadcast_to(z[w * PIECE_ROWS][None], z.shape)  # noqa: E731
+
+                def of(z, w=w):
+                    return jnp.broadcast_to(z[w * PIECE_ROWS][None], z.shape)
+
                 found = found + jnp.where(warp < w, of(later), jnp.where(warp > w, of(earlier), 0.0))
                 found = found + (jnp.where(warp == {0: 1, 3: 2}[w], of(last), 0.0) if w in (0, 3) else 0.0)
                 all_ = all_ + of(every)

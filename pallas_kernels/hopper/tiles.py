@@ -76,6 +76,11 @@ def iota(shape, dim, layout=WGMMA):
     return plgpu.broadcasted_iota(jnp.int32, shape, dim, layout=layout)
 
 
+def read(ref):
+    """A tile of shared memory, in registers."""
+    return plgpu.load(ref, layout=WGMMA)
+
+
 def rows_to(x, n=64):
     """(64,) per-row values -> (64, n)."""
     return lax.broadcast_in_dim(x, (64, n), [0])

@@ -104,7 +104,10 @@ def token_loads(r, names, size: int) -> list[tuple[Any, Callable, Callable]]:
 
 def token_scratch(given: Inputs, names, stages: int, size: int) -> dict[str, Any]:
     """Shared memory of `token_loads`."""
-    width = lambda name: given.arrays[name].shape[2] if name == "maps" else CHANNELS  # noqa: E731
+
+    def width(name):
+        return given.arrays[name].shape[2] if name == "maps" else CHANNELS
+
     return {f"{x}_s": plgpu.SMEM((stages, size, width(x)), given.arrays[x].dtype) for x in names}
 
 

@@ -80,9 +80,15 @@ def _gradients(given: Inputs, saved, dstate, *, interpret) -> dict[str, jax.Arra
     def body(r):
         batch, block = lax.axis_index("b"), lax.axis_index("block")
         channels, loads = channels_of(block), token_loads(r, (*ARRAYS, *OPERANDS), SAVED)
-        state_at = lambda row: (batch, lax.div(row, jnp.int32(SAVED)), channels)  # noqa: E731
+
+        def state_at(row):
+            return (batch, lax.div(row, jnp.int32(SAVED)), channels)
+
         loads.append((r.states, state_at, lambda slot: r.states_s.at[slot]))
-        first_token = lambda position: (chunks - 1 - position) * SAVED  # noqa: E731
+
+        def first_token(position):
+            return (chunks - 1 - position) * SAVED
+
         ring = Ring(tuple(loads), first_token, jnp.int32(chunks), STAGES, r.full, None, lag=0)
         ring.start()
         rate = load_state(r.rates.at[channels])

@@ -31,7 +31,10 @@ def recurrence(x, delta, a, b, c, *, segment_ids=None, initial_state=None):
 def in_blocks(x, delta, a, b, c, *, initial_state=None, block=128):
     """`recurrence` whose gradients keep one state per block of tokens: for lengths of thousands."""
     t = x.shape[1]
-    cut = lambda z: z[:, : t - t % block].reshape(len(z), -1, block, *z.shape[2:]).swapaxes(0, 1)  # noqa: E731
+
+    def cut(z):
+        return z[:, : t - t % block].reshape(len(z), -1, block, *z.shape[2:]).swapaxes(0, 1)
+
     tokens, rest = (x, delta, b, c), t - t % block
 
     @jax.checkpoint

@@ -196,7 +196,9 @@ def _dkdv_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, 
 
             def run(dk, dv):
                 def visit(member, _):
-                    add = lambda u, _: attend(dk, dv, n, member, u, *operands)  # noqa: E731
+                    def add(u, _):
+                        return attend(dk, dv, n, member, u, *operands)
+
                     for u in ring.first_units:
                         add(u, None)
                     ring.rest(add, None)

@@ -101,7 +101,10 @@ class Geometry(NamedTuple):
 
     def per_query(self) -> pl.BlockSpec:
         """Block of a (b, h, t) array."""
-        of_step = lambda step: jnp.clip(step - self.past_blocks, 0, self.query_blocks - 1)  # noqa: E731
+
+        def of_step(step):
+            return jnp.clip(step - self.past_blocks, 0, self.query_blocks - 1)
+
         return pl.BlockSpec((None, self.heads, self.block), lambda b, h, step: (b, h, of_step(step)))
 
     def _tokens(self, of_step) -> pl.BlockSpec:

@@ -88,7 +88,10 @@ def _segments(start, segment_ids, b, t, s, block) -> splash.SegmentIds | None:
         kv_ids = (jnp.arange(s, dtype=jnp.int32)[None, :] < start[:, None]).astype(jnp.int32)
     else:
         return None
-    end = lambda x: _padded(x.shape[1], block) - x.shape[1]  # noqa: E731
+
+    def end(x):
+        return _padded(x.shape[1], block) - x.shape[1]
+
     return splash.SegmentIds(*(jnp.pad(x, ((0, 0), (0, end(x)))) for x in (q_ids, kv_ids)))
 
 

@@ -217,7 +217,9 @@ class _BlockedWindow:
         size = self.group * self.block
 
         def whole(carry):
-            step = lambda carry, i: (body(carry, i * size, self.group), None)  # noqa: E731
+            def step(carry, i):
+                return (body(carry, i * size, self.group), None)
+
             return lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32), reverse=reverse)[0]
 
         parts = [whole if steps > 1 else lambda carry: body(carry, 0, self.group)]

@@ -98,8 +98,13 @@ class RegisterLanes:
         if isinstance(x, Wide):
             return x
         f32 = ir.F32Type.get()
-        low = lambda r: utils.bitcast(arith.shli(r, _i32(16)), f32)  # noqa: E731
-        high = lambda r: utils.bitcast(arith.andi(r, _i32(-65536)), f32)  # noqa: E731
+
+        def low(r):
+            return utils.bitcast(arith.shli(r, _i32(16)), f32)
+
+        def high(r):
+            return utils.bitcast(arith.andi(r, _i32(-65536)), f32)
+
         return Wide(tuple((low(r), high(r)) for r in x.rows))
 
     def add(self, x: Wide, y: Wide):

@@ -214,7 +214,9 @@ def _scan(call: ChunkMath, body, carry, tokens, chunk: int, *, reverse: bool = F
         times = (stop - start) // (size * chunk)
 
         def run(carry):
-            cut = lambda x: x[:, start:stop].reshape(b, times, size * chunk, *x.shape[2:]).swapaxes(0, 1)  # noqa: E731
+            def cut(x):
+                return x[:, start:stop].reshape(b, times, size * chunk, *x.shape[2:]).swapaxes(0, 1)
+
             carry, outputs = lax.scan(step(size), carry, jax.tree.map(cut, tokens), reverse=reverse)
             return carry, jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(b, stop - start, *x.shape[3:]), outputs)
 

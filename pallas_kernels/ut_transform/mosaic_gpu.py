@@ -281,7 +281,10 @@ def forward(x, beta, log_decay, *, interpret=None):
     """As `api.py` says."""
     sizes, inputs = arrays_of(x, beta, log_decay)
     found = transform(**inputs, sizes=sizes, interpret=interpret)
-    keys = lambda name: found[name].reshape(x.shape) if name in found else None  # noqa: E731
+
+    def keys(name):
+        return found[name].reshape(x.shape) if name in found else None
+
     if log_decay is None:
         return found["mix"], keys("read"), None, None
     keep = jnp.exp2(inputs["log2"].value[..., CHUNK - 1 :: CHUNK]).swapaxes(1, 2)

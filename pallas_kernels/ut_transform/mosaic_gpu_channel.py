@@ -28,7 +28,7 @@ from pallas_kernels.hopper.levels import (
     load,
 )
 from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
-from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, columns_to, rows_to
+from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, columns_to, iota, rows_to
 from pallas_kernels.ut_transform.mosaic_gpu import HALF, Array, InChunk, by_chunk, halves, numbers
 
 KEEP_ROWS = 8
@@ -53,7 +53,9 @@ def forward(k, beta, log_decay, *, interpret=None):
         mix = inverse(c, scores(c, part))
         c.r.mix_s[0] = (mix * columns_to(plgpu.load(c.shared("beta"), layout=PER_COLUMN))).astype(jnp.bfloat16)
 
-    like = lambda *shape, dtype=k.dtype: jax.ShapeDtypeStruct(shape, dtype)  # noqa: E731
+    def like(*shape, dtype=k.dtype):
+        return jax.ShapeDtypeStruct(shape, dtype)
+
     outputs = {"mix": Array(like(b, sizes[2], h, CHUNK, CHUNK), 1)}
     outputs |= {name: halves(like(*k.shape)) for name in ("read", "write")}
     outputs["keep"] = halves(like(b, sizes[2], h, KEEP_ROWS, CHUNK, dtype=jnp.float32))
@@ -134,8 +136,7 @@ class Near:
     compute masks before the loop, and hold registers."""
 
     def __init__(self, zero):
-        iota = lambda axis: plgpu.broadcasted_iota(jnp.int32, (CHUNK, PIECE_ROWS), axis, layout=WGMMA)  # noqa: E731
-        self.row, self.j = iota(0), iota(1) + zero
+        self.row, self.j = iota((CHUNK, PIECE_ROWS), 0), iota((CHUNK, PIECE_ROWS), 1) + zero
         self.i = self.row & (PIECE_ROWS - 1)
         self.apart = self.i ^ self.j
 

@@ -29,7 +29,7 @@ from pallas_kernels.hopper.levels import (
     load,
     tile,
 )
-from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, rows_to
+from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, read, rows_to
 from pallas_kernels.ut_transform.mosaic_gpu import HALF, Array, InChunk, by_chunk, halves, numbers
 from pallas_kernels.ut_transform.mosaic_gpu_channel import Near, inverse, levels, once, rows_of, scores
 from pallas_kernels.ut_transform.mosaic_gpu_vjp import of_scores
@@ -89,7 +89,10 @@ def scratch_of_levels() -> dict:
 def of_shared(c: InChunk) -> Cotangents:
     """Those that were loaded."""
     read, write = (lambda half, name=name: load(c.shared(name).at[half]) for name in ("dread", "dwrite"))
-    keep = lambda half: plgpu.load(c.shared("dkeep").at[pl.ds(half * HALF, HALF)], layout=PER_COLUMN)  # noqa: E731
+
+    def keep(half):
+        return plgpu.load(c.shared("dkeep").at[pl.ds(half * HALF, HALF)], layout=PER_COLUMN)
+
     return Cotangents(read, write, keep)
 
 
@@ -126,8 +129,10 @@ def _half_gradients(c: InChunk, half, slopes: str, cotangents: Cotangents):
     """Writes the gradients of half of the channels in the place of what they are gradients of. slopes: name of the tile
     of H."""
     r, rows = c.r, rows_of(c)
-    ref = lambda name: c.shared(name).at[half]  # noqa: E731
-    read = lambda x: plgpu.load(x, layout=WGMMA)  # noqa: E731
+
+    def ref(name):
+        return c.shared(name).at[half]
+
     near_rows = rows.diagonal(read(c.tile(slopes)))
     decays = Decays(rows, read(ref("decay")))
 

@@ -144,8 +144,13 @@ def _gradients(k, v, beta, log_decay, y, dy, dv, dkeys, states, after, *, interp
     def chunk(c: InChunk):
         before, after = c.tile("before"), c.tile("after")
         _stage_dmix(c)
-        read = lambda _: c.mma.product(c.tile("dvalues"), before.transpose((1, 0)))  # noqa: E731
-        write = lambda _: c.mma.product(c.tile("y"), after.transpose((1, 0)))  # noqa: E731
+
+        def read(_):
+            return c.mma.product(c.tile("dvalues"), before.transpose((1, 0)))
+
+        def write(_):
+            return c.mma.product(c.tile("y"), after.transpose((1, 0)))
+
         mosaic_gpu_vjp.stage(c, c.tile("dy"), read, write)
         if log_decay is not None:
             plgpu.commit_smem()

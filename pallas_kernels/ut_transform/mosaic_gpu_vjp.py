@@ -157,7 +157,10 @@ def backward(x, beta, log_decay, dmix, dread, dwrite, dkeep, dkeys, *, interpret
 def of_decays(found: dict[str, jax.Array], log2: Array, dkeep):
     """The gradient of the log decays (b, t, h); dkeep (b, n, h): the sum of the cotangents of keep."""
     b, h, t = log2.value.shape
-    by_chunk = lambda z: z.swapaxes(1, 2).reshape(b, -1, CHUNK, h)  # noqa: E731
+
+    def by_chunk(z):
+        return z.swapaxes(1, 2).reshape(b, -1, CHUNK, h)
+
     slopes, written, sums = (by_chunk(z) for z in (found["slopes"], found["written"], log2.value))
     whole = jnp.exp2(sums[:, :, -1:]) * dkeep[:, :, None]
     earlier = jnp.pad(written[:, :, :-1], ((0, 0), (0, 0), (1, 0), (0, 0)))

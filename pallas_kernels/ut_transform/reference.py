@@ -26,7 +26,10 @@ def inverse(scores, beta=None):
 def transform(k, beta, log_decay, chunk: int):
     """mix, read, write and keep of `ut_transform`, token by token: each decays the keys before it, and meets them."""
     (b, t, h, _), dtype = k.shape, k.dtype
-    by_chunk = lambda x: x.reshape(b, -1, chunk, h, x.shape[3]).swapaxes(2, 3)  # noqa: E731
+
+    def by_chunk(x):
+        return x.reshape(b, -1, chunk, h, x.shape[3]).swapaxes(2, 3)
+
     keys = by_chunk(_exact(k))
     decays = jnp.ones_like(keys)
     if log_decay is not None:

@@ -19,7 +19,10 @@ def forward(x, beta, log_decay, chunk: int):
     keys = _by_chunk(x.astype(jnp.float32), chunk)
     decay = None if log_decay is None else _by_chunk(log_decay.reshape(b, t, h, -1), chunk)
     mix = inverse(_scores(keys, decay, precision(x.dtype)).reshape(b, -1, h, chunk, chunk), beta, x.dtype)
-    tokens = lambda z: z.astype(x.dtype).reshape(b, -1, h, chunk, width).swapaxes(2, 3).reshape(x.shape)  # noqa: E731
+
+    def tokens(z):
+        return z.astype(x.dtype).reshape(b, -1, h, chunk, width).swapaxes(2, 3).reshape(x.shape)
+
     if decay is None:
         return mix, -x, None, None
     since, until = (jnp.exp(z) for z in sums_to_borders(decay))

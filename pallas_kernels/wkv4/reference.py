@@ -43,7 +43,9 @@ def in_blocks(k, v, w, u, *, initial_state=None, block=128):
     """`recurrence` whose gradients keep one state per block of tokens: for lengths of thousands."""
     t = k.shape[1]
     rest = t - t % block
-    cut = lambda z: z[:, :rest].reshape(len(z), -1, block, z.shape[2]).swapaxes(0, 1)  # noqa: E731
+
+    def cut(z):
+        return z[:, :rest].reshape(len(z), -1, block, z.shape[2]).swapaxes(0, 1)
 
     @jax.checkpoint
     def body(state, now):
