@@ -16,16 +16,23 @@ STATES_AT_ONCE = 2**27
 """Numbers, per device, in the states of the chunks that an accelerator computes at once; longer sequences are cut."""
 
 
+def in_parallel() -> bool:
+    """Whether a program takes many tokens at once: not on a CPU, which one chunk keeps busy."""
+    return not may_run_on("cpu")
+
+
 def product(spec: str, x: jax.Array, y: jax.Array, *, precision: lax.Precision) -> jax.Array:
     """Returns `einsum(spec, x, y)`, float32. Where `precision` allows it, operands are bfloat16 on an accelerator: half
     the bytes between kernels."""
-    if precision == lax.Precision.DEFAULT and not may_run_on("cpu"):
+    if precision == lax.Precision.DEFAULT and in_parallel():
         x, y = x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)
     return jnp.einsum(spec, x, y, precision=precision, preferred_element_type=jnp.float32)
 
 
 def chunks_at_once(chunks: int, numbers: int) -> int:
-    """Chunks that an accelerator computes at once, each with so many numbers of states."""
+    """Chunks that are computed at once, each with so many numbers of states."""
+    if not in_parallel():
+        return 1
     mesh = jax.sharding.get_abstract_mesh()  # inside of a shard_map the numbers are those of one device
     devices = math.prod(size for name, size in mesh.shape.items() if name not in mesh.manual_axes)
     most = STATES_AT_ONCE * devices // max(numbers, 1)

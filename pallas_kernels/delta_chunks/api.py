@@ -115,9 +115,8 @@ def delta_chunks(
       keep: (b, n, h, k), the share of each row of the state that a chunk keeps, in [0, 1]; computed in float32.
       initial_state: (b, h, k, v) float32, S before the first chunk; None: zeros.
       return_state: return S after the last chunk too.
-      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: the kernel of the platform that the program
-        is lowered for, where it serves this call and was verified on that kind of device
-        (`pallas_kernels.certificates`), else "xla".
+      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, where it serves this call and is
+        certified for the device that the program is lowered for (`pallas_kernels.certificates`), else "xla".
 
     Returns:
       y (b, t, h, v) in the dtype of x, or (y, state).

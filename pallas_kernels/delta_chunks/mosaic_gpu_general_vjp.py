@@ -28,6 +28,7 @@ from pallas_kernels.hopper.levels import (
     LEVELS,
     Chunk,
     Decays,
+    Near,
     as_operand,
     chunk_scratch,
     half_tile,
@@ -35,7 +36,7 @@ from pallas_kernels.hopper.levels import (
     tile,
 )
 from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
-from pallas_kernels.hopper.tiles import NARROW, WGMMA, iota, launch, read
+from pallas_kernels.hopper.tiles import NARROW, WGMMA, launch, read
 
 PIECE = 8
 """Chunks in turn."""
@@ -174,7 +175,7 @@ def _half_gradients(r, chunk: Chunk, rows: Rows, half):
     pairs_of_rows = (q, k), (u, z)
 
     def masks():
-        return _Near(chunk.zero())
+        return Near(chunk.zero())
 
     near = masks()
     decays = Decays(rows, read(decay), HALF)
@@ -289,25 +290,3 @@ def _half_gradients(r, chunk: Chunk, rows: Rows, half):
     moved = chunk.half_products([(down, u)]).astype(jnp.bfloat16)
     plgpu.commit_smem()
     u[...] = moved
-
-
-class _Near:
-    """Masks (64, 16) of pairs of a warp's rows, bfloat16. zero: 0 of shared memory, without which the compiler would
-    compute them before the loop, and hold registers."""
-
-    def __init__(self, zero):
-        self.zero, self.row, self.j = zero, iota((CHUNK, PIECE_ROWS), 0), iota((CHUNK, PIECE_ROWS), 1) + zero
-        self.i = self.row & (PIECE_ROWS - 1)
-
-    def row_of(self, width: int):
-        """Row of each element of a (64, width) tile."""
-        return plgpu.broadcasted_iota(jnp.int32, (CHUNK, width), 0, layout=WGMMA) + self.zero
-
-    def pairs(self, level: int):
-        apart = self.i ^ self.j
-        return as_operand((apart >= 1 << level) & (apart < 2 << level))
-
-    def sums(self, level: int):
-        """The transpose of L: whose log decays a slope of the level belongs to."""
-        query = ((self.row & ~(PIECE_ROWS - 1) | self.j) >> level & 1) != 0
-        return as_operand(((self.i ^ self.j) < 1 << level) & ((self.i <= self.j) == query))

@@ -19,8 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pallas_kernels.dispatch import may_run_on
-from pallas_kernels.xla_chunks import product
+from pallas_kernels.xla_chunks import in_parallel, product
 
 PIECE, SHORT = 16, 8
 """A short sequence is one chunk of whole `PIECE`s; pieces with sums of their own have at least `SHORT` tokens: the
@@ -51,7 +50,7 @@ def decayed_scores(
         return _products(rows, columns, precision) * jnp.exp(_between(log_decay)[:, :, 0])
     piece = _piece(rows.shape[2])
     rows, columns, decay = (_pieces(x, piece) for x in (rows, columns, log_decay))
-    if not may_run_on("cpu"):
+    if in_parallel():
         return _at_once(rows, columns, decay, precision)
     scores = _near(rows, columns, decay)
     before, after = sums_to_borders(decay)
@@ -70,7 +69,7 @@ def decayed_scores(
 
 def sums_to_borders(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Sums over the tokens (axis -2) from the first to each one, both included; and over those after each one."""
-    if x.shape[-1] > 1 and not may_run_on("cpu"):
+    if x.shape[-1] > 1 and in_parallel():
         return _piece_by_piece(x)
     c = x.shape[-2]
     to_first, to_last = np.tri(c, dtype=np.float32), np.tri(c, k=-1, dtype=np.float32).T

@@ -25,14 +25,15 @@ from pallas_kernels.hopper.levels import (
     LEVELS,
     Chunk,
     Decays,
+    Near,
     as_operand,
     chunk_scratch,
     half_tile,
     load,
     tile,
 )
-from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
-from pallas_kernels.hopper.tiles import WGMMA, iota, launch, read
+from pallas_kernels.hopper.rows import Rows
+from pallas_kernels.hopper.tiles import WGMMA, launch, read
 
 KEYS, VALUES, STATES = ("q", "k", "decay"), ("v", "dy"), ("states", "dstates")
 
@@ -131,7 +132,7 @@ def chunk_gradients(r, chunk: Chunk, rows: Rows):
         past, after = ([getattr(r, f"{name}_s").at[2 * i + half] for i in range(len(values))] for name in STATES)
 
         def masks():
-            return _Near(r.index_s[0, half, 0])
+            return Near(r.index_s[0, half, 0])
 
         near = masks()
         decays, same = Decays(rows, read(decay)), own * as_operand(near.i == near.j)
@@ -190,21 +191,3 @@ def chunk_gradients(r, chunk: Chunk, rows: Rows):
         decay[...] = dlog + beyond + whole * whole_decay
 
     lax.fori_loop(0, 2, half_gradients, None)
-
-
-class _Near:
-    """Masks (64, 16) of pairs of a warp's rows, bfloat16. zero: 0 of shared memory, without which the compiler would
-    compute them before the loop, and hold registers."""
-
-    def __init__(self, zero):
-        self.zero, self.row, self.j = zero, iota((CHUNK, PIECE_ROWS), 0), iota((CHUNK, PIECE_ROWS), 1) + zero
-        self.i = self.row & (PIECE_ROWS - 1)
-
-    def pairs(self, level: int):
-        apart = self.i ^ self.j
-        return as_operand((apart >= 1 << level) & (apart < 2 << level))
-
-    def sums(self, level: int):
-        """The transpose of L."""
-        query = ((self.row & ~(PIECE_ROWS - 1) | self.j) >> level & 1) != 0
-        return as_operand(((self.i ^ self.j) < 1 << level) & ((self.i <= self.j) == query))

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pallas_kernels.dispatch import may_run_on
 from pallas_kernels.gated_linear_attention.decayed_scores import (
     PIECE,
     decayed_scores,
@@ -92,9 +91,7 @@ def scan(
     (b, t, h, _), v_dim = q.shape, v.shape[3]
     precision = lax.Precision.DEFAULT if v.dtype == jnp.bfloat16 else lax.Precision.HIGHEST
     size = min(chunk_size, max(-(-t // PIECE), 1) * PIECE)
-    at_once = 1
-    if not may_run_on("cpu"):
-        at_once = chunks_at_once(-(-t // size), state.s.size)
+    at_once = chunks_at_once(-(-t // size), state.s.size)
     chunks = jax.tree.map(lambda x: cut(x, size, at_once), tokens)
 
     @jax.checkpoint

@@ -22,7 +22,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
-from pallas_kernels.hopper.tiles import PER_COLUMN, PER_ROW, WGMMA, WIDE, Mma, columns_to, rows_to
+from pallas_kernels.hopper.tiles import PER_COLUMN, PER_ROW, WGMMA, WIDE, Mma, columns_to, iota, rows_to
 
 CHUNK = 64
 LEVELS = 6
@@ -199,3 +199,25 @@ def scores(rows: Rows, operands, q, k, decay, zero, *, reverse: bool):
 
 def as_operand(mask):
     return jnp.where(mask, 1.0, 0.0).astype(jnp.bfloat16)
+
+
+class Near:
+    """Masks (64, 16) of pairs of a warp's rows, bfloat16. zero: 0 of shared memory, without which the compiler would
+    compute them before the loop, and hold registers."""
+
+    def __init__(self, zero):
+        self.zero, self.row, self.j = zero, iota((CHUNK, PIECE_ROWS), 0), iota((CHUNK, PIECE_ROWS), 1) + zero
+        self.i = self.row & (PIECE_ROWS - 1)
+
+    def row_of(self, width: int):
+        """Row of each element of a (64, width) tile."""
+        return plgpu.broadcasted_iota(jnp.int32, (CHUNK, width), 0, layout=WGMMA) + self.zero
+
+    def pairs(self, level: int):
+        apart = self.i ^ self.j
+        return as_operand((apart >= 1 << level) & (apart < 2 << level))
+
+    def sums(self, level: int):
+        """The transpose of L: whose log decays a slope of the level belongs to."""
+        query = ((self.row & ~(PIECE_ROWS - 1) | self.j) >> level & 1) != 0
+        return as_operand(((self.i ^ self.j) < 1 << level) & ((self.i <= self.j) == query))

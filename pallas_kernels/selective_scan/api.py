@@ -107,9 +107,8 @@ def selective_scan(
         finds a state of zeros. `initial_state` is that of the first document, the state returned that of the last.
       initial_state: (b, d, n) float32, h before the first token; None: zeros.
       return_state: return h after the last token too.
-      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: the kernel of the platform that the program
-        is lowered for, where it serves this call and was verified on that kind of device
-        (`pallas_kernels.certificates`), else "xla".
+      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, where it serves this call and is
+        certified for the device that the program is lowered for (`pallas_kernels.certificates`), else "xla".
 
     Returns:
       y (b, t, d) in the dtype of x, or (y, state).

@@ -21,9 +21,7 @@ BLOCK = 256
 WIDTH = 1024
 """Channels of a grid step, at most."""
 PART = 256
-"""Channels whose states are in registers together, at least.
-
-With 512 the kernels spill more registers, and the backward one takes a tenth longer."""
+"""Channels whose states are in registers together, at least: with 512 the kernels spill more registers."""
 GROUP = 8
 """Tokens whose states are one operand."""
 TURN = 32

@@ -16,8 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.dispatch import may_run_on
-from pallas_kernels.xla_chunks import states_before, tokens_at_once
+from pallas_kernels.xla_chunks import in_parallel, states_before, tokens_at_once
 
 CHUNK = 64
 """Tokens of a chunk on a CPU or TPU."""
@@ -53,7 +52,7 @@ def forward(x, delta, a, b, c, keep, state) -> tuple[jax.Array, jax.Array]:
     if state is None:
         state = jnp.zeros((rows, channels, a.shape[1]), jnp.float32)
     keep = jnp.ones((rows, t), jnp.float32) if keep is None else lax.stop_gradient(keep)
-    at_once = not may_run_on("cpu")
+    at_once = in_parallel()
     size = tokens_at_once(t, state.size // 2, least=CHUNK) if at_once else CHUNK
     size = -(-min(size, t) // GROUP) * GROUP
     chunks = jax.tree.map(lambda z: _cut(z, size), Tokens(x, delta, b, c, keep))

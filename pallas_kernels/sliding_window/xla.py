@@ -21,17 +21,14 @@ from pallas_kernels.softmax import softmax_attention, softmax_attention_gradient
 
 MIN_BLOCK, MAX_BLOCK = 16, 128
 """Queries of a block: matmuls of smaller ones are dominated by their overhead; larger ones meet more keys that they do
-not see. Timed on a CPU, b 1, h 4, t 4096: blocks of 128 take 0.6 of the time of 512 at a window of 1024, and of one
-block at a window of all tokens."""
+not see."""
 WHOLE_BYTES, WHOLE_LENGTH = 2**25, 512
 """Scores, or else tokens, up to which a single block is as fast as several that would cost as much."""
 STEP_BYTES = 2**19
-"""Scores of one step of the loop, unless one block has more. With all blocks in one step, forward and backward take
-1.6 times as long on a CPU, and five times the memory (`specs.py`, text_t2048)."""
+"""Scores of one step of the loop, unless one block has more: a bound of the memory."""
 
 MIN_PART, MAX_PARTS = 64, 8
-"""Queries of a part, the last one's aside, and how many parts there are at most. Timed on a CPU, forward and backward
-at k 64, parts of 64 against a single block: b 64, t 256: 31 to 46 ms; t 128: 8.2 to 9.9; b 4, h 4, t 512: 29 to 46."""
+"""Queries of a part, the last one's aside, and how many parts there are at most."""
 
 
 def forward(q, k, v, start, segment_ids, *, window: int, scale: float) -> tuple[jax.Array, jax.Array]:

@@ -23,8 +23,7 @@ q, k, v, y, den and the initial state. A sequence of one chunk, with no state, m
 one chunk after another, an accelerator many at once, whose states an associative scan puts together (`xla_chunks.py`).
 
 The sums of weights stay apart from those of values: as a column of ones in v~ they would make matrices of
-v + 1 columns, which cost 1.5 times those of v = 64 on a CPU. Jacobians work on features (b, h, f, c): slices and
-products of rows are contiguous, at 0.7 of the time with features minor.
+v + 1 columns. Jacobians work on features (b, h, f, c), whose slices and products of rows are contiguous.
 """
 
 from typing import NamedTuple
@@ -34,7 +33,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pallas_kernels.dispatch import may_run_on
 from pallas_kernels.taylor_attention.state import TaylorState, empty_state
 from pallas_kernels.taylor_attention.xla_chunk import ChunkMath
 from pallas_kernels.xla_chunks import chunks_at_once, states_before
@@ -61,6 +59,19 @@ class Gradients(NamedTuple):
     k: jax.Array
     v: jax.Array
     initial_state: TaylorState | None
+
+
+class _Chunk(NamedTuple):
+    """One chunk in the backward pass, heads first, float32."""
+
+    math: ChunkMath
+    q: jax.Array
+    k: jax.Array
+    v: jax.Array
+    dnum: jax.Array
+    dden: jax.Array | None
+    scores: jax.Array
+    dscores: jax.Array
 
 
 def default_chunk(t: int) -> int:
@@ -109,31 +120,31 @@ def backward(q, k, v, y, den, dy, *, scale, normalize, initial_state=None, decay
         q, k, v = math.queries(tokens[0]), *map(math.shared_heads, tokens[1:3])
         dnum, dden = _output_cotangents(*tokens[3:6])
         scores = math.scores(q, k)
-        return math, q, k, v, dnum, dden, scores, math.score_cotangents(scores, dnum, dden, v)
+        return _Chunk(math, q, k, v, dnum, dden, scores, math.score_cotangents(scores, dnum, dden, v))
 
-    def query_gradient(prepared, state):
-        math, q, k, _, dnum, dden, _, dscores = prepared
-        return math.query_gradient(dscores, q, k, dnum, dden, state).swapaxes(1, 2).astype(dtypes[0])
+    def query_gradient(chunk, state):
+        dq = chunk.math.query_gradient(chunk.dscores, chunk.q, chunk.k, chunk.dnum, chunk.dden, state)
+        return dq.swapaxes(1, 2).astype(dtypes[0])
 
-    def key_value_gradients(prepared, dstate):
-        math, q, k, v, dnum, _, scores, dscores = prepared
-        dk = math.to_tokens(math.key_gradient(dscores, q, k, v, dstate))
-        dv = math.to_tokens(math.value_gradient(math.weights(scores), dnum, k, dstate))
+    def key_value_gradients(chunk, dstate):
+        math = chunk.math
+        dk = math.to_tokens(math.key_gradient(chunk.dscores, chunk.q, chunk.k, chunk.v, dstate))
+        dv = math.to_tokens(math.value_gradient(math.weights(chunk.scores), chunk.dnum, chunk.k, dstate))
         return dk.astype(dtypes[1]), dv.astype(dtypes[2])
 
     def ahead(state, tokens):
-        prepared = math, _, k, v, *_ = prepare(tokens)
-        return math.advance(state, k, v), query_gradient(prepared, state)
+        chunk = prepare(tokens)
+        return chunk.math.advance(state, chunk.k, chunk.v), query_gradient(chunk, state)
 
     def back(dstate, tokens):
-        prepared = math, q, _, _, dnum, dden, *_ = prepare(tokens)
-        return math.retreat(dstate, q, dnum, dden), key_value_gradients(prepared, dstate)
+        chunk = prepare(tokens)
+        return chunk.math.retreat(dstate, chunk.q, chunk.dnum, chunk.dden), key_value_gradients(chunk, dstate)
 
     outputs = (y, den.swapaxes(1, 2)) if normalize else (None, None)
     tokens = (q, k, v, dy, *outputs, _document_starts(segment_ids))
     if q.shape[1] <= chunk and initial_state is None and dstate is None:
-        prepared = prepare(tokens)
-        return Gradients(query_gradient(prepared, None), *key_value_gradients(prepared, None), None)
+        only = prepare(tokens)
+        return Gradients(query_gradient(only, None), *key_value_gradients(only, None), None)
     zeros = _zeros(q, v)
     _, dq = _scan(call, ahead, zeros if initial_state is None else initial_state, tokens, chunk)
     dinitial, (dk, dv) = _scan(call, back, zeros if dstate is None else dstate, tokens, chunk, reverse=True)
@@ -190,9 +201,7 @@ def _scan(call: ChunkMath, body, carry, tokens, chunk: int, *, reverse: bool = F
     """
     b, t = tokens[0].shape[:2]
     n, rest = divmod(t, chunk)
-    at_once = 1
-    if n > 1 and not may_run_on("cpu"):
-        at_once = chunks_at_once(n, sum(x.size for x in carry))
+    at_once = chunks_at_once(n, sum(x.size for x in carry))
 
     def step(size: int):
         """`body` of `size` chunks of every row."""

@@ -151,9 +151,8 @@ def ut_transform(
       beta: (b, t, h), with keys of length 1 stable in [0, 2]; computed in float32.
       log_decay: (b, t, h), or (b, t, h, k) per channel of the keys; at most 0, finite. None: no decay.
       chunk_size: c. Kernels have c = 64.
-      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: the kernel of the platform that the program
-        is lowered for, where it serves this call and was verified on that kind of device
-        (`pallas_kernels.certificates`), else "xla".
+      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, where it serves this call and is
+        certified for the device that the program is lowered for (`pallas_kernels.certificates`), else "xla".
 
     Raises:
       ValueError: arguments that contradict each other.

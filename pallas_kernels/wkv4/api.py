@@ -107,9 +107,8 @@ def wkv4(
         reads itself alone. `initial_state` is that of the first document, the state returned that of the last.
       initial_state: the sums over the tokens before; None: there are none.
       return_state: return the state after the last token too.
-      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: the kernel of the platform that the program
-        is lowered for, where it serves this call and was verified on that kind of device
-        (`pallas_kernels.certificates`), else "xla".
+      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, where it serves this call and is
+        certified for the device that the program is lowered for (`pallas_kernels.certificates`), else "xla".
 
     Returns:
       wkv (b, t, d) in the dtype of v, or (wkv, state).
