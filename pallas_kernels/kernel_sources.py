@@ -33,7 +33,9 @@ def _imported(tree: ast.Module) -> Iterator[Path]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == ROOT.name:
             path = ROOT.joinpath(*(node.module or "").split(".")[1:])
             for file in (path.with_suffix(".py"), *(path / f"{name.name}.py" for name in node.names)):
-                if file.is_file() and file.relative_to(ROOT).with_suffix("").as_posix() not in CHOICE:
+                if not file.is_file() or file.name == "reference.py":
+                    continue
+                if file.relative_to(ROOT).with_suffix("").as_posix() not in CHOICE:
                     yield file
 
 

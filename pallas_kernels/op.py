@@ -39,7 +39,7 @@ def first_output(outputs: list, **options: Any) -> tuple:
     return (outputs[0],)
 
 
-def saves_nothing(*operands: Any) -> None:
+def saves_nothing(*operands: Any, **options: Any) -> None:
     """`Backend.saved_like` of an implementation that computes everything again."""
 
 

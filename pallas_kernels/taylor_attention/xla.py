@@ -201,7 +201,7 @@ def _scan(call: ChunkMath, body, carry, tokens, chunk: int, *, reverse: bool = F
     """
     b, t = tokens[0].shape[:2]
     n, rest = divmod(t, chunk)
-    at_once = chunks_at_once(n, sum(x.size for x in carry))
+    at_once = chunks_at_once(n, sum(x.size for x in carry)) if n > 1 else 1
 
     def step(size: int):
         """`body` of `size` chunks of every row."""
