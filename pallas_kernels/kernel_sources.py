@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent
 CHOICE = {"certificates", "dispatch", "halo", "kernel_sources", "layout", "op", "programs", "registry", "workload"}
-"""Modules that choose, count or describe; kernels import them and compute nothing with them."""
+"""Modules that choose, count, describe or share out over a mesh; what they hold is in no kernel."""
 
 
 @functools.cache
