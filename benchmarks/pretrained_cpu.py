@@ -15,6 +15,7 @@ import platform
 import statistics
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +24,14 @@ from jaxzoo.generation import Generation, Sampling
 from jaxzoo.interop import load
 from jaxzoo.models.language_model import LanguageModel
 
+PEER = Path(__file__).with_name("pretrained_cpu_torch.py")
 TASKS = ("prefill 256", "decode 128 32")
 
 
 def ours(model: LanguageModel, task: str) -> tuple[float, float]:
     """Wall and CPU seconds of a task."""
     name, n, *rest = task.split()
-    tokens = (np.arange(int(n)) * 7919 % 49152).astype(np.int32)
+    tokens = (np.arange(int(n)) * 7919 % model.config.vocab_size).astype(np.int32)
     n_new = int(rest[0]) if rest else 1
     greedy = Sampling(temperature=0.0)
     generation = Generation(model, [tokens], max_tokens=n_new, sampling=greedy)
@@ -42,7 +44,7 @@ def ours(model: LanguageModel, task: str) -> tuple[float, float]:
     return time.perf_counter() - began[0], time.process_time() - began[1]
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description="Prefill and greedy decode of a real model on a CPU, next to transformers."
     )
@@ -50,11 +52,10 @@ def main() -> None:
     parser.add_argument("--peer", required=True, metavar="PYTHON")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     model = load(options.folder).model
-    script = Path(__file__).with_name("pretrained_cpu_torch.py")
     quiet = {**os.environ, "GOMP_SPINCOUNT": "0", "OMP_WAIT_POLICY": "passive"}  # waiting threads cost no CPU time
-    words = [options.peer, str(script), options.folder]
+    words = [options.peer, str(PEER), options.folder]
     found: dict[str, dict[str, list[tuple[float, ...]]]] = {task: {"jaxzoo": [], "transformers": []} for task in TASKS}
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=quiet) as peer:
         assert peer.stdin

@@ -45,11 +45,11 @@ class SweepCommand(Checked):
     """Write figure, table and claims of these sweeps of the experiment again, finished or not."""
 
     def __post_init__(self) -> None:
+        self.of_cluster()
         if self.cluster is None and self.cluster_options:
             raise UsageError("--cluster-options needs --cluster NAME, such as --cluster slurm")
         if self.cluster is not None and self.workers is None:
             raise UsageError("--cluster needs --workers N: how many jobs work at once")
-        self.of_cluster()
 
     def of_cluster(self) -> dict[str, Any]:
         """Options of submitit: `gpus_per_node=1` is a number, `partition=gpu` a word, `setup=["module load x"]` a
@@ -76,6 +76,8 @@ class SweepCommand(Checked):
 
 def parse(words: Sequence[str]) -> SweepCommand:
     """Reads a command line. Raises `UsageError`."""
+    if list(words).count("--cluster-options") > 1:
+        raise UsageError("--cluster-options is given twice; give all options after one")
     return parse_flags(SweepCommand, words, prog="python -m jaxzoo.sweep")
 
 

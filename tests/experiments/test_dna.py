@@ -40,8 +40,8 @@ def test_the_claim():
 def test_the_table_shows_bits():
     """Kills: Markov models that diverged, the run with the most bits."""
     rows = [MARKOV, trained("Based", 1.99, rate=0.2), trained("Based", 1.94)]
-    outcome = Outcome(name="dna", about=About("dna.py", "laptop", axes=("model", "learning_rate", "seed")), rows=rows)
-    shown = [[cell.text for cell in cells(outcome, best)] for best in outcome.best()]
+    outcome = Outcome(about=About("dna.py", "laptop", axes=("model", "learning_rate", "seed")), rows=rows)
+    shown = [[*cells(outcome, best)] for best in outcome.best()]
     assert [line[:4] for line in shown] == [["Markov", "1.92", "-", "-"], ["Based", "1.94", "0.300", "0.1"]]
 
 

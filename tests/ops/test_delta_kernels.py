@@ -87,7 +87,7 @@ def test_who_takes_kernels():
     """Kills: kernels that are not verified, of a platform that has none, for float32, or widths that they do not serve;
     and a delta rule that misses them."""
     assert uses_kernels(run, *wide())
-    assert not uses_kernels(run, *wide(), setting="")
+    assert not uses_kernels(run, *wide(), setting="none")
     assert not uses_kernels(run, *wide(), platform="cpu")
     assert not uses_kernels(run, *wide(jnp.float32))
     assert uses_kernels(run, *wide()[:4], jnp.zeros((2, 100, 2, 64), jnp.float32))

@@ -82,7 +82,7 @@ def test_who_takes_kernels(monkeypatch):
     and a delta rule that misses them."""
     assert uses_kernels(run, *wide())
     assert uses_kernels(lambda q, k, v, u, z, _: run(q, k, v, u, jnp.float32(z)), *wide())
-    assert not uses_kernels(run, *wide(), setting="")
+    assert not uses_kernels(run, *wide(), setting="none")
     assert not uses_kernels(run, *wide(), platform="cpu")
     assert not uses_kernels(run, *wide(jnp.float32))
     assert not uses_kernels(run, *wide(width=32))

@@ -65,7 +65,7 @@ def test_a_device_of_a_mesh_has_the_memory_of_one():
         found.append(xla_chunks.chunks_at_once(1000, 2**22))
         return x
 
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh), lowering_for("cuda"):
         jax.eval_shape(jax.shard_map(local, in_specs=P("data"), out_specs=P("data")), jnp.zeros(8))
         found.append(xla_chunks.chunks_at_once(1000, 2**22))
     assert found == [32, 256]

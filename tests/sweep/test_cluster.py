@@ -68,7 +68,7 @@ def complaint(directory, capsys, *words) -> str:
 def test_slurm_is_asked_for_what_the_options_say(slurm, directory):
     """Kills: options that are dropped or lose their type, Slurm's own without its name, jobs that start again."""
     words = "--cluster slurm --workers 8 --cluster-options partition=gpu gpus_per_node=1 timeout_min=600 mem_gb=1.5"
-    flags = [*words.split(), "setup=['module load cuda']", "--cluster-options", "slurm_account=00123"]
+    flags = [*words.split(), "setup=['module load cuda']", "slurm_account=00123"]
     workers = workers_of(directory, *flags)
     assert len({worker.name for worker in workers.start(range(8))}) == 8
     script = (slurm / "1.sbatch").read_text()
@@ -90,6 +90,7 @@ def test_slurm_is_asked_for_what_the_options_say(slurm, directory):
     [
         (["--cluster", "slurm"], r"--cluster needs --workers N: how many jobs work at once"),
         (["--cluster-options", "a=1"], r"--cluster-options needs --cluster NAME"),
+        (["--cluster-options", "a=1", "--cluster-options", "b=2"], r"--cluster-options is given twice"),
         (["--cluster-options", "timeout_min"], r"'timeout_min' must be NAME=VALUE, such as timeout_min=600"),
         (["--cluster", "nope", "--workers", "2"], r"--cluster nope: .*nope"),
         (["--cluster", "slurm", "--workers", "2", "--cluster-options", "partitoin=gpu"], r"'partitoin'.*\bpartition\b"),

@@ -35,7 +35,7 @@ def faults(n):
 
 x = jnp.arange(2.0**11)
 faults(20)  # until the heap has found its size
-print(faults(4))
+print(min(faults(4) for _ in range(3)))  # the heap may grow by a block once more
 """
 PAGES = 4 * 2**27 // 4096
 
