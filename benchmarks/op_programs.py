@@ -131,7 +131,7 @@ def measure(name: str, kind: str, target: str, *, kernels: bool = False) -> dict
     size = lambda tree: sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))  # noqa: E731
     loss = lambda *x: op(*x).astype(jnp.float32).sum()  # noqa: E731
     program = (lambda *x: op(*x)) if kind == "forward" else jax.grad(loss, argnums=tuple(range(len(inputs))))
-    chosen = certificates.using("all" if kernels else "")
+    chosen = certificates.using("all" if kernels else "none")
     with lowering_for(device.platform, multiprocessors=device.cores), chosen:
         outputs = size(jax.eval_shape(lambda *x: op(*x), *inputs))
         compiled: Any = jax.jit(program).trace(*inputs).lower(lowering_platforms=(device.platform,)).compile()

@@ -156,6 +156,11 @@ def _table(op: Op, saver: str) -> Backends:
     return {name: _saving_as(op, backend, op.backends[saver]) for name, backend in op.backends.items()}
 
 
+def forget_tables() -> None:
+    """Builds the tables of `Op.table` again: to be called after a change of an op's `backends`."""
+    _table.cache_clear()
+
+
 def _saving_as(op: Op, backend: Backend, saver: Backend) -> Backend:
     """The implementation with zeros in place of what another one saves; it computes its own arrays again.
 

@@ -6,11 +6,12 @@ program. cuDNN's workspace (float32 sums of dq, in the backward pass) is not cou
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels.op import forget_tables
 from pallas_kernels.sliding_window.api import BACKENDS
 from pallas_kernels.sliding_window.problem import Problem
 
@@ -22,13 +23,16 @@ WIDEST_HEAD = 128
 @contextlib.contextmanager
 def stand_in(platform: str) -> Iterator[None]:
     """Programs that are lowered in this context for `platform` "cuda" call stand-ins for cuDNN."""
-    backend = BACKENDS["cudnn"]
+    table: dict[str, Any] = cast(dict[str, Any], BACKENDS)
+    backend = table["cudnn"]
     if platform == "cuda":
-        BACKENDS["cudnn"] = backend._replace(forward=_forward, backward=_backward, target_objection=_objection)
+        table["cudnn"] = backend._replace(forward=_forward, backward=_backward, target_objection=_objection)
+        forget_tables()
     try:
         yield
     finally:
-        BACKENDS["cudnn"] = backend
+        table["cudnn"] = backend
+        forget_tables()
 
 
 def _objection(problem: Problem, device: Any) -> str | None:
