@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     if worse:
         print("\n".join(f"  ! {text}" for text in worse))
-        print(f"FAILED: {len(worse)} worse than in counts.json")
+        print(f"FAILED: {len(worse)} worse than in counts.json, or other than in the file compared with")
         return 1
     kernels = sum(len(entry.kernels) for entry in reports)
     print(

@@ -17,13 +17,15 @@ WORK = re.compile(
     r"|WARPGROUP|DEPBAR|SHFL"
 )
 """Begin of the names of instructions that compute, load, store, copy or wait; the others address and branch."""
+_CONSTANT = re.compile(r"HFMA2\S* \S+ -?RZ, -?RZ,")
+"""A constant of ptxas, not work: 0 x 0 + c."""
 REGISTERS = 5
 """How far the numbers of registers may differ."""
 
 
 def work(kernel: Kernel) -> dict[str, int]:
     """How often each kind of working instruction stands in the code."""
-    kinds = (kind_of(x) for x in kernel.code if WORK.match(x.base))
+    kinds = (kind_of(x) for x in kernel.code if WORK.match(x.base) and not _CONSTANT.match(x.text))
     return dict(sorted(collections.Counter(kinds).items()))
 
 

@@ -10,6 +10,8 @@ CODE = (
     "BRA `(.L_x_1)",
     "MUFU.RCP R1, R2",
     "UTMALDG.3D [UR8], [UR4]",
+    "HFMA2 R5, -RZ, RZ, 0, 0",
+    "HFMA2.BF16 R5, R1, R2, R3",
 )
 
 
@@ -20,7 +22,12 @@ def entry(**changed):
 
 def test_work_is_what_computes_and_moves():
     """Kills a count of addresses and branches, which compilers choose, and one that misses a predicated instruction."""
-    assert work(Kernel("f", [Instruction(text) for text in CODE], {})) == {"HGMMA.64x64x16": 1, "MUFU": 2, "UTMALDG": 1}
+    assert work(Kernel("f", [Instruction(text) for text in CODE], {})) == {
+        "HFMA2": 1,
+        "HGMMA.64x64x16": 1,
+        "MUFU": 2,
+        "UTMALDG": 1,
+    }
 
 
 def test_differences_by_kernel():
