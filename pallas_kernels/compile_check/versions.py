@@ -13,8 +13,8 @@ from pallas_kernels.compile_check.hopper import kind_of
 from pallas_kernels.compile_check.sass import Kernel
 
 WORK = re.compile(
-    r"HGMMA|HMMA|MUFU|F(ADD|MUL|FMA|MNMX)|H(ADD2|MUL2|FMA2)|LD[GSLC]|LDSM|ST[GSL]|STSM|UTMA|UBLK|SYNCS|BAR|MEMBAR|FENCE"
-    r"|WARPGROUP|DEPBAR|SHFL"
+    r"HGMMA|HMMA|MUFU|F(ADD|MUL|FMA|MNMX)|H(ADD2|MUL2|FMA2)|LD[GSL]|LDSM|ST[GSL]|STSM|UTMA|UBLK|SYNCS|BAR|MEMBAR|FENCE"
+    r"|WARPGROUP|DEPBAR"
 )
 """Begin of the names of instructions that compute, load, store, copy or wait; the others address and branch."""
 _CONSTANT = re.compile(r"HFMA2\S* \S+ -?RZ, -?RZ,")
