@@ -75,11 +75,14 @@ class ResumableDirectory:
         """Raises as the class does; again before the work, as another command may have begun since."""
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"--out {self.path} must be a directory")
-        in_result = self.is_finished and self.plan_file in self.temporary
+        is_temporary = self.plan_file in self.temporary
+        in_result = self.is_finished and is_temporary
         name = self.result if in_result else self.plan_file
         if not (self.path / name).is_file():
             others = sorted(file.name for file in self.path.glob("*") if not file.match(f"{name}.*.tmp"))
-            if others:
+            if others and self.is_finished and is_temporary and not in_result:  # another command finished meanwhile
+                self._check()
+            elif others:
                 rule = f"holds {others[0]!r}, which this command did not write"
                 raise ValueError(f"--out {self.path} {rule}; choose another place")
             return

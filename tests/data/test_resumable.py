@@ -172,6 +172,18 @@ def _is_running(process: int) -> bool:
     return state != "Z"
 
 
+def test_a_command_that_begins_while_another_finishes(folder, monkeypatch):
+    """Kills: results of this plan that are taken for something else, because they appear while a command looks."""
+    assert share(note, folder, 2)
+    answers = iter([False])
+    monkeypatch.setattr(
+        ResumableDirectory, "is_finished", property(lambda self: next(answers, (self.path / self.result).is_file()))
+    )
+    ResumableDirectory(folder / "out", {"n": 2})
+    with pytest.raises(ValueError, match="holds other results: n is 2 there and 3 here"):
+        ResumableDirectory(folder / "out", {"n": 3})
+
+
 @pytest.mark.full
 def test_a_command_in_another_container_is_not_taken_for_dead(folder):
     """Kills: a live command whose process id means nothing here, and whose job is made a second time.
