@@ -39,7 +39,7 @@ from jaxzoo.layers.variables import traits_of
 from jaxzoo.models import presets
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 from jaxzoo.train.optimizer import decay_mask, make_schedule
 from jaxzoo.train.session import Session
 from jaxzoo.utils import host_memory
@@ -84,7 +84,7 @@ class Ours:
     def __init__(self, name: str, length: int, *, dropout: bool = True):
         examples = Examples(task=mqar.release(length, PAIRS[length]), n_examples=100_000)
         model = MODELS[name](length=length, variant="release")
-        self.experiment = ExperimentConfig(
+        self.experiment = RunConfig(
             model=model if dropout else dataclasses.replace(model, embed_dropout=0.0),
             data=RecallDataConfig(train=(examples,), valid=(examples,)),
             optimizer=OptimizerConfig(warmup_fraction=0.0),

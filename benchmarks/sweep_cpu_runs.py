@@ -14,7 +14,7 @@ from jaxzoo.sweep import Experiment, Point, Results, Scale, grid
 from jaxzoo.sweep.curves import curve
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 from jaxzoo.utils.figure import panels
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ STEPS = {"benchmark": 500, "smoke": 20}
 
 _TASK = mqar.paper(length=64, n_pairs=4, vocab_size=1024)
 
-config = ExperimentConfig(
+config = RunConfig(
     model=LanguageModelConfig(
         pattern=(BaseConvConfig(n_taps=3), TaylorLinearAttentionConfig(feature_dim=16, init_std=0.1)),
         d_model=64,
@@ -54,7 +54,7 @@ def flags(scale: str, point: Point) -> list[str]:
     return f"--train.steps {STEPS[scale]} --optimizer.learning-rate {rate} --train.seed {seed}".split()
 
 
-def run(scale: str, point: Point) -> ExperimentConfig:
+def run(scale: str, point: Point) -> RunConfig:
     """The run of a point."""
     rate, seed = point["learning_rate"], point["seed"]
     assert isinstance(rate, float)

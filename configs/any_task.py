@@ -12,14 +12,14 @@ from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 
 MIXER, TASK = TaylorLinearAttentionConfig(), MQARConfig()
 
 
-def config(mixer: MixerConfig = MIXER, task: TaskConfig = TASK) -> ExperimentConfig:
+def config(mixer: MixerConfig = MIXER, task: TaskConfig = TASK) -> RunConfig:
     """The experiment with `mixer` in the second layer, and `task` for training and validation."""
-    return ExperimentConfig(
+    return RunConfig(
         model=LanguageModelConfig(
             pattern=(BaseConvConfig(n_taps=3), dataclasses.replace(mixer, init_std=0.1)),
             d_model=64,

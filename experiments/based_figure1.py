@@ -32,7 +32,7 @@ from jaxzoo.mixers import MixerConfig, SlidingWindowAttentionConfig, TaylorLinea
 from jaxzoo.sweep import Experiment, Measurement, Point, Results, Scale
 from jaxzoo.sweep.curves import accuracy_label, curve, guessing
 from jaxzoo.tasks.recall_data import RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.utils.figure import PALETTE, TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _layers(at: dict[str, Any]) -> tuple[MixerConfig, MixerConfig]:
 
 def _config(
     point: Point, protocol: Protocol, data: RecallDataConfig, *, length: int, batch_size: int, repeats: int
-) -> ExperimentConfig | Measurement:
+) -> RunConfig | Measurement:
     """A run, or the time of a window over sequences of `length`."""
     at: dict[str, Any] = dict(point)
     if at["panel"] == "time":

@@ -17,7 +17,7 @@ from experiments.frontier import PERFECT, SAME, by_state, frontier, leads, more_
 from jaxzoo.config.config_io import from_json, to_json
 from jaxzoo.sweep import Change, Claim, Finding, Missing, Results, learned
 from jaxzoo.sweep.claims import CHANCE, chance
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 
 PRIOR = ("Attention", "Sliding window", "Mamba", "H3", "Hyena")
 CLASSES = (*PRIOR, "Based")
@@ -38,7 +38,7 @@ def _attention_grows(results: Results) -> Finding:
     rows = results.select(model="Attention")
     if not rows:
         raise Missing("no run of attention")
-    config = from_json(rows[0]["config"], ExperimentConfig).model
+    config = from_json(rows[0]["config"], RunConfig).model
     length = config.max_length
     half, whole = state_bytes(config, length // 2), state_bytes(config, length)
     numbers = f"{half:,} bytes at {length // 2} tokens, {whole:,} at {length}"

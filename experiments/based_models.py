@@ -25,7 +25,7 @@ from jaxzoo.sweep import Point, Scale, Value, grid
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.presets import based_figure2
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 
 Model = Callable[[dict[str, Any], Variant], LanguageModelConfig]
 """The model of a point."""
@@ -118,7 +118,7 @@ def points(sizes: Sizes, learning_rates: Sequence[float], seeds: Sequence[int] =
     ]
 
 
-def run(point: Point, protocol: Protocol, data: RecallDataConfig, *, variant: Variant = "paper") -> ExperimentConfig:
+def run(point: Point, protocol: Protocol, data: RecallDataConfig, *, variant: Variant = "paper") -> RunConfig:
     """The run of a point with the axes `model`, `d_model`, `learning_rate`, and those that size the model's mixer.
 
     Args:

@@ -17,7 +17,7 @@ from experiments.cat import CAT, FORMS, LIN_CAT, MODELS, TASKS, leads, perfect
 from experiments.protocol import LAPTOP, OVERNIGHT, PAPER, SEEDS, Protocol
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Point, Results, Scale, grid, learned
 from jaxzoo.sweep.curves import accuracy_label, curve, guessing
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ RISE = 0.05
 
 
 def _paper() -> Scale:
-    def config(point: Any) -> ExperimentConfig:
+    def config(point: Any) -> RunConfig:
         task = TASKS[point["task"]](point["length"], PAIRS[point["length"]], 8192)
         model = MODELS[point["model"]](d_model=point["d_model"], length=point["length"])
         data = recall.data(task, train=100_000, valid=3_000)
@@ -52,7 +52,7 @@ def _paper() -> Scale:
     )
 
 
-def _small(point: Point, *, vocab_size: int, batches: int, valid: int, protocol: Protocol = LAPTOP) -> ExperimentConfig:
+def _small(point: Point, *, vocab_size: int, batches: int, valid: int, protocol: Protocol = LAPTOP) -> RunConfig:
     """A run with an eighth of the tokens as pairs, in so many batches of 64."""
     where: Any = point
     length = where["length"]

@@ -38,7 +38,7 @@ from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Missing, Results, Scale, grid, learned
 from jaxzoo.sweep.curves import accuracy_label, marked_line
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.utils.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Setting:
     protocol: Protocol
     """Training protocol."""
 
-    def config(self, point: Any) -> ExperimentConfig:
+    def config(self, point: Any) -> RunConfig:
         """The training, validated at its own length; the model has room for the longest."""
         train, valid, _ = self.examples
         data = recall.data(self._task(point, self.trained), train=train, valid=valid)
@@ -77,7 +77,7 @@ class Setting:
             config, model=dataclasses.replace(config.model, max_length=longest, max_positions=learned)
         )
 
-    def also(self, point: Any) -> dict[str, ExperimentConfig]:
+    def also(self, point: Any) -> dict[str, RunConfig]:
         """All lengths at once, and with YaRN each of the longer ones."""
         config = self.config(point)
         found = {ASKED: self._at(config, point, self.asked)}
@@ -89,7 +89,7 @@ class Setting:
                 found[SLOWED.format(length)] = self._at(slowed, point, (length,))
         return found
 
-    def _at(self, config: ExperimentConfig, point: Any, lengths: Sequence[int]) -> ExperimentConfig:
+    def _at(self, config: RunConfig, point: Any, lengths: Sequence[int]) -> RunConfig:
         assert isinstance(config.data, RecallDataConfig)
         valid = tuple(Examples(task=self._task(point, n), n_examples=self.examples[2]) for n in lengths)
         return dataclasses.replace(config, data=dataclasses.replace(config.data, valid=valid))

@@ -19,7 +19,7 @@ from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned
 from jaxzoo.sweep.curves import accuracy_label, curve, guessing
 from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Setting:
     protocol: Protocol
     """Training protocol."""
 
-    def config(self, point: Any) -> ExperimentConfig:
+    def config(self, point: Any) -> RunConfig:
         """The run of a point."""
         task = SelectiveCopyConfig(
             vocab_size=1 + 2 * self.n_tokens,

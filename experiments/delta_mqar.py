@@ -29,7 +29,7 @@ from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, S
 from jaxzoo.sweep.curves import marked_line
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.base import TaskConfig
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.utils.figure import add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Setting:
     scaling: int = 1
     """Factor of `SIZES` of Based and Mamba-2."""
 
-    def config(self, point: Any) -> ExperimentConfig:
+    def config(self, point: Any) -> RunConfig:
         """The run of a point."""
         size = point["size"] * (self.scaling if point["model"] in SIZES else 1)
         train, valid = self.examples

@@ -18,7 +18,7 @@ from jaxzoo.data.token_data import TokenDataConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Measurement, Missing, Point, Results, Scale, grid
 from jaxzoo.sweep.curves import marked_line
 from jaxzoo.sweep.results import BITS
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.utils.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks, series_style
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Setting:
     long_tokens: int = 32_768
     """Bases that are scored there; by position their second half, after its context."""
 
-    def config(self, point: Any) -> ExperimentConfig | Measurement:
+    def config(self, point: Any) -> RunConfig | Measurement:
         """The run of a point."""
         path = os.environ.get("DNA_TOKENS", "corpora/ecoli_tokens")
         if point["model"] == MARKOV:
@@ -90,13 +90,13 @@ class Setting:
             train=train,
         )
 
-    def also(self, point: Any) -> dict[str, ExperimentConfig]:
+    def also(self, point: Any) -> dict[str, RunConfig]:
         """The same bases in windows of other lengths, and by their position in a window."""
         config = self.config(point)
         if isinstance(config, Measurement):
             return {}
 
-        def validated(longest: int, **fields: Any) -> ExperimentConfig:
+        def validated(longest: int, **fields: Any) -> RunConfig:
             model = dataclasses.replace(config.model, max_length=max(config.model.max_length, longest))
             train = dataclasses.replace(config.train, valid_batch_size=max(1, 16_384 // longest))
             return dataclasses.replace(

@@ -30,7 +30,7 @@ from jaxzoo.sweep.curves import marked_line
 from jaxzoo.sweep.results import SCORE
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.base import TaskConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Setting:
     text_length: int
     """Tokens of a window of text."""
 
-    def config(self, point: Any) -> ExperimentConfig:
+    def config(self, point: Any) -> RunConfig:
         """The run of a point."""
         layers = hybrid(linear_mixers(self.heads)[point["linear"]], point["attention"], self.heads)
         pattern = (BaseConvConfig(n_taps=3), *layers)
@@ -106,7 +106,7 @@ class Setting:
             mlp_width=2 * self.d_model,
             norm="rms",
         )
-        return ExperimentConfig(
+        return RunConfig(
             model=model,
             data=TextDataConfig(length=self.text_length, valid_tokens=64 * self.text_length),
             optimizer=OptimizerConfig(learning_rate=point["learning_rate"], b2=0.95, final_fraction=0.1),

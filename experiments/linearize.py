@@ -40,7 +40,7 @@ from jaxzoo.models import LanguageModelConfig
 from jaxzoo.models.accounting import count_parameters, state_bytes
 from jaxzoo.models.blueprint import split_variables
 from jaxzoo.models.language_model import LanguageModel
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 from jaxzoo.train.loss import score_targets
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, save, series_style
@@ -108,7 +108,7 @@ def learn_own_tokenizer(out: Path) -> None:
     save_tokenizer(learn_bpe(documents, VOCAB_SIZE), out)
 
 
-def pretraining(command: Command) -> ExperimentConfig:
+def pretraining(command: Command) -> RunConfig:
     """The transformer."""
     tokenizer = command.out.absolute() / "tokenizer"
     if not tokenizer.exists():
@@ -122,7 +122,7 @@ def pretraining(command: Command) -> ExperimentConfig:
         mlp_width=448,
         norm="rms",
     )
-    return ExperimentConfig(
+    return RunConfig(
         model=model,
         data=TextDataConfig(length=LENGTH, tokenizer_path=str(tokenizer), valid_tokens=LENGTH * command.valid_windows),
         optimizer=OptimizerConfig(learning_rate=3e-3, b2=0.95, final_fraction=0.1),
@@ -138,7 +138,7 @@ def pretraining(command: Command) -> ExperimentConfig:
     )
 
 
-def train(config: ExperimentConfig, place: Path, *, steps: int, rate: float, start: Path | None = None) -> None:
+def train(config: RunConfig, place: Path, *, steps: int, rate: float, start: Path | None = None) -> None:
     """A run, unless it is complete."""
     optimizer = dataclasses.replace(config.optimizer, learning_rate=rate)
     config = dataclasses.replace(

@@ -27,7 +27,7 @@ from jaxzoo.sweep.claims import CHANCE, chance
 from jaxzoo.sweep.curves import guessing
 from jaxzoo.sweep.results import SeedScore
 from jaxzoo.tasks import mqar
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.utils.figure import PALETTE, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _zoo() -> Any:
     return runpy.run_path(str(Path(__file__).parents[1] / "configs/mqar/zoo.py"))["config"]
 
 
-def config(point: Any, *, steps: int = 400) -> ExperimentConfig:
+def config(point: Any, *, steps: int = 400) -> RunConfig:
     """`configs/mqar/zoo.py` with the mixer, the sizes and the seed of a point."""
     base = _zoo()(subjects()[point["mixer"]])
     task = mqar.paper(length=LENGTH, n_pairs=N_PAIRS, vocab_size=VOCAB_SIZE)

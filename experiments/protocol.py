@@ -11,7 +11,7 @@ from typing import Literal
 from jaxzoo.mixers import MixerConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks.recall_data import RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Protocol:
         seed: int = 0,
         n_layers: int = 2,
         positions: bool = False,
-    ) -> ExperimentConfig:
+    ) -> RunConfig:
         """The run of a model.
 
         Args:
@@ -67,7 +67,7 @@ class Protocol:
         steps = max(1, round(self.epochs * epoch))
         longest = max(part.task.length for part in (*data.train, *data.valid))
         every = steps / (self.evals or self.epochs)
-        return ExperimentConfig(
+        return RunConfig(
             model=LanguageModelConfig(
                 pattern=tuple(map(self._initialised, pattern)),
                 d_model=d_model,
@@ -95,7 +95,7 @@ class Protocol:
 
     def run_preset(
         self, model: LanguageModelConfig, data: RecallDataConfig, *, learning_rate: float, seed: int = 0
-    ) -> ExperimentConfig:
+    ) -> RunConfig:
         """The run of a preset's model: its mixers, width, depth, norm and learned positions, all else by the protocol.
 
         A model whose layers have no second branch keeps none.

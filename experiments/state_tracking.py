@@ -31,7 +31,7 @@ from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.tasks.bit_strings import ParityConfig
 from jaxzoo.tasks.permutations import preset
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Setting:
     protocol: Protocol
     """Training protocol."""
 
-    def config(self, point: Any) -> ExperimentConfig:
+    def config(self, point: Any) -> RunConfig:
         """The run of a point."""
         train, valid = self.examples
         name = point["task"]

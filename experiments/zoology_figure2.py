@@ -31,7 +31,7 @@ from jaxzoo.models.presets.preset_parts import mqar_model
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Point, Results, Scale, grid, learned, solved
 from jaxzoo.tasks import mqar, presets
 from jaxzoo.tasks.recall_data import RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,10 +92,10 @@ def smoke_data(length: int) -> RecallDataConfig:
 
 def _runs(
     protocol: Protocol, data: Callable[[int], RecallDataConfig], variant: Variant = "paper"
-) -> Callable[[Point], ExperimentConfig]:
+) -> Callable[[Point], RunConfig]:
     """The run of a point, by protocol, the data of a length, and whose models."""
 
-    def run(point: Any) -> ExperimentConfig:
+    def run(point: Any) -> RunConfig:
         model = MODELS[point["model"]](d_model=point["d_model"], length=point["length"], variant=variant)
         return protocol.run_preset(
             model, data(point["length"]), learning_rate=point["learning_rate"], seed=point.get("seed", 0)

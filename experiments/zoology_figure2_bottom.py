@@ -22,7 +22,7 @@ from jaxzoo.models.presets import mqar_attention, mqar_base_conv, mqar_hybrid_at
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Point, Results, Scale, grid, learned, solved
 from jaxzoo.tasks import presets
 from jaxzoo.tasks.recall_data import RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,10 +52,10 @@ def model(name: str, *, d_model: int, length: int, n_pairs: int) -> LanguageMode
     return dataclasses.replace(frame, pattern=(frame.pattern[0], mixer))
 
 
-def _runs(protocol: Protocol, data: Callable[[int], RecallDataConfig]) -> Callable[[Point], ExperimentConfig]:
+def _runs(protocol: Protocol, data: Callable[[int], RecallDataConfig]) -> Callable[[Point], RunConfig]:
     """The run of a point, by protocol and the data of a length."""
 
-    def run(point: Any) -> ExperimentConfig:
+    def run(point: Any) -> RunConfig:
         examples = data(point["length"])
         n_pairs = examples.train[0].task.slices["pairs"]
         built = model(point["model"], d_model=point["d_model"], length=point["length"], n_pairs=n_pairs)

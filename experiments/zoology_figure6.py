@@ -23,7 +23,7 @@ from jaxzoo.models.presets import (
 )
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned, solved
 from jaxzoo.tasks import mqar
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +53,7 @@ def names(windows: Sequence[int]) -> list[str]:
     return [ATTENTION, RET_NET, HYENA, *local]
 
 
-def _run(point: Any, protocol: Protocol, *, length: int, vocab_size: int, train: int, valid: int) -> ExperimentConfig:
+def _run(point: Any, protocol: Protocol, *, length: int, vocab_size: int, train: int, valid: int) -> RunConfig:
     task = mqar.paper(length, point["n_pairs"], vocab_size=vocab_size)
     built = model(point["model"], d_model=point["d_model"], length=length)
     examples = recall.data(task, train=train, valid=valid)

@@ -19,7 +19,7 @@ from jaxzoo.models import LanguageModelConfig
 from jaxzoo.models.presets import mqar_attention, mqar_multi_head_hyena
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned, solved
 from jaxzoo.tasks import mqar
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +38,7 @@ def model(name: str, *, d_model: int, length: int) -> LanguageModelConfig:
     return mqar_multi_head_hyena(d_model=d_model, length=length, head_dim=HEADS[name])
 
 
-def _run(point: Any, protocol: Protocol, *, n_pairs: int, vocab_size: int, train: int, valid: int) -> ExperimentConfig:
+def _run(point: Any, protocol: Protocol, *, n_pairs: int, vocab_size: int, train: int, valid: int) -> RunConfig:
     task = mqar.paper(point["length"], n_pairs, vocab_size=vocab_size)
     built = model(point["model"], d_model=point["d_model"], length=point["length"])
     examples = recall.data(task, train=train, valid=valid)

@@ -28,7 +28,7 @@ from jaxzoo.mixers import BaseConvConfig, GatedDeltaNetConfig, HyenaConfig, Mamb
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Measurement, Missing, Point, Results, Scale, grid, learned
 from jaxzoo.sweep.results import BITS
-from jaxzoo.train.config import ExperimentConfig, TrainConfig
+from jaxzoo.train.config import RunConfig, TrainConfig
 from jaxzoo.utils.figure import TITLE_POINTS, add_legend, bound_style, panels, series_style
 
 if TYPE_CHECKING:
@@ -77,14 +77,14 @@ class Setting:
     valid_fraction: float = 0.15
     """Share of the documents that are held out."""
 
-    def config(self, point: Point) -> ExperimentConfig | Measurement:
+    def config(self, point: Point) -> RunConfig | Measurement:
         """The run of a point."""
         text = {"length": self.length, "windows": self.windows, "valid_fraction": self.valid_fraction}
         name = str(point["model"])
         if name == TEXT:
             return Measurement(text_numbers, text)
         rate: Any = point["learning_rate"]
-        return ExperimentConfig(
+        return RunConfig(
             model=MODELS[name],
             data=RecallTextConfig(**text),
             optimizer=dataclasses.replace(attention.config.optimizer, learning_rate=rate),

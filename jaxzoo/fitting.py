@@ -19,7 +19,7 @@ from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.parallel.agreement import AgreedStop, StopSignals, is_leader, together
 from jaxzoo.train.checkpoint import Checkpoints, UnusableError
 from jaxzoo.train.checks import check_adapters, check_kernels
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.train.hooks import Progress, RunFiles, make_hooks, open_files
 from jaxzoo.train.loop import SingleRun, TrainingRun, run_loop
 from jaxzoo.train.memory import check_compiled
@@ -41,7 +41,7 @@ class FittedRun(NamedTuple):
     blueprint: Blueprint | AdaptedBlueprint
     variables: Variables
     """Variables after the last update, on the devices of the mesh."""
-    config: ExperimentConfig
+    config: RunConfig
     step: int
     """Updates that it has seen."""
     metrics: Sequence[Row]
@@ -56,7 +56,7 @@ class FittedRun(NamedTuple):
 
 
 def fit(
-    config: ExperimentConfig,
+    config: RunConfig,
     run_dir: str | Path | None = None,
     *,
     resume: bool = False,
@@ -115,7 +115,7 @@ def fit(
 
 
 def _check_directory(
-    run: RunDirectory | None, config: ExperimentConfig, *, resume: bool, overwrite: bool, profile: range | None
+    run: RunDirectory | None, config: RunConfig, *, resume: bool, overwrite: bool, profile: range | None
 ) -> None:
     """Refuses a directory that holds, or lacks, a run. Raises `ValueError`, in all processes."""
     if run is None:

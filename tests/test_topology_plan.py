@@ -12,13 +12,13 @@ from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.plan.compile import make_plan
 from jaxzoo.plan.plan import Plan
 from jaxzoo.plan.topology import find_topology
-from jaxzoo.train.config import ExperimentConfig, TrainConfig
+from jaxzoo.train.config import RunConfig, TrainConfig
 from tests.pallas_kernels.aot import absent_devices
 
 pytestmark = pytest.mark.full
 
 WIDTH, PERIODS = 128, 3
-CONFIG = ExperimentConfig(
+CONFIG = RunConfig(
     model=LanguageModelConfig(
         pattern=(
             TaylorLinearAttentionConfig(n_heads=4, feature_dim=16, head_dim=64),

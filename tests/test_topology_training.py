@@ -12,7 +12,7 @@ from jaxzoo.models import LanguageModelConfig
 from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig, TrainConfig
+from jaxzoo.train.config import RunConfig, TrainConfig
 from jaxzoo.train.session import Session
 from pallas_kernels.compile_check.compiler_text import read_program
 from tests.pallas_kernels.aot import absent_devices
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.full
 
 ROWS, LENGTH, WIDTH = 16, 256, 128
 TASK = MQARConfig(vocab_size=512, length=LENGTH, n_pairs=8)
-CONFIG = ExperimentConfig(
+CONFIG = RunConfig(
     model=LanguageModelConfig(
         pattern=(
             TaylorLinearAttentionConfig(n_heads=4, feature_dim=16, head_dim=64),

@@ -22,7 +22,7 @@ from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 
 TRAINED, ASKED = 128, (32, 64, 128, 256, 512, 1024)
 VOCAB_SIZE = 2048
@@ -34,10 +34,10 @@ def examples(length: int) -> TaskConfig:
     return mqar.paper(length=length, n_pairs=length // 16, vocab_size=VOCAB_SIZE)
 
 
-def config(mixer: MixerConfig = DEFAULT, examples: Callable[[int], TaskConfig] = examples) -> ExperimentConfig:
+def config(mixer: MixerConfig = DEFAULT, examples: Callable[[int], TaskConfig] = examples) -> RunConfig:
     """The experiment with `mixer`, on any task that has several lengths."""
     n_layers = 1 if isinstance(mixer, ConvolutionAugmentedAttentionConfig | LinCATConfig) else 2
-    return ExperimentConfig(
+    return RunConfig(
         model=LanguageModelConfig(
             pattern=(dataclasses.replace(mixer, init_std=0.1),),
             d_model=64,

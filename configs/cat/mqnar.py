@@ -13,11 +13,11 @@ from jaxzoo.mixers import ConvolutionAugmentedAttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks import ngram_recall
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 
 TASK = ngram_recall.mqnar(length=128, n_pairs=16, vocab_size=512)
 
-config = ExperimentConfig(
+config = RunConfig(
     model=LanguageModelConfig(
         pattern=(ConvolutionAugmentedAttentionConfig(n_heads=2, n_taps=3, filters="mixing", init_std=0.1),),
         d_model=64,

@@ -20,7 +20,7 @@ from jaxzoo.mixers import (
 )
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.parallel.sharding import MeshConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 
 BATCH_BASES = 2**20
 STEPS = 9_537
@@ -44,10 +44,10 @@ def model(pattern: tuple[MixerConfig, ...], *, length: int, n_layers: int, **mlp
     )
 
 
-def pretraining(model: LanguageModelConfig) -> ExperimentConfig:
+def pretraining(model: LanguageModelConfig) -> RunConfig:
     """Data, batch and optimizer around a model."""
     length = model.max_length
-    return ExperimentConfig(
+    return RunConfig(
         model=model,
         data=TokenDataConfig(path="corpora/hg38_tokens", length=length, valid_tokens=2**20, reverse_complements=True),
         optimizer=OptimizerConfig(

@@ -20,14 +20,14 @@ from jaxzoo.mixers import (
     TaylorLinearAttentionConfig,
 )
 from jaxzoo.models import LanguageModelConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 
 LENGTH = 1024
 
 
-def training(pattern: tuple[MixerConfig, ...], **fields) -> ExperimentConfig:
+def training(pattern: tuple[MixerConfig, ...], **fields) -> RunConfig:
     """A model of width 96 on the genome."""
-    return ExperimentConfig(
+    return RunConfig(
         model=LanguageModelConfig(
             pattern=pattern,
             d_model=96,

@@ -3,9 +3,9 @@
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.mixers import GatedShortConvConfig, SlidingWindowAttentionConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModelConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 
-config = ExperimentConfig(
+config = RunConfig(
     model=LanguageModelConfig(
         pattern=(
             GatedShortConvConfig(),

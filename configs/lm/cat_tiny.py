@@ -27,17 +27,17 @@ from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.mixers import ConvolutionAugmentedAttentionConfig, MixerConfig
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
 from jaxzoo.models import LanguageModelConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 
 CAT = ConvolutionAugmentedAttentionConfig(n_taps=21)
 
 
-def config(mixer: MixerConfig = CAT) -> ExperimentConfig:
+def config(mixer: MixerConfig = CAT) -> RunConfig:
     """The experiment with `mixer` in every layer; a softmax attention gets Pythia's heads, biases and rotation."""
     if isinstance(mixer, MultiHeadConfig):
         pythia = {"n_heads": 4, "positions": "rotary", "rotary_fraction": 0.25, "qkv_bias": True, "out_bias": True}
         mixer = dataclasses.replace(mixer, **pythia)
-    return ExperimentConfig(
+    return RunConfig(
         model=LanguageModelConfig(
             pattern=(mixer,),
             d_model=128,

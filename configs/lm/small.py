@@ -19,7 +19,7 @@ from jaxzoo.mixers import (
     TaylorLinearAttentionConfig,
 )
 from jaxzoo.models import LanguageModelConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 
 FIELDS = {
     AttentionConfig: {"n_heads": 4, "positions": "rotary"},
@@ -36,10 +36,10 @@ BASED = (
 )
 
 
-def config(mixer: MixerConfig = BASED[1]) -> ExperimentConfig:
+def config(mixer: MixerConfig = BASED[1]) -> RunConfig:
     """The experiment with `mixer` in every layer, or for Taylor linear attention with Based's three mixers."""
     plain = (dataclasses.replace(mixer, **FIELDS.get(type(mixer), {})),)
-    return ExperimentConfig(
+    return RunConfig(
         model=LanguageModelConfig(
             pattern=BASED if isinstance(mixer, TaylorLinearAttentionConfig) else plain,
             d_model=96,

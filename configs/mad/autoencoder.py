@@ -10,14 +10,14 @@ from jaxzoo.mixers import AttentionConfig, MixerConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks.mad import CompressionConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 
 MIXER, TASK = AttentionConfig(n_heads=16, positions="rotary"), CompressionConfig(length=16)
 
 
-def config(mixer: MixerConfig = MIXER) -> ExperimentConfig:
+def config(mixer: MixerConfig = MIXER) -> RunConfig:
     """The experiment with `mixer` in both blocks."""
-    return ExperimentConfig(
+    return RunConfig(
         model=LanguageModelConfig(
             pattern=(mixer,),
             d_model=128,

@@ -7,9 +7,9 @@ from jaxzoo.mixers import AttentionConfig, BaseConvConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 
-config = ExperimentConfig(
+config = RunConfig(
     model=LanguageModelConfig(
         pattern=(BaseConvConfig(n_taps=3), AttentionConfig(n_heads=1, init_std=0.1)),
         d_model=64,

@@ -13,14 +13,14 @@ from jaxzoo.mixers import AttentionConfig, MixerConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks import continuous_mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 
 MIXER, TASK = AttentionConfig(), continuous_mqar.preset(n_pairs=16, n_keys=512, n_values=512)
 
 
-def config(mixer: MixerConfig = MIXER) -> ExperimentConfig:
+def config(mixer: MixerConfig = MIXER) -> RunConfig:
     """The experiment with one layer of `mixer`."""
-    return ExperimentConfig(
+    return RunConfig(
         model=LanguageModelConfig(
             pattern=(dataclasses.replace(mixer, init_std=0.1),),
             d_model=64,

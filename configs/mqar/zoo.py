@@ -16,15 +16,15 @@ from jaxzoo.mixers import BaseConvConfig, MixerConfig, TaylorLinearAttentionConf
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 
 DEFAULT = TaylorLinearAttentionConfig()
 
 
-def config(mixer: MixerConfig = DEFAULT) -> ExperimentConfig:
+def config(mixer: MixerConfig = DEFAULT) -> RunConfig:
     """The experiment with `mixer` in the second layer; `--model.mixer NAME` gives the registered one, as it is built
     without arguments."""
-    return ExperimentConfig(
+    return RunConfig(
         model=LanguageModelConfig(
             pattern=(BaseConvConfig(n_taps=3), dataclasses.replace(mixer, init_std=0.1)),
             d_model=64,

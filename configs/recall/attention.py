@@ -6,9 +6,9 @@ The papers' baseline: rotary positions over the whole head, SwiGLU, RMSNorm.
 from jaxzoo.data.token_data import TokenDataConfig
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 
-config = ExperimentConfig(
+config = RunConfig(
     model=LanguageModelConfig(
         pattern=(AttentionConfig(n_heads=4, positions="rotary", rotary_fraction=1.0),),
         d_model=128,

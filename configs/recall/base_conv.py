@@ -6,9 +6,9 @@ Zoology's gated convolution, whose filters do not depend on the text: a short an
 from jaxzoo.data.token_data import TokenDataConfig
 from jaxzoo.mixers import BaseConvConfig
 from jaxzoo.models import LanguageModelConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 
-config = ExperimentConfig(
+config = RunConfig(
     model=LanguageModelConfig(
         pattern=(BaseConvConfig(n_taps=3), BaseConvConfig(filter="implicit")),
         d_model=128,

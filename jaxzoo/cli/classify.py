@@ -15,7 +15,7 @@ from jaxzoo.utils.whole_files import write_json
 
 if TYPE_CHECKING:
     from jaxzoo.data.labelled_sequences import LabelledSequences, LabelledSequencesConfig
-    from jaxzoo.train.config import ExperimentConfig
+    from jaxzoo.train.config import RunConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ def main(command: ClassifyCommand) -> None:
         say("stopped; continue with the same command and --resume")
 
 
-def _experiment(pretrained: "ExperimentConfig", command: ClassifyCommand) -> "ExperimentConfig":
+def _experiment(pretrained: "RunConfig", command: ClassifyCommand) -> "RunConfig":
     """The pretrained model on the sequences; its maximal length grows where it is no part of its parameters."""
     from jaxzoo.data.labelled_sequences import LabelledSequencesConfig
     from jaxzoo.train.config import OptimizerConfig, TrainConfig
@@ -124,7 +124,7 @@ def _experiment(pretrained: "ExperimentConfig", command: ClassifyCommand) -> "Ex
     )
 
 
-def _report(config: "ExperimentConfig", directory: RunDirectory, command: ClassifyCommand) -> None:
+def _report(config: "RunConfig", directory: RunDirectory, command: ClassifyCommand) -> None:
     """Scores the test split by the checkpoint with the best validation, and by the baselines."""
     import jax
     import numpy as np

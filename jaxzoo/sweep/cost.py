@@ -13,7 +13,7 @@ from jaxzoo.models.accounting import count_parameters
 from jaxzoo.sweep.lockstep import SequentialRuns
 from jaxzoo.sweep.run_spec import Rates, RunSpec
 from jaxzoo.sweep.sweep import Sweep
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.train.session import Session
 from jaxzoo.train.speed import train_flops
 from jaxzoo.utils.text_table import duration
@@ -50,7 +50,7 @@ def expected(sweep: Sweep) -> list[RunSpec]:
 
 def measure(specs: Sequence[RunSpec], seconds: float = MEASURE_SECONDS) -> Iterator[MeasuredProgram]:
     """Compiles programs and runs a few steps of each: one of all mixers, then others until the time is over."""
-    programs = list({spec.program: spec for spec in specs if isinstance(spec.config, ExperimentConfig)}.values())
+    programs = list({spec.program: spec for spec in specs if isinstance(spec.config, RunConfig)}.values())
     of_mixers: dict[str, list[RunSpec]] = {}
     for spec in sorted(programs, key=lambda spec: spec.step_flops):
         of_mixers.setdefault(spec.mixers, []).append(spec)
@@ -92,7 +92,7 @@ def _first_and_median(run: Callable[[], object], times: int, least_seconds: floa
 def plan(sweep: Sweep, measured: Sequence[MeasuredProgram], *, workers: int, vectorized: bool) -> list[str]:
     """Lines of the plan; `vectorized`: the runs of one program are one."""
     left = expected(sweep)
-    training = [spec for spec in left if isinstance(spec.config, ExperimentConfig)]
+    training = [spec for spec in left if isinstance(spec.config, RunConfig)]
     programs = {spec.program for spec in left}
     flops = sum(train_flops(spec.trained) for spec in training)
     # The largest of the widest models: parameters and two moments, float32.

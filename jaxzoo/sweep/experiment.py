@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxzoo.sweep.claims import Claim, complaints, made_up_row
 from jaxzoo.sweep.results import Results, Row
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,9 +47,9 @@ class Scale:
     """The sizes, and how they differ from the paper's; one or two sentences, which stand below the figure."""
     points: Sequence[Point]
     """All have the same axes."""
-    config: Callable[[Point], ExperimentConfig | Measurement]
+    config: Callable[[Point], RunConfig | Measurement]
     """The run of a point. Points with equal runs share one."""
-    also: Callable[[Point], Mapping[str, ExperimentConfig]] = lambda point: {}
+    also: Callable[[Point], Mapping[str, RunConfig]] = lambda point: {}
     """Further validations of the trained model, by name: configs whose models have the same variables. The metrics of
     `name` are called `name/valid/...`."""
     all_seeds: int | None = None

@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxzoo.config.config_io import Json, to_json
 from jaxzoo.sweep.experiment import Measurement, Point, Scale
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.train.speed import train_flops
 from jaxzoo.utils.checksums import text_sha256
 
@@ -25,9 +25,9 @@ class RunSpec:
 
     id: str
     """First 16 hexadecimal digits of the SHA-256 of everything that determines the result."""
-    config: ExperimentConfig | Measurement
+    config: RunConfig | Measurement
     """Training run or measurement."""
-    also: Mapping[str, ExperimentConfig]
+    also: Mapping[str, RunConfig]
     """Configs of further validations of the trained model, by name."""
 
     @classmethod
@@ -35,21 +35,21 @@ class RunSpec:
         """The run of a point."""
         config = scale.config(point)
         also = scale.also(point)
-        if isinstance(config, ExperimentConfig):
+        if isinstance(config, RunConfig):
             run = _identity(config)
         elif isinstance(config, Measurement):
             module = re.sub("_[0-9a-f]{16}$", "", config.function.__module__)  # suffix of an imported file's module
             function = f"{module}.{config.function.__qualname__}"
             run = {"function": function, "arguments": dict(config.arguments)}
         else:
-            raise ValueError(f"config gives {config!r}; it must be an ExperimentConfig or a Measurement")
+            raise ValueError(f"config gives {config!r}; it must be a RunConfig or a Measurement")
         said = _canonical([run, {name: _identity(other) for name, other in also.items()}])
         return cls(text_sha256(said)[:16], config, also)
 
     @property
-    def trained(self) -> ExperimentConfig:
+    def trained(self) -> RunConfig:
         """The config of a run that trains."""
-        assert isinstance(self.config, ExperimentConfig)
+        assert isinstance(self.config, RunConfig)
         return self.config
 
     @functools.cached_property
@@ -74,12 +74,15 @@ class RunSpec:
 
 
 def _identity(value: Any) -> Json:
-    """A config without the fields that have their defaults, so that a new field keeps the ids of results."""
+    """A config without the fields that have their defaults, so that a new field keeps the ids of results.
+
+    Ids of kept results contain the former name of `RunConfig`.
+    """
     if isinstance(value, tuple | list):
         return [_identity(item) for item in value]
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
-    said: dict[str, Json] = {"type": type(value).__name__}
+    said: dict[str, Json] = {"type": "ExperimentConfig" if isinstance(value, RunConfig) else type(value).__name__}
     for field in dataclasses.fields(value):
         given = getattr(value, field.name)
         default = field.default
@@ -104,7 +107,7 @@ class Rates:
         self._rates: dict[str, list[float]] = {}
         self._shares: dict[str, list[float]] = {}
         for spec in specs:
-            if not isinstance(spec.config, ExperimentConfig):
+            if not isinstance(spec.config, RunConfig):
                 continue
             mixers = spec.mixers
             if spec.id in step_seconds:
@@ -126,7 +129,7 @@ class Rates:
 
     def seconds(self, spec: RunSpec) -> float | None:
         """An estimate for a run; None: no step is known yet, or it is no training."""
-        if not isinstance(spec.config, ExperimentConfig) or (step := self.step_seconds(spec)) is None:
+        if not isinstance(spec.config, RunConfig) or (step := self.step_seconds(spec)) is None:
             return None
         share = self.share(spec)
         return step * spec.config.train.steps * (1 if share is None else share)

@@ -10,7 +10,7 @@ from jaxzoo.sweep.directory import About, SweepDirectory, checked_result
 from jaxzoo.sweep.experiment import Experiment, Point, Scale, coordinates
 from jaxzoo.sweep.results import BITS, OVER, RATE, SCORE, SEED, Row
 from jaxzoo.sweep.run_spec import RunSpec
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.utils.whole_files import write_rows
 
 
@@ -123,7 +123,7 @@ class Sweep:
             found = {run: other.result(run) for run in other.done()}
         else:
             found = {row["id"]: {name: row[name] for name in row if name != "point"} for row in reported(other)}
-        trained = {spec.id for spec in self.specs if isinstance(spec.config, ExperimentConfig)}
+        trained = {spec.id for spec in self.specs if isinstance(spec.config, RunConfig)}
         taken = (trained & found.keys()) - self.directory.done()
         for run in taken:
             self.directory.write_result(run, found[run])

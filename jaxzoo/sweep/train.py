@@ -11,7 +11,7 @@ from jaxzoo.sweep.lockstep import SequentialRuns, VmappedRuns
 from jaxzoo.sweep.results import thinned
 from jaxzoo.sweep.run_spec import RunSpec
 from jaxzoo.train.checkpoint import Checkpoints, UnusableError
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.train.hooks import Evaluate, make_hooks, open_files
 from jaxzoo.train.loop import TrainingRun, run_loop
 from jaxzoo.train.metrics import Row, read_rows
@@ -71,7 +71,7 @@ class SweepRun:
         return read_rows(self._run.metrics)
 
 
-def _start(session: Session, config: ExperimentConfig, run: RunDirectory) -> ResumePoint:
+def _start(session: Session, config: RunConfig, run: RunDirectory) -> ResumePoint:
     """Locks a run directory and opens the run at its newest checkpoint, or at step 0. Raises `InUseError`."""
     stored = to_json(config)
     if run.holds_run and any(run.checkpoints.glob("*")):

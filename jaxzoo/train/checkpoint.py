@@ -20,7 +20,7 @@ from jaxzoo.config.config_io import Json, completed, first_difference
 from jaxzoo.config.json_files import decode_json, read_json
 from jaxzoo.models.blueprint import Shapes, Variables, names_of
 from jaxzoo.parallel.agreement import is_leader, leaders, together
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.train.run_dir import MAY_CHANGE
 from jaxzoo.train.state import TrainState
 from jaxzoo.utils.checksums import DamagedError, Digests, add_checksum, digests, without_checksum
@@ -291,7 +291,7 @@ def restore(folder: Path, abstract: TrainState, config: Json = None) -> tuple[Tr
     """
     with together(UnusableError):
         seal = read_seal(folder)
-        stored = completed(seal.config, ExperimentConfig)
+        stored = completed(seal.config, RunConfig)
         difference = config is not None and first_difference(stored, config, ignore=MAY_CHANGE)
         if difference:
             raise UnusableError(f"{SEAL} is of another experiment: {difference[0]} differs")

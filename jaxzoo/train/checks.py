@@ -11,13 +11,13 @@ from jaxzoo.data.base import Dataset
 from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.parallel.agreement import gathered, together
 from jaxzoo.parallel.sharding import row_devices
-from jaxzoo.train.config import ExperimentConfig, TrainConfig
+from jaxzoo.train.config import RunConfig, TrainConfig
 from jaxzoo.train.memory import check_estimate
 from jaxzoo.train.metrics import metric_names
 from pallas_kernels import certificates
 
 
-def check_session(config: ExperimentConfig, mesh: Mesh, data: Dataset, *, limited: bool) -> None:
+def check_session(config: RunConfig, mesh: Mesh, data: Dataset, *, limited: bool) -> None:
     """Refuses data, sequence axis, metric and, if `limited`, sizes beyond the memory of the devices."""
     check_data(config.model, vocab_size=data.vocab_size, max_length=data.max_length, packed=data.packed)
     check_sequence_axis(config.model, mesh, data.max_length)
@@ -26,7 +26,7 @@ def check_session(config: ExperimentConfig, mesh: Mesh, data: Dataset, *, limite
         check_estimate(config, mesh, data.max_length)
 
 
-def check_batch_size(config: ExperimentConfig, mesh: Mesh) -> None:
+def check_batch_size(config: RunConfig, mesh: Mesh) -> None:
     """Refuses a batch that the devices of a mesh cannot share out evenly."""
     size = config.train.batch_size
     devices = row_devices(mesh)

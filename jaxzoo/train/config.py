@@ -1,4 +1,4 @@
-"""Fields of an experiment, as frozen dataclasses; files under `configs/` return one.
+"""Config of a run, as frozen dataclasses; files under `configs/` return one.
 
 Each part stands with its owner (mixers, model, tasks, data, mesh); this file joins them with the optimizer and the
 training loop. Every field is a command-line flag of `python -m jaxzoo.train`. All configs of data and tasks are
@@ -6,8 +6,9 @@ imported here, so that config.json is read with all of ours known by name.
 """
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from jaxzoo.config.checked import (
     Checked,
@@ -153,8 +154,8 @@ class TrainConfig(Checked):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExperimentConfig(Checked):
-    """One experiment: a model, the data that it learns, the optimizer, the loop and the mesh.
+class RunConfig(Checked):
+    """Config of a run: model, data, optimizer, training loop and mesh.
 
     Raises:
       ValueError: the data ask for a model of another kind; with the flag that helps.
@@ -174,3 +175,10 @@ class ExperimentConfig(Checked):
             fits = getattr(self.model, field) == needed
             remedy = f"set --model.{words}"
             self.model.require(field, fits, f"must be {needed} for these data", remedy)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "ExperimentConfig":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{__name__}.{name} is now RunConfig; the old name goes in 0.2.0", FutureWarning, stacklevel=2)
+    return RunConfig

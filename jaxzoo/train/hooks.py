@@ -15,7 +15,7 @@ from jaxzoo.data.base import Stream
 from jaxzoo.models.blueprint import Variables
 from jaxzoo.parallel.agreement import AgreedStop, is_leader, is_one_of_many, together
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.config import ExperimentConfig, TrainConfig
+from jaxzoo.train.config import RunConfig, TrainConfig
 from jaxzoo.train.learning_curve import draw_learning_curve
 from jaxzoo.train.loop import Fetch, Hook, NonFiniteError, StepInfo
 from jaxzoo.train.metrics import MetricsLog, RowFile, best_steps, rows_until
@@ -59,7 +59,7 @@ class RunFiles(NamedTuple):
 
 @contextlib.contextmanager
 def open_files(
-    run: RunDirectory | None, config: ExperimentConfig, start: ResumePoint, *, speeds: bool = False
+    run: RunDirectory | None, config: RunConfig, start: ResumePoint, *, speeds: bool = False
 ) -> Iterator[RunFiles]:
     """Opens the files of a claimed directory; process 0 alone writes, but for the arrays of checkpoints.
 
@@ -89,7 +89,7 @@ def open_files(
 
 def make_hooks(
     files: RunFiles,
-    config: ExperimentConfig,
+    config: RunConfig,
     start: ResumePoint,
     stop: AgreedStop,
     report: Report,
@@ -213,7 +213,7 @@ class CheckpointHook:
         log: MetricsLog,
         metrics: MetricsHook,
         stream: Stream,
-        config: ExperimentConfig,
+        config: RunConfig,
     ):
         self._checkpoints = checkpoints
         self._log = log

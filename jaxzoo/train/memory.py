@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jaxzoo.models.accounting import abstract_model, count_parameters
 from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.parallel.sharding import row_devices
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 
 FLOAT_BYTES = 4
 STATE_COPIES = {"adamw": 4, "lion": 3, "muon": 3, "adafactor": 2}
@@ -24,7 +24,7 @@ STATE_COPIES = {"adamw": 4, "lion": 3, "muon": 3, "adafactor": 2}
 REMEDY = "make it smaller, share it out by --mesh.fsdp, or try all the same with --allow-oversize"
 
 
-def check_estimate(config: ExperimentConfig, mesh: Mesh, length: int) -> None:
+def check_estimate(config: RunConfig, mesh: Mesh, length: int) -> None:
     """Raises `ValueError` for a run whose parameters, optimizer state and one activation of a batch, with the longest
     sequence of `length` tokens, are beyond a device."""
     model = config.model

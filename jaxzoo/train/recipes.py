@@ -28,7 +28,7 @@ from typing import Literal
 from jaxzoo.data.token_data import TokenDataConfig
 from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.parallel.sharding import MeshConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 
 LENGTH = 2048
 BATCH_SIZE = 256
@@ -47,7 +47,7 @@ def zoology(
     final_rate: float = 8e-5,
     weight_decay: float = 0.1,
     mesh: MeshConfig = REPLICATED,
-) -> ExperimentConfig:
+) -> RunConfig:
     """Zoology (Arora et al. 2024), App. C, on the Pile in GPT-2's tokens.
 
     The defaults are those of Table 7, attention; Tables 9 to 16 print the same but for the arguments. Peak 8e-4 after
@@ -76,7 +76,7 @@ def zoology(
     return _pretraining(model, optimizer, path="corpora/pile_tokens", steps=steps, mesh=mesh)
 
 
-def based(model: LanguageModelConfig, *, steps: int = 20_000, b2: float = 0.95) -> ExperimentConfig:
+def based(model: LanguageModelConfig, *, steps: int = 20_000, b2: float = 0.95) -> RunConfig:
     """Based (Arora et al. 2024), Tables 7 to 13, on the Pile in GPT-2's tokens.
 
     Cosine from 8e-4 to 8e-5 after a warmup over 1 % of the steps, AdamW of weight decay 0.1 and eps 1e-8.
@@ -98,7 +98,7 @@ def based(model: LanguageModelConfig, *, steps: int = 20_000, b2: float = 0.95) 
     return _pretraining(model, optimizer, path="corpora/pile_tokens", steps=steps, mesh=SHARDED)
 
 
-def cat(model: LanguageModelConfig) -> ExperimentConfig:
+def cat(model: LanguageModelConfig) -> RunConfig:
     """CAT (Li et al. 2025), sec. 6.2, on SlimPajama in Mistral's tokens.
 
     Printed: 15B tokens, windows of 2048, "the same hyperparameters as (Yang et al. 2023)". These are the 340M models
@@ -124,8 +124,8 @@ def cat(model: LanguageModelConfig) -> ExperimentConfig:
 
 def _pretraining(
     model: LanguageModelConfig, optimizer: OptimizerConfig, *, path: str, steps: int, mesh: MeshConfig
-) -> ExperimentConfig:
-    return ExperimentConfig(
+) -> RunConfig:
+    return RunConfig(
         model=model,
         data=TokenDataConfig(path=path, length=LENGTH, valid_tokens=512 * LENGTH),
         optimizer=optimizer,

@@ -120,9 +120,9 @@ class RunDirectory:
 
     def check_same(self, config: Json) -> None:
         """Raises `ValueError` for a config that differs from the run's in a field outside `MAY_CHANGE`, by its name."""
-        from jaxzoo.train.config import ExperimentConfig  # loads JAX, for which --help does not wait
+        from jaxzoo.train.config import RunConfig  # loads JAX, for which --help does not wait
 
-        stored: Any = completed(self.read_config(), ExperimentConfig)
+        stored: Any = completed(self.read_config(), RunConfig)
         asked: Any = config
         before = stored["train"]["steps"]
         after = asked["train"]["steps"]

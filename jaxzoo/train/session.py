@@ -20,7 +20,7 @@ from jaxzoo.parallel.rows import place_rows, rows_of_process
 from jaxzoo.parallel.sharding import RULES, make_mesh, row_devices
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.checks import check_adapters, check_batch_size, check_session
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.state import TrainState, first_state, init_state, state_shardings
 from jaxzoo.train.step import Metrics, make_train_step
@@ -102,8 +102,8 @@ class Program:
       ValueError: sizes that do not fit together, or a target of adapters that is no projection of the model.
     """
 
-    def __init__(self, config: ExperimentConfig, mesh: Mesh):
-        self.config: ExperimentConfig = config
+    def __init__(self, config: RunConfig, mesh: Mesh):
+        self.config: RunConfig = config
         self.mesh: Mesh = mesh
         self.row_devices: int = row_devices(mesh)
         check_batch_size(config, mesh)
@@ -161,7 +161,7 @@ class Session(Program):
       ValueError: sizes that do not fit together, or no machine, or what the data refuse.
     """
 
-    def __init__(self, config: ExperimentConfig, devices: Sequence[Any] | None = None, *, limited: bool = False):
+    def __init__(self, config: RunConfig, devices: Sequence[Any] | None = None, *, limited: bool = False):
         mesh = make_mesh(config.mesh, devices)
         check_batch_size(config, mesh)
         sizes = {"batch_size": config.train.batch_size, "valid_batch_size": config.train.valid_batch_size}
@@ -208,7 +208,7 @@ class Session(Program):
     def begin(
         self,
         checkpoints: Checkpoints | None = None,
-        config: ExperimentConfig | None = None,
+        config: RunConfig | None = None,
         variables: Variables | None = None,
     ) -> ResumePoint:
         """The start of a new run, or of one that goes on from the newest checkpoint that can be used.

@@ -12,7 +12,7 @@ import numpy as np
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.models.accounting import head_flops, layer_flops_per_token, outer_flops
 from jaxzoo.tasks.base import TaskConfig
-from jaxzoo.train.config import ExperimentConfig, RecallDataConfig
+from jaxzoo.train.config import RecallDataConfig, RunConfig
 from jaxzoo.train.session import Session
 from jaxzoo.utils.devices import find_device
 
@@ -20,7 +20,7 @@ PASSES = 3
 """Forward and backward, in forward passes."""
 
 
-def train_flops(config: ExperimentConfig, steps: int | None = None, *, length: int | None = None) -> float:
+def train_flops(config: RunConfig, steps: int | None = None, *, length: int | None = None) -> float:
     """FLOPs of `steps` updates (None: of all): mixers, MLPs, and the head where it is computed, at labelled positions.
 
     Counted as `flops_per_token` does, the backward pass as two forward passes; what it computes again, for remat or a

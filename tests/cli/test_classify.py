@@ -8,10 +8,10 @@ import pytest
 from jaxzoo.cli import classify, train
 
 CONFIG = """
-from jaxzoo.train.config import ExperimentConfig, LabelledSequencesConfig, TrainConfig
+from jaxzoo.train.config import RunConfig, LabelledSequencesConfig, TrainConfig
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
-config = ExperimentConfig(
+config = RunConfig(
     model=LanguageModelConfig(
         pattern=(AttentionConfig(n_heads=2),), d_model=16, n_layers=1, vocab_size=6, max_length=12, mlp_width=16
     ),

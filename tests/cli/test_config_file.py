@@ -11,7 +11,7 @@ from jaxzoo.cli.config_file import load_config
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.user_files import import_file, import_files
 from jaxzoo.config.config_io import from_json, to_json
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from tests.cli.conftest import parse_command
 
 REPOSITORY = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ def test_failing_config_file_names_its_line(tmp_path):
         ("def config():\n    return half()\n\n\ndef half():\n    return 1 / 0\n", "line 6: ZeroDivisionError"),
         ("from jaxzoo.mixers import NoMixer\n", "line 1: ImportError: cannot import name 'NoMixer'"),
         ("configs = [1]\n", "`configs` must be a dict of configurations by name$"),
-        ("cnfig = 1\n", "must define `config`, an ExperimentConfig"),
+        ("cnfig = 1\n", "must define `config`, a RunConfig"),
         (
             "from jaxzoo.train.config import OptimizerConfig\n\nconfig = OptimizerConfig(b1=2)\n",
             r"line 3: ValueError: OptimizerConfig\.b1=2 must be in",
@@ -46,7 +46,7 @@ OWN = """
     from __future__ import annotations
 
     import dataclasses
-    from jaxzoo.train.config import ExperimentConfig
+    from jaxzoo.train.config import RunConfig
     from jaxzoo.mixers import BaseConvConfig, GatedShortConvConfig
     from jaxzoo.models import LanguageModelConfig
     from jaxzoo.tasks.mqar import MQARConfig
@@ -62,7 +62,7 @@ OWN = """
 
         examples = Examples(task=MQARConfig(vocab_size=40, length=16, n_pairs=2), n_examples=64)
 
-        return ExperimentConfig(
+        return RunConfig(
             model=LanguageModelConfig(pattern=(OwnConvConfig(taps=(3, 4)), BesideConfig()), d_model=8, vocab_size=40),
             data=RecallDataConfig(train=[examples], valid=[examples]),
         )
@@ -89,7 +89,7 @@ def test_a_config_file_brings_its_own_classes(tmp_path, monkeypatch):
     assert sys.path == [*before, str(tmp_path)]
     assert [type(mixer).__name__ for mixer in config.model.pattern] == ["OwnConvConfig", "BesideConfig"]
     stored = json.loads(json.dumps(to_json(config)))
-    assert from_json(stored, ExperimentConfig) == config == load_config(file)
+    assert from_json(stored, RunConfig) == config == load_config(file)
     assert not list(tmp_path.glob("__pycache__/own*"))
     flags = ["--config", str(file), "--model.pattern.0.taps", "5", "6", "7"]
     assert parse_command(flags)[1].model.pattern[0].taps == (5, 6, 7)
@@ -127,12 +127,12 @@ def test_every_config_of_the_repository_loads():
 
 SEVERAL = """
     import dataclasses
-    from jaxzoo.train.config import ExperimentConfig
+    from jaxzoo.train.config import RunConfig
     from jaxzoo.mixers import RetNetConfig
     from jaxzoo.models import LanguageModelConfig
     from jaxzoo.tasks.presets import based_figure2
 
-    plain = ExperimentConfig(model=LanguageModelConfig(pattern=(RetNetConfig(),)), data=based_figure2())
+    plain = RunConfig(model=LanguageModelConfig(pattern=(RetNetConfig(),)), data=based_figure2())
     configs = {
         "ret_net": lambda mixer=RetNetConfig(): dataclasses.replace(
             plain, model=dataclasses.replace(plain.model, pattern=(mixer,))

@@ -14,7 +14,7 @@ from tests.cli.test_generate import files_of
 from tests.train.conftest import use_one_device
 
 FILE = """
-    from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+    from jaxzoo.train.config import RunConfig, OptimizerConfig, TrainConfig
     from jaxzoo.mixers import AttentionConfig
     from jaxzoo.models import LanguageModelConfig
     from jaxzoo.tasks import ngram_recall
@@ -23,7 +23,7 @@ FILE = """
     def examples(length, n):
         return Examples(task=ngram_recall.mqnar(length, 2, vocab_size=32), n_examples=n)
 
-    config = ExperimentConfig(
+    config = RunConfig(
         model=LanguageModelConfig(
             pattern=(AttentionConfig(n_heads=2, positions="rotary"),), d_model=8, n_layers=1, vocab_size=32,
             max_length=40, init_std=0.5, mlp="none",

@@ -19,7 +19,7 @@ from jaxzoo.generation import Generation, Sampling, generate
 from jaxzoo.loading import load
 from jaxzoo.models import LanguageModel
 from jaxzoo.train.checkpoint import Checkpoints, read_seal, restore
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.train.session import Session
 
 TOKENIZER = ByteTokenizer()
@@ -33,7 +33,7 @@ PROMPTS = ("never odd", "a word; 3", "é", "x" * 90)
 @pytest.fixture(scope="module")
 def model(trained_run) -> LanguageModel:
     """The model of the newest checkpoint, by the trainer's own way of reading it."""
-    config = from_json(json.loads((trained_run / "config.json").read_text()), ExperimentConfig)
+    config = from_json(json.loads((trained_run / "config.json").read_text()), RunConfig)
     session = Session(config)
     assert Checkpoints(trained_run / "checkpoints").newest == 4
     state = restore(trained_run / "checkpoints" / "4", session.abstract_state)[0]

@@ -25,7 +25,7 @@ CONFIG = """
     import jax.numpy as jnp
     import numpy as np
 
-    from jaxzoo.train.config import ExperimentConfig, TrainConfig
+    from jaxzoo.train.config import RunConfig, TrainConfig
     from jaxzoo.data.base import Batch, DataConfig, ValidSet
     from jaxzoo.data.tokens.token_shards import TokenDirectory
     from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
@@ -77,7 +77,7 @@ CONFIG = """
         def baselines(self):
             return {}
 
-    config = ExperimentConfig(
+    config = RunConfig(
         model=LanguageModelConfig(pattern=(BaseConvConfig(),), d_model=8, vocab_size=320, max_length=64, mlp="none",
                                   init_std=0.5),
         data=BeginningConfig(path=PATH),

@@ -18,7 +18,7 @@ from jaxzoo.mixers import AttentionConfig, HGRN2Config, WindowedLinearAttentionC
 from jaxzoo.models.blueprint import split_variables
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.models.model_config import LanguageModelConfig
-from jaxzoo.train.config import ExperimentConfig, TrainConfig
+from jaxzoo.train.config import RunConfig, TrainConfig
 from jaxzoo.train.run_dir import RunDirectory
 
 
@@ -31,7 +31,7 @@ def make_run(place, pattern, n_layers=1):
     data = TextDataConfig(path=str(text), length=16, valid_tokens=64)
     sizes = {"d_model": 16, "n_layers": n_layers, "vocab_size": 257, "max_length": 16, "mlp_width": 16}
     model = LanguageModelConfig(pattern=pattern, **sizes)
-    config = ExperimentConfig(model=model, data=data, train=TrainConfig(batch_size=8, valid_batch_size=2))
+    config = RunConfig(model=model, data=data, train=TrainConfig(batch_size=8, valid_batch_size=2))
     variables = split_variables(LanguageModel(model, rngs=nnx.Rngs(0)))
     tokenizer = data.tokenizer().fingerprint
     create_imported(RunDirectory(place), to_json(config), variables, {"step": 0}, tokenizer)

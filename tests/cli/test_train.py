@@ -21,7 +21,7 @@ from jaxzoo.mixers.conv.base_conv import BaseConv
 from jaxzoo.parallel.agreement import StopSignals
 from jaxzoo.train import loss
 from jaxzoo.train.checkpoint import Checkpoints, read_seal
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.train.metrics import MetricsLog
 from jaxzoo.train.session import Session
 from tests.train.traces import steps_of_trace
@@ -98,7 +98,7 @@ def test_mqar_run_leaves_what_is_promised_with_pictures(data, request, modules, 
     names = {p.name for p in (tmp_path / "r").iterdir() if not p.name.startswith("events.out.tfevents.")}
     files = {"config.json", "metrics.jsonl", "speed.jsonl", "learning_curve.png", "newest_checkpoint.json"}
     assert names == {*files, "checkpoints", ".lock"}
-    loaded = from_json(json.loads((tmp_path / "r" / "config.json").read_text()), ExperimentConfig)
+    loaded = from_json(json.loads((tmp_path / "r" / "config.json").read_text()), RunConfig)
     config = load_config(file)
     train_config = dataclasses.replace(config.train, batch_size=16, steps=12, eval_every=5)
     assert loaded == dataclasses.replace(config, train=train_config)

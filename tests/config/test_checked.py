@@ -22,9 +22,9 @@ from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.presets import based_figure2
 from jaxzoo.tasks.recall_data import Examples
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TokenDataConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TokenDataConfig
 
-EXPERIMENT = ExperimentConfig(model=LanguageModelConfig(pattern=(AttentionConfig(),)), data=based_figure2())
+EXPERIMENT = RunConfig(model=LanguageModelConfig(pattern=(AttentionConfig(),)), data=based_figure2())
 
 GIVEN = [
     Examples(task=MQARConfig(), n_examples=1),

@@ -19,7 +19,7 @@ from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.tasks.presets import based_figure2
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,16 +40,16 @@ class Tree:
     pair: tuple[int, str] = (1, "x")
 
 
-def experiment(data, **fields) -> ExperimentConfig:
+def experiment(data, **fields) -> RunConfig:
     pattern = (BaseConvConfig(filter="long"), TaylorLinearAttentionConfig(feature_dim=5), AttentionConfig())
-    return ExperimentConfig(model=LanguageModelConfig(pattern=pattern, d_model=48, **fields), data=data)
+    return RunConfig(model=LanguageModelConfig(pattern=pattern, d_model=48, **fields), data=data)
 
 
 @pytest.mark.parametrize("data", [based_figure2(), TextDataConfig(path="x", length=31)])
 def test_experiment_survives_json(data):
     """Kills: lost classes of mixers or data, tuples that come back as lists, fields left at defaults."""
     config = experiment(data)
-    assert from_json(json.loads(json.dumps(to_json(config))), ExperimentConfig) == config
+    assert from_json(json.loads(json.dumps(to_json(config))), RunConfig) == config
 
 
 def tasks_of_ours() -> list[type[TaskConfig]]:
@@ -70,7 +70,7 @@ def test_every_task_of_ours_is_known_by_its_name():
         config = experiment(RecallDataConfig(train=examples, valid=examples), **fields)
         written = json.loads(json.dumps(to_json(config)))
         assert written["data"]["train"][0]["task"]["type"] == task.__name__
-        assert from_json(written, ExperimentConfig) == config
+        assert from_json(written, RunConfig) == config
 
 
 def test_union_keeps_its_class_though_fields_agree():
@@ -99,9 +99,9 @@ def test_abstract_field_says_what_it_is():
     written = to_json(experiment(TextDataConfig()))
     assert written["data"].pop("type") == "TextDataConfig"
     with pytest.raises(ValueError, match=r"data: needs the key 'type', the name of a DataConfig$"):
-        from_json(written, ExperimentConfig)
+        from_json(written, RunConfig)
     with pytest.raises(ValueError, match=r"data: unknown type 'DataConfig'; did you mean 'TextDataConfig'"):
-        from_json({**written, "data": {"type": "DataConfig"}}, ExperimentConfig)
+        from_json({**written, "data": {"type": "DataConfig"}}, RunConfig)
 
 
 def test_left_out_field_takes_its_default_and_whole_number_is_a_float():
@@ -153,6 +153,8 @@ def test_a_config_file_of_the_last_version_still_imports():
 
     with pytest.warns(FutureWarning, match=r"^jaxzoo.config.TrainConfig is now jaxzoo.train.config.TrainConfig; "):
         assert jaxzoo.config.TrainConfig is jaxzoo.train.config.TrainConfig
+    with pytest.warns(FutureWarning, match=r"train.config.ExperimentConfig is now RunConfig; "):
+        assert jaxzoo.train.config.ExperimentConfig is jaxzoo.train.config.RunConfig
     for name in ("TrainConfg", "recipes", "_hidden"):
         with pytest.raises(AttributeError, match=f"has no attribute '{name}'"):
             getattr(jaxzoo.config, name)

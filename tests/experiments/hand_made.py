@@ -9,7 +9,7 @@ from jaxzoo.sweep import Experiment, Results, Scale
 from jaxzoo.sweep.claims import Verdict, judge
 from jaxzoo.sweep.results import Row
 from jaxzoo.sweep.run_spec import RunSpec
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.train.session import Session
 
 
@@ -41,7 +41,7 @@ def curves(panel: Any) -> dict[str, tuple[list[float], list[float]]]:
     return {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in panel.lines}
 
 
-def answers(config: ExperimentConfig, asked: Mapping[str, ExperimentConfig]) -> dict[str, dict[str, float]]:
+def answers(config: RunConfig, asked: Mapping[str, RunConfig]) -> dict[str, dict[str, float]]:
     """What the untrained model of a config says of its own validation (``), and of what it is asked besides."""
     session = Session(config)
     with jax.set_mesh(session.mesh):

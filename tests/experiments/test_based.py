@@ -17,7 +17,7 @@ from jaxzoo.mixers import (
 from jaxzoo.models.accounting import state_bytes
 from jaxzoo.sweep import Measurement
 from jaxzoo.sweep.run_spec import RunSpec
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 
 FIGURES = {
     name: module.experiment
@@ -35,7 +35,7 @@ def test_every_point_is_a_run_of_its_own(name, scale):
     assert len({task.id for task in tasks}) == len(made.points)
     assert len({frozenset(point) for point in made.points}) == 1
     for task in tasks:
-        if isinstance(task.config, ExperimentConfig):
+        if isinstance(task.config, RunConfig):
             model = task.config.model
             assert len(model.layers) == model.n_layers == 2
 
@@ -45,7 +45,7 @@ def test_smoke_has_few_steps():
     for figure in FIGURES.values():
         smoke = figure.scales["smoke"]()
         runs = [smoke.config(point) for point in smoke.points]
-        steps = [run.train.steps for run in runs if isinstance(run, ExperimentConfig)]
+        steps = [run.train.steps for run in runs if isinstance(run, RunConfig)]
         assert 1 <= len(steps) <= 3
         assert max(steps) <= 4
 

@@ -8,7 +8,7 @@ from experiments import zoology_figure2, zoology_figure2_bottom, zoology_figure6
 from experiments.zoology_figure2_bottom import LEARNED
 from jaxzoo.models.presets import mqar_attention, mqar_base_conv, mqar_h3, mqar_hyena, mqar_mamba, mqar_rwkv
 from jaxzoo.sweep.run_spec import RunSpec
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 
 pytestmark = pytest.mark.full
 
@@ -24,7 +24,7 @@ SCALES = [(name, scale) for name, file in FILES.items() for scale in file.experi
 def config(scale, point):
     """The run of a point, which trains."""
     found = RunSpec.of(scale, point).config
-    assert isinstance(found, ExperimentConfig)
+    assert isinstance(found, RunConfig)
     return found
 
 

@@ -21,7 +21,7 @@ from jaxzoo.train.config import *
 from jaxzoo.data.completions import CompletionsConfig
 from jaxzoo.mixers import AttentionConfig
 
-config = ExperimentConfig(
+config = RunConfig(
     model=LanguageModelConfig(vocab_size=257, d_model=8, n_layers=1, max_length=32, pattern=(AttentionConfig(),)),
     data=CompletionsConfig(path="pairs.jsonl", valid_path="pairs.jsonl", length=16),
     train=TrainConfig(batch_size=4, valid_batch_size=4, steps=1),

@@ -23,7 +23,7 @@ CONFIG = """
 from jaxzoo.train.config import *
 from jaxzoo.mixers import AttentionConfig, BaseConvConfig
 
-config = ExperimentConfig(
+config = RunConfig(
     model=LanguageModelConfig(
         vocab_size=257, d_model=8, n_layers=2, max_length=32, pattern=(BaseConvConfig(), AttentionConfig())
     ),

@@ -22,7 +22,7 @@ from jaxzoo.mixers import AttentionConfig, HGRN2Config
 from jaxzoo.models.blueprint import Variables, make_blueprint, split_variables
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.models.model_config import LanguageModelConfig
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from tests.pallas_kernels.shared import full, slow
 
 ATTENTION = AttentionConfig(n_heads=4, n_kv_heads=2, positions="rotary")
@@ -134,7 +134,7 @@ def test_refusals():
 def test_decoding_at_the_end_of_the_learned_positions():
     """Kills: an error after all stages are done, where the data are as long as the model's position embedding."""
     config, variables = model((AttentionConfig(n_heads=2),), max_positions=16)
-    experiment = ExperimentConfig(model=config, data=TextDataConfig(length=16))
+    experiment = RunConfig(model=config, data=TextDataConfig(length=16))
     made = make_blueprint(config).model(variables)
     loaded = Loaded(model=made, config=experiment, tokenizer=None, step=0, metrics=[])
     assert not decode_speed(loaded, 16) <= 0  # NaN where it is lost in the noise

@@ -25,7 +25,7 @@ from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.tasks import continuous_mqar
 from jaxzoo.tasks.mad import CompressionConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig, TrainConfig
+from jaxzoo.train.config import RunConfig, TrainConfig
 from jaxzoo.train.loss import score_targets
 from jaxzoo.train.memory import check_model, frozen_entries
 from jaxzoo.train.session import Session
@@ -203,7 +203,7 @@ def test_models_of_two_kinds_are_not_compared():
         compare(models, cast(Any, SimpleNamespace(vocab_size=13)))
 
 
-def experiment(task, **fields) -> ExperimentConfig:
+def experiment(task, **fields) -> RunConfig:
     """Steps of a model of one layer on a task."""
     examples = (Examples(task=task, n_examples=64),)
     model = LanguageModelConfig(
@@ -216,7 +216,7 @@ def experiment(task, **fields) -> ExperimentConfig:
         **task.model_fields,
     )
     data = RecallDataConfig(train=examples, valid=examples)
-    return ExperimentConfig(model=model, data=data, train=TrainConfig(batch_size=16, valid_batch_size=16), **fields)
+    return RunConfig(model=model, data=data, train=TrainConfig(batch_size=16, valid_batch_size=16), **fields)
 
 
 TASKS = {

@@ -48,7 +48,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="results of measurements reused",
         path="jaxzoo/sweep/sweep.py",
-        old="trained = {spec.id for spec in self.specs if isinstance(spec.config, ExperimentConfig)}",
+        old="trained = {spec.id for spec in self.specs if isinstance(spec.config, RunConfig)}",
         new="trained = {spec.id for spec in self.specs if isinstance(spec.config, object)}",
         tests=("tests/sweep/test_work.py::test_what_was_measured_is_not_taken_over",),
     ),

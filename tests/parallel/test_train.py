@@ -13,14 +13,14 @@ from jaxzoo.train.run_dir import RunDirectory
 from tests.parallel.launch import launched
 
 CONFIG = """
-    from jaxzoo.train.config import ExperimentConfig, TrainConfig
+    from jaxzoo.train.config import RunConfig, TrainConfig
     from jaxzoo.mixers import BaseConvConfig
     from jaxzoo.models import LanguageModelConfig
     from jaxzoo.tasks.mqar import MQARConfig
     from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 
     task = MQARConfig(vocab_size=32, length=16, n_pairs=2)
-    config = ExperimentConfig(
+    config = RunConfig(
         model=LanguageModelConfig(pattern=(BaseConvConfig(),), d_model=16, vocab_size=32, max_length=16, mlp="none"),
         data=RecallDataConfig(
             train=(Examples(task=task, n_examples=256),), valid=(Examples(task=task, n_examples=13),)

@@ -22,7 +22,7 @@ from jaxzoo.plan.plan import FORWARD_AGAIN, Memory, Plan, Work, find, step_work
 from jaxzoo.plan.plan_report import advice, describe, table
 from jaxzoo.plan.search import candidates, search
 from jaxzoo.plan.topology import Topology, find_topology
-from jaxzoo.train.config import ExperimentConfig, MeshConfig, TrainConfig
+from jaxzoo.train.config import MeshConfig, RunConfig, TrainConfig
 from jaxzoo.train.session import Program
 from jaxzoo.utils.devices import DEVICES, find_device
 from pallas_kernels.compile_check.targets import TARGETS
@@ -32,7 +32,7 @@ from tests.mixers.outside import AverageConfig
 from tests.pallas_kernels.aot import absent_devices
 
 DATA = TokenDataConfig(path="not/there", length=64)
-CONFIG = ExperimentConfig(
+CONFIG = RunConfig(
     model=LanguageModelConfig(pattern=(AttentionConfig(n_heads=4),), d_model=64, n_layers=1, vocab_size=500),
     data=DATA,
     train=TrainConfig(steps=1000, batch_size=16),

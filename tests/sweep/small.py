@@ -23,7 +23,7 @@ FACTS = {
 EXPERIMENT = """
     import dataclasses
 
-    from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+    from jaxzoo.train.config import RunConfig, OptimizerConfig, TrainConfig
     from jaxzoo.mixers import AttentionConfig, BaseConvConfig
     from jaxzoo.models import LanguageModelConfig
     from jaxzoo.sweep import Claim, Experiment, Finding, Measurement, Scale, grid
@@ -38,7 +38,7 @@ EXPERIMENT = """
     PATTERNS = {"attention": AttentionConfig(), "convolution": BaseConvConfig(n_taps=3)}
 
     def config(point):
-        return ExperimentConfig(
+        return RunConfig(
             model=LanguageModelConfig(
                 pattern=(PATTERNS[point["model"]],), d_model=8, n_layers=1, vocab_size=32, max_length=16, mlp="none"
             ),

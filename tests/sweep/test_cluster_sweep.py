@@ -25,7 +25,7 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 STEPS = 4000
 EXPERIMENT = f"""
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import RunConfig, OptimizerConfig, TrainConfig
 from jaxzoo.mixers import BaseConvConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Experiment, Scale, grid
@@ -36,7 +36,7 @@ from jaxzoo.utils.figure import panels
 TASK = mqar.paper(length=16, n_pairs=2, vocab_size=32)
 
 def config(point):
-    return ExperimentConfig(
+    return RunConfig(
         model=LanguageModelConfig(
             pattern=(BaseConvConfig(n_taps=3),), d_model=8, n_layers=1, vocab_size=32, max_length=16, mlp="none"
         ),

@@ -8,7 +8,7 @@ from jaxzoo.sweep import Measurement, Scale
 from jaxzoo.sweep.run_spec import RunSpec
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 
 DATA = RecallDataConfig(
     train=(Examples(task=mqar.paper(16, 2, vocab_size=32), n_examples=64),),
@@ -16,9 +16,9 @@ DATA = RecallDataConfig(
 )
 
 
-def config(*, rate: float = 1e-3, seed: int = 0, width: int = 8, steps: int = 5) -> ExperimentConfig:
+def config(*, rate: float = 1e-3, seed: int = 0, width: int = 8, steps: int = 5) -> RunConfig:
     model = LanguageModelConfig(pattern=(AttentionConfig(),), d_model=width, vocab_size=32, max_length=16)
-    found = ExperimentConfig(model=model, data=DATA)
+    found = RunConfig(model=model, data=DATA)
     return dataclasses.replace(
         found,
         optimizer=dataclasses.replace(found.optimizer, learning_rate=rate),

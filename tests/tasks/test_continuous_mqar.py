@@ -8,7 +8,7 @@ from jaxzoo.tasks.continuous_mqar import ContinuousMQARConfig, preset
 from jaxzoo.tasks.mad import CompressionConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig, guessing_line
-from jaxzoo.train.config import ExperimentConfig, LanguageModelConfig
+from jaxzoo.train.config import LanguageModelConfig, RunConfig
 from tests.tasks.examples import N, assert_law, assert_refused, make
 from tests.tasks.oracles import oracle
 
@@ -102,6 +102,6 @@ def test_model_and_task_must_be_of_one_kind():
     ):
         data = RecallDataConfig(train=(examples,), valid=(examples,))
         with pytest.raises(ValueError, match=f"^LanguageModelConfig.{message}"):
-            ExperimentConfig(model=LanguageModelConfig(**{**sizes, **fields}), data=data)
+            RunConfig(model=LanguageModelConfig(**{**sizes, **fields}), data=data)
     with pytest.raises(ValueError, match=r"^RecallDataConfig.valid=.* must have tasks for one kind of model"):
         RecallDataConfig(train=(pairs,), valid=(pairs, other))

@@ -17,11 +17,11 @@ from jaxzoo.models import LanguageModelConfig
 from jaxzoo.parallel.sharding import MeshConfig, make_mesh
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 
 CONFIG = """
     import dataclasses
-    from jaxzoo.train.config import ExperimentConfig, OptimizerConfig, TrainConfig
+    from jaxzoo.train.config import RunConfig, OptimizerConfig, TrainConfig
     from jaxzoo.data.text_data import TextDataConfig
     from jaxzoo.mixers import BaseConvConfig
     from jaxzoo.models import LanguageModelConfig
@@ -40,7 +40,7 @@ CONFIG = """
     text = TextDataConfig(length=16, valid_tokens=64, valid_fraction=0.3)
 
     def config():
-        return ExperimentConfig(
+        return RunConfig(
             model=LanguageModelConfig(
                 pattern=(BaseConvConfig(),),
                 d_model=8, n_layers=2, vocab_size=257, max_length=16, mlp_width=8, residual_dropout=0.2,
@@ -56,7 +56,7 @@ OWN_DATA = '''
     import dataclasses
     import jax.numpy as jnp
     import numpy as np
-    from jaxzoo.train.config import ExperimentConfig, TrainConfig
+    from jaxzoo.train.config import RunConfig, TrainConfig
     from jaxzoo.data.base import Batch, DataConfig, Score, ValidSet
     from jaxzoo.mixers import BaseConvConfig
     from jaxzoo.models import LanguageModelConfig
@@ -103,7 +103,7 @@ OWN_DATA = '''
         def baselines(self):
             return {"chance": Score(3.0, 4.25, 20.0)}
 
-    config = ExperimentConfig(
+    config = RunConfig(
         model=LanguageModelConfig(pattern=(BaseConvConfig(),), d_model=8, vocab_size=20, max_length=8, mlp="none"),
         data=EchoConfig(),
         train=TrainConfig(steps=9, batch_size=8, valid_batch_size=8, log_every=1, eval_every=4, checkpoint_every=3),
@@ -212,10 +212,10 @@ def rows(tmp_path: Path) -> Callable[[str], list[dict]]:
 
 
 @pytest.fixture(scope="session")
-def tiny_config() -> ExperimentConfig:
+def tiny_config() -> RunConfig:
     """Based on tiny MQAR, wide enough for every mesh of 8 devices."""
     task = MQARConfig(vocab_size=40, length=16, n_pairs=2)
-    return ExperimentConfig(
+    return RunConfig(
         model=LanguageModelConfig(
             pattern=(BaseConvConfig(), TaylorLinearAttentionConfig(n_heads=2, feature_dim=4)),
             d_model=16,
@@ -232,7 +232,7 @@ def tiny_config() -> ExperimentConfig:
 
 
 @pytest.fixture(scope="session")
-def small_config(tiny_config: ExperimentConfig) -> ExperimentConfig:
+def small_config(tiny_config: RunConfig) -> RunConfig:
     """The same with one layer and without dropout: programs that compile in a moment."""
     model = dataclasses.replace(
         tiny_config.model, pattern=(BaseConvConfig(),), d_model=8, n_layers=1, mlp="none", residual_dropout=0.0

@@ -21,7 +21,7 @@ import jax
 from jaxzoo.models import presets
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig, TrainConfig
+from jaxzoo.train.config import RunConfig, TrainConfig
 from jaxzoo.train.session import Session
 from jaxzoo.utils.host_memory import keep_freed_memory
 
@@ -38,7 +38,7 @@ def make_session(name: str) -> Session:
     """A session of one of the models, smaller, with 16 answers among 64 tokens."""
     examples = (Examples(task=mqar.release(64, 16), n_examples=1000),)
     return Session(
-        ExperimentConfig(
+        RunConfig(
             model=dataclasses.replace(MODELS[name](length=64, variant="release"), d_model=32),
             data=RecallDataConfig(train=examples, valid=examples),
             train=TrainConfig(batch_size=32),

@@ -16,7 +16,7 @@ from jaxzoo.config.config_io import from_json, to_json
 from jaxzoo.loading.origin import CheckpointPlace, read_origin
 from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.train.checkpoint import Checkpoints, restore
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.train.loop import TrainingRun
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
@@ -35,12 +35,12 @@ def saved_variables(directory, step) -> dict[str, np.ndarray]:
     return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
 
 
-def configured(file: Path, *flags: str) -> ExperimentConfig:
+def configured(file: Path, *flags: str) -> RunConfig:
     """The experiment of a config file."""
     return override(load_config(file), flags, prog="")
 
 
-def make_run(config: ExperimentConfig, directory: Path, steps=(2, 3)) -> RunDirectory:
+def make_run(config: RunConfig, directory: Path, steps=(2, 3)) -> RunDirectory:
     """A run with checkpoints of random numbers, others at each step."""
     session, run = Session(config), RunDirectory(directory)
     run.create(to_json(config), None)
@@ -70,7 +70,7 @@ def test_begins_with_the_numbers_of_another_run(mqar_file, run, tmp_path, capfd)
     assert any(array.tobytes() != trained[name].tobytes() for name, array in old.items())
     note = json.loads((tmp_path / "new" / "origin.json").read_text())
     assert (note["run"], note["step"], len(note["digest"])) == (str(tmp_path / "old"), 2, 64)
-    config = from_json(json.loads((tmp_path / "new" / "config.json").read_text()), ExperimentConfig)
+    config = from_json(json.loads((tmp_path / "new" / "config.json").read_text()), RunConfig)
     session = Session(config)
     with jax.set_mesh(session.mesh):
         state, seal = restore(tmp_path / "new" / "checkpoints" / "0", session.abstract_state)
@@ -138,7 +138,7 @@ def test_what_may_differ_and_what_is_told(mqar_file, text_file, tmp_path, capfd)
     """Kills: a run that may not be made longer or dropped out otherwise; another function, or other meanings of the
     ids, without a word."""
 
-    def warnings(config: ExperimentConfig, source: RunDirectory) -> list[str]:
+    def warnings(config: RunConfig, source: RunDirectory) -> list[str]:
         session = Session(config)
         capfd.readouterr()
         with jax.set_mesh(session.mesh):

@@ -13,7 +13,7 @@ from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.train.run_dir import InUseError, RunDirectory, default_run_dir
 
 CONFIG = {
@@ -204,7 +204,7 @@ def test_a_killed_process_gives_the_directory_up(tmp_path):
     program = """
 import sys
 from pathlib import Path
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.config.config_io import to_json
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
@@ -248,7 +248,7 @@ def test_a_directory_that_is_moved_away(directory, tmp_path):
 def test_resume_of_a_run_that_an_older_version_began(directory):
     """Kills: a new field that ends the runs of all older versions; one that may have any value there."""
     task = Examples(task=mqar.paper(length=16, n_pairs=2, vocab_size=32), n_examples=64)
-    config = ExperimentConfig(
+    config = RunConfig(
         model=LanguageModelConfig(pattern=(AttentionConfig(),), d_model=8, vocab_size=32),
         data=RecallDataConfig(train=(task,), valid=(task,)),
     )

@@ -181,11 +181,11 @@ PROGRAM = """
 import dataclasses, json, sys
 import jax
 import jaxzoo.mixers, jaxzoo.tasks.mqar, jaxzoo.tasks.recall_data
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.config.config_io import from_json
 from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.train.session import Session
-config = from_json(json.loads(sys.argv[1]), ExperimentConfig)
+config = from_json(json.loads(sys.argv[1]), RunConfig)
 for sizes in json.loads(sys.argv[2]):
     session = Session(dataclasses.replace(config, mesh=MeshConfig(**sizes)))
     with jax.set_mesh(session.mesh):

@@ -11,7 +11,7 @@ from jaxzoo.data.base import UNLABELLED
 from jaxzoo.evals.validation import Validation
 from jaxzoo.tasks.demos import DEMOS
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.config import ExperimentConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.train.session import Session
 from jaxzoo.train.speed import train_flops
 
@@ -38,4 +38,4 @@ def test_every_task_fits_the_train_step(name, small_config):
             session.abstract_state.variables, session.dataset.valid()[0].batch(0), "cpu"
         )
     assert train_flops(config, 1) > 0
-    assert from_json(to_json(config), ExperimentConfig) == config
+    assert from_json(to_json(config), RunConfig) == config
