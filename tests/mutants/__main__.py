@@ -12,8 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.mutants.all import MUTANTS
-from tests.mutants.mutant import ROOT, Mutant
+from tests.mutants.mutant import MUTANTS, ROOT, Mutant
 
 TIMEOUT_S = 900
 

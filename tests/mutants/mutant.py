@@ -1,4 +1,8 @@
-"""The description of one planted bug."""
+"""Planted bugs: text replacements in the source, read from the `.txt` files of this folder.
+
+A file lists groups: one source file, the tests that must fail (paths below `tests/`), and bugs. A bug is a name, the
+original text after `- `, which occurs once in the source, and its replacement after `+ `; `\\n` is a line break.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -32,6 +36,22 @@ class Mutant:
         return text.replace(self.old, self.new)
 
 
-def planted(path: str, test: str, *bugs: tuple[str, str, str]) -> list[Mutant]:
-    """Bugs in one file, each a name, a text and its replacement, that one test, or file of tests, kills."""
-    return [Mutant(name=name, path=path, old=old, new=new, tests=(test,)) for name, old, new in bugs]
+def read_mutants(text: str) -> list[Mutant]:
+    """Mutants of one list."""
+    found = []
+    for line in filter(None, text.splitlines()):
+        key, _, value = line.partition(" ")
+        if key == "file":
+            path, tests = value, ()
+        elif key == "test":
+            tests = (*tests, f"tests/{value}")
+        elif key == "bug":
+            name = value
+        elif key == "-":
+            old = value.replace("\\n", "\n")
+        else:
+            found.append(Mutant(name=name, path=path, old=old, new=value.replace("\\n", "\n"), tests=tests))
+    return found
+
+
+MUTANTS = [mutant for file in sorted(Path(__file__).parent.glob("*.txt")) for mutant in read_mutants(file.read_text())]

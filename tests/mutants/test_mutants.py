@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 
 from tests.mutants import __main__ as runner
-from tests.mutants.all import MUTANTS
-from tests.mutants.mutant import ROOT
+from tests.mutants.mutant import MUTANTS, ROOT
 
 
 def test_every_replacement_applies():
