@@ -3,7 +3,6 @@
 import pytest
 
 from experiments import based_figure1, based_figure2, based_figure3, based_figure8
-from experiments.window_time import window_time
 from jaxzoo.mixers import (
     BaseConvConfig,
     H3Config,
@@ -16,38 +15,11 @@ from jaxzoo.mixers import (
 )
 from jaxzoo.models.accounting import state_bytes
 from jaxzoo.sweep import Measurement
-from jaxzoo.sweep.run_spec import RunSpec
-from jaxzoo.train.config import RunConfig
 
 FIGURES = {
     name: module.experiment
     for name, module in {"1": based_figure1, "2": based_figure2, "3": based_figure3, "8": based_figure8}.items()
 }
-SCALES = [(name, scale) for name, figure in FIGURES.items() for scale in figure.scales]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "scale"), SCALES)
-def test_every_point_is_a_run_of_its_own(name, scale):
-    """Kills: a point that the models refuse, two points of one run, points that lack an axis."""
-    made = FIGURES[name].scales[scale]()
-    tasks = [RunSpec.of(made, point) for point in made.points]
-    assert len({task.id for task in tasks}) == len(made.points)
-    assert len({frozenset(point) for point in made.points}) == 1
-    for task in tasks:
-        if isinstance(task.config, RunConfig):
-            model = task.config.model
-            assert len(model.layers) == model.n_layers == 2
-
-
-def test_smoke_has_few_steps():
-    """Kills: a smoke test of minutes."""
-    for figure in FIGURES.values():
-        smoke = figure.scales["smoke"]()
-        runs = [smoke.config(point) for point in smoke.points]
-        steps = [run.train.steps for run in runs if isinstance(run, RunConfig)]
-        assert 1 <= len(steps) <= 3
-        assert max(steps) <= 4
 
 
 def at(scale, **where):
@@ -138,10 +110,3 @@ def test_figure_1_combines_its_two_mixers():
     timed = at(scale, panel="time", window=256)
     assert isinstance(timed, Measurement)
     assert timed.arguments["window"] == 256
-
-
-@pytest.mark.full
-def test_the_time_of_a_window():
-    """Kills: arguments that do not fit, a median below the minimum."""
-    times = window_time(window=3, length=8, batch_size=2, head_dim=4, repeats=3)
-    assert 0 < times["seconds"] <= times["seconds_median"]

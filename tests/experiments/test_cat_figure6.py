@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from experiments.cat_figure6 import LAPTOPS, draw, experiment
-from experiments.cat_lengths import CURVES, LEARNED, NONE, ROTARY, YARN, by_length
+from experiments.cat_figure6 import LAPTOPS, experiment
+from experiments.cat_lengths import LEARNED, ROTARY, YARN, by_length
 from jaxzoo.layers.rotary_scaling import NO_SCALING
 from jaxzoo.mixers import ConvolutionAugmentedAttentionConfig
 from jaxzoo.models.presets import mqar_cat
 from jaxzoo.sweep import Results
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
-from tests.experiments.hand_made import answers, curves, distinct_runs, row, verdict
+from tests.experiments.hand_made import answers, row
 
 pytestmark = pytest.mark.full
 
@@ -24,13 +24,6 @@ def run(model, scores, *, task="MQAR", d_model=32, learning_rate=0.01, trained=3
     metrics[f"valid/accuracy/length={trained}"] = scores[trained]
     point = {"task": task, "d_model": d_model, "model": model, "learning_rate": learning_rate, "seed": seed}
     return row(scores[trained], metrics, **point)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["smoke", "laptop"])
-def test_every_point_has_a_run_of_its_own(name):
-    """Kills: an axis that the config ignores, a size that no task has."""
-    distinct_runs(experiment.scales[name]())
 
 
 def test_the_papers_scale():
@@ -58,14 +51,6 @@ def test_the_papers_scale():
     assert one == dataclasses.replace(mqar_cat(d_model=64, length=1024), mlp_bias=True)
     assert isinstance(two.pattern[0], ConvolutionAugmentedAttentionConfig)
     assert (two.pattern[0].n_heads, two.pattern[0].filters) == (2, "mixing")
-
-
-@pytest.mark.full
-def test_no_laptop_run_ends_before_the_others():
-    """Kills: a budget that depends on how soon a model is right."""
-    scale = experiment.scales["laptop"]()
-    assert {scale.config(point).train.stop_at_accuracy for point in scale.points} == {0.0}
-    assert {scale.config(point).train.steps for point in scale.points} == {1_500}
 
 
 @pytest.mark.slow
@@ -119,85 +104,3 @@ def test_the_curve_of_yarn_is_rotary_up_to_the_trained_length():
     rows = [run(ROTARY, {16: 0.8, 32: 0.9, 64: 0.1}, yarn={64: 0.4}), run("CAT", {16: 1.0, 32: 1.0, 64: 1.0})]
     for curve, last in ((YARN, 0.4), (ROTARY, 0.1)):
         assert means(Results(rows), curve) == [(16, 0.8), (32, 0.9), (64, last)]
-
-
-FLAT, FALLING = {16: 1.0, 32: 1.0, 64: 0.99}, {16: 1.0, 32: 0.9, 64: 0.2}
-
-
-def test_keeps():
-    """Kills: the trained length alone, one form of CAT for the other, LinCAT for CAT, the best seed for their mean."""
-    assert verdict(experiment, "keeps-mqar", [run("CAT", FALLING), run("CAT, 2 heads", FLAT)]).verdict == "held"
-    found = verdict(experiment, "keeps-mqar", [run("CAT", FALLING), run("LinCAT", FLAT)])
-    assert found.verdict == "not held"
-    assert found.numbers == "CAT 0.20 at least (d = 32, N = 64)"
-    assert verdict(experiment, "keeps-lin-mqar", [run("CAT", FALLING), run("LinCAT", FLAT)]).verdict == "held"
-    assert verdict(experiment, "keeps-mqnar", [run("CAT", FLAT)]).verdict == "not tested"
-    wide = run("CAT", FALLING, d_model=64)
-    assert verdict(experiment, "keeps-mqar", [run("CAT", FLAT), wide]).verdict == "not held"
-    other_seed = run("CAT", {16: 1.0, 32: 1.0, 64: 0.5}, seed=1)
-    found = verdict(experiment, "keeps-mqar", [run("CAT", FLAT), other_seed])
-    assert found.verdict == "not held"
-    assert found.numbers == "CAT 0.74 at least (d = 32, N = 64)"
-
-
-def test_falls():
-    """Kills: a mean of models, a fall of CAT's, one that is measured from the shortest length, YaRN left out."""
-    rows = [run("CAT", FLAT), run("Mamba", FALLING), run("Based", {16: 1.0, 32: 0.6, 64: 0.29})]
-    assert verdict(experiment, "falls-mqar", rows).verdict == "held"
-    assert verdict(experiment, "falls-mqar", rows).numbers == "Based, d = 32: 0.60 to 0.29; Mamba, d = 32: 0.90 to 0.20"
-    assert verdict(experiment, "falls-mqar", [*rows, run("Based", FLAT, d_model=64)]).verdict == "not held"
-    kept = run(ROTARY, FALLING, yarn={64: 0.8})
-    assert verdict(experiment, "falls-mqar", [*rows, kept]).verdict == "not held"
-    assert verdict(experiment, "falls-mqar", [run("CAT", FLAT)]).verdict == "not tested"
-    assert verdict(experiment, "falls-mqar", []).verdict == "not tested"
-
-
-def test_alone():
-    """Kills: a claim that holds although CAT fails, or although another model is as good."""
-    others = [run("Mamba", FALLING), run("Based", {16: 1.0, 32: 1.0, 64: 0.97})]
-    found = verdict(experiment, "alone-mqar", [run("CAT", FLAT), *others])
-    assert found.verdict == "held"
-    assert found.numbers.endswith("of two layers the best is Based with 0.97 (d = 32, N = 64)")
-    assert verdict(experiment, "alone-mqar", [run("CAT", FALLING), *others]).verdict == "not held"
-    assert verdict(experiment, "alone-mqar", [run("CAT", FLAT), run(LEARNED, FLAT)]).verdict == "not held"
-    assert verdict(experiment, "alone-mqar", [run("CAT", FLAT)]).verdict == "not tested"
-
-
-def test_positions():
-    """Kills: a comparison at lengths that were not trained, or of one width with another."""
-    rows = [run(NONE, {16: 1.0, 32: 0.5}), run(LEARNED, {16: 0.4, 32: 0.4}), run(ROTARY, {16: 0.4, 32: 0.9})]
-    assert verdict(experiment, "positions", rows).verdict == "held"
-    assert verdict(experiment, "positions", rows).numbers == "at N = 32, d = 32: 0.50 against 0.90"
-    assert verdict(experiment, "positions", rows[:2]).verdict == "not held"
-    wide = run(ROTARY, {16: 0.4, 32: 0.9}, d_model=64)
-    assert verdict(experiment, "positions", [rows[0], wide]).verdict == "not tested"
-
-
-def test_the_picture():
-    """Kills: panels that are exchanged, a curve or a guessing line that is missing, no mark of the trained length,
-    marks without runs, the best seed in place of the mean, means without the range of the seeds."""
-    rows = [
-        run("CAT", FLAT),
-        run(ROTARY, FALLING, yarn={64: 0.4}),
-        run("Mamba", {16: 0.1, 32: 0.1, 64: 0.0}, task="MQNAR", d_model=64),
-        run("Mamba", {16: 0.3, 32: 0.2, 64: 0.0}, task="MQNAR", d_model=64, seed=1),
-    ]
-    rows[0]["guess"] = {f"asked/valid/accuracy/length={length}": 1 / length for length in (16, 32, 64)}
-    figure = draw(Results(rows))
-    panels = {panel.get_title(): curves(panel) for panel in figure.axes}
-    assert list(panels) == [
-        "MQAR, model width 32",
-        "MQAR, model width 64",
-        "MQNAR, model width 32",
-        "MQNAR, model width 64",
-    ]
-    assert list(panels["MQAR, model width 32"]) == ["CAT", ROTARY, YARN, "guessing", "trained"]
-    assert panels["MQAR, model width 32"]["guessing"] == ([16, 32, 64], [1 / 16, 1 / 32, 1 / 64])
-    assert panels["MQAR, model width 32"][YARN] == ([16, 32, 64], [1.0, 0.9, 0.4])
-    assert "guessing" not in panels["MQNAR, model width 64"]
-    assert panels["MQNAR, model width 64"]["Mamba"] == ([16, 32, 64], [0.2, pytest.approx(0.15), 0.0])
-    bars = [bar.get_segments()[0][:, 1].tolist() for bar in figure.axes[3].collections if hasattr(bar, "get_segments")]
-    assert bars == [[0.1, 0.3], [0.1, 0.2]]
-    assert panels["MQAR, model width 64"] == {}
-    assert figure.axes[0].lines[-1].get_xdata()[0] == 32
-    assert set(CURVES) >= {line.get_label() for panel in figure.axes for line in panel.lines} - {"guessing", "trained"}

@@ -11,6 +11,7 @@ from jaxzoo.sweep.claims import MARGIN, Change, changed, judge
 from jaxzoo.sweep.directory import About
 from jaxzoo.sweep.report_files import judged
 from jaxzoo.sweep.results import Results
+from jaxzoo.sweep.run_spec import RunSpec
 
 ROOT = Path(__file__).parents[2]
 NAMES = [
@@ -41,6 +42,18 @@ def test_made_up_rows_hold_and_their_changes_break(name):
             broken |= {claim.name} if after.verdict == "not held" else set()
             assert judge(claim, Results([])).verdict == "not tested"
     assert held == broken == {claim.name for claim in found.claims}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", NAMES)
+def test_every_point_has_a_run_of_its_own(name):
+    """Kills: an axis that the config ignores, a point that the models or tasks refuse."""
+    scale = experiment(name).scales["smoke"]()
+    points = [dict(point) for point in scale.points]
+    if name == "hybrid_ratio":  # attention alone is one run whatever the linear mixer
+        points = [point for point in points if point["attention"] < 4]
+    assert all(list(point) == list(points[0]) for point in points)
+    assert len({RunSpec.of(scale, point).id for point in points}) == len(points)
 
 
 def test_no_held_verdict_rests_on_a_model_that_has_not_learned():

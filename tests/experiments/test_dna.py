@@ -6,12 +6,9 @@ import pytest
 from experiments import dna
 from jaxzoo.data.base import UNLABELLED
 from jaxzoo.sweep import Measurement
-from jaxzoo.sweep.directory import About
-from jaxzoo.sweep.outcome import Outcome
 from jaxzoo.sweep.results import BITS
-from jaxzoo.sweep.table import cells
 from tests.data.shards import DNA, write_tokens
-from tests.experiments.hand_made import row, verdict
+from tests.experiments.hand_made import row
 
 MARKOV = {
     **row(0.0, model=dna.MARKOV, long=False, learning_rate=None, seed=None),
@@ -21,28 +18,6 @@ MARKOV = {
 
 def trained(model, bits, rate=0.1):
     return row(0.3, {BITS: bits}, model=model, long=False, learning_rate=rate, seed=0)
-
-
-def test_the_claim():
-    """Kills: a model that has not learned and is competitive, the worst rate for the best, a lead that counts as a
-    lag, others that have not learned and are easy to match."""
-    judge = lambda *rows: verdict(dna.experiment, "competitive", [MARKOV, *rows])  # noqa: E731
-    based, mamba, attention = trained("Based", 1.94), trained("Mamba", 1.935), trained("Transformer++", 1.96)
-    found = judge(based, trained("Based", 1.99, rate=0.2), mamba, attention)
-    assert found.verdict == "held"
-    assert found.numbers == ("Transformer++ 1.960, Mamba 1.935, Based 1.940; Markov order 2 1.950, order 7 1.920")
-    assert judge(based, trained("Mamba", 1.92), trained("Transformer++", 1.945)).verdict == "not held"
-    assert judge(trained("Based", 1.90), mamba).verdict == "held"
-    for rows in ((trained("Based", 1.96), mamba), (based, attention), (based,), (mamba, attention)):
-        assert judge(*rows).verdict == "not tested"
-
-
-def test_the_table_shows_bits():
-    """Kills: Markov models that diverged, the run with the most bits."""
-    rows = [MARKOV, trained("Based", 1.99, rate=0.2), trained("Based", 1.94)]
-    outcome = Outcome(about=About("dna.py", "laptop", axes=("model", "learning_rate", "seed")), rows=rows)
-    shown = [[*cells(outcome, best)] for best in outcome.best()]
-    assert [line[:4] for line in shown] == [["Markov", "1.92", "-", "-"], ["Based", "1.94", "0.300", "0.1"]]
 
 
 def test_the_same_bases_are_scored_at_every_length(tmp_path, monkeypatch):

@@ -1,14 +1,11 @@
 """`experiments/linearize.py`: the committed numbers, and all of it with a step a stage."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from experiments import linearize
-
-RESULTS = Path(__file__).parents[2] / "experiments" / "results" / "linearize"
 
 
 def test_the_error_of_a_change_is_that_of_paired_rows():
@@ -20,13 +17,6 @@ def test_the_error_of_a_change_is_that_of_paired_rows():
     found = linearize.Nats(before + change, masks).change(linearize.Nats(before, masks), "hits")
     wanted = change[:, 0].mean(), change[:, 0].std(ddof=1) / np.sqrt(50)
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
-
-
-def test_committed_table_and_picture_are_of_the_committed_numbers(tmp_path):
-    """Kills: a table that was edited by hand, numbers without their picture."""
-    found = json.loads((RESULTS / "results.json").read_text())
-    assert linearize.table(found) == (RESULTS / "table.md").read_text()
-    assert all((RESULTS / f"figure.{end}").is_file() for end in ("svg", "png"))
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from jaxzoo.evals.validation import Validation
 from jaxzoo.mixers import MIXERS, RetNetConfig
 from jaxzoo.sweep import Results
 from jaxzoo.train.session import Session
-from tests.experiments.hand_made import distinct_runs, row
+from tests.experiments.hand_made import row
 
 SOLVE = (
     "attention",
@@ -31,13 +31,6 @@ least 0.9."""
 def run(mixer, accuracy, *, learning_rate=0.1, seed=0, state_bytes: int | None = 100):
     made = row(accuracy, mixer=mixer, d_model=8, learning_rate=learning_rate, seed=seed)
     return {**made, "state_bytes": state_bytes}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", experiment.scales)
-def test_every_point_has_a_run_of_its_own(name):
-    """Kills: an axis that the config ignores, a variant of a mixer that is the mixer."""
-    distinct_runs(experiment.scales[name]())
 
 
 def test_all_mixers_are_shown():

@@ -17,7 +17,6 @@ from jaxzoo.models.blueprint import make_blueprint
 from jaxzoo.sweep import Measurement, Missing, Results
 from jaxzoo.sweep.claims import made_up_row
 from jaxzoo.sweep.results import BITS
-from tests.experiments.hand_made import distinct_runs, verdict
 
 N_HITS, N_OTHERS, BYTES = 10, 40, 2.5
 
@@ -64,31 +63,6 @@ def test_intervals_by_hand():
     assert interval(worse("Hyena", [2, -2, 2, -2], [1, -1, 1, -1])) is None
 
 
-def test_the_claims():
-    """Kills: the best estimate in the place of the lower bound, a lead that counts as a gap, a gap that is noise, an
-    attention that has not learned to recall."""
-
-    def judge(name, *rows, attention=ATTENTION):
-        return verdict(figure.experiment, name, [text(), attention, *rows])
-
-    found = judge("Hyena", worse("Hyena", [3, 3, 3, 3], [1, 1, 1, 1]))
-    assert (found.verdict, found.numbers) == (
-        "held",
-        "75%, 95 % interval 75% to 75%: +0.060 of +0.080 nats per token",
-    )
-    assert judge("Hyena", worse("Hyena", [1, 1, 1, 1], [3, 3, 3, 3])).verdict == "not held"
-    assert judge("Hyena", worse("Hyena", [12, 0, 0, 0], [1, 1, 1, 1])).verdict == "not held"
-    for hits, others in (([2, -2, 2, -2], [1, -1, 1, -1]), ([0] * 4, [0] * 4), ([-3] * 4, [-1] * 4)):
-        missing = judge("Hyena", worse("Hyena", hits, others))
-        assert (missing.verdict, "not worse than attention" in missing.numbers) == ("not tested", True)
-    even = [worse(model, [3, 3, 3, 3], [1, 1, 1, 1]) for model in figure.GATED]
-    assert judge("average", *even).verdict == "held"
-    assert judge("average", *even[:2]).verdict == "not tested"
-    assert judge("average", *even[:2], worse(figure.GATED[2], [0] * 4, [20] * 4)).verdict == "not held"
-    unlearned = {**ATTENTION, "guess": {HIT_ACCURACY: 0.45}}
-    assert judge("Hyena", even[1], attention=unlearned).verdict == "not tested"
-
-
 def test_the_table():
     """Kills: a slice under another's heading, sums in the place of means, a share without interval."""
     rows = [text(), ATTENTION, worse("Hyena", [3, 3, 3, 3], [1, 1, 1, 1]), worse("Mamba", [2, -2, 2, -2], [0] * 4)]
@@ -110,7 +84,6 @@ def test_models_are_equal_but_for_their_mixers():
     assert max(sizes.values()) < 1.01 * min(sizes.values()), sizes
     for made in figure.experiment.scales.values():
         scale = made()
-        distinct_runs(scale)
         first, *runs = [scale.config(point) for point in scale.points]
         assert isinstance(first, Measurement)
         assert len({(run.data, run.train.steps, run.train.batch_size, run.optimizer) for run in runs}) == 1

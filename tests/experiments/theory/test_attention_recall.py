@@ -9,7 +9,6 @@ import pytest
 from flax import nnx
 
 from experiments.theory.attention_recall import NOTHING, RecallLayers, answers, build, encode
-from jaxzoo.models.accounting import count_parameters
 from jaxzoo.tasks import mqar
 from tests.experiments.theory.triples import draw, solve
 
@@ -66,28 +65,6 @@ def test_definition_3_1_by_the_papers_reduction():
     triples = (x, np.concatenate([x[:, 1:], np.zeros_like(x[:, :1])], axis=1), x)
     found = answers(run(build(40, LONGEST), encode(*triples, 40)))
     np.testing.assert_array_equal(np.take_along_axis(found, np.asarray(batch.positions), axis=1), batch.targets)
-
-
-@pytest.mark.full
-def test_parameters_do_not_depend_on_the_length():
-    """Kills positions that are parameters, and O(c^2) with a factor that grows: 36 c^2 + 6 c at any length."""
-    for c in (16, 64):
-        for max_length in (2**4, 2**16):
-            first, second = build(c, max_length)
-            assert count_parameters(first) + count_parameters(second) == 36 * c**2 + 6 * c
-
-
-@pytest.mark.full
-def test_sharpness_grows_with_the_length():
-    """Kills a bound that is not one, and a sharpness that ignores the length. The worst case: one query without a
-    match after 500 equal values; outputs are within 2 errors if built for 4096 rows, far off if built for 8."""
-    keys, values, queries = np.zeros((3, 1, 500), int)
-    queries[0, -1] = 1
-    u = encode(keys, values, queries, 16)
-    for max_length, close in ((LONGEST, True), (8, False)):
-        for error in (1e-3, 1e-2):
-            output = np.asarray(run(build(16, max_length, error=error), u))[0, -1, :16]
-            assert (np.abs(output).max() <= 2 * error) == close
 
 
 def test_errors_that_no_sharpness_gives():

@@ -86,18 +86,3 @@ def test_remember(n, m, s):
     expected = u.copy()
     expected[:, : n + s] = p * convolved(h, u)[:, : n + s]
     check(remember(h, p, m=m), u, expected, n_layers=2, delay=n + m + s)
-
-
-@pytest.mark.full
-def test_programs_in_sequence():
-    """Kills gates of later layers that stay where the window was: H.11 across delays, both ways round."""
-    u = draw(2, ROWS, WIDTH)
-    cut = shift_up(ROWS, WIDTH, 5) + shift_down(ROWS, WIDTH, 8) + shift_up(ROWS, WIDTH, 3)
-    check(cut, u, down(down(down(u, -5), 8), -3), n_layers=3, delay=8)
-    h, p = draw(3, WIDTH), draw(6, WIDTH)
-    u = np.zeros((2, ROWS, WIDTH))
-    u[:, :4], u[:, 6:10] = draw(2, 4, WIDTH), draw(2, 4, WIDTH)
-    middle = np.concatenate([p * convolved(h, u)[:, :6], u[:, 6:]], axis=1)
-    expected = np.concatenate([np.ones((2, 5, WIDTH)), middle[:, 5:10] + middle[:, :5]], axis=1)
-    expected = np.concatenate([expected, np.zeros((2, ROWS - 10, WIDTH))], axis=1)
-    check(remember(h, p, m=4) + add(5, WIDTH), u, expected, n_layers=4, delay=6 + 4)

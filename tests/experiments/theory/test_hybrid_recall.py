@@ -52,12 +52,6 @@ def test_every_key_is_answered(model, task, batch_size):
 
 
 @pytest.mark.full
-def test_small_vocabulary():
-    """Kills sizes that are right at width 64 alone, and padding rows of the vocabulary that win."""
-    assert share_right(build(9, 8), mqar.paper(8, 2, vocab_size=9), 256) == 1
-
-
-@pytest.mark.full
 def test_the_model_is_the_trained_one(model):
     """Kills another model than that of configs/mqar/attention.py: names and shapes of all parameters are equal."""
     state = nnx.to_flat_state(nnx.state(abstract_model(trained.model)))

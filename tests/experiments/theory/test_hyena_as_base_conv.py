@@ -51,15 +51,6 @@ def test_hyena_is_base_conv(options):
     assert_equal(lambda u: apply(layers, u), hyena, 2 * TAPS + 1, *(() if options else (3,)))
 
 
-@pytest.mark.full
-def test_stacked_hyenas():
-    """Kills remains of one layer's projections in the next: two Hyenas are 2 (L + 3) layers."""
-    config = HyenaConfig(d_model=D, n_taps=TAPS, filter_network=NETWORK)
-    first, second = (moved(lambda seed=seed: Hyena(config, rngs=quick_rngs(seed)))[0] for seed in (0, 1))
-    layers = [*to_base_conv(first), *to_base_conv(second)]
-    assert_equal(lambda u: apply(layers, u), lambda u: second(first(u)), 30)
-
-
 @pytest.mark.parametrize("n_taps", [8, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 3, 40))])
 def test_base_conv_is_hyena(n_taps):
     """Kills a filter that the network's window bends, which falls below 1e-6, taps off by one, a gate without its

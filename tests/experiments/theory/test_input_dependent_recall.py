@@ -90,32 +90,6 @@ def test_more_distances_than_shifts():
 
 
 @pytest.mark.full
-def test_one_filter_for_several_distances():
-    """Kills copies that nobody needs: a programmatic filter has all distances at once, and adds up their values."""
-    instance, _ = draw([2, 9], batch_size=2, n_triples=60, n_tokens=80)
-    layers = build(80, filter="programmatic")
-    assert (found(layers, instance, 80) == solve(*instance)).mean() < 0.9
-    with pytest.raises(ValueError, match="n_shifts=2 must be 1 for a programmatic filter"):
-        build(80, n_shifts=2, filter="programmatic")
-
-
-@pytest.mark.full
-def test_equal_values_are_no_distances():
-    """Kills a correlation of all blocks, which the paper's is: values that come again 7 triples later are the strongest
-    lag of u, and not a distance."""
-    c = 80
-    (keys, values, queries), _ = draw([4], batch_size=2, n_triples=60, n_tokens=c, asked=0.5)
-    values = np.tile(values[:, :7], (1, 9))[:, :60]
-    instance = keys, values, queries
-    np.testing.assert_array_equal(found(build(c), instance, c), solve(*instance))
-    layers = build(c)
-    for layer, blocks in ((layers.compare[0], 3), (layers.fetch[0], 4)):
-        layer.correlated.kernel[...] = layer.correlated.kernel[...].at[c : 2 * c, c : 2 * c].set(np.eye(c))
-        assert layer.correlated.kernel.shape == (blocks * c, blocks * c)
-    assert (found(layers, instance, c) == solve(*instance)).mean() < 0.9
-
-
-@pytest.mark.full
 def test_parameters():
     """Kills parameters that grow with the length, or with t more than t times: two projections of width 3 c and two of
     4 c for each distance, with b1 and b2."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.theory.ngram_recall import multi_query_recall_model, with_opening
-from jaxzoo.tasks.ngram_recall import NO_MATCH, NGramRecallConfig, mqnar
+from jaxzoo.tasks.ngram_recall import NO_MATCH, NGramRecallConfig
 from tests.experiments.theory.recall import likeliest, orthonormal_rows, unit_rows
 
 
@@ -39,14 +39,6 @@ def test_all_queries(n_gram, vocab_size):
         embeddings = unit_rows(vocab_size, 16, seed=seed) if n_gram < 3 else orthonormal_rows(vocab_size, seed=seed)
         model = multi_query_recall_model(embeddings, taps, length=200)
         assert accuracies(task, model, n=16, seed=seed) == (1, 1)
-
-
-@pytest.mark.slow
-def test_at_4096():
-    """Kills what fails on long sequences only."""
-    task = mqnar(4096, 512, vocab_size=80)
-    model = multi_query_recall_model(orthonormal_rows(80), np.array([1.0, -0.6]), length=4096)
-    assert accuracies(task, model, n=2) == (1, 1)
 
 
 @pytest.mark.full

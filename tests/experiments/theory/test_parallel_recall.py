@@ -9,7 +9,6 @@ from benchmarks.parallel_recall import attention_lookup, count, count_attention,
 from experiments.theory.circuits import compile_channels
 from experiments.theory.parallel_recall import one_sort, parallel_recall
 from experiments.theory.recall_circuit import build, comparators
-from experiments.theory.routed_circuits import RoutedCircuit
 from tests.experiments.theory.triples import draw, solve
 
 RNG = np.random.default_rng(0)
@@ -80,15 +79,5 @@ def test_as_base_conv():
     bits, n = 2, 4
     keys, values, queries = draw(RNG, batch_size=64, n_triples=n, n_tokens=2**bits)
     compiled = compile_channels(build(n, bits))
-    x = jnp.asarray(inputs(keys, values, queries, bits), jnp.float32)
-    np.testing.assert_array_equal(answers(jax.jit(compiled.__call__)(x), n), solve(keys, values, queries)[:, 1:])
-
-
-@pytest.mark.full
-def test_as_base_conv_in_rows():
-    """Theorem H.37 by the construction of H.21, for 2 triples of one bit. Kills: as above."""
-    bits, n = 1, 2
-    keys, values, queries = draw(RNG, batch_size=16, n_triples=n, n_tokens=2**bits)
-    compiled = RoutedCircuit(build(n, bits))
     x = jnp.asarray(inputs(keys, values, queries, bits), jnp.float32)
     np.testing.assert_array_equal(answers(jax.jit(compiled.__call__)(x), n), solve(keys, values, queries)[:, 1:])

@@ -42,23 +42,6 @@ def test_every_key_is_answered(model, length, batch_size):
     assert share_right(model, mqar.paper(length, PAIRS), batch_size) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "part", ["none", "binding", *(pytest.param(part, marks=pytest.mark.full) for part in ("distances", "filler"))]
-)
-def test_every_part_is_needed(part):
-    """Kills tests that cannot fail: the width for 2 distances and half of the answers, values that are not bound to
-    their keys, a filler with a code."""
-    model = build(400, 2, error=0.5) if part == "distances" else build(400, DISTANCES)
-    if part == "binding":
-        model.bind.projection.kernel[...] *= 0
-        model.bind.projection.bias[...] += 1
-    elif part == "filler":
-        model.embedding[...] = model.embedding[...].at[0].set(1.0)
-    right = share_right(model, mqar.paper(64, PAIRS, vocab_size=400), 32)
-    assert right == 1 if part == "none" else right < 0.9
-
-
 def test_width_follows_the_bound():
     """Kills a width below the bound, or far above: about 4 (m - 1) log(vocab / error), and no error that is none."""
     assert width(8192, 101, 1e-6) == pytest.approx(400 * np.log(8192e6), rel=0.01)
