@@ -1,12 +1,11 @@
 """The models of Zoology, Based and CAT, and recurrent models and hybrids of 2024 and 2025, by name and size.
 
-A preset is a function that returns a `LanguageModelConfig`: every public function of these modules but `common` is one.
-Where a paper and the code that its authors released disagree, `variant="paper"` follows the paper and
-`variant="release"` the code. Where a paper's table of settings and its parameter count disagree, the preset meets the
-count, and `as_printed=True` follows the table. Parameter counts in the docstrings are ours, padding rows of the
-vocabulary included.
+A preset is a function that returns a `LanguageModelConfig`: every public function of these modules but `preset_parts`.
+`variant="paper"` follows the paper and `variant="release"` the code that its authors released, where these disagree.
+Where a paper's table of settings and its parameter count disagree, the preset has the count, and `as_printed=True`
+follows the table. Parameter counts in the docstrings are ours and include padding rows of the vocabulary.
 
-Deviations shared by all: no dropout on attention weights (0.1 in the released MQAR attention runs).
+Deviation shared by all: no dropout on attention weights (0.1 in the released MQAR attention runs).
 """
 
 import inspect

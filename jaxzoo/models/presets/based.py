@@ -1,5 +1,6 @@
 """The language models of Based (Arora et al. 2024): Tables 7, 8 and 13, and the ablations of Table 6."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,13 +38,12 @@ def based_360m(variant: Variant = "paper") -> LanguageModelConfig:
 def based_1_3b(variant: Variant = "paper", *, decay: bool = False) -> LanguageModelConfig:
     """Based, Table 7, column 1.4B: 1349M parameters (Table 1: 1.35b).
 
-    36 layers of width 1792: Taylor linear attention at layers 1, 6, 11, 16, 21, 27, 33, sliding window
-    attention right after each, gated short convolutions elsewhere; SwiGLU of width 2 d.
+    As `based_360m`, with 36 layers of width 1792 and linear attention at layers 1, 6, 11, 16, 21, 27, 33.
 
     Args:
       variant: the window is 16 tokens in the paper; 129 in the released config.
-      decay: the decay of App. C, with the output scaling, as in the row of 10B tokens (App. D.4); its rate is that of
-        the released config of this row (`decay_const: -3`), the paper gives none.
+      decay: the decay of App. C with output scaling, as in the row of 10B tokens (App. D.4). The paper does not give
+        the rate; it is that of the released config of this row (`decay_const: -3`).
     """
     window = 129 if is_release(variant) else 16
     return _based(d_model=1792, n_layers=36, linear=(1, 6, 11, 16, 21, 27, 33), window=window, decay=decay)
@@ -64,8 +64,8 @@ def _based(
 def transformer_pp_360m() -> LanguageModelConfig:
     """Transformer++, Based, Table 8, column 355M: 359.8M parameters (the paper says 360m).
 
-    24 layers of width 1024, 16 heads, rotary positions on half of each head, SwiGLU of width 8/3 d rounded up
-    to a multiple of 256 (the table's "MLP width 4" before the factor 2/3), no biases.
+    24 layers of width 1024, 16 heads, rotary positions on half of each head, SwiGLU of width 8/3 d rounded up to a
+    multiple of 256 (the table's "MLP width 4" before the factor 2/3), no biases.
     """
     attention = AttentionConfig(n_heads=16, positions="rotary", rotary_fraction=0.5)
     return text_model((attention,), d_model=1024, n_layers=24, pad_vocab_multiple=16)
@@ -74,8 +74,8 @@ def transformer_pp_360m() -> LanguageModelConfig:
 def transformer_pp_1_3b() -> LanguageModelConfig:
     """Transformer++, Based, Table 8, column 1.4B: 1327M parameters (the paper says 1.33b).
 
-    36 layers of width 1680, 24 heads; the rest as `transformer_pp_360m`. Deviation: half of a head would be
-    35 channels, an odd number; 36 of the 70 rotate here, at the usual frequencies of 36.
+    36 layers of width 1680, 24 heads. Deviation: half of a head is 35 channels, an odd number; here 36 of 70 rotate,
+    at the usual frequencies of 36.
     """
     attention = AttentionConfig(n_heads=24, positions="rotary", rotary_fraction=36 / 70)
     return text_model((attention,), d_model=1680, n_layers=36, pad_vocab_multiple=16)
@@ -89,20 +89,19 @@ def based_360m_ablation(
     convolutions: bool = True,
     decay: bool = True,
 ) -> LanguageModelConfig:
-    """A row of Based, Table 6: `based_360m` with one thing changed; `TABLE_6` has the arguments of all its rows.
+    """Row of Based, Table 6: `based_360m` with one change; `TABLE_6` has the arguments of all rows.
 
-    The defaults are the table's first row. Its decay, the output scaling with it, is that of App. C, and the models of
-    Table 1 lack it. The table calls all rows "362M param variants" and prints neither depths nor counts. Our reading
-    keeps 27 layers: without a window its five layers are convolutions; without convolutions their seventeen are linear
-    attention and windows in turn; without both all 27 are linear attention. So rows have 300M to 373M parameters; those
-    with the first row's widths and layers 362.7M.
+    The defaults are the table's first row, with the decay and output scaling of App. C, which the models of Table 1
+    lack. The table calls all rows "362M param variants" and prints neither depths nor counts. Our reading keeps 27
+    layers: without a window its five layers become convolutions; without convolutions linear attention and windows
+    alternate; without both all 27 are linear attention. Rows have 300M to 373M parameters, the first 362.7M.
 
     Args:
       feature_map: "taylor", "performer" or "cosformer" in the table.
       feature_dim: width of queries and keys; 8, 16, 24 or 32 of taylor, 16 of performer, 16 or 64 of cosformer.
       window: tokens of the sliding windows, 64 or 128; 0: no such layer.
       convolutions: whether there are gated short convolutions.
-      decay: a fixed decay for each head, and a learned factor of its output.
+      decay: a fixed decay for each head, and a learned scale of its output.
     """
     heads = {"n_heads": 16, "feature_dim": feature_dim, "decay": decay, "output_scaling": decay}
     taylor = feature_map == "taylor"
@@ -138,8 +137,8 @@ def gla_362m(*, as_printed: bool = False) -> LanguageModelConfig:
     """GLA, Based, Table 13, column 355M: 360.4M parameters (Table 1: 362m); 24 layers of width 1024, 4 heads.
 
     Args:
-      as_printed: SwiGLU of width 2 d, as the table says; the model then has 303.8M parameters. False: 8/3 d rounded up
-        to a multiple of 256, as in GLA's own models, with which the count of Table 1 is met but for 0.5 %.
+      as_printed: SwiGLU of width 2 d, as in the table; 303.8M parameters. False: 8/3 d rounded up to a multiple of 256,
+        as in GLA's own models, which gives the count of Table 1 to 0.5 %.
     """
     width = 2048 if as_printed else neox_mlp_width(1024, 4)
     gla = GatedLinearAttentionConfig(n_heads=4)
@@ -149,32 +148,25 @@ def gla_362m(*, as_printed: bool = False) -> LanguageModelConfig:
 def mamba_360m() -> LanguageModelConfig:
     """Mamba, Based, Table 9, column 355M: 358.2M parameters (Table 1: 358m).
 
-    46 layers of width 1024 without an MLP; states of 16 numbers, an expansion of 2, 4 taps, RMSNorm.
+    46 layers of width 1024 without an MLP; states of size 16, an expansion of 2, 4 taps, RMSNorm.
     """
-    return _mamba(d_model=1024)
+    mamba = MambaConfig(d_state=16, expand=2, n_taps=4)
+    return text_model((mamba,), d_model=1024, n_layers=46, mlp="none", pad_vocab_multiple=16)
 
 
 def mamba_1_3b() -> LanguageModelConfig:
-    """Mamba, Based, Table 9, column 1.4B: 1319M parameters (Table 1: 1.32b); 46 layers of width 2048.
-
-    The rest as `mamba_360m`.
-    """
-    return _mamba(d_model=2048)
-
-
-def _mamba(*, d_model: int) -> LanguageModelConfig:
-    mamba = MambaConfig(d_state=16, expand=2, n_taps=4)
-    return text_model((mamba,), d_model=d_model, n_layers=46, mlp="none", pad_vocab_multiple=16)
+    """Mamba, Based, Table 9, column 1.4B: 1319M parameters (Table 1: 1.32b); 46 layers of width 2048."""
+    return dataclasses.replace(mamba_360m(), d_model=2048)
 
 
 def h3_362m() -> LanguageModelConfig:
     """H3, Based, Table 11: 363.2M parameters (Table 1: 362m).
 
     24 layers of width 1024, 16 heads of 64 channels; the table's "MLP width 4" is a SwiGLU of 8/3 d, rounded up to a
-    multiple of 256. The state is not printed; 64 numbers here, as in Zoology, Table 13.
+    multiple of 256. The size of the state is not printed; 64 as in Zoology, Table 13.
     """
-    mixer = H3Config(d_state=64, head_dim=64)
     width = neox_mlp_width(1024, 4)
+    mixer = H3Config(d_state=64, head_dim=64)
     return text_model((mixer,), d_model=1024, n_layers=24, mlp_width=width, pad_vocab_multiple=16)
 
 
@@ -186,15 +178,13 @@ def hyena_355m() -> LanguageModelConfig:
 def rwkv5_362m() -> LanguageModelConfig:
     """RWKV-5, Based, Table 12: 362.2M parameters (Table 1: 362m); 19 layers of width 1024, "MLP width 3.5".
 
-    A layer is a time mix of 16 heads and a channel mix of 3.5 d, which here are two layers without an MLP. They start
-    as in the reference code, by their place in the depth. LayerNorm. The table does
-    not say that the head is one of its own; tied, as the others, the model would have 310.8M. Deviation: no norm
-    between the embedding and the first layer.
+    A layer is a time mix of 16 heads and a channel mix of 3.5 d, here two layers without MLP, initialized by depth as
+    in the reference code. LayerNorm. The table does not say that the head is untied; a tied one would give 310.8M.
+    Deviation: no norm between the embedding and the first layer.
     """
-    n_layers = 19
     pattern = list[MixerConfig]()
-    for i in range(n_layers):
-        place = {"layer_index": i, "n_layers": n_layers, "projections": "release"}
+    for i in range(19):
+        place = {"layer_index": i, "n_layers": 19, "projections": "release"}
         pattern += [RWKV5TimeMixConfig(n_heads=16, **place), RWKV4ChannelMixConfig(hidden_width=3584, **place)]
     return rwkv_model(pattern, d_model=1024, pad_vocab_multiple=16)
 
@@ -202,8 +192,8 @@ def rwkv5_362m() -> LanguageModelConfig:
 def pythia_356m() -> LanguageModelConfig:
     """Transformer (Pythia), Based, Table 2: 353.8M parameters (the table: 356m); 24 layers of width 1024, 16 heads.
 
-    No setting is printed. Our reading is Pythia 410M (`pythia_410m`), but in GPT-2's tokens and with a tied head, with
-    which the count is met to 0.6 %; GPT-2's initialisation.
+    No setting is printed. Our reading is Pythia 410M (`pythia_410m`) with GPT-2's tokens, a tied head (which gives the
+    count to 0.6 %) and GPT-2's initialization.
     """
     attention = AttentionConfig(n_heads=16, positions="rotary", rotary_fraction=0.25, qkv_bias=True, out_bias=True)
     frame = {"mlp": "gelu", "mlp_bias": True, "norm": "layer", "parallel_residual": True}

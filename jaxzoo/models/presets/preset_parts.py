@@ -8,14 +8,12 @@ from jaxzoo.mixers import BaseConvConfig, HyenaConfig, MixerConfig
 from jaxzoo.models.model_config import LanguageModelConfig
 
 Variant = Literal["paper", "release"]
+BIASES: dict[str, Any] = {"qkv_bias": True, "out_bias": True}
+"""Biases of the attention of MQAR models."""
 
 
 def is_release(variant: Variant) -> bool:
-    """Whether the variant is the released one.
-
-    Raises:
-      ValueError: it is neither.
-    """
+    """Returns whether the variant is the released one. Raises `ValueError` if it is neither."""
     if variant not in ("paper", "release"):
         raise ValueError(f"variant={variant!r} must be 'paper' or 'release'")
     return variant == "release"
@@ -30,29 +28,24 @@ def text_model(pattern: tuple[MixerConfig, ...], **fields: Any) -> LanguageModel
 def zoology_model(
     pattern: tuple[MixerConfig, ...], *, d_model: int, n_layers: int, ffn_width: float = 2
 ) -> LanguageModelConfig:
-    """Zoology's frame of the models of text: the "FFN width" of its tables, and the vocabulary padded to a multiple of
-    128, as GPT-NeoX does."""
+    """Zoology's models of text: the "FFN width" of its tables, the vocabulary padded to a multiple of 128."""
     width = neox_mlp_width(d_model, ffn_width)
     return text_model(pattern, d_model=d_model, n_layers=n_layers, mlp_width=width, pad_vocab_multiple=128)
 
 
 def rwkv_model(pattern: Sequence[MixerConfig], *, d_model: int, **fields: Any) -> LanguageModelConfig:
-    """RWKV's frame of the models of text: time and channel mixes in turn, which here are two layers without an MLP,
-    LayerNorm, and a head of its own."""
+    """RWKV's models of text: alternating layers of time mix and channel mix, no MLP, LayerNorm, an untied head."""
     shared = {"mlp": "none", "norm": "layer", "tie_embeddings": False}
     return text_model(tuple(pattern), d_model=d_model, n_layers=len(pattern), **(shared | fields))
 
 
 def neox_mlp_width(d_model: int, factor: float) -> int:
-    """Hidden units of a SwiGLU of "FFN width" `factor`: 2/3 of `factor d_model`, rounded up to a multiple of 256.
-
-    So the GPT-NeoX code counts, in which the models of Zoology were trained, and parts of Based's.
-    """
+    """Hidden units of a SwiGLU of "FFN width" `factor` in GPT-NeoX: 2/3 of `factor d_model`, rounded up to 256."""
     return -(-int(2 * factor * d_model / 3) // 256) * 256
 
 
 def spread(layer: MixerConfig, among: tuple[MixerConfig, ...], *, n_layers: int, count: int) -> tuple[MixerConfig, ...]:
-    """The layers of the pattern `among`, with `count` of them replaced by `layer` at equal distances."""
+    """Repeats the pattern `among` to `n_layers`, and replaces `count` layers at equal distances by `layer`."""
     layers = [among[i % len(among)] for i in range(n_layers)]
     for i in range(count):
         layers[(2 * i + 1) * n_layers // (2 * count)] = layer
@@ -60,11 +53,7 @@ def spread(layer: MixerConfig, among: tuple[MixerConfig, ...], *, n_layers: int,
 
 
 def text_hyena(sine_frequency: float = 14.0) -> HyenaConfig:
-    """The Hyena of the papers' models of text, as released: order 2, short filters of 3 taps, a network of 64 hidden
-    units and 2 inner layers, windows that fall between 0.3 and 1.2 of the length.
-
-    The position features are not printed; 33 are those of Hyena's own language models.
-    """
+    """Hyena of the papers' models of text, as released. The 33 position features are those of Hyena's own models."""
     network = HyenaFilterConfig(
         emb_dim=33, width=64, n_inner=2, sine_frequency=sine_frequency, fast_decay=0.3, slow_decay=1.2
     )
@@ -72,7 +61,7 @@ def text_hyena(sine_frequency: float = 14.0) -> HyenaConfig:
 
 
 def short_conv(variant: Variant) -> BaseConvConfig:
-    """BaseConv with 3 taps, as published or as released."""
+    """BaseConv with 3 taps."""
     return BaseConvConfig(filter="short", n_taps=3, form="release" if is_release(variant) else "paper")
 
 
@@ -85,9 +74,11 @@ def mqar_model(
     max_positions: int | None = None,
     n_layers: int = 2,
 ) -> LanguageModelConfig:
-    """Two layers, or as many as are asked for, over 8192 tokens in float32, LayerNorm, dropout 0.1 on the embedding
-    (the released default; the papers are silent). Each layer has an MLP in the paper (width 4 d, GELU and biases, as
-    the code's default has it); the released configs of the figures have the identity in its place."""
+    """Model of MQAR: 8192 tokens, float32, LayerNorm, dropout 0.1 on the embedding (the released default).
+
+    Each layer has an MLP in the paper (width 4 d, GELU and biases, the code's default); the released configs of the
+    figures have the identity in its place.
+    """
     return LanguageModelConfig(
         pattern=pattern,
         d_model=d_model,

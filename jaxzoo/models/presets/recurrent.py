@@ -4,6 +4,8 @@ Sizes are those of the papers where they print them, and of the authors' release
 docstring says which. No preset here has been trained with this library.
 """
 
+import dataclasses
+
 from jaxzoo.mixers import (
     AttentionConfig,
     DeltaNetConfig,
@@ -28,42 +30,42 @@ WORLD = {"vocab_size": 65536, "pad_vocab_multiple": 8, "embed_norm": True}
 
 
 def mamba2_370m() -> LanguageModelConfig:
-    """Mamba-2 370M as released (state-spaces/mamba2-370m): 368.3M parameters; 48 layers of width 1024 without an MLP,
-    states of 128, heads of 64 channels, GPT-NeoX's vocabulary of 50277."""
-    return _mamba2(d_model=1024)
+    """Mamba-2 370M as released (state-spaces/mamba2-370m): 368.3M parameters; 48 layers of width 1024 without an MLP.
+
+    States of 128, heads of 64 channels, GPT-NeoX's vocabulary of 50277.
+    """
+    rows = {"vocab_size": 50277, "pad_vocab_multiple": 16}
+    return text_model((Mamba2Config(),), d_model=1024, n_layers=48, mlp="none", **rows)
 
 
 def mamba2_1_3b() -> LanguageModelConfig:
     """Mamba-2 1.3B as released (state-spaces/mamba2-1.3b): 1344M parameters; 48 layers of width 2048."""
-    return _mamba2(d_model=2048)
-
-
-def _mamba2(*, d_model: int) -> LanguageModelConfig:
-    rows = {"vocab_size": 50277, "pad_vocab_multiple": 16}
-    return text_model((Mamba2Config(),), d_model=d_model, n_layers=48, mlp="none", **rows)
+    return dataclasses.replace(mamba2_370m(), d_model=2048)
 
 
 def delta_net_340m() -> LanguageModelConfig:
-    """DeltaNet 340M in fla's configuration: 374.4M parameters; 24 layers of width 1024, 8 heads, SwiGLU of 8/3 d, an
-    untied head over 32000 tokens."""
+    """DeltaNet 340M in fla's configuration: 374.4M parameters; 24 layers of width 1024, 8 heads.
+
+    SwiGLU of 8/3 d, an untied head over 32000 tokens.
+    """
     return _fla((DeltaNetConfig(n_heads=8, norm_eps=1e-6),), d_model=1024, n_layers=24)
 
 
 def delta_net_1_3b() -> LanguageModelConfig:
-    """DeltaNet 1.3B (arXiv 2406.06484, sec. 4, in fla's configuration): 1365.7M parameters; 24 layers of width 2048,
-    16 heads."""
+    """DeltaNet 1.3B (arXiv 2406.06484, sec. 4, fla): 1365.7M parameters; 24 layers of width 2048, 16 heads."""
     return _fla((DeltaNetConfig(n_heads=16, norm_eps=1e-6),), d_model=2048, n_layers=24)
 
 
 def gated_delta_net_340m() -> LanguageModelConfig:
-    """Gated DeltaNet at the width of 340M models, in the proportions of fla's 1.3B configuration: 379.8M parameters; 21
-    layers of width 1024, 3 heads of 256 keys and 512 values."""
+    """Gated DeltaNet, fla's 1.3B configuration, half as wide: 379.8M parameters; 21 layers of width 1024, 3 heads."""
     return _fla((_gated_delta_net(1024),), d_model=1024, n_layers=21)
 
 
 def gated_delta_net_1_3b() -> LanguageModelConfig:
-    """Gated DeltaNet 1.3B (arXiv 2412.06464, in fla's configuration): 1387.3M parameters; 21 layers of width 2048, 6
-    heads of 256 keys and 512 values."""
+    """Gated DeltaNet 1.3B (arXiv 2412.06464, in fla's configuration): 1387.3M parameters; 21 layers of width 2048.
+
+    6 heads of 256 keys and 512 values.
+    """
     return _fla((_gated_delta_net(2048),), d_model=2048, n_layers=21)
 
 
@@ -73,14 +75,15 @@ def _gated_delta_net(d_model: int) -> GatedDeltaNetConfig:
 
 
 def kimi_delta_attention_1_3b() -> LanguageModelConfig:
-    """Kimi Delta Attention alone, in fla's default configuration: 1390.9M parameters; 24 layers of width 2048, 16 heads
-    of 128. (The paper's own models are mixtures of experts.)"""
+    """Kimi Delta Attention (fla's default configuration): 1390.9M parameters; 24 layers of width 2048, 16 heads.
+
+    The paper's own models are mixtures of experts.
+    """
     return _fla((KimiDeltaAttentionConfig(n_heads=16, norm_eps=1e-6),), d_model=2048, n_layers=24)
 
 
 def hgrn2_1_3b() -> LanguageModelConfig:
-    """HGRN2 1.3B (arXiv 2404.07904, in fla's configuration): 1364.3M parameters; 24 layers of width 2048, heads of
-    128."""
+    """HGRN2 1.3B (arXiv 2404.07904, fla): 1364.3M parameters; 24 layers of width 2048, heads of 128."""
     layers = tuple(HGRN2Config(n_heads=16, layer_index=i, n_layers=24, scaled=True, norm_eps=1e-6) for i in range(24))
     return _fla(layers, d_model=2048, n_layers=24)
 
@@ -99,8 +102,10 @@ def _fla(pattern: tuple[MixerConfig, ...], *, d_model: int, n_layers: int) -> La
 
 
 def rwkv6_1_6b() -> LanguageModelConfig:
-    """RWKV-6 "Finch" 1.6B (arXiv 2404.05892): 1599.9M parameters; 24 layers of width 2048, each of a time mix of 32
-    heads and a channel mix of 3.5 d, the World vocabulary of 65536, a norm after the embedding, an untied head."""
+    """RWKV-6 "Finch" 1.6B (arXiv 2404.05892): 1599.9M parameters; 24 layers of width 2048.
+
+    A layer is a time mix of 32 heads and a channel mix of 3.5 d. Untied head.
+    """
     pattern: list[MixerConfig] = []
     for i in range(24):
         place = {"layer_index": i, "n_layers": 24, "projections": "release"}
@@ -110,18 +115,17 @@ def rwkv6_1_6b() -> LanguageModelConfig:
 
 
 def rwkv7_0_2b() -> LanguageModelConfig:
-    """RWKV-7 "Goose" 0.19B (arXiv 2503.14456): 191.0M parameters; 12 layers of width 768. The rest as `rwkv7_1_5b`."""
+    """RWKV-7 "Goose" 0.19B (arXiv 2503.14456): 191.0M parameters; 12 layers of width 768."""
     return _rwkv7(d_model=768, n_layers=12, ranks=(64, 64, 32, 128))
 
 
 def rwkv7_0_4b() -> LanguageModelConfig:
-    """RWKV-7 "Goose" 0.4B (arXiv 2503.14456): 450.8M parameters; 24 layers of width 1024. The rest as `rwkv7_1_5b`."""
+    """RWKV-7 "Goose" 0.4B (arXiv 2503.14456): 450.8M parameters; 24 layers of width 1024."""
     return _rwkv7(d_model=1024, n_layers=24, ranks=(64, 64, 32, 128))
 
 
 def rwkv7_1_5b() -> LanguageModelConfig:
-    """RWKV-7 "Goose" 1.5B (arXiv 2503.14456): 1527.4M parameters; 24 layers of width 2048, heads of 64, the World
-    vocabulary of 65536, a norm after the embedding, an untied head."""
+    """RWKV-7 "Goose" 1.5B (arXiv 2503.14456): 1527.4M parameters; 24 layers of width 2048, heads of 64, untied head."""
     return _rwkv7(d_model=2048, n_layers=24, ranks=(96, 96, 64, 256))
 
 
@@ -136,16 +140,15 @@ def _rwkv7(*, d_model: int, n_layers: int, ranks: tuple[int, int, int, int]) -> 
 
 
 def griffin_400m() -> LanguageModelConfig:
-    """Griffin 400M (arXiv 2402.19427, App. B): 404.3M parameters; 12 layers of width 1536. The rest as
-    `griffin_1_3b`."""
+    """Griffin 400M (arXiv 2402.19427, App. B): 404.3M parameters; 12 layers of width 1536."""
     return _griffin(d_model=1536, inner=2048, n_layers=12)
 
 
 def griffin_1_3b() -> LanguageModelConfig:
     """Griffin 1.3B (arXiv 2402.19427, App. B): 1308.1M parameters; 24 layers of width 2048 and 2560 channels.
 
-    Two recurrent blocks for each local attention of 1024 tokens and one head of keys and values (2:1), GeGLU of 3 d, a
-    tied head over 32000 tokens. Deviation: biases of the MLP are left out.
+    Two recurrent blocks per local attention (window of 1024 tokens, one key-value head), GeGLU of 3 d, a tied head over
+    32000 tokens. Deviation: no biases in the MLP.
     """
     return _griffin(d_model=2048, inner=2560, n_layers=24)
 
@@ -165,18 +168,20 @@ def _griffin(*, d_model: int, inner: int, n_layers: int) -> LanguageModelConfig:
 
 
 def samba_like_420m() -> LanguageModelConfig:
-    """Hybrid after Samba (arXiv 2406.07522): 421.8M parameters; 12 layers of width 1536, Mamba and a sliding window of
-    2048 tokens in turn, each followed by a SwiGLU of 8/3 d; the sizes are ours."""
+    """Hybrid after Samba (arXiv 2406.07522), with sizes of our own: 421.8M parameters; 12 layers of width 1536.
+
+    Mamba alternates with a sliding window of 2048 tokens; SwiGLU of 8/3 d.
+    """
     pattern = (MambaConfig(d_state=16), SlidingWindowAttentionConfig(n_heads=12, window=2048))
     rows = {"vocab_size": 32000, "pad_vocab_multiple": 8, "max_length": 4096}
     return text_model(pattern, d_model=1536, n_layers=12, mlp_width=4096, **rows)
 
 
 def qwen3_next_like_400m() -> LanguageModelConfig:
-    """Dense hybrid after Qwen3-Next: 408.0M parameters; 24 layers of width 1024, three Gated DeltaNets of 8 key and 16
-    value heads of 128 for each full attention of 8 heads and 2 of keys and values (3:1). The sizes are ours.
+    """Dense hybrid after Qwen3-Next, with sizes of our own: 408.0M parameters; 24 layers of width 1024.
 
-    Deviations: a SwiGLU in the place of the experts; the attention has no output gate and no norm of queries and keys.
+    Three Gated DeltaNets (8 key and 16 value heads of 128) per full attention (8 heads, 2 key-value heads). Deviations:
+    a SwiGLU instead of experts; the attention has no output gate and no norm of queries and keys.
     """
     delta = GatedDeltaNetConfig(n_heads=8, n_value_heads=16, key_width=1024, value_width=2048, norm_eps=1e-6)
     attention = AttentionConfig(n_heads=8, n_kv_heads=2, positions="rotary", rotary_fraction=0.25)
