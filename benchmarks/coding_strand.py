@@ -47,7 +47,6 @@ class Frame(NamedTuple):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Writes both splits, with as many rows of each strand; `argv` None: the process's own command line."""
     options = tyro.cli(Options, args=argv)
     text = genome(options.fasta)
     frames = longest_frames(text, 3 * options.codons)
@@ -75,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def genome(fasta: Path) -> str:
-    """All bases of a file; an N between those that are no neighbours, which ends a frame."""
+    """Returns all bases of a file, with an N, which ends a frame, between bases that are not adjacent."""
     parts, before = [], None
     for document in read_bases(fasta, FastaLayout({})):
         if before is not None and (before.subset != document.subset or len(before.text) < DOCUMENT_BASES):
@@ -86,7 +85,8 @@ def genome(fasta: Path) -> str:
 
 
 def longest_frames(text: str, shortest: int) -> list[Frame]:
-    """Open reading frames of at least `shortest` bases on both strands, none overlapping a longer one."""
+    """Returns open reading frames of at least `shortest` bases on both strands; a frame that overlaps a longer one is
+    dropped."""
     tokenizer = DNATokenizer()
     other = tokenizer.decode(reverse_complement(tokenizer.encode(text)))
     found = []

@@ -64,7 +64,6 @@ class BenchmarkConfig:
 
 
 def candidates() -> list[Candidate]:
-    """The competitors of `delta_rule`: kernels, and XLA."""
     settings = {"kernels": "all", "xla": "none"}
     return [
         Candidate(
@@ -77,7 +76,6 @@ def candidates() -> list[Candidate]:
 
 
 def peers(checkout: Path | None, platform: str) -> Peers:
-    """The rules of flash-linear-attention."""
     if checkout is None:
         return Peers()
     from benchmarks import torch_peers  # imports torch where it is installed
@@ -87,7 +85,6 @@ def peers(checkout: Path | None, platform: str) -> Peers:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measures, prints and writes, as the command line `argv` (None: the process's own) says."""
     config = tyro.cli(BenchmarkConfig, args=argv)
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch takes its memory next to JAX
     keep_freed_memory()
@@ -123,7 +120,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def workload(name: str, kind: Kind, config: BenchmarkConfig) -> Workload:
-    """One rule and pass at the sizes of `config`."""
     size: dict[str, int] = {"b": config.b, "t": config.t, "h": config.h, "k": config.width, "v": config.width}
 
     def inputs(seed: int) -> tuple:
@@ -152,7 +148,7 @@ def workload(name: str, kind: Kind, config: BenchmarkConfig) -> Workload:
 
 
 def inputs_of(name: str, problem: GeneralProblem, seed: int) -> tuple:
-    """q, k of length 1, v, rates in [0, 1] or removals, and log decays where the rule has them."""
+    """Returns q, k of length 1, v, rates in [0, 1] or removals, and log decays if the rule has them."""
     q, k, v, u, z, log_decay = problem.inputs(seed)
     if name == "general":
         return q, k, v, u, z, log_decay
@@ -170,7 +166,7 @@ def _rule(name: str, q, k, v, *rest):
 
 
 def _by_kind(forward: Callable, kind: Kind) -> Callable:
-    """The function of the inputs, and of a cotangent where the kind asks for gradients."""
+    """Returns the function of the inputs, and of a cotangent if the kind includes gradients."""
 
     def run(*arrays):
         *inputs, dy = arrays
@@ -181,7 +177,7 @@ def _by_kind(forward: Callable, kind: Kind) -> Callable:
 
 
 def _as_general(name: str) -> Callable:
-    """The rule as the recurrence of its general form: beta k (v - (a k)^T S) added to a S."""
+    """Returns the rule in its general form: the recurrence adds beta k (v - (a k)^T S) to a S."""
 
     def of_delta_rule(q, k, v, beta, *decay):
         zeros = jnp.zeros(k.shape, v.dtype)
@@ -193,7 +189,7 @@ def _as_general(name: str) -> Callable:
 
 
 def _fla(name: str) -> Callable:
-    """The call of a peer's function, for its own rule alone; it takes our scale, 1."""
+    """Adapts a function of flash-linear-attention to the inputs of its rule; scale 1."""
 
     def forward(workload: Workload, run: Callable) -> Callable:
         if workload.name != name:

@@ -10,7 +10,7 @@ Tree = TypeVar("Tree")
 STD = 0.02
 """Standard deviation of the parameters."""
 NOISE = 4_194_301
-"""Numbers that are drawn, and then repeated; prime, so that rows of a matrix differ."""
+"""Length of the random array that is repeated to fill all parameters; prime, so that rows of a matrix differ."""
 
 
 def draw(shapes: Tree, std: float = STD) -> Tree:

@@ -26,7 +26,6 @@ TIMEOUT = 90
 
 
 def main() -> int:
-    """Runs the command line; returns the exit status."""
     parser = argparse.ArgumentParser("python -m benchmarks.kernel_counters", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("counters.json"), metavar="FILE", help="result")
     parser.add_argument("--call", nargs=3, metavar=("OP", "KIND", "NAME"), help="call one kernel three times, and stop")
@@ -47,7 +46,7 @@ def main() -> int:
 
 
 def slowest(rows: Iterable[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """Rows of Hopper kernels with the smallest share of their bound, one per op."""
+    """Returns the rows of Hopper kernels with the smallest share of their bound, one per op."""
     known: dict[str, dict[str, Any]] = {}
     for row in rows:
         if row["implementation"] == "mosaic_gpu" and row["status"] == "ok":
@@ -57,7 +56,7 @@ def slowest(rows: Iterable[dict[str, Any]], count: int) -> list[dict[str, Any]]:
 
 
 def counters(text: str) -> dict[str, dict[str, str]]:
-    """Values with units by kernel and metric, of what `ncu --csv` prints between the lines of the program."""
+    """Parses the output of `ncu --csv`: values with units by kernel and metric."""
     found: dict[str, dict[str, str]] = {}
     for row in csv.DictReader(line for line in text.splitlines() if line.startswith('"')):
         kernel = found.setdefault(f"{row['Kernel Name']} {row['ID']}", {})
@@ -66,7 +65,6 @@ def counters(text: str) -> dict[str, dict[str, str]]:
 
 
 def call(op: str, kind: str, name: str) -> None:
-    """Calls the kernel of a workload."""
     import jax
 
     from pallas_kernels.registry import load

@@ -38,12 +38,11 @@ SERIES = {
     "torch_sdpa": 6,
     "triton": 7,
 }
-"""Place in the palette, the same in every picture; "auto" is not drawn, being one of the others."""
+"""Index in the palette, the same in all pictures; "auto" is not drawn, since it is one of the others."""
 FLOOR = {**bound_style(), "label": "floor"}
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Draws the results whose files are given (None: by the command line)."""
     files = sys.argv[1:] if argv is None else argv
     if not files:
         raise SystemExit("benchmarks.kernel_plot: no RESULT.json is given")
@@ -56,7 +55,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def draw(result: dict, stem: Path) -> list[Path]:
-    """Writes `<stem>-<group>.png` for every group that has a time; returns the files."""
+    """Writes `<stem>-<group>.png` for each group with a time; returns the files."""
     paths = []
     for group in groups(result):
         rows = [row for row in result["rows"] if group in row["groups"] and row["status"] == "ok"]
@@ -74,7 +73,7 @@ def draw(result: dict, stem: Path) -> list[Path]:
 
 
 def _varying(rows: list[dict]) -> str | None:
-    """The one size that takes several values, or None; also None where those are words."""
+    """Returns the one size that takes several numeric values, or None."""
     values = {name: {row["sizes"][name] for row in rows} for name in rows[0]["sizes"]}
     names = [name for name, found in values.items() if len(found) > 1]
     return names[0] if len(names) == 1 and not any(isinstance(x, str) for x in values[names[0]]) else None
@@ -105,7 +104,7 @@ def _curves(rows: list[dict], axis: str, title: str, *, memory: bool):
 
 
 def _curve(panel, rows: list[dict], axis: str, value: str, unit: float) -> None:
-    """`value` of every implementation against `axis`; zeros have no logarithm and are left out."""
+    """Plots `value` of each implementation against `axis`, without zeros, which have no logarithm."""
     for name in dict.fromkeys(row["implementation"] for row in rows):
         mine = sorted((row for row in rows if row["implementation"] == name), key=lambda row: row["sizes"][axis])
         mine = [row for row in mine if row.get(value)]
@@ -139,7 +138,7 @@ def _dots(rows: list[dict], title: str):
 
 
 def _dot(panel, rows: list[dict]) -> None:
-    """A line of the panel for each implementation: median, p10 to p90, and the number."""
+    """Draws one line per implementation: median, p10 to p90, and the number."""
     panel.grid(visible=False, axis="y")
     for i, row in enumerate(rows):
         style = _style(row["implementation"])

@@ -25,11 +25,10 @@ from jaxzoo.mixers import Context, Mixer, MixerConfig
 from pallas_kernels.benchmark import timing
 
 STEPS = 128
-"""Tokens of the timed decoding, one after the other in one program."""
+"""Decode steps per timed program."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
     parser = argparse.ArgumentParser("python -m benchmarks.layers", description=__doc__)
     add = parser.add_argument
     add("--mixer", required=True, choices=subjects(), metavar="NAME", help="name in the registry")
@@ -62,7 +61,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def prepare(options: argparse.Namespace) -> tuple[dict[str, Any], layers_fla.Programs]:
-    """Facts of a layer, and its compiled programs."""
     config = layer_config(options)
     graph, *states = nnx.split(nnx.eval_shape(lambda: config.build(rngs=nnx.Rngs(0))), nnx.Param, ...)
     params, others = (nnx.to_pure_dict(state) for state in states)
@@ -126,7 +124,6 @@ def prepare(options: argparse.Namespace) -> tuple[dict[str, Any], layers_fla.Pro
 
 
 def layer_config(options: argparse.Namespace) -> MixerConfig:
-    """The mixer as a model of this width has it, with so many heads where it has any."""
     config = subjects()[options.mixer]
     known = {field.name for field in dataclasses.fields(config)}
     heads = {"n_heads": options.heads, "head_dim": options.width // options.heads}

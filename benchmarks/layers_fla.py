@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 Batch = Callable[[int], float]
-"""Seconds of so many calls of a program."""
+"""Returns the seconds that n calls of a program take."""
 Programs = dict[str, tuple[Callable[[], Batch], int]]
-"""By pass: a function that makes the inputs, and the number of tokens of a call."""
+"""For each pass, a function that makes the inputs, and the number of tokens per call."""
 LAYERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "delta_net": ("delta_net", "DeltaNet", {}),
     "gated_delta_net": ("gated_deltanet", "GatedDeltaNet", {"expand_v": 1, "head_dim": 64}),
@@ -27,11 +27,11 @@ LAYERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "rwkv7_time_mix": ("rwkv7", "RWKV7Attention", {"layer_idx": 0, "num_hidden_layers": 24}),
     "taylor_linear_attention": ("based", "BasedLinearAttention", {"feature_dim": 16, "num_key_value_heads": 16}),
 }
-"""By mixer: module of `fla.layers`, class, and its arguments besides width and heads (16 of 64)."""
+"""For each mixer, the module of `fla.layers`, the class, and arguments other than width and heads (16 of 64)."""
 
 
 def prepare(options: argparse.Namespace) -> tuple[dict[str, Any], Programs]:
-    """Facts of a layer, and its passes, which have run once: this compiles and tunes their kernels."""
+    """Returns facts of a layer and its passes, which have run once, so that their kernels are compiled and tuned."""
     import torch  # pyright: ignore[reportMissingImports]
 
     from benchmarks.torch_peers import capture
@@ -84,7 +84,7 @@ def prepare(options: argparse.Namespace) -> tuple[dict[str, Any], Programs]:
 
 
 def build(mixer: str, width: int, heads: int) -> Any:
-    """The layer, from the module that has it alone: its package's own `__init__` loads every model."""
+    """Imports the layer's module without its package's `__init__`, which loads all models."""
     from benchmarks.torch_peers import import_part
 
     module, name, arguments = LAYERS[mixer]

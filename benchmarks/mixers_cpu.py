@@ -35,11 +35,10 @@ from jaxzoo.utils.whole_files import write_whole
 
 PROGRAM = "python -m benchmarks.mixers_cpu"
 FROM, TO = 1024, 8192
-"""Lengths between which times are held against t log t."""
+"""Lengths between which growth is compared with t log t."""
 NOISE = 1.1
 """Tolerance: a time may grow by this factor more than t log t."""
 COMPILE_SECONDS = 10.0
-"""Limit of the compilation time."""
 
 Row = dict[str, Any]
 
@@ -72,7 +71,6 @@ class Command(Checked):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
     return run(_measure, argv, interrupted="interrupted; what is done is kept")
 
 
@@ -100,7 +98,7 @@ def _measure(argv: Sequence[str]) -> None:
 
 
 def _start(command: Command, names: Sequence[str]) -> Row:
-    """The report that is there, without what is no subject any more, or an empty one."""
+    """Reads the existing report, without subjects that are gone, or makes an empty one."""
     from benchmarks.generation.measure import environment
 
     circumstances = {"width": command.width, "batch": command.batch}
@@ -118,7 +116,6 @@ def _start(command: Command, names: Sequence[str]) -> Row:
 
 
 def _complete(report: Row, name: str, command: Command) -> bool:
-    """Whether nothing of a subject is missing."""
     from benchmarks.mixers_cpu_measure import PEERS
 
     rows = {row["length"]: row for row in report["subjects"].get(name, {"rows": ()})["rows"]}
@@ -127,7 +124,7 @@ def _complete(report: Row, name: str, command: Command) -> bool:
 
 
 def _subject(name: str, command: Command, screen: Screen) -> Row:
-    """All rows of a subject, each a task of one process, which ends with it."""
+    """Measures all rows of a subject in one process."""
     from benchmarks.subjects import family, subjects, train_growth
 
     config = subjects()[name]
@@ -147,7 +144,7 @@ def _subject(name: str, command: Command, screen: Screen) -> Row:
 
 
 def _ask_peer(rows: Sequence[Row], length: int, command: Command) -> bool:
-    """Whether the peer, if there is one, will have done in time."""
+    """Returns whether the peer, if there is one, is expected to finish in time."""
     if not command.peers:
         return False
     if not rows:
@@ -157,7 +154,6 @@ def _ask_peer(rows: Sequence[Row], length: int, command: Command) -> bool:
 
 
 def _row(name: str, length: int, command: Command, ask_peer: bool) -> Row:
-    """One measurement, in the subject's process."""
     import jax
 
     from benchmarks.mixers_cpu_measure import PEERS, Peer, Size, measure
@@ -176,7 +172,6 @@ def _row(name: str, length: int, command: Command, ask_peer: bool) -> Row:
 
 
 def table(report: Row) -> str:
-    """All rows, and how the times grow, as a table of Markdown."""
     columns = [
         "mixer",
         "tokens",
@@ -210,7 +205,7 @@ def _cells(row: Row) -> Iterator[str]:
 
 
 def exponent(subject: Row) -> float | None:
-    """e of the time t^e of forward and backward between `FROM` and `TO`; None where one is missing."""
+    """Returns e of the time t^e of forward and backward between `FROM` and `TO`; None if a time is missing."""
     times = {row["length"]: row["cpu_ms"] for row in subject["rows"] if "cpu_ms" in row}
     if FROM not in times or TO not in times:
         return None
@@ -218,7 +213,7 @@ def exponent(subject: Row) -> float | None:
 
 
 def grows_too_fast(subject: Row) -> bool:
-    """Whether it promises less than t^2 and the time grows faster than t log t."""
+    """Returns whether the time grows faster than t log t although the FLOPs grow slower than t^2."""
     e = exponent(subject)
     allowed = NOISE * TO * math.log2(TO) / (FROM * math.log2(FROM))
     return e is not None and subject["flops_growth"] not in ("t", "t^2") and (TO / FROM) ** e > allowed

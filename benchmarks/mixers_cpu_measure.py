@@ -22,13 +22,13 @@ from jaxzoo.models.accounting import count_parameters
 from jaxzoo.utils import host_memory
 
 STEPS = 32
-"""Tokens of the timed decoding, one after the other."""
+"""Decode steps per timed call."""
 CHUNK = 512
-"""Tokens of a chunk of the prefill before it."""
+"""Tokens per chunk of the prefill."""
 VOCAB_SIZE = 8192
-"""Token ids, of mixers that read them."""
+"""Number of ids, for mixers that read token ids."""
 FEWEST_CALLS, MOST_CALLS = 3, 50
-"""Calls that are timed, the warming one not counted."""
+"""Number of timed calls, without the first one."""
 
 PEERS: dict[str, str] = {
     "base_conv": "zoology_base_conv",
@@ -39,21 +39,19 @@ PEERS: dict[str, str] = {
     "mamba": "transformers_mamba",
     "rwkv4_time_mix": "transformers_rwkv",
 }
-"""Subjects that have a peer: its name in `mixers_cpu_torch.py`."""
+"""For each subject with a peer, the peer's name in `mixers_cpu_torch.py`."""
 
 
 class Size(NamedTuple):
-    """The shape of the input, and how long to measure."""
-
     width: int
     batch: int
     length: int
     seconds: float
-    """Time for the calls of one measurement, where the fewest calls do not take longer."""
+    """Time for the calls of one measurement."""
 
 
 def measure(config: MixerConfig, size: Size, peer: "Peer | None" = None) -> dict[str, Any]:
-    """Times, memory and compile times of a mixer at one length; the peer's times next to them, in turns with ours."""
+    """Measures time, memory and compile time of a mixer at one length, alternating with its peer."""
     host_memory.keep_freed_memory()
     mixer = in_model(config, size.width, size.length).build(rngs=nnx.Rngs(0))
     row: dict[str, Any] = {"length": size.length, "parameters": count_parameters(mixer)}
@@ -91,7 +89,7 @@ class Peer:
         self.parameters = int(self._answer())
 
     def cpu_ms(self, seconds: float) -> float:
-        """CPU-ms of a call of forward and backward, as `_cpu_ms` takes ours; one call alone where it is a long one."""
+        """Returns the CPU ms per forward and backward, measured as by `_cpu_ms`."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{seconds}\n")
         self._process.stdin.flush()
@@ -112,7 +110,7 @@ class Peer:
 
 
 def _training(mixer: Mixer, size: Size) -> tuple[Callable, Any, float]:
-    """A call of forward and backward, its executable, and the CPU-seconds that it took to trace and compile."""
+    """Returns a call of forward and backward, its executable, and the CPU seconds of tracing and compilation."""
     definition, parameters, others = nnx.split(mixer, nnx.Param, ...)
     x, weights = (jnp.asarray(array) for array in _noise(2, size))
     context = Context(tokens=_tokens(size), key=jax.random.key(0))
@@ -129,7 +127,7 @@ def _training(mixer: Mixer, size: Size) -> tuple[Callable, Any, float]:
 
 
 def _decoding(mixer: Mixer, size: Size) -> tuple[Callable, float, int]:
-    """A call of `STEPS` steps that end at token `length`, CPU-seconds to trace and compile, bytes of a row's state."""
+    """Returns a call of the last `STEPS` decode steps, CPU seconds of compilation, and bytes of state per row."""
     definition, variables = nnx.split(mixer)
     xs = jnp.asarray(_noise(1, size)[0]).swapaxes(0, 1)
     tokens = _tokens(size).T
@@ -161,7 +159,6 @@ def _decoding(mixer: Mixer, size: Size) -> tuple[Callable, float, int]:
 
 
 def _noise(count: int, size: Size) -> np.ndarray:
-    """`count` inputs of the size."""
     return np.random.default_rng(0).normal(size=(count, size.batch, size.length, size.width)).astype(np.float32)
 
 
@@ -170,7 +167,7 @@ def _tokens(size: Size) -> jax.Array:
 
 
 def _cpu_ms(call: Callable[[], Any], seconds: float) -> float:
-    """CPU-ms of a call, by the median of as many as fit into the time, after one that is not counted."""
+    """Returns the median CPU ms per call, of as many calls as fit into the time; the first is not counted."""
     times: list[float] = []
     jax.block_until_ready(call())
     while len(times) < FEWEST_CALLS or (sum(times) < seconds and len(times) < MOST_CALLS):

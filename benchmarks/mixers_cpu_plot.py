@@ -43,7 +43,7 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
 
 
 def _curves(axes: "Axes", curves: Mapping[int, tuple[str, list[Row]]], y: Callable[[Row], float | None]) -> None:
-    """One line a subject, its place in the palette that of all subjects; it ends where memory did."""
+    """Draws one line per subject with the style of its index; it ends where memory runs out."""
     lengths: set[int] = set()
     for i, (name, rows) in curves.items():
         points = [(row["length"], value) for row in rows if (value := y(row)) is not None]

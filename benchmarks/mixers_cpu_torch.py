@@ -17,11 +17,11 @@ import torch  # pyright: ignore[reportMissingImports]
 
 FEWEST_CALLS, MOST_CALLS = 3, 50
 LONG_SECONDS = 20.0
-"""A warming call that takes longer is the only one, and counts."""
+"""If the first call takes longer, it is the only one, and is counted."""
 
 
 def build(name: str, width: int, length: int) -> Any:
-    """The module, as it is released, with the settings of our defaults."""
+    """Builds the released module with the settings of our defaults."""
     if name.startswith("zoology"):  # whose zoology.utils imports both for its logs, which nobody writes here
         for missing in ("wandb", "pandas"):
             sys.modules.setdefault(missing, types.SimpleNamespace(DataFrame=None))  # type: ignore[arg-type]
@@ -61,7 +61,7 @@ def build(name: str, width: int, length: int) -> Any:
 
 
 def cpu_ms(call: Callable[[], None], seconds: float) -> float:
-    """CPU-ms of a call: the median of as many as fit into the time, after one that is not counted."""
+    """Returns the median CPU ms per call, of as many calls as fit into the time; the first is not counted."""
     times = [_seconds(call)]
     if times[0] < LONG_SECONDS:
         times = []

@@ -58,7 +58,7 @@ AUTHORS_CPU_MS = {
     ("base_conv", 256): (3250, 288),
     ("based", 256): (3393, 376),
 }
-"""Their code as released, and with nothing changed but its head, at labelled positions only; one run, side by side."""
+"""CPU ms of the authors' code as released, and with the head at labelled positions only; one run each."""
 FORMS = ("authors", "lean")
 CHECKED_UPDATES = 3
 PEER_BATCHES = 8
@@ -79,7 +79,7 @@ class BenchmarkConfig:
 
 
 class Ours:
-    """One model at one length; batch 64, the pairs of the released Figure 2."""
+    """One of our models at one length; batch 64, the pairs of the released Figure 2."""
 
     def __init__(self, name: str, length: int, *, dropout: bool = True):
         examples = Examples(task=mqar.release(length, PAIRS[length]), n_examples=100_000)
@@ -96,12 +96,11 @@ class Ours:
         self._stream = self.session.dataset.train()
 
     def losses(self, count: int) -> list[float]:
-        """The loss of each of `count` updates."""
         with jax.set_mesh(self.session.mesh):
             return [float(self._update()["loss"]) for _ in range(count)]
 
     def cpu_ms(self, count: int) -> float:
-        """CPU-ms an update, making the data included, over `count` updates."""
+        """Returns the CPU ms per update, data included, over `count` updates."""
         with jax.set_mesh(self.session.mesh):
             jax.block_until_ready(self._state)
             start = time.process_time()
@@ -115,7 +114,8 @@ class Ours:
         return metrics
 
     def file(self) -> dict:
-        """Contents of a peer's file except `forms`: initial parameters layer by layer, batches, constants."""
+        """Returns the contents of a peer's file except `forms`: initial parameters layer by layer, batches,
+        constants."""
         config, optimizer = self.experiment.model, self.experiment.optimizer
         model = self.session.blueprint.model(self.session.init_state().variables).unstacked()
         params = nnx.state(model, nnx.Param)
@@ -137,7 +137,7 @@ class Ours:
 
 
 class Peer:
-    """A running `mqar_cpu_torch.py`. Use it as a context, which ends it."""
+    """A running `mqar_cpu_torch.py`; a context manager that ends it."""
 
     def __init__(self, python: str, file: dict, forms: str):
         self._folder = tempfile.TemporaryDirectory()
@@ -151,7 +151,6 @@ class Peer:
         self.version = self._answer()
 
     def ask(self, task: str, count: int) -> list[float]:
-        """The numbers that answer `task`."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{task} {count}\n")
         self._process.stdin.flush()
@@ -173,7 +172,6 @@ class Peer:
 
 
 def main(config: BenchmarkConfig) -> None:
-    """Measures every model at both lengths, prints the table and writes the file."""
     host_memory.keep_freed_memory()
     peers = FORMS if config.peer else ()
     columns = ["model", "N", "CPU ms per step", *(f"PyTorch, {forms}" for forms in peers), "authors", "compile s"]
@@ -194,7 +192,7 @@ def main(config: BenchmarkConfig) -> None:
 
 
 def _measure(name: str, length: int, config: BenchmarkConfig) -> dict:
-    """One model at one length, ours and the peers' blocks in turns."""
+    """Measures one model at one length; blocks of ours and the peers' alternate."""
     ours = Ours(name, length)
     released, gathered = AUTHORS_CPU_MS[name, length]
     row = {"model": name, "length": length, "n_pairs": PAIRS[length]}
@@ -223,7 +221,8 @@ def _measure(name: str, length: int, config: BenchmarkConfig) -> dict:
 
 
 def _flat(tree: dict) -> dict:
-    """Leaves of nested dicts by their path, `stacks` and `blocks` of an unstacked model told as `layers`."""
+    """Returns the leaves of nested dicts by path, with `stacks` and `blocks` of an unstacked model renamed to
+    `layers`."""
     leaves = {"/".join(str(key.key) for key in path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
     return {name.replace("stacks/", "layers/").replace("/blocks/0", ""): leaf for name, leaf in leaves.items()}
 

@@ -74,7 +74,7 @@ def mixer_of(p: Weights) -> Callable[[Weights, Tensor, bool], Tensor]:
 
 
 class Model:
-    """Parameters, and the loss of a batch; the functions above read them by the names of our modules."""
+    """Parameters, named as in our modules, and the loss of a batch."""
 
     def __init__(self, weights: Weights, buffers: Weights, lean: bool):
         self.weights, self.lean = weights, lean
@@ -131,7 +131,7 @@ class Trainer:
 
 
 def main(path: str) -> None:
-    """Answers the tasks on standard input, one a line, until it ends."""
+    """Answers the tasks on standard input, one per line, until it ends."""
     torch.set_num_threads(1)
     with np.load(path) as loaded:
         file = dict(loaded)

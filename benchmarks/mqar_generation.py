@@ -33,7 +33,6 @@ class BenchmarkConfig:
 
 
 def main(config: BenchmarkConfig) -> None:
-    """Runs both measurements and prints them."""
     report = {"config": dataclasses.asdict(config), "device": jax.devices()[0].device_kind}
     for preset in (mqar.paper, mqar.release):
         for fillers in ("zero", "random", "any"):
@@ -45,7 +44,7 @@ def main(config: BenchmarkConfig) -> None:
 
 
 def _data_set_seconds(task: mqar.MQARConfig, config: BenchmarkConfig) -> float:
-    """Time to make all examples as host arrays of tokens, positions and targets, after compilation."""
+    """Returns the time to make all examples as host arrays, after compilation."""
     numbers = np.arange(config.n_examples)
     chunks = [numbers[at : at + config.chunk] for at in range(0, config.n_examples, config.chunk)]
     jax.block_until_ready([task.labelled(0, chunk) for chunk in (chunks[0], chunks[-1])])
@@ -57,7 +56,7 @@ def _data_set_seconds(task: mqar.MQARConfig, config: BenchmarkConfig) -> float:
 
 
 def _batch_milliseconds(task: mqar.MQARConfig, n_batches: int = 200) -> float:
-    """Mean time of one training batch of 64 in compact form, waited for."""
+    """Returns the mean time of a training batch of 64 in compact form."""
     jax.block_until_ready(task.labelled(0, np.arange(64)))
     start = time.perf_counter()
     for n in range(n_batches):

@@ -28,17 +28,15 @@ from jaxzoo.utils.whole_files import write_whole
 KEPT = Path("benchmarks/results")
 """Results of earlier queues: `on_device*.json`."""
 RESULTS, LOG = "on_device.json", "on_device.log"
-"""Files of the results."""
 KEPT_LOG = 30_000
-"""Characters of a log's end that are kept."""
+"""Number of final characters of each log that are kept."""
 COMPILE_S = 150
-"""Longest time for compilation of pieces side by side; 16 layers took 35 s on 16 cores, 32 took 170 s."""
+"""Time limit for concurrent compilation of pieces; 16 layers took 35 s on 16 cores, 32 took 170 s."""
 MARGIN = 10
-"""Seconds before its timeout in which a command that knows its time should end."""
+"""Seconds before its timeout at which a command that knows its time should end."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status: 1 where a piece failed."""
     parser = _parser()
     options = parser.parse_args(argv)
     if options.wheels is not None:
@@ -59,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """The options, without libraries that come as wheels."""
+    """Makes the parser without libraries that are installed from wheels."""
     parser = argparse.ArgumentParser("python -m benchmarks.on_device", description=__doc__)
     add = parser.add_argument
     add("--minutes", type=float, default=9.0, help="time of this call; default: 9")
@@ -78,8 +76,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class Queue:
-    """Pieces, and their results in the state directory."""
-
     def __init__(self, command: argparse.Namespace):
         self._command = command
         self._end = time.monotonic() + 60 * command.minutes
@@ -91,14 +87,14 @@ class Queue:
             self._kept |= _read(file)
 
     def answered(self, piece: Piece) -> bool:
-        """Whether a piece has a result of the same command and sources, and of this device where there is one."""
+        """Returns whether a piece has a result of the same command and sources, and of this device if there is one."""
         for row in (self._rows.get(piece.name), self._kept.get(piece.name)):
             if row and row["status"] == "done" and row["key"] == piece.key and not self._command.again:
                 return not self._device or row["device"] == self._device
         return False
 
     def lines(self, chosen: Sequence[Piece]) -> list[str]:
-        """Estimated seconds, state and reason of each group."""
+        """Returns estimated seconds, state and reason of each group."""
         found = []
         for group in dict.fromkeys(piece.group for piece in chosen):
             mine = [piece for piece in chosen if piece.group == group]
@@ -108,7 +104,7 @@ class Queue:
         return [*found, "and at most 150 s of compilation for as many pieces as there are cores"]
 
     def run(self, chosen: Sequence[Piece]) -> int:
-        """Runs what is not answered; returns the exit status."""
+        """Runs pieces without a result; returns the exit status."""
         for directory in (self._command.state, self._command.out):
             directory.mkdir(parents=True, exist_ok=True)
         left = [piece for piece in chosen if not self.answered(piece)]
@@ -128,7 +124,7 @@ class Queue:
         return self._rows.get(name, {}).get("status", "")
 
     def _batch(self, batch: Sequence[Piece]) -> None:
-        """Runs pieces whose programs compile side by side."""
+        """Runs pieces whose programs compile concurrently."""
         ahead = [piece for piece in batch if piece.how == "ahead"]
         processes: dict[str, Process] = {}
         try:
@@ -163,7 +159,7 @@ class Queue:
         return Process([word.format(**values) for word in piece.words], folder / "piece", environment, niceness)
 
     def _finish(self, piece: Piece, process: Process) -> None:
-        """Gives a piece its turn, and keeps its result."""
+        """Lets a piece time its programs, and keeps its result."""
         start, status, told = time.monotonic(), None, "not compiled in time"
         if piece.how != "ahead" or process.waits():
             status = process.result(max(0.0, min(piece.timeout, self._left())))
@@ -197,7 +193,7 @@ class Queue:
 
 
 def unpack(wheels: Path, site: Path) -> str:
-    """Unpacks the wheels of a directory, and returns the directory from which Python imports them."""
+    """Unpacks the wheels of a directory, and returns the directory to import them from."""
     for file in wheels.glob("*.whl"):
         with zipfile.ZipFile(file) as wheel:
             wheel.extractall(site)
@@ -205,13 +201,13 @@ def unpack(wheels: Path, site: Path) -> str:
 
 
 def _fla() -> str:
-    """Directory from which flash-linear-attention is imported; "" where it is not installed."""
+    """Returns the directory of flash-linear-attention; "" if it is not installed."""
     spec = importlib.util.find_spec("fla")
     return "" if spec is None else str(Path(str(spec.origin)).parents[1])
 
 
 def _read(file: Path) -> Any:
-    """What a file of JSON holds; None where there is none, its text where a process was killed while it wrote."""
+    """Reads a JSON file; returns None if it is absent, its text if it is incomplete (a killed process)."""
     if not file.exists():
         return None
     text = file.read_text()
@@ -222,7 +218,7 @@ def _read(file: Path) -> Any:
 
 
 def _said_by(*command: str) -> str:
-    """Output of a command; "" where there is no such command."""
+    """Returns the output of a command; "" if the command is absent."""
     if shutil.which(command[0]) is None:
         return ""
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()

@@ -18,16 +18,16 @@ from pallas_kernels.kernel_sources import kernel_hash
 from pallas_kernels.registry import OPS
 
 SOURCES = ("jaxzoo/mixers", "jaxzoo/ops", "jaxzoo/layers", "jaxzoo/models")
-"""Folders whose programs the pieces measure, in addition to the kernels."""
+"""Folders, besides the kernels, whose programs the pieces measure."""
 TINY = {
     "delta_rules": "--b 1 --t 70 --h 2 --width 8 --seconds 0.01",
     "generation": "--size tiny --lengths 8 --batches 2",
     "layers": "--batch 2 --length 32 --width 32 --heads 2 --streams 1 --seconds 0.01",
     "train_step": "--tiny --rows 2 --length 32 --seconds 0.01",
 }
-"""Further options of a rehearsal."""
+"""Additional options of a rehearsal."""
 REHEARSED = ("--only", "wkv4 mosaic_gpu forward t40_b1_d256_bfloat16")
-"""Case of `pallas_kernels.verify` that a rehearsal runs."""
+"""Case of `pallas_kernels.verify` in a rehearsal."""
 
 
 How = Literal["check", "ahead", "alone"]
@@ -38,20 +38,20 @@ class Piece:
     """One process of the queue."""
 
     name: str
-    """Unique; what precedes a colon is its group."""
+    """Unique name; the part before a colon is the group."""
     reason: str
     words: tuple[str, ...]
     """Command line after the interpreter; {out}, {folder}, {minutes} and {fla} are filled in."""
     how: How
-    """check: times nothing, and runs while others compile. ahead: compiles with others, calls `wait_for_turn`, and is
+    """check: times nothing, and runs while others compile. ahead: compiles with others, calls `wait_for_turn`, then is
     timed alone. alone: starts at its turn."""
     seconds: int
     """Estimated time of its turn."""
     timeout: int = 60
-    """Seconds after which it is killed, from its turn."""
+    """Seconds of its turn after which it is killed."""
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     python_path: str = ""
-    """Directory that precedes others on its path."""
+    """Directory to put first on its path."""
 
     @property
     def group(self) -> str:
@@ -120,7 +120,7 @@ def _has_no_peer(mixer: str) -> bool:
 
 
 def _verify(name: str, python_path: str, options: tuple[str, ...]) -> Piece:
-    """Verification of kernels; without words where all ops have certificates for Hopper and this JAX."""
+    """Verification of kernels; without words if all ops have certificates for Hopper and this JAX."""
     chosen = options or _uncertified(python_path)
     words = ("-m", "pallas_kernels.verify", "--out", "{out}", "--minutes", "{minutes}", *chosen)
     return Piece(
@@ -130,7 +130,7 @@ def _verify(name: str, python_path: str, options: tuple[str, ...]) -> Piece:
 
 
 def _uncertified(python_path: str) -> tuple[str, ...]:
-    """The option of `pallas_kernels.verify` for ops without a certificate, read in the JAX on a path."""
+    """Returns the option of `pallas_kernels.verify` for ops without a certificate in the JAX on a path."""
     script = (
         "from pallas_kernels import certificates, registry\n"
         "print(*(op for op in registry.OPS if ('9.0', op) not in certificates.certified()))"
@@ -143,7 +143,6 @@ def _uncertified(python_path: str) -> tuple[str, ...]:
 
 @functools.cache
 def _sources() -> str:
-    """Hash of the sources that pieces measure."""
     root = Path(__file__).parents[1]
     files = sorted(file for folder in SOURCES for file in (root / folder).rglob("*.py"))
     texts = [*(kernel_hash(op).encode() for op in OPS), *(file.read_bytes() for file in files)]

@@ -105,7 +105,6 @@ class BenchmarkConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Compiles, prints and writes, as the command line `argv` (None: the process's own) says."""
     config = tyro.cli(BenchmarkConfig, args=argv)
     chosen = [name for name in OPS if not config.ops or any(word in name for word in config.ops)]
     if not chosen:
@@ -122,7 +121,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure(name: str, kind: str, target: str, *, kernels: bool = False) -> dict[str, int] | None:
-    """Launches, bytes, floor and temporary bytes of the program of an op; None: it has no kernel, and should."""
+    """Returns launches, bytes, floor and temporary bytes of an op's program; None if kernels are asked for and
+    absent."""
     device = TARGETS[target]
     sharding = SingleDeviceSharding(device.devices()[0])
     op, shapes = OPS[name]
@@ -148,7 +148,7 @@ def measure(name: str, kind: str, target: str, *, kernels: bool = False) -> dict
 
 
 def launches(hlo: Hlo) -> int:
-    """Kernels and copies that a run launches, as often as loops run them; constants, which compilers fuse, are not."""
+    """Counts kernels and copies that a run launches, loops unrolled, without constants, which compilers fuse."""
     return sum(
         times
         for _, each, times in hlo.steps()

@@ -27,10 +27,10 @@ from jaxzoo.utils.array_typing import Array
 from jaxzoo.utils.figure import add_legend, bound_style, panels, save, series_style
 
 CHUNK = 256
-"""Queries whose scores `attention_lookup` holds at once."""
+"""Number of queries whose scores `attention_lookup` holds at once."""
 MOST_SECONDS = 2.0
 CIRCUITS = ((2, 2), (4, 2), (8, 3))
-"""Triples, and bits of a token, of the circuits that are compiled."""
+"""Numbers of triples and bits per token of the compiled circuits."""
 PROGRAMS = ("Algorithm 11", "one sort (ours)", "attention's lookup")
 
 
@@ -47,7 +47,6 @@ class BenchmarkConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measures, counts, writes and draws, as the command line `argv` (None: the process's own) says."""
     config = tyro.cli(BenchmarkConfig, args=argv)
     times = [measure(2**i) for i in range(config.shortest, config.longest + 1)]
     counts = [sizes(2**i) for i in range(4, 21)]
@@ -66,8 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure(n_tokens: int) -> dict[str, float]:
-    """CPU milliseconds of each program, of all its threads: the best of three calls after compilation, or the only one
-    of a program that takes seconds."""
+    """Returns the CPU ms of each program over all threads: the best of three calls after compilation, fewer if slow."""
     n, rng = n_tokens // 3, np.random.default_rng(0)
     bits = max(n - 1, 1).bit_length()
     keys, values, queries = (jnp.asarray(rng.integers(0, n, n), jnp.int32) for _ in range(3))
@@ -92,7 +90,7 @@ def measure(n_tokens: int) -> dict[str, float]:
 
 @functools.partial(jax.jit, static_argnames="bits")
 def attention_lookup(keys: Tokens, values: Tokens, queries: Tokens, *, bits: int) -> Tokens:
-    """The answer to every query, by the inner products of codes of `bits` entries of 1 and -1 with all keys."""
+    """Answers all queries by the inner products of codes of `bits` entries of 1 and -1 with all keys."""
     n = len(keys)
     n_chunks = -(-n // CHUNK)
     code = lambda x: (1 - 2 * ((x[:, None] >> jnp.arange(bits)[None]) & 1)).astype(jnp.float32)  # noqa: E731
@@ -108,7 +106,7 @@ def attention_lookup(keys: Tokens, values: Tokens, queries: Tokens, *, bits: int
 
 
 def sizes(n_tokens: int) -> dict[str, int]:
-    """Gates and depth of both circuits for the largest power of 2 of triples, with tokens of as many bits as N has."""
+    """Returns gates and depth of both circuits for the largest power of 2 of triples, with log2 N bits per token."""
     n, bits = 2 ** ((n_tokens // 3).bit_length() - 1), n_tokens.bit_length() - 1
     ours, attention = count(n, bits), count_attention(n, bits)
     return {
@@ -134,7 +132,7 @@ class Size(NamedTuple):
 
 
 def size(circuit: Circuit) -> Size:
-    """Counts a circuit; gates that no output depends on do not count."""
+    """Counts a circuit without gates that no output depends on."""
     levels = schedule(circuit)
     depth = dict.fromkeys(range(circuit.n_inputs + 1), 0)
     for wire, gate in enumerate(circuit.gates, circuit.n_inputs + 1):
@@ -149,14 +147,14 @@ def size(circuit: Circuit) -> Size:
 
 
 class Count(NamedTuple):
-    """Gates of a circuit, and of its longest path at most."""
+    """Number of gates of a circuit, and an upper bound of its depth."""
 
     gates: int
     depth: int
 
 
 def count(n: int, bits: int) -> Count:
-    """Gates and depth of `recall_circuit.build(n, bits)`, without building it."""
+    """Counts gates and depth of `recall_circuit.build(n, bits)` without building it."""
     gates = depth = levels = 0
     m = 1
     while m < n:
@@ -169,14 +167,14 @@ def count(n: int, bits: int) -> Count:
 
 
 def count_attention(n: int, bits: int) -> Count:
-    """Gates and depth of all n (n - 1) / 2 comparisons of a query with an earlier key, and sums of match and value."""
+    """Counts all n (n - 1) / 2 comparisons of a query with an earlier key, and the sums of match and value."""
     pairs = n * (n - 1) // 2
     sums = 2 * (pairs - (n - 1))
     return Count(pairs * (5 * bits) + sums, 3 + math.ceil(math.log2(bits)) + 1 + math.ceil(math.log2(n - 1)))
 
 
 def _count_lookup(m: int, bits: int) -> Count:
-    """Part that looks up m queries among m keys: gates are exact, depth is that of all parts in sequence."""
+    """Counts the lookup of m queries among m keys: exact gates, depth of all parts in sequence."""
     if m == 1:
         return Count(5 * bits, 3 + math.ceil(math.log2(bits)) + 1)
     p = int(math.log2(2 * m))
@@ -190,13 +188,12 @@ def _count_lookup(m: int, bits: int) -> Count:
 
 
 def _count_comparator(sort_bits: int, rest: int) -> Count:
-    """One comparator of the sorting network."""
     gates = sort_bits * 6 + 3 * (sort_bits - 1) + 4 * (sort_bits + rest)
     return Count(gates, 3 + 2 * math.ceil(math.log2(sort_bits)) + 2)
 
 
 def as_base_conv(n: int, bits: int) -> dict[str, int]:
-    """Size of the circuit, and of the layers of BaseConv that compute it."""
+    """Returns the size of the circuit, and of the BaseConv layers that compute it."""
     circuit = build(n, bits)
     compiled = compile_channels(circuit)
     width = compiled.layers[0].config.width
@@ -207,7 +204,6 @@ def as_base_conv(n: int, bits: int) -> dict[str, int]:
 
 
 def draw(times: list[dict[str, float]], counts: list[dict[str, int]], path: Path) -> None:
-    """Times, sizes and depths over the length."""
     figure, ((left, middle, right),) = panels(1, 3, size=(11, 3.6), title="MQAR by sorting (Zoology, Algorithm 11)")
     for i, name in enumerate(PROGRAMS):
         left.plot([row["tokens"] for row in times], [row[name] for row in times], **series_style(i), label=name)

@@ -29,7 +29,6 @@ TASKS = ("prefill 256", "decode 128 32")
 
 
 def ours(model: LanguageModel, task: str) -> tuple[float, float]:
-    """Wall and CPU seconds of a task."""
     name, n, *rest = task.split()
     tokens = (np.arange(int(n)) * 7919 % model.config.vocab_size).astype(np.int32)
     n_new = int(rest[0]) if rest else 1

@@ -99,8 +99,8 @@ def linear_token_by_token(q: Any, k: Any, v: Any, *, log_decay: Any, **_: Any) -
 
 
 def linear_all_chunks_at_once(q: Any, k: Any, v: Any, *, log_decay: Any, **_: Any) -> tuple[Any, Any]:
-    """Mamba-2's minimal form: scores of all chunks at once, then a scan of the states. With decays per channel the
-    scores are of keys divided by the running product."""
+    """Mamba-2's minimal form: scores of all chunks at once, then a scan of states. With decays per channel keys are
+    divided by the running product."""
     q, k = (_repeated(x, v) for x in (q, k))
     heads_first = lambda x: _chunked(x).transpose(1, 0, 3, 2, *range(4, x.ndim + 1))  # noqa: E731
     q, k, v, decay = map(heads_first, (q, k, v, log_decay))
@@ -144,7 +144,7 @@ def diagonal_token_by_token(tokens: Any, coefficients: Any, readout: Any, state:
 
 
 def _repeated(x: Any, v: Any) -> Any:
-    """Queries or keys of groups, once for each head of their group."""
+    """Repeats queries or keys of groups for each head of the group."""
     return jnp.repeat(x, v.shape[2] // x.shape[2], axis=2)
 
 
@@ -196,11 +196,10 @@ SUBJECTS: dict[str, tuple[MixerConfig, str, dict[str, Callable]]] = {
         {"token by token": diagonal_token_by_token, "associative scan": diagonal_associative},
     ),
 }
-"""Mixers: config, the op that plain forms replace, and the plain forms."""
+"""For each mixer its config, the op that plain forms replace, and the plain forms."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures, prints and writes one table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--length", type=int, default=2048)
     parser.add_argument("--width", type=int, default=256)
@@ -227,7 +226,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _measure(
     config: MixerConfig, target: str, forms: dict[str, Callable], length: int, width: int, calls: int
 ) -> dict[str, float]:
-    """CPU ms of forward and backward by form, the median of calls in turns; values are compared with ours."""
+    """Returns the median CPU ms of forward and backward by form, measured in turns; checks values against ours."""
     mixer = in_model(config, width, length).build(rngs=nnx.Rngs(0))
     graph, parameters, others = nnx.split(mixer, nnx.Param, ...)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, length, width)), jnp.float32)

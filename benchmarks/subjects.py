@@ -11,18 +11,18 @@ from jaxzoo.mixers import MIXERS, MixerConfig, state_bytes
 from jaxzoo.mixers.base import Inherited
 
 Growth = Literal["1", "log t", "sqrt t", "t", "t^2"]
-"""The term of a cost that grows with the length t, without its factor."""
+"""Term of a cost that grows with the length t, without its factor."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "base_conv filter=implicit": ("base_conv", {"filter": "implicit"}),
     "hyena form=release": ("hyena", {"form": "release"}),
     "landmark_cat block_size=8": ("landmark_cat", {"block_size": 8}),
 }
-"""Further settings of registered mixers: the name of the mixer, and the fields that differ."""
+"""Additional settings of registered mixers: name of the mixer, and the fields that differ."""
 
 
 @functools.cache
 def subjects() -> dict[str, MixerConfig]:
-    """Configs by name: every registered mixer, followed by its variants."""
+    """Returns all registered mixers by name, each followed by its variants."""
     found: dict[str, MixerConfig] = {}
     for name in sorted(MIXERS):
         found[name] = MIXERS[name]()
@@ -33,17 +33,17 @@ def subjects() -> dict[str, MixerConfig]:
 
 
 def family(config: MixerConfig) -> str:
-    """The folder of the mixer: attention, linear, conv or ssm."""
+    """Returns the folder of the mixer: attention, linear, conv or ssm."""
     return type(config).__module__.split(".")[-2]
 
 
 def in_model(config: MixerConfig, width: int, length: int) -> MixerConfig:
-    """The mixer as a model of this width and length has it."""
+    """Returns the config as inside a model of this width and length."""
     return config.inherit(Inherited(d_model=width, max_length=length, init_std=0.02, out_init_std=0.02))
 
 
 def mixer_state_bytes(mixer: MixerConfig, length: int) -> int:
-    """State bytes of one mixer, whose config has its open fields filled, in float32."""
+    """Returns the float32 state bytes of a mixer whose config is complete."""
     abstract = nnx.eval_shape(lambda: mixer.build(rngs=nnx.Rngs(0)))
     return state_bytes(abstract, capacity=length)
 

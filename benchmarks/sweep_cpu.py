@@ -33,7 +33,7 @@ PROGRAM = "python -m benchmarks.sweep_cpu"
 RUNS = Path(__file__).with_name("sweep_cpu_runs.py")
 SCORE = "valid/accuracy"
 MOST_APART = 0.01
-"""Largest difference of the first accuracies of the same run, where rounding differs."""
+"""Largest accepted difference of the first accuracies of a run if rounding differs."""
 DIGITS = 5
 """Digits of the accuracies in a learning curve (`jaxzoo.sweep.train.curve`)."""
 WAYS = {
@@ -59,7 +59,6 @@ class Command(Checked):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
     return run(_measure, argv)
 
 
@@ -106,7 +105,7 @@ def _measure(argv: Sequence[str]) -> None:
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """The times as a table in Markdown, each with how much less it is than that of the separate commands."""
+    """Returns the times as a Markdown table, with their ratio to those of the separate commands."""
     lines = [
         f"| {report['runs']} runs of {report['steps']} steps | seconds | CPU-s | seconds, programs cached | CPU-s |",
         "| --- | --- | --- | --- | --- |",
@@ -123,7 +122,7 @@ def table(report: Mapping[str, Any]) -> str:
 
 
 def _timed(make: Callable[[], Accuracies]) -> tuple[Accuracies, dict[str, float]]:
-    """Makes the runs one way; returns accuracies, seconds, and the CPU-s of all processes."""
+    """Makes the runs; returns accuracies, seconds, and CPU seconds of all processes."""
     clock, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     made = make()
     seconds, after = time.perf_counter() - clock, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -136,7 +135,6 @@ def _made(way: str, command: Command, folder: Path, cache: Path) -> Accuracies:
 
 
 def _by_commands(command: Command, folder: Path, cache: Path) -> Accuracies:
-    """Each run a process of its own."""
     from benchmarks.sweep_cpu_runs import POINTS, flags
 
     points = POINTS[command.scale]
@@ -152,7 +150,6 @@ def _by_commands(command: Command, folder: Path, cache: Path) -> Accuracies:
 
 
 def _by_sweep(parallel: str, command: Command, folder: Path, cache: Path) -> Accuracies:
-    """All runs by one command."""
     options = ["--scale", command.scale, "--parallel", parallel, "--workers", str(command.workers)]
     _call(["jaxzoo.sweep", "--experiment", str(RUNS), "--out", str(folder), *options], cache)
     rows = _rows(folder / "results.jsonl")
@@ -160,7 +157,7 @@ def _by_sweep(parallel: str, command: Command, folder: Path, cache: Path) -> Acc
 
 
 def _call(words: Sequence[str], cache: Path) -> None:
-    """Runs a module with compiled programs in a cache of its own, as long as a user's are kept."""
+    """Runs a module with its own cache of compiled programs, kept as long as a user's."""
     env = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
     done = subprocess.run(
         [sys.executable, "-m", *words], env=env | {"XDG_CACHE_HOME": str(cache)}, capture_output=True, text=True
@@ -177,8 +174,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 def _held_against(expected: Accuracies, accuracies: Accuracies, way: str) -> float:
     """The largest difference of the last accuracies of the same run.
 
-    Raises:
-      Failure: those that must agree do not, or a run is missing.
+    Raises `Failure`: those that must agree do not, or a run is missing.
     """
     if expected.keys() != accuracies.keys():
         raise Failure(f"{way} made {len(accuracies)} runs, not the {len(expected)} of the separate commands")

@@ -24,9 +24,7 @@ POINTS = {
     "benchmark": grid(learning_rate=(1e-3, 3e-3, 1e-2, 3e-2), seed=(0, 1, 2, 3)),
     "smoke": grid(learning_rate=(3e-3, 1e-2), seed=(0, 1)),
 }
-"""Points by the name of the scale."""
 STEPS = {"benchmark": 500, "smoke": 20}
-"""Steps of a run by the name of the scale."""
 
 _TASK = mqar.paper(length=64, n_pairs=4, vocab_size=1024)
 
@@ -49,13 +47,11 @@ config = RunConfig(
 
 
 def flags(scale: str, point: Point) -> list[str]:
-    """Flags that make `config` the run of a point."""
     rate, seed = point["learning_rate"], point["seed"]
     return f"--train.steps {STEPS[scale]} --optimizer.learning-rate {rate} --train.seed {seed}".split()
 
 
 def run(scale: str, point: Point) -> RunConfig:
-    """The run of a point."""
     rate, seed = point["learning_rate"], point["seed"]
     assert isinstance(rate, float)
     assert isinstance(seed, int)
@@ -71,7 +67,6 @@ def _scale(name: str) -> Scale:
 
 
 def _draw(results: Results) -> "Figure":
-    """Accuracy over the learning rate, the best seed: nothing to look at, but a sweep ends with its figure."""
     figure, ((panel,),) = panels(1, 1, size=(4, 3), title="Runs of one program")
     curve(
         panel,

@@ -32,11 +32,11 @@ from jaxzoo.utils.screen import Screen
 
 PROGRAM = "python -m benchmarks.token_input"
 SIZES = ((64, 256), (16, 2048))
-"""Rows and tokens a row of a batch."""
+"""Rows and tokens per row of a batch."""
 WEIGHTS = (5.0, 3.0, 2.0)
-"""Parts of the mixture: the corpus and two of a tenth of its size."""
+"""Weights of the mixture: the corpus and two of a tenth of its size."""
 DOCUMENT, SHARD = 1000, 20_000_000
-"""Tokens of a document, and of a shard at most."""
+"""Tokens per document, and at most per shard."""
 VALID_TOKENS = 10_000
 
 
@@ -58,7 +58,6 @@ class Command(Checked):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
     return run(_measure, argv, interrupted="interrupted; nothing was written")
 
 
@@ -103,7 +102,6 @@ def _measure(argv: Sequence[str]) -> None:
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """Speed and memory as two tables in Markdown."""
     kinds = list(dict.fromkeys(row["kind"] for row in report["speed"]))
     lines = [f"| million tokens/s (per CPU-second) | {' | '.join(kinds)} |", "| --- " * (1 + len(kinds)) + "|"]
     for rows, length in dict.fromkeys((row["rows"], row["length"]) for row in report["speed"]):
@@ -160,7 +158,7 @@ def taken(fields: Mapping[str, Any], rows: int, length: int, seconds: float, cor
 
 
 def write_corpus(path: Path, n_tokens: int, *, seed: int) -> Path:
-    """A token directory of random bytes."""
+    """Writes a token directory of random bytes."""
     from jaxzoo.data.tokenizer import ByteTokenizer
     from jaxzoo.data.tokens.token_shards import TokenizedDocument, shard_name, write_manifest, write_shard
 
@@ -181,7 +179,6 @@ def write_corpus(path: Path, n_tokens: int, *, seed: int) -> Path:
 
 
 def _alone(function: Any, *arguments: Any) -> dict[str, float]:
-    """Calls a function in a new process."""
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(function, *arguments).result()

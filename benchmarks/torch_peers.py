@@ -31,16 +31,14 @@ torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch
 
 
 class FlaFunction(NamedTuple):
-    """A function of `fla.ops`."""
-
     package: str
     function: str
     call: Callable[[Workload, Callable], Callable]
-    """(workload, the function) -> the function of the workload's inputs."""
+    """Maps (workload, the function) to the function of the workload's inputs."""
 
 
 def peers(op: str, platform: str) -> Peers:
-    """Peers of an op that are here; a line for each that is not."""
+    """Returns the available peers of an op, and a note for each absent one."""
     if op == "sliding_window":
         return torch_windows(platform)
     if op not in FLA:
@@ -52,7 +50,7 @@ def peers(op: str, platform: str) -> Peers:
 
 
 def flash_linear_attention(root: Path, platform: str, wanted: Mapping[str, FlaFunction]) -> Peers:
-    """Candidates by name, from the checkout or site-packages at `root`."""
+    """Returns candidates from the checkout or site-packages at `root`."""
     if not (root / "fla" / "ops").is_dir():
         return Peers(notes=[f"peers: {root} holds no fla/ops; fla not run"])
     missing = _no_torch(platform, "fla", needs_cuda=True)
@@ -96,11 +94,10 @@ FLA = {
         "fla_gla": FlaFunction("gla", "chunk_gla", functools.partial(_gated, "channel")),
     },
 }
-"""By op. The eps of `based` is 1e-6, of sums of 1/2 or more."""
+"""Functions by op. The eps of `based` is 1e-6, added to sums of at least 1/2."""
 
 
 def torch_windows(platform: str) -> Peers:
-    """Windowed attention of torch, on the device that JAX uses."""
     missing = _no_torch(platform, "flex_attention and sdpa", needs_cuda=False)
     if missing:
         return Peers(notes=[missing])
@@ -111,7 +108,7 @@ def torch_windows(platform: str) -> Peers:
 
 
 def import_part(root: Path, package: str, parents: tuple[str, ...], part: str) -> types.ModuleType:
-    """package.parents.part from the checkout at `root`, without running the `__init__` of package and parents."""
+    """Imports package.parents.part from the checkout at `root` without running `__init__` of package and parents."""
     names = [".".join([package, *parents[:i]]) for i in range(len(parents) + 1)]
     for name in names:
         _stub(root, name)
@@ -119,7 +116,7 @@ def import_part(root: Path, package: str, parents: tuple[str, ...], part: str) -
 
 
 def _stub(root: Path, package: str) -> None:
-    """An empty module where a package is not imported yet, so that its folders are found and it runs nothing."""
+    """Puts an empty module in place of a package that is not imported yet: its folders are found and nothing runs."""
     if package in sys.modules:
         return
     stub = types.ModuleType(package)
@@ -129,13 +126,13 @@ def _stub(root: Path, package: str) -> None:
 
 
 def _written_version(root: Path, package: str) -> str:
-    """Version in the `__init__` of a package; "0" where it has none: a package may parse its own."""
+    """Reads the version in the `__init__` of a package, which the package may parse; "0" if it has none."""
     written = re.search(r"__version__ = ['\"](.+)['\"]", (root / package / "__init__.py").read_text())
     return written[1] if written else "0"
 
 
 def torch_candidate(name: str, forward: Callable[[Workload], Callable]) -> Candidate:
-    """A candidate of tensors; `forward(workload)` is the function of q, k, v and what else the workload has."""
+    """Makes a candidate of tensors; `forward(workload)` returns the function of the workload's inputs."""
 
     def build(workload: Workload) -> Callable:
         f = forward(workload)
@@ -154,7 +151,7 @@ def torch_candidate(name: str, forward: Callable[[Workload], Callable]) -> Candi
 
 
 def flex_window(workload: Workload) -> Callable:
-    """flex_attention, compiled, with a block mask of the band."""
+    """Compiles flex_attention with a block mask of the band."""
     flex = importlib.import_module("torch.nn.attention.flex_attention")
     t, window = int(workload.sizes["t"]), int(workload.sizes["window"])
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -170,7 +167,7 @@ def flex_window(workload: Workload) -> Callable:
 
 
 def sdpa_window(workload: Workload) -> Callable:
-    """scaled_dot_product_attention with a (t, t) mask of the band."""
+    """Uses scaled_dot_product_attention with a (t, t) mask of the band."""
     t, window = int(workload.sizes["t"]), int(workload.sizes["window"])
     index = torch.arange(t, device="cuda" if torch.cuda.is_available() else "cpu")
     distance = index[:, None] - index[None, :]
@@ -180,7 +177,7 @@ def sdpa_window(workload: Workload) -> Callable:
 
 
 def flash_window(workload: Workload) -> Callable:
-    """flash_attn_func, whose window counts the tokens before a token."""
+    """Uses flash_attn_func, whose window counts the tokens before a token."""
     window = int(workload.sizes["window"])
     attend = importlib.import_module("flash_attn").flash_attn_func
     return functools.partial(attend, causal=True, window_size=(window - 1, 0))
@@ -198,7 +195,7 @@ def _grouped(workload: Workload) -> bool:
 
 
 def _no_torch(platform: str, who: str, *, needs_cuda: bool) -> str | None:
-    """The line for peers that cannot run here, or None."""
+    """Returns the note for peers that cannot run here, or None."""
     if torch is None:
         return f"peers: torch is not installed; {who} not run"
     cuda = torch.cuda.is_available()
@@ -231,7 +228,7 @@ class TorchProgram:
         self._memory = Memory(None, None)
 
     def outputs(self, rows):
-        """Runs twice, so that the outputs that are compared stand where the first, then full of NaN, stood."""
+        """Runs twice, so that stale outputs, overwritten by NaN, cannot pass for new ones."""
         stale = self._function(*self._sets[0])
         with torch.no_grad():
             for x in jax.tree.leaves(stale):
@@ -289,7 +286,7 @@ class TorchProgram:
 
 
 def capture(run: Callable[[], Any]) -> Callable[[], Any]:
-    """`run`, three times on another stream, as torch's notes on graphs ask, then as a graph."""
+    """Runs `run` three times on another stream, as torch's notes on graphs ask, then captures it as a graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -303,11 +300,11 @@ def capture(run: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _tensor(x: jax.Array, gradients: bool) -> Any:
-    """A copy of a JAX array on its device."""
+    """Copies a JAX array on its device."""
     return torch.from_dlpack(jax.block_until_ready(x)).clone().requires_grad_(gradients)
 
 
 def _array(x: Any) -> np.ndarray:
-    """In the tensor's dtype, on the host; numpy takes bfloat16 from torch as bits only."""
+    """Returns a NumPy array of the same dtype; bfloat16 is transferred as bits."""
     x = x.contiguous().cpu()
     return x.view(torch.int16).numpy().view(jnp.bfloat16) if x.dtype == torch.bfloat16 else x.numpy()

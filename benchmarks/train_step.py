@@ -25,11 +25,10 @@ from jaxzoo.train.session import Program
 from pallas_kernels.benchmark import timing, trace
 
 KEPT_KERNELS = 100
-"""Kernels of the result, longest first."""
+"""Number of kernels in the result, longest first."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
     parser = argparse.ArgumentParser("python -m benchmarks.train_step", description=__doc__)
     add = parser.add_argument
     add("--tiny", action="store_true", help="a model of two layers, for a rehearsal")
@@ -52,7 +51,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(program: Program, length: int, seconds: float) -> dict[str, Any]:
-    """Time of a step, and of its kernels."""
     shape = (program.config.train.batch_size, length)
     ids = jax.random.randint(jax.random.key(0), shape, 0, program.config.model.vocab_size)
     batch = jax.device_put(Batch(tokens=ids, targets=ids), program.row_sharding)

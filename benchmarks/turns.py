@@ -56,11 +56,11 @@ class Process:
             )
 
     def waits(self) -> bool:
-        """Whether it needs no more time before its turn: it has compiled, or has ended."""
+        """Returns whether it has compiled or has ended."""
         return self._file("ready").exists() or self._process.poll() is not None
 
     def result(self, timeout: float) -> int | None:
-        """Gives it the turn; returns its exit status, None where it was killed after `timeout` seconds."""
+        """Gives it the turn; returns its exit status, None if it was killed after `timeout` seconds."""
         self._file("go").touch()
         try:
             return self._process.wait(timeout)
@@ -80,7 +80,7 @@ class Process:
 
 
 def all_wait(processes: Sequence[Process], seconds: float) -> None:
-    """Waits until all processes wait for their turn, at most so many seconds."""
+    """Waits at most so many seconds until all processes wait for their turn."""
     end = time.monotonic() + seconds
     while not all(process.waits() for process in processes) and time.monotonic() < end:
         time.sleep(0.05)

@@ -56,14 +56,13 @@ SMOKE_SIZES: Sizes = {BASED: {"d_model": (16,), "feature_dim": (4,), "window": (
 
 
 def _points(sizes: Sizes, learning_rates: tuple[float, ...], windows: tuple[int, ...]) -> list[Point]:
-    """Runs of the centre, and times of the left."""
+    """Returns the runs of the center panel and the times of the left one."""
     runs: list[Point] = [{"panel": "recall", **at} for at in points(sizes, learning_rates)]
     absent = dict.fromkeys(runs[0])
     return runs + [{**absent, "panel": "time", "model": WINDOW, "window": window} for window in windows]
 
 
 def _layers(at: dict[str, Any]) -> tuple[MixerConfig, MixerConfig]:
-    """The two layers of a model of the centre."""
     linear = TaylorLinearAttentionConfig(feature_dim=at["feature_dim"] or 1)
     window = SlidingWindowAttentionConfig(window=at["window"] or 1)
     return {LINEAR: (linear, linear), WINDOW: (window, window), BASED: (window, linear)}[at["model"]]
@@ -72,7 +71,7 @@ def _layers(at: dict[str, Any]) -> tuple[MixerConfig, MixerConfig]:
 def _config(
     point: Point, protocol: Protocol, data: RecallDataConfig, *, length: int, batch_size: int, repeats: int
 ) -> RunConfig | Measurement:
-    """A run, or the time of a window over sequences of `length`."""
+    """Returns a run, or the time of a window over sequences of `length`."""
     at: dict[str, Any] = dict(point)
     if at["panel"] == "time":
         sizes = {"length": length, "batch_size": batch_size, "head_dim": 64, "repeats": repeats}
@@ -135,7 +134,7 @@ def _draw(results: Results) -> "Figure":
 
 
 def _draw_linear(panel: "Axes", results: Results, windows: list[int]) -> None:
-    """Linear attention alone, which has no window: a mark at the largest one, and a line at its height."""
+    """Draws linear attention alone, which has no window, as a mark at the largest window and a horizontal line."""
     where = {"panel": "recall", "model": LINEAR}
     if windows and results.select(**where):
         curve(panel, results, x=lambda row: windows[-1], points=[where], label=LINEAR, series=0)

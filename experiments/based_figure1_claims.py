@@ -14,11 +14,7 @@ SECONDS = "seconds"
 
 
 def _recall(results: Results, model: str) -> dict[int, float]:
-    """Accuracy of a model by window.
-
-    Raises:
-      Missing: there are fewer than two windows.
-    """
+    """Returns the accuracy of a model by window. Raises `Missing` if there are fewer than two windows."""
     where = {"panel": "recall", "model": model}
     windows = results.values("window", **where)
     if len(windows) < 2:
@@ -27,11 +23,7 @@ def _recall(results: Results, model: str) -> dict[int, float]:
 
 
 def _times(results: Results) -> dict[int, float]:
-    """Seconds by window.
-
-    Raises:
-      Missing: there are fewer than three windows.
-    """
+    """Returns seconds by window. Raises `Missing` if there are fewer than three windows."""
     windows = results.values("window", panel="time")
     if len(windows) < 3:
         raise Missing("fewer than three windows with a time")
@@ -93,7 +85,7 @@ def _complement(results: Results) -> Finding:
 
 
 def made_up(point: Any) -> dict[str, float]:
-    """The paper's figure, as values of a run or a time."""
+    """Values of the paper's figure."""
     window = point["window"] or 1
     if point["panel"] == "time":
         return {SECONDS: 1 + (window / 4096) ** 2}

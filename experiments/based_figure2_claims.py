@@ -24,7 +24,7 @@ CLASSES = (*PRIOR, "Based")
 WELL_BELOW = 0.1
 """Accuracy."""
 ALIKE = 1.25
-"""Ratio of two states of about one size."""
+"""Largest ratio of two states that count as equally large."""
 
 
 def _attention_is_perfect(results: Results) -> Finding:
@@ -87,7 +87,7 @@ def _classes_differ(results: Results) -> Finding:
 
 
 def _sizes(results: Results, model: str) -> list[tuple[int, float]]:
-    """States and accuracies of a class; none where it has no run."""
+    """Returns accuracies of a class by state; empty if it has no run."""
     return list(by_state(results, model=model).items()) if results.select(model=model) else []
 
 
@@ -185,12 +185,12 @@ def _listed(results: Results) -> str:
 
 
 def _budgets(results: Results, models: tuple[str, ...]) -> list[int]:
-    """Sizes of the states of some models: the places at which their frontiers can move."""
+    """Returns the state sizes of some models, at which their frontiers can change."""
     return list(by_state(results, model=models))
 
 
 def _made_up_state(at: dict[str, Any]) -> int:
-    """Bytes that order the models as the paper does."""
+    """Returns bytes that order the models as in the paper."""
     d = at["d_model"]
     return {
         "Attention": lambda: 4096 * d,
@@ -203,7 +203,8 @@ def _made_up_state(at: dict[str, Any]) -> int:
 
 
 def made_up(point: Any) -> dict[str, Any]:
-    """The paper's figure: Based, below it Mamba, then the others, each better with more bytes; attention is perfect."""
+    """Values of the paper's figure: Based above Mamba above the others, each better with more bytes; attention is
+    perfect."""
     name, d, state = point["model"], point["d_model"], _made_up_state(point)
     on_the_frontier = min(0.98, 0.3 + 0.08 * math.log2(state / 256))
     score = {
@@ -219,7 +220,7 @@ def made_up(point: Any) -> dict[str, Any]:
 
 
 def _windowed_config(at: Any) -> dict[str, Any]:
-    """A config whose state does not grow, in place of attention's."""
+    """Returns a config whose state does not grow with the length."""
     return {"config": to_json(run({**at, "model": "Sliding window", "window": 4}, LAPTOP, LAPTOP_DATA))}
 
 
@@ -234,7 +235,7 @@ def _claim(
     broken_by: Change,
     source: str = "Based, Sec. 3.1",
 ) -> Claim:
-    """A claim on the accuracies of the models `of`, each of which must have learned; none: on bytes alone."""
+    """Makes a claim on the accuracies of the models `of`, each of which must have learned; empty: a claim on bytes."""
     controls = tuple(learned(model=model) for model in of)
     return Claim(
         name=name,

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 MAPS = tuple(FEATURE_MAPS)
 AT_THE_FRONTIER = 0.05
-"""Accuracy that a map at the frontier lacks of it, in the mean over the sizes of all maps."""
+"""Largest mean difference in accuracy between the frontier and a map at the frontier."""
 HIGH = 0.9
-"""High recall, as a share of the best that any map reaches."""
+"""High recall, as a share of the best accuracy of any map."""
 RECALLS = 0.1
-"""Accuracy of the best run below which there is nothing to compare."""
+"""Accuracy of the best run below which maps are not compared."""
 
 
 def _sizes(widths: tuple[int, ...], feature_dims: tuple[int, ...]) -> Sizes:
@@ -37,7 +37,7 @@ def _sizes(widths: tuple[int, ...], feature_dims: tuple[int, ...]) -> Sizes:
 
 
 PAPER_SIZES = _sizes((64, 128, 192, 256, 320, 384, 448, 512), (16, 24))
-"""The released configurations; the released picture leaves `feature_dim` 16 out."""
+"""The released configurations; the released picture omits `feature_dim` 16."""
 LAPTOP_SIZES = _sizes((16, 32, 64), (8, 16))
 SMOKE_SIZES: Sizes = {"Taylor": {"d_model": (16,), "feature_dim": (4,)}, "CosFormer": {"d_model": (16,)}}
 SIZES = {
@@ -56,11 +56,7 @@ ABOUT = {
 
 
 def _hardest(results: Results) -> str:
-    """The metric of the examples with the most pairs.
-
-    Raises:
-      Missing: no run has one.
-    """
+    """Returns the metric of the examples with the most pairs. Raises `Missing` if no run has one."""
     prefix = "valid/accuracy/pairs="
     found = {
         int(name.removeprefix(prefix)) for row in results.rows for name in row["metrics"] if name.startswith(prefix)
@@ -71,11 +67,7 @@ def _hardest(results: Results) -> str:
 
 
 def _comparable(results: Results) -> str:
-    """The metric of `_hardest`.
-
-    Raises:
-      Missing: there is one map only, or none of them recalls anything.
-    """
+    """Returns the metric of `_hardest`. Raises `Missing` if there is only one map, or none recalls anything."""
     metric = _hardest(results)
     if len(results.values("model")) < 2:
         raise Missing("one feature map only")
@@ -125,7 +117,7 @@ def _more_features_recall_more(results: Results) -> Finding:
 
 
 def _parameters_for(results: Results, model: str, metric: str, enough: float) -> float:
-    """The fewest parameters with which a map has an accuracy; infinite: none that was tried."""
+    """Returns the fewest parameters with which a map has an accuracy; infinite if no run has it."""
     found = [math.inf]
     for size in {row["n_parameters"] for row in results.select(model=model)}:
         same = Results([row for row in results.select(model=model) if row["n_parameters"] == size])
@@ -147,7 +139,8 @@ def _fewest_parameters(results: Results) -> Finding:
 
 
 def _made_up(point: Any) -> dict[str, Any]:
-    """The paper's figure: three maps at the frontier, Taylor with fewer parameters for more state, four below it."""
+    """Values of the paper's figure: three maps at the frontier, four below it; Taylor has fewer parameters per
+    state."""
     name, d = point["model"], point["d_model"]
     state = 4 * d * d if name != "Taylor" else d * point["feature_dim"] ** 2
     score = min(0.98, 0.2 + 0.06 * math.log2(state / 64)) - (0 if name in AT else 0.1)

@@ -99,7 +99,7 @@ def _more(model: str, axis: str, words: str) -> Claim:
 
 
 def _made_up(point: Any) -> dict[str, Any]:
-    """More of everything recalls more; BigBird keeps the whole cache."""
+    """Values of the paper's figure: larger sizes recall more; BigBird keeps the whole cache."""
     name, d = point["model"], point["d_model"]
     if name == "BigBird":
         return {"valid/accuracy": 0.2 + 0.08 * math.log2(point["block_size"]), "state_bytes": 10_000}

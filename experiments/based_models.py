@@ -28,7 +28,6 @@ from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.config import RunConfig
 
 Model = Callable[[dict[str, Any], Variant], LanguageModelConfig]
-"""The model of a point."""
 Sizes = Mapping[str, Mapping[str, Sequence[Value]]]
 """Axes that set the size of each model."""
 
@@ -40,12 +39,11 @@ _BASED: dict[str, Any] = {
 }
 BASED_RELEASE = dataclasses.replace(RELEASE, **_BASED)
 """The released configurations of Based's figures (HazyResearch/zoology): four rates, 32 epochs, batches of 256, early
-stop; all else as those of Zoology's."""
+stop; otherwise as Zoology's."""
 BASED_PAPER = dataclasses.replace(PAPER, **_BASED)
-"""Based prints no protocol; here it is Zoology's (App. E.2: MLPs, warmup) with rates, epochs, batches and early stop of
+"""Based prints no protocol. This is Zoology's (App. E.2: MLPs, warmup) with rates, epochs, batches and early stop of
 the release."""
 SMOKE = dataclasses.replace(LAPTOP, learning_rates=(1e-2,), epochs=0.5, batch_size=lambda length, d_model: 16, evals=1)
-"""A few steps."""
 
 
 def mixture(
@@ -74,22 +72,20 @@ PAPER_DATA = mixture(
     vocab_size=8192,
     n_valid=1_000,
 )
-"""Sec. 3.1: 256 tokens with 4 to 64 pairs, asked at 1,024 tokens with 4 to 256 pairs. Not printed, and after the
-release: doublings between these ends, 180,000 examples in all, 1,000 of each question, the vocabulary, the task."""
+"""Sec. 3.1: 256 tokens with 4 to 64 pairs, validation at 1,024 tokens with 4 to 256 pairs. Not printed, and as in the
+release: doublings between these ends, 180,000 examples, 1,000 per validation set, vocabulary, task."""
 RELEASE_DATA = based_figure2()
-"""The released mixture."""
 LAPTOP_DATA = mixture(
     ((16, 2, 80_000), (32, 8, 80_000)), ((16, 2), (32, 8), (64, 16), (128, 32)), vocab_size=256, n_valid=250
 )
-"""A mixture for two cores. In probes with a long part alone Mamba, of width 32, stayed near chance in so few steps."""
+"""Mixture for two cores. In probes with a long part alone Mamba of width 32 stayed near chance in so few steps."""
 LAPTOP_ABOUT = (
     "Trained on 16 tokens with 2 pairs and 32 with 8, in equal parts; asked at these, 64 with 16, and 128 with 32; "
     "vocabulary 256, widths of 16 to 64, 2500 steps of batch 64, two rates, no MLP, one seed. The paper: 1,024 tokens "
     "with 256 pairs at most, vocabulary 8192, widths of 48 to 256, four rates."
 )
-"""`LAPTOP_DATA` and its protocol compared with the paper's."""
 OVERNIGHT_PROTOCOL = dataclasses.replace(OVERNIGHT, learning_rates=LAPTOP.learning_rates, evals=20)
-"""Two rates, since the models of these figures are many."""
+"""Two rates, since these figures have many models."""
 OVERNIGHT_DATA = mixture(
     ((16, 2, 320_000), (32, 8, 320_000)), ((16, 2), (32, 8), (64, 16), (128, 32)), vocab_size=256, n_valid=250
 )
@@ -99,9 +95,7 @@ OVERNIGHT_ABOUT = (
     "vocabulary 256, widths of 16 to 64, 10,000 steps of batch 64 at most, two rates, three seeds, no MLP. The paper: "
     "1,024 tokens with 256 pairs at most, vocabulary 8192, widths of 48 to 256, four rates."
 )
-"""`OVERNIGHT_DATA` and its protocol compared with the paper's."""
 SMOKE_DATA = mixture(((16, 2, 64),), ((32, 8),), vocab_size=64, n_valid=16)
-"""Smallest sizes, for a test of a minute."""
 
 
 def points(sizes: Sizes, learning_rates: Sequence[float], seeds: Sequence[int] = ()) -> list[Point]:
@@ -133,7 +127,7 @@ def run(point: Point, protocol: Protocol, data: RecallDataConfig, *, variant: Va
 
 
 def _sized(preset: Callable[..., LanguageModelConfig], *axes: str) -> Model:
-    """A preset that takes the width and some other axes of a point."""
+    """Makes a preset that takes the width and some other axes of a point."""
 
     def model(at: dict[str, Any], variant: Variant) -> LanguageModelConfig:
         return preset(**{axis: at[axis] for axis in ("d_model", *axes)}, variant=variant)
@@ -142,7 +136,7 @@ def _sized(preset: Callable[..., LanguageModelConfig], *axes: str) -> Model:
 
 
 def _linear(feature_map: FeatureMap) -> Model:
-    """Linear attention with as many channels of queries and keys as the model has."""
+    """Linear attention whose queries and keys have as many channels as the model."""
 
     def model(at: dict[str, Any], variant: Variant) -> LanguageModelConfig:
         return mqar_linear_attention(d_model=at["d_model"], feature_map=feature_map, variant=variant)
@@ -175,8 +169,8 @@ MODELS: Mapping[str, Model] = {
         d_model=at["d_model"], n_landmarks=at["n_landmarks"], variant="release"
     ),
 }
-"""Models by their names in the figures. Most are a gated convolution of three taps and the mixer of the name; Mamba, H3
-and Hyena are two layers of themselves. H3 has d / 4 numbers of state."""
+"""Models by their names in the figures. Most are a gated convolution of three taps and the named mixer; Mamba, H3 and
+Hyena are two layers of themselves. H3 has a state of size d / 4."""
 
 
 SETTINGS: dict[str, tuple[Protocol, RecallDataConfig, Variant]] = {

@@ -25,11 +25,11 @@ FORMS = (CAT, TWO_HEADS)
 PERFECT = 0.985
 """Accuracy that counts as 100 %: 0.99, at which runs end, to two digits."""
 CLOSE = 0.01
-"""Accuracies that differ by no more are on par."""
+"""Largest difference of accuracies that count as equal."""
 
 
 def _two_heads(*, d_model: int, length: int) -> LanguageModelConfig:
-    """CAT with filters that mix two heads, so that each tap has a projection of its own."""
+    """CAT with filters that mix two heads, so that each tap has its own projection."""
     mixer = ConvolutionAugmentedAttentionConfig(n_heads=2, n_taps=3, filters="mixing", qkv_bias=True, out_bias=True)
     return dataclasses.replace(mqar_cat(d_model=d_model, length=length), pattern=(mixer,))
 
@@ -54,32 +54,31 @@ TASKS: dict[str, Callable[[int, int, int], TaskConfig]] = {
     "MQAR": lambda length, n_pairs, vocab: mqar.paper(length, n_pairs, vocab_size=vocab),
     "MQNAR": lambda length, n_pairs, vocab: ngram_recall.mqnar(length, n_pairs, vocab_size=vocab),
 }
-"""Tasks by name: functions of length, number of pairs and vocabulary. Grams of MQNAR have 2 tokens; for four queries
-with a match there is one without."""
+"""Tasks by name, as functions of length, number of pairs and vocabulary. Grams of MQNAR have 2 tokens; one query in
+five has no match."""
 
 WORDS = {"task": "{}", "d_model": "d = {}", "length": "N = {}", "signals": "{} signals"}
-"""An axis in words."""
 
 
 def perfect(results: Results, axes: Sequence[str], forms: Sequence[str] = FORMS, **where: Any) -> Finding:
-    """Whether a form of CAT is right everywhere: at each place that the axes tell apart."""
+    """Tests whether a form of CAT is right at each combination of the axes."""
     return _of_a_form(results, _worst, axes, forms, where)
 
 
 def on_par(results: Results, axes: Sequence[str], forms: Sequence[str] = FORMS, **where: Any) -> Finding:
-    """Whether no model that is no CAT is ahead of a form of CAT at any place."""
+    """Tests whether no other model is ahead of a form of CAT anywhere."""
     scores = _of_rivals(results, axes, where)
     return _of_a_form(results, lambda own: _ahead(own, scores, somewhere=False), axes, forms, where)
 
 
 def leads(results: Results, axes: Sequence[str], **where: Any) -> Finding:
-    """The same, and each is worse at some place."""
+    """Tests `on_par`, and that each other model is worse somewhere."""
     scores = _of_rivals(results, axes, where)
     return _of_a_form(results, lambda own: _ahead(own, scores, somewhere=True), axes, FORMS, where)
 
 
 def accuracies(results: Results, axes: Sequence[str], **where: Any) -> dict[str, float]:
-    """The best accuracies, by place in words."""
+    """Returns the best accuracies, by coordinates in words."""
     best: dict[str, float] = {}
     for row in results.select(**where):
         at = {axis: row["point"][axis] for axis in axes}
@@ -90,7 +89,7 @@ def accuracies(results: Results, axes: Sequence[str], **where: Any) -> dict[str,
 
 
 def in_words(place: Mapping[str, Any]) -> str:
-    """Coordinates: `MQAR, d = 32, N = 64`."""
+    """Formats coordinates: `MQAR, d = 32, N = 64`."""
     return ", ".join(WORDS[axis].format(value) for axis, value in place.items())
 
 
@@ -101,7 +100,7 @@ def _of_a_form(
     forms: Sequence[str],
     where: Mapping[str, Any],
 ) -> Finding:
-    """Whether one of the forms of CAT that were trained has a property."""
+    """Tests whether one of the trained forms of CAT has a property."""
     own = {name: accuracies(results, axes, model=name, **where) for name in forms}
     found = {name: finding for name, scores in own.items() if scores and (finding := judge(scores))}
     if not found:
@@ -111,7 +110,7 @@ def _of_a_form(
 
 
 def _of_rivals(results: Results, axes: Sequence[str], where: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """The accuracies of all models that are no CAT."""
+    """Returns the accuracies of all models other than CAT."""
     rivals = [name for name in results.values("model", **where) if CAT not in name]
     return {name: accuracies(results, axes, model=name, **where) for name in rivals}
 
@@ -122,7 +121,7 @@ def _worst(own: Mapping[str, float]) -> Finding:
 
 
 def _ahead(own: Mapping[str, float], rivals: Mapping[str, Mapping[str, float]], *, somewhere: bool) -> Finding | None:
-    """Leads over each rival that was tried at one of the same places, and whether one of them is clear."""
+    """Returns the leads over each rival at shared coordinates, and whether one of them is clear."""
     holds, numbers = True, []
     for name, scores in rivals.items():
         ahead = {place: own[place] - score for place, score in scores.items() if place in own}

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 MEAN, EXPONENTIAL = {"smoothing": "mean", "query_dim": 0}, {"smoothing": "exponential", "query_dim": 0}
 LINEAR = (0.8, 1.2)
-"""Exponents that count as about linear."""
+"""Exponents that count as approximately linear."""
 ACCURATE = 2
-"""Factor within which a bound counts as accurate."""
+"""Largest ratio at which a bound counts as accurate."""
 
 
 def _scale(about: str, *, length: int, block_sizes: Sequence[int], query_dims: Sequence[int], draws: int) -> Scale:
@@ -62,7 +62,7 @@ def _smoke() -> Scale:
 
 
 def _growth(results: Results, **where: Any) -> float:
-    """The exponent of the block size in the dimension at which half of the contexts succeed."""
+    """Returns the exponent of the block size in the dimension at which half of the contexts succeed."""
     sizes = at_least_two(results, "block_size", **where)
     dimensions = [results.score(HIGH, block_size=size, **where) for size in sizes]
     return float(np.polyfit(np.log(sizes), np.log(dimensions), 1)[0])
@@ -74,7 +74,7 @@ def _linear(results: Results) -> Finding:
 
 
 def _ratios(results: Results, above: str, below: str, **where: Any) -> list[float]:
-    """One metric over another at each size of a block."""
+    """Returns one metric over another at each block size."""
     sizes = results.values("block_size", **where)
     if not sizes:
         raise Missing(f"nothing computed at {where}")
@@ -89,7 +89,7 @@ def _accurate(results: Results) -> Finding:
 
 
 def _more_queries(results: Results) -> Finding:
-    """Whether each larger space needs more dimensions, whatever the size of a block."""
+    """Tests whether larger spaces of queries need more dimensions at each block size."""
     dims = at_least_two(results, "query_dim", smoothing="mean")
     sizes = results.values("block_size", smoothing="mean")
     found = [[results.score(HIGH, smoothing="mean", query_dim=n, block_size=b) for n in dims] for b in sizes]
@@ -101,7 +101,7 @@ def _more_queries(results: Results) -> Finding:
 
 
 def _similar(results: Results) -> Finding:
-    """Whether the dimension of exponential smoothing is that of the mean up to a factor that B does not change."""
+    """Tests whether exponential smoothing needs the dimension of the mean up to a factor that does not depend on B."""
     shared = set(at_least_two(results, "block_size", **EXPONENTIAL)) & set(results.values("block_size", **MEAN))
     factors = [
         results.score(HIGH, block_size=b, **EXPONENTIAL) / results.score(HIGH, block_size=b, **MEAN)
@@ -119,7 +119,7 @@ def _enough(results: Results) -> Finding:
 
 
 def draw(results: Results) -> "Figure":
-    """Two panels: the fixed query by filter, and the mean by space of queries."""
+    """Draws two panels: the fixed query by filter, and the mean by space of queries."""
     title = "Landmarks: dimensions at which 10 % to 50 % of the contexts succeed"
     figure, (axes,) = panels(1, 2, size=(9.2, 4.6), title=title, sharex=True, sharey=True)
     axes[0].plot([], [], **bound_style(), label="bound of the proposition, t = 0")
@@ -153,7 +153,7 @@ def _band(panel: Any, rows: Sequence[Any], label: str, i: int) -> None:
 
 
 def _made_up(point: Any) -> dict[str, float]:
-    """The paper's figure: proportional to the block, more for spaces of queries, within the bounds."""
+    """Values of the paper's figure: proportional to the block, more for spaces of queries, within the bounds."""
     exponential = point["smoothing"] == "exponential"
     high = 10.0 * point["block_size"] * (1 + point["query_dim"]) * (1.25 if exponential else 1)
     return {LOW: 0.8 * high, HIGH: high, BOUND: (24 if exponential else 1.2) * high}

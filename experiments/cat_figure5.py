@@ -27,7 +27,7 @@ PAIRS = {64: 4, 128: 8, 256: 16, 512: 64}
 """Number of pairs at the paper's scale, by length."""
 AXES = ("task", "d_model", "length")
 RISE = 0.05
-"""Accuracy that a longer length must gain to count as a rise: more than noise of the share of 'no match'."""
+"""Smallest increase of accuracy that counts as a rise; above the noise of the share of 'no match'."""
 
 
 def _paper() -> Scale:
@@ -53,7 +53,7 @@ def _paper() -> Scale:
 
 
 def _small(point: Point, *, vocab_size: int, batches: int, valid: int, protocol: Protocol = LAPTOP) -> RunConfig:
-    """A run with an eighth of the tokens as pairs, in so many batches of 64."""
+    """Returns a run with an eighth of the tokens as pairs, in the given number of batches of 64."""
     where: Any = point
     length = where["length"]
     task = TASKS[where["task"]](length, length // 8, vocab_size)
@@ -108,7 +108,7 @@ def _smoke() -> Scale:
 
 
 def _grows_with_the_width(results: Results, model: str) -> Finding:
-    """Whether the mean over the tasks and lengths that all widths have rises from each width to the next."""
+    """Tests whether the mean over tasks and lengths that all widths have rises from width to width."""
     widths = recall.at_least_two(results, "d_model", model=model)
     curves = {width: _curve(results, model, width) for width in widths}
     places = set.intersection(*map(set, curves.values()))
@@ -120,8 +120,8 @@ def _grows_with_the_width(results: Results, model: str) -> Finding:
 
 
 def _grows_most_when_short(results: Results, model: str) -> Finding:
-    """Whether the widest gains more over the narrowest on the shorter half of the lengths than on the longer, in the
-    mean over the tasks that have both widths at all lengths."""
+    """Tests whether the widest model gains more over the narrowest on the shorter half of the lengths, in the mean over
+    tasks."""
     widths = recall.at_least_two(results, "d_model", model=model)
     lengths = recall.at_least_two(results, "length", model=model)
     half = len(lengths) // 2
@@ -140,7 +140,7 @@ def _grows_most_when_short(results: Results, model: str) -> Finding:
 
 
 def _rises_somewhere(results: Results, model: str) -> Finding:
-    """Whether a longer length has a better accuracy than a shorter one, at some width and task."""
+    """Tests whether a longer length has a better accuracy than a shorter one, at some width and task."""
     rises: dict[str, float] = {}
     recall.at_least_two(results, "length", model=model)
     for width in results.values("d_model", model=model):
@@ -155,7 +155,7 @@ def _rises_somewhere(results: Results, model: str) -> Finding:
 
 
 def _curve(results: Results, model: str, width: int) -> dict[tuple[str, int], float]:
-    """The accuracies of a model at a width, by task and length."""
+    """Returns the accuracies of a model at a width, by task and length."""
     found = {}
     for task in results.values("task", model=model, d_model=width):
         for length in results.values("length", model=model, d_model=width, task=task):
@@ -173,7 +173,7 @@ def _by_width(scores: dict[int, float]) -> str:
 
 
 def draw(results: Results) -> "Figure":
-    """A row a task, a column a width."""
+    """Draws one row per task, one column per width."""
     tasks, widths, lengths = (results.values(axis) for axis in AXES)
     size = (1.0 + 2.9 * len(widths), 1.0 + 2.6 * len(tasks))
     title = "One layer of CAT against two layers of others"
@@ -194,7 +194,7 @@ def draw(results: Results) -> "Figure":
 
 
 def _claims_on(task: str) -> tuple[Claim, ...]:
-    """Claims about CAT that both tasks share."""
+    """Returns claims about CAT that both tasks share."""
     rivals = tuple(name for name in MODELS if name not in (*FORMS, LIN_CAT))
     return (
         Claim(
@@ -232,7 +232,7 @@ BUMPS = (
 
 
 def _claims_of(model: str, name: str) -> tuple[Claim, ...]:
-    """Claims that Mamba and Based share."""
+    """Returns claims that Mamba and Based share."""
     return (
         Claim(
             name=f"width-{name}",
@@ -272,7 +272,7 @@ def _rises(model: str, name: str) -> Claim:
 
 
 def _made_up(point: Any) -> float:
-    """The paper's figure: CAT is perfect, Mamba and Based gain by width, Mamba and attention have a bump."""
+    """Values of the paper's figure: CAT is perfect, Mamba and Based gain by width, Mamba and attention have a bump."""
     name = point["model"]
     bump = 0.1 if point["length"] in (48, 96, 128) else 0.0
     gain = 0.1 * math.log2(point["d_model"] / 16) * 8 / math.log2(point["length"])

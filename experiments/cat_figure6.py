@@ -46,28 +46,23 @@ if TYPE_CHECKING:
 
 POSITIONS = {LEARNED: "learned", ROTARY: "rotary", NONE: "none"}
 NAMES = tuple(name for name in CURVES if name != YARN)
-"""Names of the trained models."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Settings that differ between scales."""
-
     trained: int
-    """Tokens of an example of training."""
+    """Length of training examples."""
     asked: Sequence[int]
-    """Tokens of the examples that the trained model is asked; the trained length is one of them."""
+    """Lengths at which the trained model is validated; includes the trained length."""
     tokens_a_pair: int
-    """Length over number of pairs; the longer example asks for more to be remembered."""
+    """Length divided by the number of pairs: longer examples ask for more pairs."""
     vocab_size: int
-    """Token ids."""
     examples: tuple[int, int, int]
-    """Numbers of examples: training, validation, and each length of the further validations."""
+    """Numbers of examples: training, validation, and per length of the further validations."""
     protocol: Protocol
-    """Training protocol."""
 
     def config(self, point: Any) -> RunConfig:
-        """The training, validated at its own length; the model has room for the longest."""
+        """Returns the run, validated at its own length; the model has room for the longest."""
         train, valid, _ = self.examples
         data = recall.data(self._task(point, self.trained), train=train, valid=valid)
         rate, seed, longest = point["learning_rate"], point["seed"], max(self.asked)
@@ -78,7 +73,7 @@ class Setting:
         )
 
     def also(self, point: Any) -> dict[str, RunConfig]:
-        """All lengths at once, and with YaRN each of the longer ones."""
+        """Returns validations at all lengths, and with YaRN at each of the longer ones."""
         config = self.config(point)
         found = {ASKED: self._at(config, point, self.asked)}
         for length in self.asked:
@@ -194,7 +189,7 @@ def _smoke() -> Scale:
 
 
 def draw(results: Results) -> "Figure":
-    """A row a task, a column a width; a line marks the trained length."""
+    """Draws one row per task, one column per width; a line marks the trained length."""
     tasks, widths = results.values("task"), results.values("d_model")
     size = (1.2 + 3.0 * len(widths), 1.2 + 2.7 * len(tasks))
     title = "Trained at one length, asked at others"
@@ -232,7 +227,7 @@ def _draw_curves(place: Any, results: Results, **where: Any) -> None:
 
 
 def _claims_on(task: str) -> tuple[Claim, ...]:
-    """Claims that both tasks share."""
+    """Returns claims that both tasks share."""
     on, forms = task.lower(), (CAT, TWO_HEADS)
     source = "CAT, Sec. 6.1 and Figure 6"
     maintains = (
@@ -285,7 +280,7 @@ def _claims_on(task: str) -> tuple[Claim, ...]:
 
 
 def _made_up(point: Any) -> dict[str, float]:
-    """The paper's figure at some lengths: CAT keeps what it has learned, all others fall."""
+    """Values of the paper's figure at some lengths: CAT keeps its accuracy, all others fall."""
     name = point["model"]
     found = {"valid/accuracy": 0.995, "valid/accuracy/length=32": 0.995}
     at = dict.fromkeys((16, 32, 64, 128), 0.995)

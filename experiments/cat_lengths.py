@@ -9,23 +9,22 @@ from jaxzoo.sweep.results import SeedScore
 
 LEARNED, ROTARY, NONE, YARN = "attention, learned", "attention, RoPE", "attention, NoPE", "attention, YaRN"
 CURVES = (CAT, TWO_HEADS, LIN_CAT, LEARNED, ROTARY, YARN, NONE, "linear attention", "Based", "Mamba")
-"""All of them; that of YaRN is another curve of the run with rotary positions."""
+"""Names of all curves; YaRN is a second curve of the run with rotary positions."""
 RIVALS = (LEARNED, ROTARY, NONE, "linear attention", "Based", "Mamba")
 """Trained models of two layers."""
 ASKED = "asked"
-"""Under this name a trained model is asked at all lengths."""
+"""Name of the validations at all lengths."""
 SLOWED = "YaRN {}"
-"""Under this one at one length, with YaRN."""
+"""Name of the validation at one length with YaRN."""
 TRAINED = "valid/accuracy/length="
-"""Beginning of the metric of the trained length."""
+"""Prefix of the metric at the trained length."""
 
 
 def by_length(results: Results, curve: str, **where: Any) -> dict[int, tuple[str, SeedScore]]:
     """By length, rising: the metric that is the accuracy there, and the seeds of the learning rate that is best, in
     their mean, at the trained length.
 
-    Raises:
-      Missing: there is no finished run.
+    Raises `Missing`: there is no finished run.
     """
     runs = Results(results.seeds(model=ROTARY if curve == YARN else curve, **where).rows)
     names = runs.best()["metrics"]
@@ -37,11 +36,7 @@ def by_length(results: Results, curve: str, **where: Any) -> dict[int, tuple[str
 
 
 def trained_length(results: Results) -> int:
-    """Tokens of an example of training.
-
-    Raises:
-      Missing: there is no finished run.
-    """
+    """Returns the length of training examples. Raises `Missing` if there is no finished run."""
     (length,) = _lengths(results.best()["metrics"], TRAINED)
     return length
 
@@ -51,7 +46,7 @@ def _lengths(metrics: Iterable[str], beginning: str) -> dict[int, str]:
 
 
 def keeps(results: Results, models: Sequence[str], task: str) -> Finding:
-    """Whether one of the models recalls everything at all lengths and widths."""
+    """Tests whether one of the models recalls everything at all lengths and widths."""
     worst = {name: found for name in models if (found := _worst(results, name, task))}
     if not worst:
         raise Missing(f"no finished run of {models[0]} on {task}")
@@ -60,7 +55,7 @@ def keeps(results: Results, models: Sequence[str], task: str) -> Finding:
 
 
 def _worst(results: Results, name: str, task: str) -> tuple[float, str] | None:
-    """The smallest accuracy of a curve and where it is; None: it has no run."""
+    """Returns the smallest accuracy of a curve and its coordinates; None if it has no run."""
     scores = [
         (score, f"d = {width}, N = {length}")
         for width in results.values("d_model", task=task)
@@ -70,7 +65,8 @@ def _worst(results: Results, name: str, task: str) -> tuple[float, str] | None:
 
 
 def falls(results: Results, task: str) -> Finding:
-    """Whether all curves but CAT's lose more than half of their accuracy from the trained length to the longest."""
+    """Tests whether all curves but CAT's lose more than half of their accuracy from the trained to the longest
+    length."""
     length, lost = trained_length(results), {}
     for name in CURVES[3:]:
         for width in results.values("d_model", task=task):
@@ -84,7 +80,7 @@ def falls(results: Results, task: str) -> Finding:
 
 
 def alone(results: Results, task: str) -> Finding:
-    """Whether CAT recalls everything at all lengths and widths, and no model of two layers does."""
+    """Tests whether CAT recalls everything at all lengths and widths, and no model of two layers does."""
     own = keeps(results, (CAT, TWO_HEADS), task)
     others = {name: found for name in CURVES[3:] if (found := _worst(results, name, task))}
     if not others:
@@ -96,7 +92,7 @@ def alone(results: Results, task: str) -> Finding:
 
 
 def needs_positions(results: Results, task: str) -> Finding:
-    """Whether attention without positions is worse than attention with some at the trained length, at every width."""
+    """Tests whether attention without positions is worse than with some at the trained length, at every width."""
     length, pairs = trained_length(results), {}
     for width in results.values("d_model", task=task, model=NONE):
         where = {"task": task, "d_model": width}
@@ -111,7 +107,7 @@ def needs_positions(results: Results, task: str) -> Finding:
 
 
 def _curve(results: Results, name: str, **where: Any) -> dict[int, float]:
-    """The accuracies of a curve by length, means of the seeds; none where it has no run."""
+    """Returns the accuracies of a curve by length, means over the seeds; empty if it has no run."""
     try:
         return {length: score.mean for length, (_, score) in by_length(results, name, **where).items()}
     except Missing:

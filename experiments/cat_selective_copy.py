@@ -33,19 +33,15 @@ AXES = ("d_model", "signals")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Settings that differ between scales."""
-
     prompt_length: int
     """Tokens before the separator."""
     n_tokens: int
-    """Signals of the vocabulary, and as many tokens of noise."""
+    """Number of signal tokens, and of noise tokens."""
     examples: tuple[int, int]
     """Numbers of examples: training and validation."""
     protocol: Protocol
-    """Training protocol."""
 
     def config(self, point: Any) -> RunConfig:
-        """The run of a point."""
         task = SelectiveCopyConfig(
             vocab_size=1 + 2 * self.n_tokens,
             length=self.prompt_length + point["signals"],
@@ -113,7 +109,7 @@ def _smoke() -> Scale:
 
 
 def _as_good_as_cat(results: Results, model: str) -> Finding:
-    """Whether a model is nowhere worse than the best form of CAT."""
+    """Tests whether a model is nowhere worse than the best form of CAT."""
     results.require(model=FORMS)
     best, own = accuracies(results, AXES, model=FORMS), accuracies(results, AXES, model=model)
     gaps = {place: best[place] - score for place, score in own.items() if place in best}
@@ -124,7 +120,7 @@ def _as_good_as_cat(results: Results, model: str) -> Finding:
 
 
 def draw(results: Results) -> "Figure":
-    """A panel a width."""
+    """Draws one panel per width."""
     widths, signals = results.values("d_model"), results.values("signals")
     size = (2.4 + 3.2 * len(widths), 4.2)
     title = "Selective copying: one layer of CAT, two of others"

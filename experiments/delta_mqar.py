@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 LENGTH, N_PAIRS, VOCAB_SIZE = 64, 16, 128
 FEWER = (N_PAIRS // 4, N_PAIRS // 2)
-"""Pairs of a third of the training examples each: few pairs are learned first."""
+"""Numbers of pairs of a third of the training examples each, which come first."""
 GUESS = 1 / 16
 """Accuracy of an answer drawn from the values of the example."""
 SOLVED = 0.9
-"""Zoology, Sec. 4.3: at most this is not solved."""
+"""Zoology, Sec. 4.3: the task is not solved at or below this accuracy."""
 NEAR = 0.02
-"""For us: accuracies that differ by less are alike."""
+"""Largest difference of accuracies that count as equal (ours)."""
 CONTROL = "attention"
 DELTA = ("DeltaNet", "Gated DeltaNet", "KDA", "RWKV-7")
 
@@ -62,11 +62,11 @@ MODELS: dict[str, Callable[[int], MixerConfig]] = {
     "KDA": lambda heads: KimiDeltaAttentionConfig(n_heads=heads),
     "RWKV-7": _rwkv7,
 }
-"""Mixers as functions of the size: heads, of Based the width of queries and keys, of Mamba-2 that of B and C."""
+"""Mixers as functions of the size: heads; for Based the width of queries and keys, for Mamba-2 that of B and C."""
 SIZES: dict[str, Sequence[int]] = {CONTROL: (1,), "Based": (3, 7), "Mamba-2": (4, 16)}
-"""Sizes at the width of 32; of the others `HEADS`."""
+"""Sizes at width 32 of models without `HEADS`."""
 HEADS = (4, 1)
-"""With fewer heads at one width the state is larger: d^2 / heads."""
+"""Fewer heads at one width have a larger state: d^2 / heads."""
 
 
 def _task(n_pairs: int) -> TaskConfig:
@@ -75,19 +75,14 @@ def _task(n_pairs: int) -> TaskConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Settings that differ between scales."""
-
     d_model: int
-    """Width."""
     examples: tuple[int, int]
     """Numbers of examples: training and validation."""
     protocol: Protocol
-    """Training protocol."""
     scaling: int = 1
     """Factor of `SIZES` of Based and Mamba-2."""
 
     def config(self, point: Any) -> RunConfig:
-        """The run of a point."""
         size = point["size"] * (self.scaling if point["model"] in SIZES else 1)
         train, valid = self.examples
         return self.protocol.run(
@@ -99,7 +94,6 @@ class Setting:
         )
 
     def points(self, models: Sequence[str], rates: Sequence[float], seeds: Sequence[int]) -> list[dict[str, Any]]:
-        """All points of the scale."""
         return [
             {"model": name, "size": size, "learning_rate": rate, "seed": seed}
             for name in models
@@ -148,11 +142,7 @@ def _smoke() -> Scale:
 
 
 def by_state(results: Results, model: str) -> dict[int, float]:
-    """Best accuracy by bytes of the state.
-
-    Raises:
-      Missing: there is no finished run.
-    """
+    """Returns the best accuracy by state bytes. Raises `Missing` if there is no finished run."""
     found: dict[int, float] = {}
     for size in results.values("size", model=model):
         score = results.seeds(model=model, size=size)
@@ -170,8 +160,8 @@ def _in_words(found: dict[str, dict[int, float]]) -> str:
 
 
 def _recalls_more(results: Results, model: str, than: Sequence[str]) -> Finding:
-    """Whether a model recalls more than each of the others with at most the same state, at every size of theirs that it
-    can be compared with, but for `NEAR`; and somewhere more."""
+    """Tests whether a model is within `NEAR` of all others with at most the same state, at every size, and somewhere
+    better."""
     found = {name: by_state(results, name) for name in (model, *than)}
     pairs = [
         (max(own), score)
@@ -191,7 +181,7 @@ def _control(results: Results) -> Finding:
 
 
 def _more_state(results: Results) -> Finding:
-    """Whether each mixer recalls at least as much with its larger state, and some more."""
+    """Tests whether each mixer recalls at least as much with its larger state, and some more."""
     found = {name: by_state(results, name) for name in MODELS if name != CONTROL and results.select(model=name)}
     grown = [scores[max(scores)] - scores[min(scores)] for scores in found.values() if len(scores) > 1]
     if not grown:
@@ -200,7 +190,7 @@ def _more_state(results: Results) -> Finding:
 
 
 def draw(results: Results) -> "Figure":
-    """Accuracy over the bytes of the state."""
+    """Draws accuracy over state bytes."""
     title = f"MQAR, {LENGTH} tokens, {N_PAIRS} pairs: recall by the size of the state"
     figure, ((panel,),) = panels(1, 1, size=(7.2, 4.6), title=title)
     for series, name in enumerate(MODELS):
@@ -217,7 +207,7 @@ def draw(results: Results) -> "Figure":
 
 
 def _made_up(point: Any) -> dict[str, Any]:
-    """More state recalls more, and delta rules more than sums and decays of the same state."""
+    """Made-up values: more state recalls more, and delta rules more than sums and decays of the same state."""
     name, size = point["model"], point["size"]
     if name == CONTROL:
         return {"valid/accuracy": 0.99, "state_bytes": 100_000}

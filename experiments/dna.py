@@ -25,19 +25,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CONFIGS = {"Transformer++": "attention", "Mamba": "mamba", "Based": "based"}
-"""Names in `configs/dna/ecoli.py`."""
 MARKOV = "Markov"
 CONTROL_ORDER = 2
-"""A model that is not better than the Markov model of this order has not learned."""
+"""A model must be better than the Markov model of this order to count as trained."""
 POSITIONS = "positions"
 """Name of the validation by position."""
 POSITION = f"{POSITIONS}/{BITS}/position="
 NEAR = 0.01
-"""For us: bits per base that differ by less are alike."""
+"""Largest difference in bits per base that counts as equal (ours)."""
 
 
 def markov(path: str, length: int, valid_tokens: int) -> dict[str, float]:
-    """Bits per base of Markov models: `order-0` to `order-11`, and of the best of them."""
+    """Returns the bits per base of Markov models `order-0` to `order-11`, and of the best one."""
     data = TokenDataConfig(path=path, length=length, valid_tokens=valid_tokens)
     scores = data.build(batch_size=1, valid_batch_size=1).baselines()
     found = {name: score.bits_per_byte for name, score in scores.items()}
@@ -46,27 +45,22 @@ def markov(path: str, length: int, valid_tokens: int) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Settings that differ between scales."""
-
     length: int
-    """Bases of a training window."""
+    """Bases per training window."""
     batch_size: int
-    """Windows per step."""
     steps: int
-    """Optimizer steps."""
     asked: tuple[int, ...]
-    """Further lengths of windows that the trained model is asked."""
+    """Further window lengths for validation."""
     valid_tokens: int = 65_536
-    """Bases that are scored, whole windows of every length."""
+    """Bases that are scored, in whole windows of every length."""
     long: tuple[int, ...] = ()
-    """Lengths of windows that a model is asked where the point says so."""
+    """Window lengths for validation of the points that ask for them."""
     positions: tuple[int, ...] = ()
-    """There for each P the positions P to 2P - 1 of a window are scored by themselves."""
+    """For each P, the positions P to 2P - 1 of a window are scored separately."""
     long_tokens: int = 32_768
-    """Bases that are scored there; by position their second half, after its context."""
+    """Bases of these validations; by position the second half, after its context, is scored."""
 
     def config(self, point: Any) -> RunConfig | Measurement:
-        """The run of a point."""
         path = os.environ.get("DNA_TOKENS", "corpora/ecoli_tokens")
         if point["model"] == MARKOV:
             return Measurement(markov, {"path": path, "length": self.length, "valid_tokens": self.valid_tokens})
@@ -91,7 +85,7 @@ class Setting:
         )
 
     def also(self, point: Any) -> dict[str, RunConfig]:
-        """The same bases in windows of other lengths, and by their position in a window."""
+        """Returns the same bases in windows of other lengths, and by position."""
         config = self.config(point)
         if isinstance(config, Measurement):
             return {}
@@ -111,7 +105,7 @@ class Setting:
         }
 
     def scale(self, about: str, points: list[Point]) -> Scale:
-        """The given points, and the Markov models."""
+        """Returns the given points and the Markov models."""
         markov = {"model": MARKOV, "long": False, "learning_rate": None, "seed": None}
         return Scale(about=about, points=[markov, *points], config=self.config, also=self.also)
 
@@ -158,13 +152,13 @@ def _smoke() -> Scale:
 
 
 def orders(results: Results) -> dict[int, float]:
-    """Bits per base of the Markov models by order. Raises `Missing`."""
+    """Returns the bits per base of the Markov models by order. Raises `Missing`."""
     metrics = results.best(BITS, model=MARKOV)["metrics"]
     return {int(name.removeprefix("order-")): bits for name, bits in metrics.items() if name.startswith("order-")}
 
 
 def _is_competitive(results: Results) -> Finding:
-    """Whether Based needs at most `NEAR` more bits than the best other model that is better than the control."""
+    """Tests whether Based needs at most `NEAR` more bits than the best other model that passes the control."""
     lines = orders(results)
     found = {name: results.score(BITS, model=name) for name in CONFIGS if results.select(model=name)}
     in_words = ", ".join(f"{name} {bits:.3f}" for name, bits in found.items())
@@ -178,13 +172,13 @@ def _is_competitive(results: Results) -> Finding:
 
 
 def by_number(metrics: Mapping[str, float], begins: str, ends: str) -> dict[int, str]:
-    """Names of metrics by the number between their beginning and their end, in rising order."""
+    """Returns names of metrics by the number between prefix and suffix, in rising order."""
     middles = {name.removeprefix(begins).removesuffix(ends): name for name in metrics if name.startswith(begins)}
     return {n: middles[str(n)] for n in sorted(int(middle) for middle in middles if middle.isdigit())}
 
 
 def draw(results: Results) -> "Figure":
-    """Bits per base by the order of Markov models, by the length of a window, and by the position in it."""
+    """Draws bits per base by Markov order, by window length, and by position."""
     figure, (axes,) = panels(1, 3, size=(12.6, 4.4), title="The genome of E. coli: bits per base")
     lines = orders(results)
     marked_line(axes[0], list(lines), list(lines.values()), label="Markov models", series=len(CONFIGS))
@@ -212,7 +206,7 @@ def draw(results: Results) -> "Figure":
 
 
 def _made_up(point: Any) -> dict[str, Any]:
-    """All models are alike, and better than any Markov model."""
+    """Made-up values: all models are alike, and better than any Markov model."""
     if point["model"] == MARKOV:
         return {BITS: 1.92, "order-0": 1.99, "order-2": 1.96, "order-7": 1.92}
     return {BITS: 1.9}

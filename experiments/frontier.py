@@ -21,17 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SAME = 0.01
-"""Accuracies that differ by less count as equal."""
+"""Largest difference of accuracies that count as equal."""
 PERFECT = 0.99
-"""Accuracy from which on there is nothing left to gain."""
+"""Accuracy that cannot be improved."""
 
 
 def by_state(results: Results, *, metric: str = SCORE, **where: Any) -> dict[int, float]:
-    """The best accuracy by bytes of state, rising.
-
-    Raises:
-      Missing: no finished run there has a state.
-    """
+    """Returns the best accuracy by state bytes, rising. Raises `Missing` if no finished run has a state."""
     found: dict[int, float] = {}
     by_size: dict[int, list[Row]] = {}
     for row in results.select(**where):
@@ -46,7 +42,7 @@ def by_state(results: Results, *, metric: str = SCORE, **where: Any) -> dict[int
 
 
 def frontier(results: Results, budget: float, *, metric: str = SCORE, **where: Any) -> float | None:
-    """The best accuracy with at most `budget` bytes; None where every state is larger. Raises `Missing`."""
+    """Returns the best accuracy with at most `budget` bytes; None if every state is larger. Raises `Missing`."""
     return _within(by_state(results, metric=metric, **where), budget)
 
 
@@ -66,8 +62,7 @@ def leads(
 
     Budgets beyond the largest state of ours are left out: what it would recall there was not tried.
 
-    Raises:
-      Missing: one of them has no run, they share no budget, or runs at `theirs` are not finished.
+    Raises `Missing`: one of them has no run, they share no budget, or runs at `theirs` are not finished.
     """
     results.require(**theirs)
     found: dict[float, float] = {}
@@ -91,8 +86,7 @@ def more_recalls_more(scores_of: Mapping[str, Mapping[int, float]], *, share: fl
       scores_of: by model, the accuracy of each size.
       share: how many are enough.
 
-    Raises:
-      Missing: there is no such pair, or there are too few sizes to tell a trend from chance.
+    Raises `Missing`: there is no such pair, or there are too few sizes to tell a trend from chance.
     """
     won, pairs, words = 0, 0, []
     groups = {model: [scores[size] for size in sorted(scores)] for model, scores in scores_of.items()}
@@ -108,13 +102,13 @@ def more_recalls_more(scores_of: Mapping[str, Mapping[int, float]], *, share: fl
 
 
 def _rises(scores: Sequence[float]) -> tuple[int, int]:
-    """Pairs of sizes of which the larger one recalls more, and all pairs that leave room between them."""
+    """Counts pairs of sizes of which the larger one recalls more, and all pairs that are not both perfect."""
     pairs = [(a, b) for a, b in combinations(scores, 2) if a < PERFECT or b < PERFECT]
     return sum(b > a for a, b in pairs), len(pairs)
 
 
 def draw_by_state(results: Results, models: Iterable[str], *, title: str) -> "Figure":
-    """The figure of some models: the best accuracy at each size of the state."""
+    """Draws the best accuracy at each state size of some models."""
     figure, (axes,) = panels(1, 1, size=(6.4, 4.6), title=title)
     for series, model in enumerate(models):
         size_curve(axes[0], results, label=model, series=series, model=model)
@@ -125,7 +119,6 @@ def draw_by_state(results: Results, models: Iterable[str], *, title: str) -> "Fi
 
 
 def finish_by_state(panel: "Axes", results: Results) -> None:
-    """Labels and limits of a panel with curves over the state."""
     panel.set(xlabel="state of a sequence, bytes", ylabel=accuracy_label(results), ylim=(-0.02, 1.02))
     plain_log_ticks(panel, "x")
 
@@ -160,6 +153,6 @@ def size_curve(
 
 
 def _in_words(where: dict[str, Any]) -> str:
-    """Coordinates: `model Mamba or H3`."""
+    """Formats coordinates: `model Mamba or H3`."""
     words = {axis: " or ".join(map(str, v)) if isinstance(v, tuple) else v for axis, v in where.items()}
     return ", ".join(f"{axis} {value}" for axis, value in words.items())

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 LENGTH, N_PAIRS, VOCAB_SIZE = 64, 16, 128
 FEWER = (N_PAIRS // 4, N_PAIRS // 2)
-"""Pairs of a third of the training examples each: few pairs are learned first."""
+"""Numbers of pairs of a third of the training examples each, which come first."""
 N_LAYERS = 4
 SHARES = (0, 1, 2, 4)
-"""Layers of full attention, of four."""
+"""Number of full attention layers, of four."""
 BITS = "valid/bits_per_byte"
 METRICS = {"recall": SCORE, "text": BITS}
 GUESS = 1 / N_PAIRS
@@ -49,7 +49,6 @@ GUESS = 1 / N_PAIRS
 
 
 def linear_mixers(heads: int) -> dict[str, MixerConfig]:
-    """Linear mixers by name."""
     return {
         "Based": TaylorLinearAttentionConfig(n_heads=heads, feature_dim=3),
         "Gated DeltaNet": GatedDeltaNetConfig(n_heads=heads),
@@ -59,7 +58,7 @@ def linear_mixers(heads: int) -> dict[str, MixerConfig]:
 
 
 def hybrid(linear: MixerConfig, n_attention: int, heads: int) -> tuple[MixerConfig, ...]:
-    """Four layers with attention at the end of each part: LLLA, LALA, AAAA."""
+    """Returns four layers, with attention at the end of each part: LLLA, LALA, AAAA."""
     attention = AttentionConfig(n_heads=heads, positions="rotary")
     period = N_LAYERS // n_attention if n_attention else N_LAYERS + 1
     return tuple(attention if (i + 1) % period == 0 else linear for i in range(N_LAYERS))
@@ -71,21 +70,16 @@ def _task(n_pairs: int) -> TaskConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Settings that differ between scales."""
-
     d_model: int
-    """Width."""
     heads: int
-    """Heads."""
     recall_steps: int
     """Steps of batch 64 on MQAR."""
     text_steps: int
     """Steps of batch 16 on text."""
     text_length: int
-    """Tokens of a window of text."""
+    """Tokens per window of text."""
 
     def config(self, point: Any) -> RunConfig:
-        """The run of a point."""
         layers = hybrid(linear_mixers(self.heads)[point["linear"]], point["attention"], self.heads)
         pattern = (BaseConvConfig(n_taps=3), *layers)
         if point["task"] == "recall":
@@ -160,12 +154,12 @@ def _smoke() -> Scale:
 
 
 def score(results: Results, task: str, linear: str, n_attention: int) -> float:
-    """Accuracy or bits per byte, mean over the seeds at the best learning rate. Raises `Missing`."""
+    """Returns accuracy or bits per byte, mean over the seeds at the best learning rate. Raises `Missing`."""
     return results.score(METRICS[task], task=task, linear=linear, attention=n_attention)
 
 
 def scores(results: Results, task: str, linear: str) -> list[float]:
-    """Metrics of `task` at `SHARES`. Raises `Missing`."""
+    """Returns metrics of `task` at `SHARES`. Raises `Missing`."""
     return [score(results, task, linear, share) for share in SHARES]
 
 
@@ -188,21 +182,21 @@ def _attention_recalls(results: Results) -> Finding:
 
 
 def _recall_grows(results: Results) -> Finding:
-    """Whether more attention recalls no less anywhere, and more somewhere (0.02)."""
+    """Tests whether more attention recalls no less anywhere, and 0.02 more somewhere."""
     found = _by_mixer(results, "recall")
     steps = [later - earlier for each in found.values() for earlier, later in itertools.pairwise(each)]
     return Finding(min(steps) > -0.02 and max(steps) > 0.02, _in_words("recall", found))
 
 
 def _text_is_stable(results: Results) -> Finding:
-    """Whether bits per byte of all shares are within 5 % of each other, for each mixer."""
+    """Tests whether bits per byte of all shares are within 5 % of each other, for each mixer."""
     found = _by_mixer(results, "text")
     spread = max(max(each) / min(each) for each in found.values())
     return Finding(spread < 1.05, _in_words("bits per byte", found))
 
 
 def draw(results: Results) -> "Figure":
-    """Recall, and bits per byte, over the share of attention layers."""
+    """Draws recall and bits per byte over the share of attention layers."""
     title = "Hybrids, a convolution and four layers: recall and text by the share of full attention"
     figure, (axes,) = panels(1, 2, size=(8.6, 4.4), title=title, sharex=True)
     for panel, task in zip(axes, METRICS, strict=True):
@@ -220,7 +214,7 @@ def draw(results: Results) -> "Figure":
 
 
 def _made_up(point: Any) -> dict[str, float]:
-    """More attention recalls more; text needs as many bits whatever the share."""
+    """Made-up values: more attention recalls more; bits per byte of text do not depend on the share."""
     if point["task"] == "text":
         return {BITS: 2.0}
     return {SCORE: 0.6 + 0.09 * point["attention"]}

@@ -26,7 +26,7 @@ LOW, HIGH = SHARES
 BOUND = "bound"
 """Dimension of the proposition at t = 0."""
 NUMBERS = 2**22
-"""Numbers of a simulation that exist at the same time."""
+"""Limit of the numbers that a simulation holds at once."""
 
 
 def band(*, length: int, block_size: int, smoothing: Smoothing, query_dim: int, draws: int) -> dict[str, float]:
@@ -39,8 +39,7 @@ def band(*, length: int, block_size: int, smoothing: Smoothing, query_dim: int, 
       query_dim: dimensions of the space of queries, which succeed all at once; 0: one fixed query.
       draws: contexts.
 
-    Raises:
-      ValueError: fewer than three blocks, in which nothing competes.
+    Raises `ValueError`: fewer than three blocks, in which nothing competes.
     """
     if length < 3 * block_size:
         raise ValueError(f"band: block_size={block_size} must be at most a third of length={length}")
@@ -93,7 +92,7 @@ def critical_dimensions(
 def uniform_critical_dimensions(
     n_draws: int, *, n_blocks: int, block_size: int, query_dim: int, sigma: float = 1.0, seed: int = 0
 ) -> np.ndarray:
-    """The same for all queries of a subspace of `query_dim` dimensions at once; the filter is that of Proposition 1."""
+    """Simulates all queries of a subspace of `query_dim` dimensions at once; the filter is that of Proposition 1."""
     rng, found = np.random.default_rng(seed), []
     for rows in _parts(n_draws, 2 * (n_blocks - 2)):
         shape = rows, n_blocks - 2
@@ -107,7 +106,7 @@ def uniform_critical_dimensions(
 def sufficient_dimension(
     t: float, *, n_blocks: int, block_size: int, sigma: float = 1.0, query_dim: int = 0, smoothing: Smoothing = "mean"
 ) -> float:
-    """Bounds (A), (C) with `query_dim` above 0, and that of Proposition 2 (which has no (C))."""
+    """Returns bounds (A), (C) with `query_dim` above 0, and that of Proposition 2 (which has no (C))."""
     if smoothing == "exponential" and query_dim:
         raise ValueError(f"sufficient_dimension: query_dim={query_dim} must be 0 with smoothing='exponential'")
     factor = 2 if smoothing == "mean" else 50
@@ -115,7 +114,7 @@ def sufficient_dimension(
 
 
 def _of_means(rng: np.random.Generator, target: np.ndarray, n: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of `n` landmarks as the sum over a block: their noise, in units of sigma / sqrt(d), and their signal."""
+    """Returns scores of `n` landmarks that sum a block: noise, in units of sigma / sqrt(d), and signal."""
     noise, signal = rng.standard_normal((len(target), n)), np.zeros((len(target), n))
     noise *= math.sqrt(size)
     here = np.arange(len(target)), target
@@ -127,7 +126,7 @@ def _of_means(rng: np.random.Generator, target: np.ndarray, n: int, size: int) -
 def _of_smoothing(
     rng: np.random.Generator, target: np.ndarray, place: np.ndarray, n: int, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same for exponential smoothing, which goes on from one block to the next."""
+    """Returns the same for exponential smoothing, which continues across blocks."""
     from scipy.signal import lfilter  # takes a second to import
 
     rho, kept = math.exp(-1 / size), math.exp(-1)
@@ -143,7 +142,7 @@ def _of_smoothing(
 
 
 def _parts(n_draws: int, width: int) -> Iterator[int]:
-    """Numbers of draws that are made at once."""
+    """Splits draws into parts that fit into `NUMBERS`."""
     most = max(1, NUMBERS // max(width, 1))
     for start in range(0, n_draws, most):
         yield min(most, n_draws - start)

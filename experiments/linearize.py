@@ -50,9 +50,9 @@ LENGTH, BATCH, VOCAB_SIZE = 256, 8, 2048
 N_LAYERS, N_HEADS = 6, 5
 WINDOW = 16
 RARE = 2
-"""Most occurrences in the training text of a bigram that counts as recalled from the window, where it is repeated."""
+"""Most occurrences in the training text of a rare bigram."""
 SLICES = ("all tokens", "AR hits", "other tokens", "rare, not repeated")
-"""The last one shows what the hits would cost a model that cannot recall."""
+"""The last slice shows the loss on hits of a model that cannot recall."""
 STAGES = {
     "attention": "attention",
     "attention-on": "attention, trained on",
@@ -61,7 +61,7 @@ STAGES = {
     "finetuning-alone": "(c) finetuning alone",
     "scratch": "(d) from scratch",
 }
-"""Runs, by directory, and their names in table and picture."""
+"""Runs by directory, and their names in table and picture."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,17 +83,16 @@ class Command:
 
 
 class Nats(NamedTuple):
-    """Validation rows of one model, and which targets are of a slice."""
+    """Validation rows of one model, and masks of the targets of each slice."""
 
     nats: np.ndarray
     masks: Mapping[str, np.ndarray]
 
     def mean(self, name: str) -> float:
-        """Mean over a slice."""
         return float(self.nats[self.masks[name]].mean())
 
     def change(self, first: "Nats", name: str) -> tuple[float, float]:
-        """Difference of the means of a slice to those of another model, and its standard error over the windows."""
+        """Returns the difference of a slice's mean to another model's, and its standard error over the windows."""
         mask = self.masks[name]
         rows = ((self.nats - first.nats) * mask).sum(1)
         mean = float(rows.sum() / mask.sum())
@@ -102,14 +101,12 @@ class Nats(NamedTuple):
 
 
 def learn_own_tokenizer(out: Path) -> None:
-    """Learns BPE from the training split."""
     documents = read_corpus("", valid_fraction=0.05, seed=0).train
     out.mkdir(parents=True)
     save_tokenizer(learn_bpe(documents, VOCAB_SIZE), out)
 
 
 def pretraining(command: Command) -> RunConfig:
-    """The transformer."""
     tokenizer = command.out.absolute() / "tokenizer"
     if not tokenizer.exists():
         learn_own_tokenizer(tokenizer)
@@ -139,7 +136,7 @@ def pretraining(command: Command) -> RunConfig:
 
 
 def train(config: RunConfig, place: Path, *, steps: int, rate: float, start: Path | None = None) -> None:
-    """A run, unless it is complete."""
+    """Trains a run unless it is complete."""
     optimizer = dataclasses.replace(config.optimizer, learning_rate=rate)
     config = dataclasses.replace(
         config, optimizer=optimizer, train=dataclasses.replace(config.train, steps=steps, seed=1)
@@ -163,7 +160,7 @@ def train(config: RunConfig, place: Path, *, steps: int, rate: float, start: Pat
 
 
 def make_runs(command: Command) -> dict[str, Any]:
-    """All stages; returns the errors of the transfer by layer."""
+    """Makes all stages; returns the errors of the transfer by layer."""
     out, rate = command.out.absolute(), 1e-3
     if command.run is None:
         config = pretraining(command)
@@ -197,12 +194,11 @@ def make_runs(command: Command) -> dict[str, Any]:
 
 
 def attention_run(command: Command) -> Path:
-    """The run of the transformer."""
     return (command.run or command.out / "attention").absolute()
 
 
 def score(model: LanguageModel, data: Any, seen: Mapping[int, int]) -> Nats:
-    """Nats of all validation targets, and the slices of Zoology, sec. 3.1."""
+    """Returns the nats of all validation targets, and the slices of Zoology, sec. 3.1."""
     graph, variables = nnx.split(model)
     nats_of = jax.jit(lambda variables, batch: score_targets(nnx.merge(graph, variables), batch).nats)
     batches = [data.valid()[0].batch(i) for i in range(data.valid()[0].n_batches)]
@@ -215,7 +211,7 @@ def score(model: LanguageModel, data: Any, seen: Mapping[int, int]) -> Nats:
 
 
 def bigrams_of(loaded: Loaded) -> dict[int, int]:
-    """How often each bigram stands in the training text."""
+    """Counts the bigrams of the training text."""
     text, tokenizer = loaded.config.data, loaded.tokenizer
     assert isinstance(text, TextDataConfig)
     assert tokenizer is not None
@@ -226,14 +222,13 @@ def bigrams_of(loaded: Loaded) -> dict[int, int]:
 
 
 def one_layer(attention: Loaded, converted: Loaded, layer: int) -> LanguageModel:
-    """The transformer with one layer of the converted model."""
+    """Returns the transformer with one layer of the converted model."""
     model = attention.model.unstacked()
     model.stacks[layer] = converted.model.unstacked().stacks[layer]
     return model
 
 
 def measure(command: Command, errors: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers of all stages and layers."""
     out = command.out.absolute()
     models = {name: load(attention_run(command) if name == "attention" else out / name) for name in STAGES}
     first = models["attention"]
@@ -275,7 +270,7 @@ def measure(command: Command, errors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """Stages and layers, as a page in Markdown."""
+    """Returns stages and layers as Markdown."""
     heads = [
         "",
         "perplexity",
@@ -307,7 +302,7 @@ def _cell(x: Mapping[str, float]) -> str:
 
 
 def draw(found: Mapping[str, Any], out: Path) -> None:
-    """Changes by slice, of the stages and of single layers."""
+    """Draws changes by slice, of the stages and of single layers."""
     figure, ((left, right),) = panels(1, 2, size=(10, 4.4), title="A transformer of 2.2M parameters becomes Based")
     stages = {row["name"]: row["slices"] for key, row in found["stages"].items() if key != "attention"}
     layers = {f"layer {i}": row for i, row in enumerate(found["layers"])}
@@ -327,7 +322,6 @@ def draw(found: Mapping[str, Any], out: Path) -> None:
 
 
 def run(command: Command) -> None:
-    """All of it."""
     command.out.mkdir(parents=True, exist_ok=True)
     prepare_jax()
     found = measure(command, make_runs(command))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 LENGTH, N_PAIRS, VOCAB_SIZE = 64, 8, 256
 ATTENTION = "attention"
 GATED = ("base_conv", "base_conv filter=implicit", "gated_short_conv", "hyena", "hyena form=release", "h3")
-"""Gated convolutions and, of state spaces, H3: filters that do not depend on the input, and products."""
+"""Gated convolutions and H3: input-independent filters, and products."""
 FAMILIES = {
     "attention": "attention",
     "conv": "convolution",
@@ -45,20 +45,17 @@ FAMILIES = {
 }
 """Words for the families, in the order of their styles."""
 SOLVED = 0.9
-"""Zoology, Sec. 4.3: at most this is not solved."""
+"""Zoology, Sec. 4.3: the task is not solved at or below this accuracy."""
 
 
 class Score(NamedTuple):
-    """A mixer's result."""
-
     seeds: SeedScore
-    """Its runs at the learning rate that is best in the mean over the seeds; a run that diverged counts as 0."""
+    """Runs at the learning rate that is best in the mean over the seeds; a diverged run counts as 0."""
     state_bytes: int | None
-    """Bytes of the state of one sequence; None: the mixer does not stream."""
+    """State bytes of one sequence; None if the mixer does not stream."""
 
     @property
     def accuracy(self) -> float:
-        """Mean over the seeds."""
         return self.seeds.mean
 
 
@@ -68,7 +65,7 @@ def _zoo() -> Any:
 
 
 def config(point: Any, *, steps: int = 400) -> RunConfig:
-    """`configs/mqar/zoo.py` with the mixer, the sizes and the seed of a point."""
+    """Returns the run of `configs/mqar/zoo.py` with the mixer, sizes and seed of a point."""
     base = _zoo()(subjects()[point["mixer"]])
     task = mqar.paper(length=LENGTH, n_pairs=N_PAIRS, vocab_size=VOCAB_SIZE)
     sizes = {"d_model": point["d_model"], "vocab_size": VOCAB_SIZE, "max_length": LENGTH}
@@ -111,7 +108,7 @@ def _smoke() -> Scale:
 
 
 def scores(results: Results, **where: Any) -> dict[str, Score]:
-    """Scores by mixer, in alphabetical order."""
+    """Returns scores by mixer, in alphabetical order."""
     found: dict[str, Score] = {}
     for name in sorted({row["point"]["mixer"] for row in results.select(**where)}):
         at = results.select(**{**where, "mixer": name})
@@ -140,7 +137,7 @@ def _gated_do_not(results: Results) -> Finding:
 
 
 def _more_state(results: Results) -> Finding:
-    """Whether the ranks of state and accuracy go together."""
+    """Tests whether the ranks of state and accuracy correlate."""
     streaming = {name: each for name, each in _of(results, results.values("mixer")).items() if each.state_bytes}
     mixers = subjects()
     others = {
@@ -165,7 +162,7 @@ def _more_state(results: Results) -> Finding:
 
 
 def draw(results: Results) -> "Figure":
-    """A line for each mixer, by the bytes of its state: its accuracy with the range of its seeds, and its state."""
+    """Draws one line per mixer, sorted by state bytes: accuracy with the range of its seeds, and state."""
     found = sorted(scores(results).items(), key=lambda item: (item[1].state_bytes or math.inf, -item[1].accuracy))
     title = f"MQAR, {LENGTH} tokens, {N_PAIRS} pairs, a short convolution, then the mixer: recall and state"
     size = (8.5, 1.5 + 0.17 * len(found))
@@ -193,7 +190,7 @@ def draw(results: Results) -> "Figure":
 
 
 def _made_up(point: Any) -> dict[str, Any]:
-    """Attention solves the task, gated convolutions do not, and every mixer recalls by its state."""
+    """Made-up values: attention solves the task, gated convolutions do not, accuracy grows with the state."""
     name, names = point["mixer"], list(subjects())
     if name == ATTENTION:
         return {"valid/accuracy": 0.99, "state_bytes": 10**6}

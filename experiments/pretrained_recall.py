@@ -70,7 +70,7 @@ class Command:
 
 
 def questions(command: Command) -> Iterator[tuple[str, int, list[RecallExample]]]:
-    """Kind, size and examples of every question on text."""
+    """Returns kind, size and examples of every question on text."""
     records = RecordSet([*python_records(), *debian_records(STATUS)], RecordsConfig()).examples()
     chosen = records[:: max(len(records) // command.examples, 1)][: command.examples]
     yield "records", len(chosen[0]["text"]), [RecallExample(x["text"].strip(), x["value"].strip()) for x in chosen]
@@ -90,7 +90,7 @@ def questions(command: Command) -> Iterator[tuple[str, int, list[RecallExample]]
 
 
 def rows_of(name: str, loaded: Loaded, command: Command) -> Iterator[Row]:
-    """All measurements of a model, one after the other."""
+    """Yields all measurements of a model."""
     tokenizer = loaded.tokenizer
     if tokenizer is None:
         raise UsageError(f"{name} was trained on token ids, not on text")
@@ -126,7 +126,6 @@ def _row(name: str, loaded: Loaded, kind: str, size: str, length: int, value: fl
 
 
 def table(rows: list[Row]) -> str:
-    """All measurements in Markdown."""
     lines = ["| model | question | size | tokens | state, bytes | result | n |", "|---|---|---|---|---|---|---|"]
     for r in rows:
         result = f"{r['value']:.4g}" + ("" if math.isnan(r["error"]) else f" ± {r['error']:.2g}")
@@ -136,7 +135,6 @@ def table(rows: list[Row]) -> str:
 
 
 def write(rows: list[Row], out: Path) -> None:
-    """Writes table and pictures next to the rows."""
     (out / "table.md").write_text(table(rows) + "\n")
     picture, axes = figure.panels(1, 1, size=(5.5, 4), title="Recall of pretrained models")
     shown = [row for row in rows if row["kind"] in ("records", "phone book", "needle")]

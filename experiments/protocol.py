@@ -16,28 +16,24 @@ from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """Part of a protocol that does not depend on the model."""
+    """Model-independent part of a protocol."""
 
     learning_rates: tuple[float, ...]
-    """Peak learning rates; the best counts."""
     epochs: float
-    """Passes over the training examples at most."""
+    """Maximal number of passes over the training examples."""
     batch_size: Callable[[int, int], int]
-    """Batch size as a function of the longest training length and the width."""
+    """Function of the longest training length and the width."""
     mlp: Literal["gelu", "identity", "none"]
-    """Second branch of a layer."""
     mlp_bias: bool = False
-    """Biases in the MLP."""
     optimizer: OptimizerConfig
-    """Optimizer without the learning rate."""
+    """Optimizer; its learning rate is replaced."""
     embed_dropout: float = 0.0
-    """Dropout after the embedding."""
     mixer_init_std: float | None = None
-    """Initial standard deviation of a mixer's projections, not of its output; None: the mixer's own, or 0.02."""
+    """Initial standard deviation of a mixer's projections other than its output; None: the mixer's own, or 0.02."""
     stop_at_accuracy: float = 0.0
-    """Ends a run at a validation as good as this; 0: never."""
+    """Validation accuracy at which a run ends; 0: never."""
     evals: int = 0
-    """Validations of a whole run; 0: one per epoch."""
+    """Number of validations of a whole run; 0: one per epoch."""
 
     def run(
         self,
@@ -167,11 +163,11 @@ LAPTOP = Protocol(
     stop_at_accuracy=0.99,
     evals=10,
 )
-"""Ours, for two cores: two rates, one epoch of few examples, no MLP, no dropout, clipping, early stop; projections of
-mixers, but for the output's, start five times larger (the long plateau before recall is learned is shorter by much)."""
+"""Ours, for two cores: two rates, one epoch of few examples, no MLP, dropout or clipping, early stop. Projections other
+than the output's start five times larger, which shortens the plateau before recall is learned."""
 
 OVERNIGHT = dataclasses.replace(LAPTOP, learning_rates=(1e-3, 3e-3, 1e-2), evals=18)
-"""Ours, for some hours of one core per figure: the protocol of `LAPTOP` with three rates, and validations often enough
-that a solved run ends early; the number of steps is that of the figure, the same for all its models."""
+"""Ours, for some hours of one core per figure: `LAPTOP` with three rates, and frequent validations, so that solved runs
+end early; each figure sets one number of steps for all its models."""
 SEEDS = (0, 1, 2)
-"""Seeds of scale `overnight`: all rates are tried with the first, and the best two with all of them."""
+"""Seeds of scale `overnight`: all rates run with the first, the best two with all of them."""

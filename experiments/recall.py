@@ -18,7 +18,7 @@ SOLVED = 0.9
 
 
 def data(task: TaskConfig, *, train: int, valid: int) -> RecallDataConfig:
-    """The same task to learn and to be asked, in so many examples."""
+    """Makes data with the same task for training and validation."""
     return RecallDataConfig(
         train=(Examples(task=task, n_examples=train),), valid=(Examples(task=task, n_examples=valid),)
     )
@@ -76,11 +76,7 @@ def draw_over_width(
 
 
 def accuracies(results: Results, **where: Any) -> dict[int, float]:
-    """The best accuracy at each width.
-
-    Raises:
-      Missing: there is no finished run.
-    """
+    """Returns the best accuracy at each width. Raises `Missing` if there is no finished run."""
     found: dict[int, float] = {}
     for width in results.values("d_model", **where):
         try:
@@ -95,19 +91,14 @@ def accuracies(results: Results, **where: Any) -> dict[int, float]:
 def least_width(results: Results, *, above: float = SOLVED, **where: Any) -> float:
     """The smallest width whose accuracy is larger than `above`; infinite: none that was tried.
 
-    Raises:
-      Missing: there is no finished run, or a width of the sweep is not finished.
+    Raises `Missing`: there is no finished run, or a width of the sweep is not finished.
     """
     results.require(**where)
     return min((width for width, score in accuracies(results, **where).items() if score > above), default=math.inf)
 
 
 def at_least_two(results: Results, axis: str, **where: Any) -> list[Any]:
-    """The values of an axis.
-
-    Raises:
-      Missing: there are fewer than two.
-    """
+    """Returns the values of an axis. Raises `Missing` if there are fewer than two."""
     values = results.values(axis, **where)
     if len(values) < 2:
         raise Missing(f"one {axis} only at {in_words(where)}" if values else f"no finished run at {in_words(where)}")
@@ -115,7 +106,7 @@ def at_least_two(results: Results, axis: str, **where: Any) -> list[Any]:
 
 
 def constant_width(results: Results, *, model: str, above: float = SOLVED) -> Finding:
-    """Whether one width, smaller than the longest length, is enough for a model at all lengths."""
+    """Tests whether one width below the longest length suffices for a model at all lengths."""
     lengths = at_least_two(results, "length", model=model)
     found = {n: accuracies(results, model=model, length=n) for n in lengths}
     widths = sorted(set.intersection(*(set(scores) for scores in found.values())))
@@ -129,7 +120,7 @@ def constant_width(results: Results, *, model: str, above: float = SOLVED) -> Fi
 
 
 def needs_less(results: Results, *, model: str, than: Sequence[str], axis: str = "length") -> Finding:
-    """Whether a model needs no more width than each of others at any value of an axis, and less at the largest."""
+    """Tests whether a model needs no more width than each other at any value of an axis, and less at the largest."""
     names = [model, *(name for name in than if results.select(model=name))]
     values = [n for n in results.values(axis) if all(results.select(model=name, **{axis: n}) for name in names)]
     if len(names) == 1 or not values:
@@ -144,7 +135,7 @@ def needs_less(results: Results, *, model: str, than: Sequence[str], axis: str =
 
 
 def least_widths_in_words(results: Results, models: Sequence[str], axis: str, values: Sequence[Any]) -> str:
-    """Such as `d for more than 0.9 at length 16, 32: BaseConv 32, 64; Hyena 64, >64`. Raises `Missing`."""
+    """Formats `d for more than 0.9 at length 16, 32: BaseConv 32, 64; Hyena 64, >64`. Raises `Missing`."""
     found = []
     for model in models:
         widths = []
@@ -157,5 +148,5 @@ def least_widths_in_words(results: Results, models: Sequence[str], axis: str, va
 
 
 def in_words(where: dict[str, Any]) -> str:
-    """Coordinates: `model Hyena, length 64`."""
+    """Formats coordinates: `model Hyena, length 64`."""
     return ", ".join(f"{axis} {value}" for axis, value in where.items())

@@ -26,11 +26,10 @@ from jaxzoo.data.tokens.tokenizer_training import learn_tokenizer
 from jaxzoo.evals.recall_slices import target_repeats
 
 HIT_ACCURACY = "valid/accuracy/hit=1"
-"""Mean over the windows of the share of AR hits that are the likeliest token."""
+"""Metric: the mean over windows of the share of AR hits that are the likeliest token."""
 
 
 def learn_bpe(documents: Sequence[Document], vocab_size: int) -> Tokenizer:
-    """Learns byte-level BPE from all documents."""
     read = lambda _, order: (SimpleNamespace(text=documents[i].data.decode()) for i in order)  # noqa: E731
     data: Any = SimpleNamespace(path="", splits={"train": (len(documents),)}, read=read)
     return learn_tokenizer(data, vocab_size=vocab_size, max_bytes=10**8).tokenizer
@@ -48,7 +47,7 @@ class RecallTextConfig(TextDataConfig):
     """Windows of a document that are scored, from its beginning; `valid_tokens` is not read."""
 
     def build(self, *, batch_size: int, valid_batch_size: int) -> "RecallText":
-        """Reads the text; a validation batch is one document, whatever `valid_batch_size`."""
+        """Reads the text; a validation batch is one document, whatever `valid_batch_size` is."""
         return RecallText(self, batch_size=batch_size, valid_batch_size=valid_batch_size)
 
     def tokenizer(self) -> Tokenizer:
@@ -56,7 +55,7 @@ class RecallTextConfig(TextDataConfig):
         return _own_tokenizer(self.path, self.valid_fraction, self.seed, self.bpe_size)
 
     def guessing_lines(self) -> Mapping[str, float]:
-        """Accuracy on AR hits of the token that in training most often follows the token before."""
+        """Accuracy on AR hits of the most frequent successor in training."""
         text = self.build(batch_size=1, valid_batch_size=1)
         tokens, targets, hits = (np.concatenate(arrays) for arrays in zip(*text.documents, strict=True))
         right, asked = (text.seen.argmax(axis=1)[tokens] == targets) & hits, hits.any(axis=1)
@@ -69,7 +68,7 @@ def _own_tokenizer(path: str, valid_fraction: float, seed: int, size: int) -> To
 
 
 class ScoredDocument(NamedTuple):
-    """The windows of a document; rows and places that it does not fill have no label."""
+    """Windows of a document; rows and positions beyond its end have no label."""
 
     tokens: Int[np.ndarray, "windows length"]
     targets: Int[np.ndarray, "windows length"]
@@ -77,7 +76,6 @@ class ScoredDocument(NamedTuple):
 
     @property
     def others(self) -> Bool[np.ndarray, "windows length"]:
-        """The targets that are no AR hits."""
         return (self.targets != UNLABELLED) & ~self.hits
 
 
@@ -114,7 +112,7 @@ class RecallText(TextData):
         return ScoredDocument(tokens, targets, hits & (targets != UNLABELLED))
 
     def valid(self) -> list[ValidSet]:
-        """Two sets for each document, of one batch each; none where there are no such tokens."""
+        """Two sets per document, of one batch each; none if it has no such tokens."""
         sets = []
         for number, document in enumerate(self.documents):
             for hit, name, scored in ((1, "hits", document.hits), (0, "others", document.others)):

@@ -41,22 +41,20 @@ TRAINED = 32
 """Length of the longest training examples."""
 LENGTHS = (TRAINED, 2 * TRAINED, 4 * TRAINED)
 SHORTER = (TRAINED // 4, TRAINED // 2)
-"""Lengths of a third of the training examples each: what is short is learned first."""
+"""Lengths of a third of the training examples each, which come first."""
 GUESS = {"parity": 1 / 2, "S_3": 1 / 6, "S_5": 1 / 120}
 """Accuracy of a constant answer, by task."""
 SOLVED = 0.95
-"""For us: the share of right answers over all places from which a task counts as solved at a length."""
+"""Share of right answers over all positions from which a task counts as solved at a length (ours)."""
 
 
 def task(name: str, length: int) -> TaskConfig:
-    """A task of `GUESS` at a length."""
     if name == "parity":
         return ParityConfig(length=length, cumulative=True)
     return preset(int(name[-1]), length, "swaps")
 
 
 def models(heads: int) -> dict[str, tuple[MixerConfig, MixerConfig]]:
-    """Mixers of the two layers by name."""
     pairs: dict[str, MixerConfig] = {
         "attention": AttentionConfig(n_heads=heads, positions="rotary"),
         "GLA": GatedLinearAttentionConfig(n_heads=heads),
@@ -73,19 +71,13 @@ def models(heads: int) -> dict[str, tuple[MixerConfig, MixerConfig]]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Settings that differ between scales."""
-
     d_model: int
-    """Width."""
     heads: int
-    """Heads of the mixers."""
     examples: tuple[int, int]
     """Numbers of examples: training, and validation at each length."""
     protocol: Protocol
-    """Training protocol."""
 
     def config(self, point: Any) -> RunConfig:
-        """The run of a point."""
         train, valid = self.examples
         name = point["task"]
         data = RecallDataConfig(
@@ -144,19 +136,14 @@ def _smoke() -> Scale:
 def _accuracies(results: Results, name: str, model: str) -> list[float]:
     """Accuracies at `LENGTHS` over all places, of the learning rate that is best at the trained length.
 
-    Raises:
-      Missing: the model has no finished run.
+    Raises `Missing`: the model has no finished run.
     """
     rows = results.seeds(f"{SCORE}/length={TRAINED}", task=name, model=model).rows
     return [statistics.mean(row["metrics"].get(f"{SCORE}/length={n}", 0.0) for row in rows) for n in LENGTHS]
 
 
 def _reached(results: Results, name: str, chosen: Sequence[str]) -> dict[str, list[float]]:
-    """Accuracies at `LENGTHS` by model.
-
-    Raises:
-      Missing: a model has no finished run.
-    """
+    """Returns the accuracies at `LENGTHS` by model. Raises `Missing` if a model has no finished run."""
     return {model: _accuracies(results, name, model) for model in chosen}
 
 
@@ -167,7 +154,7 @@ def _in_words(name: str, found: dict[str, list[float]]) -> str:
 
 
 def _all_lengths(results: Results, names: Sequence[str], chosen: Sequence[str], *, solved: bool) -> Finding:
-    """Whether all of some models solve, or none of them solves, tasks at all lengths."""
+    """Tests whether all of some models solve, or none of them solves, tasks at all lengths."""
     found = {name: _reached(results, name, chosen) for name in names}
     every = [min(scores) > SOLVED for scores_of in found.values() for scores in scores_of.values()]
     holds = all(every) if solved else not any(every)
@@ -179,7 +166,7 @@ NEGATIVE = ("DeltaNet, negative", "Gated DeltaNet, negative")
 
 
 def draw(results: Results) -> "Figure":
-    """Accuracy over the length, a panel per task."""
+    """Draws accuracy over the length, one panel per task."""
     names = [name for name in GUESS if results.select(task=name)]
     size = (1.5 + 3.3 * len(names), 4.4)
     title = f"State tracking, trained at {TRAINED} tokens"
@@ -202,7 +189,8 @@ def draw(results: Results) -> "Figure":
 
 
 def _made_up(point: Any) -> dict[str, float]:
-    """Reflections track the state at all lengths, positive eigenvalues and attention at the trained one."""
+    """Made-up values: reflections track the state at all lengths, positive eigenvalues and attention at the trained
+    one."""
     name = point["model"]
     longer = 0.99 if name in (*NEGATIVE, "RWKV-7") else 0.6
     scores = {f"{SCORE}/length={length}": 0.99 if length == TRAINED else longer for length in LENGTHS}
@@ -210,7 +198,7 @@ def _made_up(point: Any) -> dict[str, float]:
 
 
 def _learned(tasks: Sequence[str], models: Sequence[str]) -> Any:
-    """Each of the models is seen to have learned each of the tasks at the trained length."""
+    """Returns controls that each model has learned each task at the trained length."""
     metric = f"{SCORE}/length={TRAINED}"
     return tuple(learned(metric=metric, task=name, model=model) for name in tasks for model in models)
 

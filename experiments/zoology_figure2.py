@@ -70,30 +70,30 @@ OF_THE_PAPER = (ATTENTION, *GATED, "RetNet", "LongConv")
 OF_THE_RELEASE = (ATTENTION, *GATED, "Based", "Mamba")
 OVERNIGHT_MODELS = (ATTENTION, *GATED, "Based", HYBRID)
 OVERNIGHT_WIDTHS = {8: (8, 16), 16: (8, 16, 32, 64), 32: (16, 32, 64)}
-"""Widths by length, from half the length to twice the length, or four times."""
+"""Widths by length, from half the length to two or four times the length."""
 OVERNIGHT_STEPS = 9_000
 
 
 def laptop_data(length: int) -> RecallDataConfig:
-    """1,500 batches of 64 to learn. With two pairs, N / 8 at the shortest, even attention does not learn so soon."""
+    """1,500 training batches of 64. With N / 8 = 2 pairs at the shortest length even attention does not learn so
+    soon."""
     return recall.data(mqar.paper(length, max(4, length // 8), vocab_size=128), train=96_000, valid=512)
 
 
 def overnight_data(length: int) -> RecallDataConfig:
-    """9,000 batches of 64 to learn; a pair for every four tokens, the most that fit, at every length."""
+    """9,000 training batches of 64; a pair for every four tokens, the most that fit, at every length."""
     task = mqar.paper(length, length // 4, vocab_size=128)
     return recall.data(task, train=64 * OVERNIGHT_STEPS, valid=512)
 
 
 def smoke_data(length: int) -> RecallDataConfig:
-    """Three batches of 64 to learn."""
     return recall.data(mqar.paper(length, length // 8, vocab_size=64), train=192, valid=64)
 
 
 def _runs(
     protocol: Protocol, data: Callable[[int], RecallDataConfig], variant: Variant = "paper"
 ) -> Callable[[Point], RunConfig]:
-    """The run of a point, by protocol, the data of a length, and whose models."""
+    """Returns the run of a point, for a protocol, the data of a length, and a set of models."""
 
     def run(point: Any) -> RunConfig:
         model = MODELS[point["model"]](d_model=point["d_model"], length=point["length"], variant=variant)
@@ -185,7 +185,7 @@ def _not_below_the_length(results: Results) -> Finding:
 
 
 def _grows_with_the_length(results: Results) -> Finding:
-    """From each length to the next; not where both have the smallest width that was tried, or none that is enough."""
+    """Compares each length with the next, unless both have the smallest tried width, or none suffices."""
     holds, seen = True, []
     lengths = recall.at_least_two(results, "length", model=GATED)
     for name in results.values("model", model=GATED):
@@ -203,13 +203,13 @@ def _grows_with_the_length(results: Results) -> Finding:
 
 
 def draw(results: Results) -> "Figure":
-    """A panel a length."""
+    """Draws one panel per length."""
     models = tuple(name for name in MODELS if results.select(model=name))
     return recall.draw_over_width(results, title=f"{TITLE}: attention and gated convolutions", models=(models,))
 
 
 def _made_up(point: Any) -> float:
-    """The paper's figure: a gated convolution solves the task where it is as wide as the sequence is long."""
+    """Values of the paper's figure: a gated convolution solves the task if it is as wide as the sequence is long."""
     return 0.5 if point["model"] in GATED and point["d_model"] < point["length"] else 0.995
 
 

@@ -35,7 +35,7 @@ MODELS = (ATTENTION, BASE_CONV, PROGRAMMATIC, AUTOCORRELATION, LEARNED, HYBRID)
 
 
 def model(name: str, *, d_model: int, length: int, n_pairs: int) -> LanguageModelConfig:
-    """The model of a curve, for examples of so many pairs."""
+    """Returns the model of a curve, for examples of so many pairs."""
     sizes: Any = {"d_model": d_model, "length": length}
     if name == ATTENTION:
         return mqar_attention(**sizes)
@@ -53,8 +53,6 @@ def model(name: str, *, d_model: int, length: int, n_pairs: int) -> LanguageMode
 
 
 def _runs(protocol: Protocol, data: Callable[[int], RecallDataConfig]) -> Callable[[Point], RunConfig]:
-    """The run of a point, by protocol and the data of a length."""
-
     def run(point: Any) -> RunConfig:
         examples = data(point["length"])
         n_pairs = examples.train[0].task.slices["pairs"]
@@ -104,8 +102,7 @@ def _smoke() -> Scale:
 def share_of_gap(results: Results, name: str) -> float:
     """Share of the gap in accuracy between BaseConv and attention that a model closes, over all lengths and widths.
 
-    Raises:
-      Missing: of some of the three there is no run, or attention is not ahead.
+    Raises `Missing`: of some of the three there is no run, or attention is not ahead.
     """
     gap = closed = 0.0
     for length in results.values("length", model=name):
@@ -119,7 +116,7 @@ def share_of_gap(results: Results, name: str) -> float:
 
 
 def _closes_some(results: Results, names: Sequence[str]) -> Finding:
-    """Whether one of these closes a tenth of the gap at least."""
+    """Tests whether one of these closes at least a tenth of the gap."""
     shares = {name: share_of_gap(results, name) for name in results.values("model", model=names)}
     if not shares:
         raise Missing(f"no run of {' or '.join(names)}")
@@ -128,7 +125,7 @@ def _closes_some(results: Results, names: Sequence[str]) -> Finding:
 
 
 def _improved(results: Results, names: Sequence[str]) -> Finding:
-    """Whether one of these needs less width than BaseConv."""
+    """Tests whether one of these needs less width than BaseConv."""
     found = [recall.needs_less(results, model=name, than=[BASE_CONV]) for name in results.values("model", model=names)]
     if not found:
         raise Missing(f"no run of {' or '.join(names)}")
@@ -136,12 +133,12 @@ def _improved(results: Results, names: Sequence[str]) -> Finding:
 
 
 def draw(results: Results) -> "Figure":
-    """A panel a length."""
+    """Draws one panel per length."""
     return recall.draw_over_width(results, title=f"{TITLE}: filters that the input decides", models=(MODELS,))
 
 
 def _as_base_conv(point: Any) -> float:
-    """A gated convolution as the paper has it: it solves the task where it is as wide as the sequence is long."""
+    """Values of the paper's gated convolution: it solves the task if it is as wide as the sequence is long."""
     return 0.995 if point["d_model"] >= point["length"] else 0.4
 
 

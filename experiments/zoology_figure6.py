@@ -34,11 +34,10 @@ WINDOWS, LAPTOP_WINDOWS = (8, 32), (4, 8)
 SLIDING = {f"sliding window of {size}": size for size in (4, 8, 32)}
 BLOCKED = {f"blocks of {size}": size for size in (4, 8, 32)}
 CLOSE = 0.1
-"""Largest difference of accuracies that count as alike."""
+"""Largest difference of accuracies that count as equal."""
 
 
 def model(name: str, *, d_model: int, length: int) -> LanguageModelConfig:
-    """The model of a curve."""
     sizes: Any = {"d_model": d_model, "length": length}
     if name in SLIDING:
         return mqar_pure_sliding_window(**sizes, window=SLIDING[name])
@@ -48,7 +47,7 @@ def model(name: str, *, d_model: int, length: int) -> LanguageModelConfig:
 
 
 def names(windows: Sequence[int]) -> list[str]:
-    """The curves of a scale whose windows have these sizes."""
+    """Returns the curves of a scale with these window sizes."""
     local = [name for sizes in (SLIDING, BLOCKED) for name, size in sizes.items() if size in windows]
     return [ATTENTION, RET_NET, HYENA, *local]
 
@@ -99,7 +98,7 @@ def _smoke() -> Scale:
 
 
 def _grows_with_the_pairs(results: Results) -> Finding:
-    """Whether RetNet's least width never falls as pairs are added, and is larger at the most than at the fewest."""
+    """Tests whether RetNet's least width never falls as pairs are added, and is larger at the most pairs."""
     counts = recall.at_least_two(results, "n_pairs", model=RET_NET)
     widths = [recall.least_width(results, model=RET_NET, n_pairs=n) for n in counts]
     numbers = recall.least_widths_in_words(results, [RET_NET], "n_pairs", counts)
@@ -107,14 +106,14 @@ def _grows_with_the_pairs(results: Results) -> Finding:
 
 
 def _gaps(results: Results, name: str, n_pairs: int) -> dict[int, float]:
-    """Difference of attention's accuracy and a model's, at each width at which attention solves the task."""
+    """Returns attention's accuracy minus a model's, at each width at which attention solves the task."""
     own = recall.accuracies(results, model=name, n_pairs=n_pairs)
     attention = recall.accuracies(results, model=ATTENTION, n_pairs=n_pairs)
     return {d: score - own[d] for d, score in attention.items() if score > recall.SOLVED and d in own}
 
 
 def _sliding(results: Results, *, within: bool) -> dict[str, float]:
-    """Text on the differences of attention and sliding windows, where all keys and values fit into them, or do not."""
+    """Describes the differences of attention and sliding windows that do, or do not, hold all keys and values."""
     found = {}
     for name, window in SLIDING.items():
         for n_pairs in results.values("n_pairs", model=name):
@@ -140,7 +139,7 @@ def _short_windows_do_not(results: Results) -> Finding:
 
 
 def _smallest(results: Results) -> list[str]:
-    """The smallest sliding window of the results."""
+    """Returns the smallest sliding window of the results."""
     return [name for name in SLIDING if results.select(model=name)][:1]
 
 
@@ -155,7 +154,7 @@ def _never_solves(results: Results, names: Sequence[str]) -> Finding:
 
 
 def draw(results: Results) -> "Figure":
-    """A panel a number of pairs: above what remembers by recurrence and convolution, below windows."""
+    """Draws one column per number of pairs: above recurrences and convolutions, below windows."""
     windows = [name for name in (*SLIDING, *BLOCKED) if results.select(model=name)]
     return recall.draw_over_width(
         results,
@@ -167,7 +166,7 @@ def draw(results: Results) -> "Figure":
 
 
 def _made_up(point: Any) -> float:
-    """The paper's figure: RetNet pays for pairs in width, windows solve what fits into them."""
+    """Values of the paper's figure: RetNet needs more width for more pairs, windows solve what fits into them."""
     name, n_pairs = point["model"], point["n_pairs"]
     if name == RET_NET:
         return 0.995 if point["d_model"] >= 4 * n_pairs else 0.5

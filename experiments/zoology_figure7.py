@@ -27,12 +27,11 @@ if TYPE_CHECKING:
 TITLE = "Zoology, Figure 7"
 ATTENTION = "attention"
 HEADS = {f"Hyena, heads of {channels}": channels for channels in (1, 2, 4, 8)}
-"""Channels of a head."""
+"""Channels per head."""
 MODELS = (ATTENTION, *HEADS)
 
 
 def model(name: str, *, d_model: int, length: int) -> LanguageModelConfig:
-    """The model of a curve."""
     if name == ATTENTION:
         return mqar_attention(d_model=d_model, length=length)
     return mqar_multi_head_hyena(d_model=d_model, length=length, head_dim=HEADS[name])
@@ -79,8 +78,7 @@ def _laptop() -> Scale:
 def _scores(results: Results) -> dict[str, dict[int, float]]:
     """Accuracy by width of the models with heads, in the order of their channels, at the widths that all have.
 
-    Raises:
-      Missing: runs of them are not finished, or there are none of two sizes of a head at one width.
+    Raises `Missing`: runs of them are not finished, or there are none of two sizes of a head at one width.
     """
     results.require(model=tuple(HEADS))
     names = [name for name in HEADS if results.select(model=name)]
@@ -94,14 +92,14 @@ def _scores(results: Results) -> dict[str, dict[int, float]]:
 
 
 def _more_recall(results: Results) -> Finding:
-    """Whether the mean over the widths rises from size to size."""
+    """Tests whether the mean over the widths rises from size to size."""
     means = {name: statistics.mean(scores.values()) for name, scores in _scores(results).items()}
     rises = all(more > fewer for fewer, more in itertools.pairwise(means.values()))
     return Finding(rises, "mean over d: " + ", ".join(f"{name}: {mean:.2f}" for name, mean in means.items()))
 
 
 def _more_work(results: Results) -> Finding:
-    """Whether the operations of a training step grow at each width."""
+    """Tests whether the operations of a training step grow at each width."""
     holds, times = True, []
     names = [name for name in HEADS if results.select(model=name)]
     if len(names) < 2:
@@ -120,7 +118,7 @@ def _more_work(results: Results) -> Finding:
 
 
 def _far_from_attention(results: Results) -> Finding:
-    """Whether the best size of a head is 0.1 below attention, in the mean over the widths that attention solves."""
+    """Tests whether the best head size is 0.1 below attention, in the mean over the widths that attention solves."""
     results.require(model=ATTENTION)
     scores = _scores(results)
     attention = {d: score for d, score in recall.accuracies(results, model=ATTENTION).items() if score > recall.SOLVED}
@@ -133,7 +131,7 @@ def _far_from_attention(results: Results) -> Finding:
 
 
 def draw(results: Results) -> "Figure":
-    """A panel a length; there is one."""
+    """Draws one panel per length."""
     return recall.draw_over_width(results, title=f"{TITLE}: channels of a head", models=(MODELS,))
 
 

@@ -31,11 +31,11 @@ from jaxzoo.utils import figure
 from jaxzoo.utils.array_typing import Array, Float, Int
 
 LEARNED = 0.5
-"""Largest share of the guessing perplexity (the number of possible values) at which a model is said to recall."""
+"""Largest share of the guessing perplexity (the number of possible values) at which a model counts as recalling."""
 
 
 class Sequences(NamedTuple):
-    """Inputs, next tokens, and which of these are the values after repeated keys, and which are fillers."""
+    """Inputs, next tokens, and masks of the values after repeated keys and of the fillers."""
 
     tokens: Int[Array, "b t-1"]
     targets: Int[Array, "b t-1"]
@@ -90,14 +90,14 @@ def measure(
 def _nats(
     graph: nnx.GraphDef, vocab_size: int, variables: nnx.State, batch: Sequences
 ) -> tuple[Float[Array, "b"], Float[Array, "b"]]:
-    """Mean negative log-likelihoods of a sequence's recalled values and of its fillers."""
+    """Returns the mean negative log-likelihoods of a sequence's recalled values and of its fillers."""
     logits = nnx.merge(graph, variables)(batch.tokens)[..., :vocab_size].astype(jnp.float32)
     nats = -jnp.take_along_axis(jax.nn.log_softmax(logits), batch.targets[..., None], axis=-1)[..., 0]
     return nats.mean(1, where=batch.recalled), nats.mean(1, where=batch.filler)
 
 
 def verdict(rows: list[dict[str, Any]]) -> str:
-    """Verdict on a model's rows by number of pairs: degrades, stays flat, or never recalls."""
+    """Returns a verdict on a model's rows by number of pairs: degrades, stays flat, or never recalls."""
     few, many = rows[0], rows[-1]
     if min(row["recalled"] for row in rows) > LEARNED * few["guess"]:
         return f"not tested: never better than {LEARNED:g} of guessing among the values ({few['guess']:,})"
@@ -147,7 +147,7 @@ def _measure_all(command: Command) -> None:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Perplexities by model and number of pairs, and what they say, in Markdown."""
+    """Returns perplexities by model and number of pairs, and the verdicts, as Markdown."""
     lines = ["| model | pairs | recalled values | filler tokens |", "|---|---|---|---|"]
     lines += [f"| {r['model']} | {r['pairs']} | {r['recalled']:.4g} | {_short(r['filler'])} |" for r in rows]
     return "\n".join([*lines, "", *(f"- {name}: {verdict(of)}" for name, of in _by_model(rows).items())])
@@ -158,7 +158,6 @@ def _short(perplexity: float | None) -> str:
 
 
 def write(rows: list[dict[str, Any]], out: Path) -> None:
-    """Writes rows, table and pictures to a new directory."""
     out.mkdir(parents=True)
     (out / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (out / "table.md").write_text(table(rows) + "\n")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ATTENTION, TEXT, OTHERS = "attention", "n-grams", "other tokens"
 SHORT = BaseConvConfig(n_taps=3)
-"""First layer of the models that lack one: it brings each token to the next, as in `configs/mqar/zoo.py`."""
+"""First layer of mixers without a short convolution: it mixes each token with the next, as in `configs/mqar/zoo.py`."""
 LAYERS: dict[str, tuple[tuple[MixerConfig, ...], int]] = {
     ATTENTION: ((SHORT, *attention.config.model.pattern * 3), 224),
     "Based": (based.config.model.pattern, 190),
@@ -46,7 +46,7 @@ LAYERS: dict[str, tuple[tuple[MixerConfig, ...], int]] = {
     "RWKV-4": ((SHORT, *(RWKV4TimeMixConfig(),) * 3), 224),
     "Gated DeltaNet": ((SHORT, *(GatedDeltaNetConfig(n_heads=4),) * 3), 202),
 }
-"""Mixers of four layers, and the width of the MLPs, which makes the models equal."""
+"""Mixers of four layers, and the width of the MLPs, chosen for equal parameter counts."""
 MODELS: dict[str, LanguageModelConfig] = {
     name: dataclasses.replace(
         attention.config.model, pattern=pattern, d_model=64, mlp_width=width, vocab_size=RecallTextConfig.bpe_size
@@ -60,25 +60,22 @@ SEVERAL = (ATTENTION, "BaseConv", "RWKV-4")
 """Models with three seeds at scale `overnight`."""
 MOST = 0.5
 PAPER = 0.82
-"""Share of the paper's average gap."""
+"""The paper's average share of the gap."""
 NOTHING: dict[str, SliceScore] = {}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Settings that differ between scales."""
-
     steps: int
     """Steps of batch 8."""
     length: int = 256
-    """Tokens of a window."""
+    """Tokens per window."""
     windows: int = 8
-    """Windows of a held-out document that are scored."""
+    """Windows per held-out document that are scored."""
     valid_fraction: float = 0.15
     """Share of the documents that are held out."""
 
     def config(self, point: Point) -> RunConfig | Measurement:
-        """The run of a point."""
         text = {"length": self.length, "windows": self.windows, "valid_fraction": self.valid_fraction}
         name = str(point["model"])
         if name == TEXT:
@@ -100,7 +97,7 @@ class Setting:
         )
 
     def scale(self, about: str, models: Sequence[str], several: Sequence[str] = ()) -> Scale:
-        """One seed of some models, three of those in `several`, and the numbers of the text."""
+        """Returns one seed of some models, three of those in `several`, and the statistics of the text."""
         points = grid(model=(TEXT,), learning_rate=(None,), seed=(None,))
         points += grid(model=models, learning_rate=(RATE,), seed=(0,))
         points += grid(model=several, learning_rate=(RATE,), seed=(1, 2))
@@ -166,8 +163,7 @@ def measured(results: Results, *models: str) -> MeasuredModel:
 def share(results: Results, *models: str) -> GapShare:
     """The share of a model's gap to attention that is due to AR hits; of several models, of their mean gap.
 
-    Raises:
-      Missing: a run of one of them, or of attention, is not finished.
+    Raises `Missing`: a run of one of them, or of attention, is not finished.
     """
     compared = [measured(results, *models), measured(results, ATTENTION)]
     (found,) = RecallReport(compared, has_baseline=True, at_most=RecallTextConfig.rare, digest="").shares().values()
@@ -184,12 +180,12 @@ def _most(results: Results, *models: str) -> Finding:
 
 
 def _trained(results: Results) -> list[str]:
-    """The models of which a run is finished, attention first."""
+    """Returns the models with a finished run, attention first."""
     return [name for name in MODELS if any(BITS in row["metrics"] for row in results.select(model=name))]
 
 
 def table(results: Results) -> list[list[str]]:
-    """Table 1: nats per token by slice, and the share of the gap. Raises `Missing`."""
+    """Returns Table 1: nats per token by slice, and the share of the gap. Raises `Missing`."""
     lines = [["model", "seeds", "all tokens", HITS, OTHERS, "gap due to AR hits", "95 % interval"]]
     for name in _trained(results):
         slices = measured(results, name).sections.slices
@@ -205,7 +201,7 @@ def table(results: Results) -> list[list[str]]:
 
 
 def draw(results: Results) -> "Figure":
-    """Nats by slice and mixer, and the shares of the gaps with their intervals."""
+    """Draws nats by slice and mixer, and the shares of the gaps with their intervals."""
     figure, ((left, right),) = panels(1, 2, size=(10, 4.4), title="Recall on source code (Zoology, Table 1)")
     names = _trained(results)
     models = [measured(results, name).sections.slices for name in names]
@@ -232,7 +228,7 @@ def draw(results: Results) -> "Figure":
 
 
 MADE_UP = 5
-"""Documents of the made-up rows, of 10 AR hits and 90 other tokens."""
+"""Number of documents of the made-up rows, each with 10 AR hits and 90 other tokens."""
 
 
 def _losses(hits: float, others: float) -> dict[str, float]:
@@ -242,7 +238,7 @@ def _losses(hits: float, others: float) -> dict[str, float]:
 
 
 def _made_up(point: Point) -> dict[str, float]:
-    """All other models are worse than attention, on AR hits alone."""
+    """Made-up values: all other models are worse than attention, on AR hits only."""
     if point["model"] == TEXT:
         sizes = {f"{kind}={i}": n for i in range(MADE_UP) for kind, n in (("hits", 10.0), ("others", 90.0))}
         return {BITS: 3.0, "documents": MADE_UP, "bytes_per_token": 3.0, **sizes}

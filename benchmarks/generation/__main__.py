@@ -48,7 +48,6 @@ class Command(Checked):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
     return run(_measure, argv, interrupted="interrupted; what is done is kept")
 
 

@@ -47,29 +47,25 @@ class Subject(NamedTuple):
 
     @classmethod
     def make(cls, name: str, config: LanguageModelConfig) -> "Subject":
-        """The model with random parameters: what it costs does not depend on them."""
+        """Makes a model with random parameters: the cost does not depend on them."""
         shapes = make_blueprint(config, scanned=False).shapes
         return cls(name, config, host_parameters.draw(shapes))
 
     def first_rows(self, batch: int, capacity: int) -> DecodeState:
-        """Rows that have read nothing."""
         return first_rows(self.config, self.variables, batch, capacity)
 
     def state_bytes(self, capacity: int) -> int:
-        """Bytes of the state of one sequence."""
         return state_bytes(self.config, capacity)
 
 
 class Times(NamedTuple):
-    """Repeated times of one thing, in seconds."""
+    """Repeated times of one program, in seconds."""
 
     wall: list[float]
-    """Wall time."""
     cpu: list[float]
-    """CPU time of this process on all cores, which other programs disturb least on a CPU."""
+    """CPU time of this process on all cores, which on a CPU other programs disturb less than wall time."""
 
     def row(self, subject: Subject, tokens: int, **facts: Any) -> Row:
-        """The measurement of so many `tokens`, by the medians."""
         wall, cpu = statistics.median(self.wall), statistics.median(self.cpu)
         return {
             "model": subject.name,
@@ -109,7 +105,6 @@ def measure(
 
 
 def environment() -> dict[str, Any]:
-    """Device, versions, commit and date of a measurement."""
     device = jax.devices()[0]
     cpu = f"{platform.machine()} CPU, {os.cpu_count()} cores"
     here = os.path.dirname(__file__)
@@ -127,7 +122,7 @@ def environment() -> dict[str, Any]:
 
 
 def _rows(subject: Subject, size: Size, repeats: int) -> Iterator[tuple[str, Row]]:
-    """(kind, measurement); a curve ends where memory does."""
+    """Yields (kind, measurement); a curve ends where memory runs out."""
     for length in size.lengths:
         try:
             yield from _after_a_prompt(subject, length, size.context_steps, repeats)
@@ -143,7 +138,7 @@ def _rows(subject: Subject, size: Size, repeats: int) -> Iterator[tuple[str, Row
 
 
 def _after_a_prompt(subject: Subject, length: int, steps: int, repeats: int) -> Iterator[tuple[str, Row]]:
-    """Prefill of prompts of `length` tokens, then decode from there."""
+    """Prefill of prompts of `length` tokens, then decode."""
     batch, capacity = PREFILL_BATCH, length + steps
     tokens = np.random.default_rng(0).integers(subject.config.vocab_size, size=(batch, length + 1))
     prompts = check_prompts(list(tokens), n_ids=subject.config.vocab_size)
@@ -165,7 +160,7 @@ def _after_a_prompt(subject: Subject, length: int, steps: int, repeats: int) -> 
 
 
 def _without_a_prompt(subject: Subject, batch: int, size: Size, repeats: int) -> Row:
-    """Decode from empty states, with room for `size.generation_length` tokens."""
+    """Decode from empty states with capacity for `size.generation_length` tokens."""
     capacity, steps = size.generation_length, size.generation_steps
     times = _timed_decode(subject, lambda: subject.first_rows(batch, capacity), batch, steps, repeats)
     facts = {"batch": batch, "steps": steps, "state_bytes": subject.state_bytes(capacity)}
@@ -173,7 +168,7 @@ def _without_a_prompt(subject: Subject, batch: int, size: Size, repeats: int) ->
 
 
 def _timed_decode(subject: Subject, start: Callable[[], DecodeState], batch: int, steps: int, repeats: int) -> Times:
-    """A block of greedy decode steps from the rows that `start` makes."""
+    """Times a block of greedy decode steps that starts from `start()`."""
     rules = Rules(
         tail=jnp.zeros((batch, 1), jnp.int32),
         tail_length=jnp.ones((batch,), jnp.int32),
@@ -191,7 +186,8 @@ def _timed_decode(subject: Subject, start: Callable[[], DecodeState], batch: int
 
 
 def _timed(call: Callable[[DecodeState], Any], start: Callable[[], DecodeState], repeats: int) -> Times:
-    """Times of `call` on what `start` makes, until its result is there, after one that compiles and is not counted."""
+    """Times `call` on the result of `start` until its result is ready; the first call, which compiles, is not
+    counted."""
     times = Times([], [])
     for repeat in range(repeats + 1):
         rows = jax.block_until_ready(start())
@@ -204,11 +200,7 @@ def _timed(call: Callable[[DecodeState], Any], start: Callable[[], DecodeState],
 
 
 def _out_of_memory(error: RuntimeError, subject: Subject, **facts: Any) -> Row:
-    """The end of a curve.
-
-    Raises:
-      JaxRuntimeError: it is another error.
-    """
+    """Returns the last point of a curve. Raises `JaxRuntimeError` for any other error."""
     if "RESOURCE_EXHAUSTED" not in str(error):
         raise error
     return {"model": subject.name, **facts, "out_of_memory": True}

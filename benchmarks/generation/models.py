@@ -25,21 +25,21 @@ class Size(NamedTuple):
     """One size of model, and the protocol at that size."""
 
     models: Callable[[], Models]
-    """The models by name."""
     lengths: tuple[int, ...]
     """Tokens of a prompt; decode starts after each of them."""
     batches: tuple[int, ...]
     """Batch sizes of decode without a prompt."""
     generation_length: int
-    """Tokens of decode without a prompt, for which key/value caches have room (Based, Figure 4: 1024)."""
+    """Capacity of key-value caches for decode without a prompt (Based, Figure 4: 1024 tokens)."""
     generation_steps: int
-    """Number of timed steps: every step costs the same."""
+    """Number of timed steps; all steps cost the same."""
     context_steps: int
-    """Decode steps after a prompt that are timed."""
+    """Number of timed decode steps after a prompt."""
 
 
 def _small(d_model: int, vocab_size: int, layers: tuple[int, int, int], heads: tuple[int, int], window: int) -> Models:
-    """Based, convolutions and Transformer++ with so many layers; Based's mixers 1, 2, 6 and 7 are not convolutions."""
+    """Based, convolutions and Transformer++ of the given numbers of layers. Layers 1, 2, 6 and 7 of Based are no
+    convolutions."""
     based: list[MixerConfig] = [GatedShortConvConfig()] * layers[0]
     for i in range(1, layers[0] - 1, 5):
         based[i] = TaylorLinearAttentionConfig(n_heads=heads[0], feature_dim=16)
@@ -64,7 +64,7 @@ def _small(d_model: int, vocab_size: int, layers: tuple[int, int, int], heads: t
 
 
 def _paper(based: LanguageModelConfig, transformer: LanguageModelConfig, conv_layers: int) -> Models:
-    """The paper's two, and the first with convolutions in all of `conv_layers` layers."""
+    """The two models of the paper, and Based with `conv_layers` layers of convolutions only."""
     convolutions = dataclasses.replace(based, pattern=(GatedShortConvConfig(),), n_layers=conv_layers)
     return {"Based": based, "convolutions": convolutions, "Transformer++": transformer}
 

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 STEPS, REPEATS = 256, 5
-"""Steps that are timed at once, and how often; the cache has room for `Size.generation_length` tokens."""
+"""Steps per timed call, and number of calls; the cache has capacity `Size.generation_length`."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
     from benchmarks.generation.models import SIZES
 
     parser = argparse.ArgumentParser("python -m benchmarks.generation.peer", description=__doc__)
@@ -32,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def decode(config: Any, batch: int, capacity: int) -> dict[str, Any]:
-    """Times steps of a batch from an empty cache."""
+    """Times decode steps of a batch from an empty cache."""
     import torch  # pyright: ignore[reportMissingImports]
     import transformers  # pyright: ignore[reportMissingImports]
 

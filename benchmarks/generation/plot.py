@@ -46,7 +46,7 @@ def _title(report: dict[str, Any]) -> str:
 
 
 def _curves(axes: "Axes", rows: Sequence[Row], x: str, y: Callable[[Row], float]) -> None:
-    """One line a model; it ends where memory did."""
+    """Draws one line per model; it ends where memory runs out."""
     for i, name in enumerate(dict.fromkeys(row["model"] for row in rows)):
         measured = [row for row in rows if row["model"] == name and "out_of_memory" not in row]
         axes.plot([row[x] for row in measured], [y(row) for row in measured], **series_style(i), label=name)

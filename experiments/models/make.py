@@ -32,7 +32,7 @@ MQAR = """--config configs/mqar/zoo.py --train.stop-at-accuracy 0.99 --train.eva
 --data.train.0.task.vocab-size 1024 --data.valid.0.task.vocab-size 1024 --model.mixer"""
 KINDS = {"mqar": MQAR, "text": "--config configs/lm/small.py --model.mixer"}
 MODELS = {f"{kind}-{name}": f"{of} {mixer}" for kind, of in KINDS.items() for name, mixer in MIXERS.items()}
-"""Name -> flags of `python -m jaxzoo.train`."""
+"""Flags of `python -m jaxzoo.train` by model."""
 del MODELS["mqar-mamba2"]  # it stays at the guessing line with these settings
 MODELS["mqar-base_conv"] += " --model.pattern.1.filter implicit --train.steps 300 --train.eval-every 150"
 PAIRS = (4, 8, 16)
@@ -40,7 +40,7 @@ PAIRS = (4, 8, 16)
 
 
 def make(name: str) -> None:
-    """Trains and exports a model, unless it exists, and writes its scores."""
+    """Trains, exports and scores a model unless it exists."""
     run, folder = RUNS / name, PLACE / name
     if not folder.exists():
         RUNS.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def make(name: str) -> None:
 
 
 def score(folder: Path) -> dict[str, float | str]:
-    """Parameters, state bytes, steps and scores of a model; of text also the Python whose source was read."""
+    """Returns parameters, state bytes, steps and scores of a model; of text also the version of Python's source."""
     loaded = load(folder)
     known: dict[str, float | str] = {
         "parameters": count_parameters(loaded.model),
@@ -71,7 +71,7 @@ def score(folder: Path) -> dict[str, float | str]:
 
 
 def table(kind: str) -> str:
-    """The scores of all models of a kind as a Markdown table."""
+    """Returns the scores of all models of a kind as a Markdown table."""
     files = {name: PLACE / name / "scores.json" for name in MODELS if name.startswith(kind)}
     rows = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
     keys = list(dict.fromkeys(key for row in rows.values() for key in row if key != "python"))
@@ -82,7 +82,7 @@ def table(kind: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Makes the models that are named, and the tables of README.md."""
+    """Makes the named models, and the tables of README.md."""
     parser = argparse.ArgumentParser(prog="python -m experiments.models.make", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(MODELS)}; default: all")
     names = parser.parse_args(argv).names or list(MODELS)

@@ -39,11 +39,10 @@ from jaxzoo.utils.array_typing import Array, Float, Int
 KEY_DELAY, VALUE_DELAY = 3, 2
 """Rows from a key, and from a value, to the key of the next triple."""
 KEY_FACTOR = 2
-"""Factor of a delayed key against a query, which meets itself too."""
+"""Factor of a delayed key against a query, which also matches itself."""
 MIN_ROTATED = 16
-"""Least channels of a rotary head, eight frequencies: enough for a unique peak."""
+"""Fewest channels of a rotary head: eight frequencies, enough for a unique peak."""
 NOTHING = -1
-"""The answer to a query without a match."""
 
 
 class RecallLayers(NamedTuple):
@@ -53,15 +52,14 @@ class RecallLayers(NamedTuple):
     second: Attention
 
     def __call__(self, u: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-        """The one-hot value in the first block of every query's row, or zeros there."""
+        """Returns the one-hot value in the first block of every query's row, or zeros."""
         return self.second(u + self.first(u))
 
 
 def build(n_tokens: int, max_length: int, *, error: float = 1e-3) -> RecallLayers:
     """The two layers, for `n_tokens` tokens c and up to `max_length` rows N, the empty triple's included.
 
-    Raises:
-      ValueError: `error` is not in (0, 1/4).
+    Raises `ValueError`: `error` is not in (0, 1/4).
     """
     if not 0 < error < 0.25:
         raise ValueError(f"build: error={error} must be above 0 and below 1/4; 1e-3 is the default")
@@ -72,7 +70,7 @@ def build(n_tokens: int, max_length: int, *, error: float = 1e-3) -> RecallLayer
 def encode(
     keys: Int[np.ndarray, "b n"], values: Int[np.ndarray, "b n"], queries: Int[np.ndarray, "b n"], n_tokens: int
 ) -> Float[Array, "b t d"]:
-    """The rows of Remark H.26, `t = 3 (n + 1)`, after an empty triple."""
+    """Returns the rows of Remark H.26, `t = 3 (n + 1)`, after an empty triple."""
     b, n = keys.shape
     u = np.zeros((b, n + 1, 3, 3, n_tokens), np.float32)
     row, triple = np.arange(b)[:, None], np.arange(1, n + 1)[None, :]
@@ -82,14 +80,14 @@ def encode(
 
 
 def answers(outputs: Float[Array, "b t d"]) -> Int[np.ndarray, "b n"]:
-    """The token read off each query's row, or `NOTHING`."""
+    """Reads the token of each query's row, or `NOTHING`."""
     width = outputs.shape[-1] // 3
     rows = np.asarray(jax.device_get(outputs))[:, 5::3, :width]
     return np.where(rows.max(-1) > 0.5, rows.argmax(-1), NOTHING)
 
 
 def _delays(n_tokens: int, max_length: int, sharpness: float) -> Attention:
-    """Layer 1: a head that delays keys into the third block, one that delays values."""
+    """Layer 1: one head delays keys into the third block, one delays values."""
     c, width = n_tokens, max(n_tokens + n_tokens % 2, MIN_ROTATED)
     config = AttentionConfig(d_model=3 * c, n_heads=2, head_dim=width, positions="rotary", qkv_bias=True)
     layer = zeros(Attention, config)
@@ -111,7 +109,7 @@ def _delays(n_tokens: int, max_length: int, sharpness: float) -> Attention:
 
 
 def _lookup(n_tokens: int, sharpness: float) -> Attention:
-    """Layer 2: third blocks are compared, second blocks returned in the first."""
+    """Layer 2: compares third blocks, returns second blocks in the first."""
     c = n_tokens
     layer = zeros(Attention, AttentionConfig(d_model=3 * c, n_heads=1, head_dim=c))
     first, second, third = np.eye(3 * c).reshape(3 * c, 3, c).transpose(1, 0, 2)

@@ -48,7 +48,7 @@ class Layer:
     taps: Float[np.ndarray, "w d"]
     """h."""
     gate: Float[np.ndarray, "n d"]
-    """b1 of the first n rows of the input's window; 0 in all others."""
+    """b1 of the first n rows of the input's window; 0 elsewhere."""
     weight: Float[np.ndarray, "d d"] | None = None
     """W; None: 0."""
     bias: float = 0.0
@@ -68,12 +68,12 @@ def linear(weight: Float[np.ndarray, "d d"]) -> Program:
 
 
 def convolve(taps: Float[np.ndarray, "w d"], n_rows: int) -> Program:
-    """`h * u`, cut off below `n_rows` rows."""
+    """`h * u`, truncated to `n_rows` rows."""
     return (Layer(taps=taps, gate=np.ones((n_rows, taps.shape[1]))),)
 
 
 def gate(factors: Float[np.ndarray, "n d"]) -> Program:
-    """`v . u` with fixed factors v."""
+    """`v . u` with constant factors v."""
     return (Layer(taps=impulses(1, factors.shape[1], 0), gate=factors),)
 
 
@@ -83,7 +83,7 @@ def shift_down(n_rows: int, width: int, s: int) -> Program:
 
 
 def shift_up(n_rows: int, width: int, s: int) -> Program:
-    """`y[i] = u[i + s]`, and 0 in the last s rows (Proposition H.8): the window moves, and leaves the first s rows."""
+    """`y[i] = u[i + s]`, and 0 in the last s rows (Proposition H.8); the window moves."""
     kept = np.repeat(np.arange(n_rows) >= s, width).reshape(n_rows, width).astype(float)
     return (dataclasses.replace(gate(kept)[0], delay=s),)
 
@@ -149,7 +149,7 @@ class BaseConvProgram:
         self._gates = jnp.asarray(gates.transpose(1, 0, 2).reshape(1, len(gates[0]), -1), jnp.float32)
 
     def __call__(self, u: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-        """The window of `n_rows` rows that the program outputs."""
+        """Returns the window of `n_rows` rows that the program outputs."""
         x = jnp.pad(u, ((0, 0), (0, self.delay), (0, 0)))
         x = jnp.concatenate([x, jnp.broadcast_to(self._gates, (len(u), *self._gates.shape[1:]))], axis=2)
         return apply(self.layers, x)[:, self.delay :, : self.width]

@@ -30,7 +30,7 @@ from jaxzoo.utils.array_typing import Array, Float
 
 
 class Gate(NamedTuple):
-    """Gate of a circuit; wires are numbered: the inputs, the constant 1, then the gates in their order."""
+    """Gate of a circuit. Wires are numbered: the inputs, the constant 1, then the gates in their order."""
 
     kind: Literal["sum", "product"]
     left: int
@@ -78,7 +78,7 @@ class Circuit:
         return wire
 
     def __call__(self, x: Float[np.ndarray, "b n"]) -> Float[np.ndarray, "b m"]:
-        """Values of the outputs, gate by gate in float64."""
+        """Computes the outputs gate by gate in float64."""
         wires = [*np.asarray(x, np.float64).T, np.ones(len(x))]
         for kind, left, right, a, b in self.gates:
             x, y = wires[left], wires[right]
@@ -91,9 +91,8 @@ class Level(NamedTuple):
 
     kind: Literal["sum", "product"]
     gates: tuple[int, ...]
-    """Wires of the gates."""
     kept: tuple[int, ...]
-    """Wires computed before that later levels or the outputs read."""
+    """Wires computed earlier that later levels or the outputs read."""
 
 
 def schedule(circuit: Circuit) -> list[Level]:
@@ -147,18 +146,18 @@ class CompiledCircuit(NamedTuple):
     """Layers of BaseConv that compute a circuit on one row whose channels are the inputs."""
 
     layers: list[BaseConv]
-    """The mixers, all of one width."""
+    """Mixers, all of one width."""
     n_outputs: int
 
     def __call__(self, x: Float[Array, "b n"]) -> Float[Array, "b m"]:
-        """Values of the outputs."""
         missing = self.layers[0].config.width - x.shape[1] - 1
         u = jnp.concatenate([x, jnp.ones((len(x), 1), x.dtype), jnp.zeros((len(x), missing), x.dtype)], axis=1)
         return apply(self.layers, u[:, None])[:, 0, : self.n_outputs]
 
 
 def compile_channels(circuit: Circuit) -> CompiledCircuit:
-    """Layers of BaseConv with a wire in each channel: `2 D + 1` for products of depth D, of width at most 3 w."""
+    """Compiles to BaseConv layers with one wire per channel: `2 D + 1` for products of depth D, of width at most 3
+    w."""
     forms = _linear_forms(circuit)
     first = circuit.n_inputs + 1
     products = {wire: gate for wire, gate in enumerate(circuit.gates, first) if gate.kind == "product"}
@@ -182,7 +181,7 @@ Form = dict[int, float]
 
 
 def _linear_forms(circuit: Circuit) -> list[Form]:
-    """The form of every wire; that of an input, of 1 and of a product is the wire itself."""
+    """Returns the form of every wire; that of an input, of 1 and of a product is the wire itself."""
     forms: list[Form] = [{wire: 1.0} for wire in range(circuit.n_inputs + 1)]
     for kind, left, right, a, b in circuit.gates:
         if kind == "product":
@@ -206,7 +205,7 @@ def _sums(forms: list[Form], held: list[int | None], width: int) -> BaseConv:
 
 
 def _products(n_products: int, n_kept: int, width: int) -> BaseConv:
-    """Layer 2: channel i becomes the product of channels i and `n_products + i`; kept wires follow these."""
+    """Layer 2: channel i becomes the product of channels i and `n_products + i`; kept wires follow."""
     kernel, bias, i = np.zeros((width, width)), np.zeros(width), np.arange(n_products)
     kernel[n_products + i, i] = 1
     bias[2 * n_products : 2 * n_products + n_kept] = 1

@@ -34,16 +34,15 @@ from jaxzoo.mixers.conv.base_conv import BaseConv
 from jaxzoo.models import LanguageModel, LanguageModelConfig
 
 VALUE_FACTOR = 4
-"""Factor of a value's code in the residual; more than 3 drowns the codes of the two tokens that are there."""
+"""Factor of a value's code in the residual; above 3 it outweighs the codes of the two tokens at the position."""
 CHUNK = 2**13
-"""Forms that `codes` looks at in one go."""
+"""Number of forms that `codes` checks at once."""
 
 
 def build(vocab_size: int, max_length: int, *, error: float = 1e-3) -> LanguageModel:
     """The model, whose logits at a repeated key have their maximum at its value.
 
-    Raises:
-      ValueError: `error` is not in (0, 1/28).
+    Raises `ValueError`: `error` is not in (0, 1/28).
     """
     if not 0 < error < 1 / 28:
         raise ValueError(f"build: error={error} must be above 0 and below 1/28; 1e-3 is the default")

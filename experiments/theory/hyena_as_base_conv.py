@@ -33,7 +33,7 @@ from jaxzoo.mixers.conv.hyena import Hyena
 
 
 def to_base_conv(hyena: Hyena) -> list[BaseConv]:
-    """The L + 3 layers; `parameters.apply` runs them."""
+    """Returns the L + 3 layers, for `parameters.apply`."""
     config = hyena.config
     d, order = config.width, config.order
     wide, last = (order + 1) * d, slice(order * d, None)
@@ -66,8 +66,7 @@ def to_base_conv(hyena: Hyena) -> list[BaseConv]:
 def to_hyena(base_conv: BaseConv) -> Hyena:
     """One Hyena that equals a BaseConv of form "paper" with an explicit filter and b2 = 0.
 
-    Raises:
-      ValueError: another form or filter, an activation, or a b2.
+    Raises `ValueError`: another form or filter, an activation, or a b2.
     """
     config = base_conv.config
     config.require("form", config.form == "paper", "must be 'paper'", "Hyena has no residual")

@@ -45,7 +45,7 @@ from jaxzoo.mixers.conv.input_dependent_conv import InputDependentConv
 from jaxzoo.utils.array_typing import Array, Float, Int
 
 SMALLEST = 1e-5
-"""Entries of the output that are more than rounding."""
+"""Smallest output entry that is not rounding noise."""
 
 
 class InputDependentRecall(nnx.Module):
@@ -56,7 +56,7 @@ class InputDependentRecall(nnx.Module):
         self.fetch: nnx.List[InputDependentConv] = nnx.List(fetch)
 
     def __call__(self, u: Float[Array, "b t d"], context: Context) -> Float[Array, "b t v"]:
-        """A positive multiple of the one-hot value in the row of a query, c wide, or zeros."""
+        """Returns a positive multiple of the one-hot value in a query's row, width c, or zeros."""
         c = u.shape[2] // 3
         z, before = jnp.zeros((*u.shape[:2], c), u.dtype), jnp.zeros((*u.shape[:2], c), u.dtype)
         for i, compare in enumerate(self.compare):
@@ -74,8 +74,7 @@ def build(
 ) -> InputDependentRecall:
     """The layers for `n_tokens` tokens c and up to `n_shifts` distances t.
 
-    Raises:
-      ValueError: a programmatic filter, which does not order its distances, with more than one.
+    Raises `ValueError`: a programmatic filter, which does not order its distances, with more than one.
     """
     if filter == "programmatic" and n_shifts > 1:
         raise ValueError(f"build: n_shifts={n_shifts} must be 1 for a programmatic filter, which adds up all distances")
@@ -91,20 +90,20 @@ def build(
 def encode(
     keys: Int[np.ndarray, "b n"], values: Int[np.ndarray, "b n"], queries: Int[np.ndarray, "b n"], n_tokens: int
 ) -> tuple[Float[Array, "b t d"], Context]:
-    """The rows of Remark H.26, `t = 3 n`, and the token ids; those of values, c and on, are not those of keys."""
+    """Returns the rows of Remark H.26, `t = 3 n`, and token ids; ids of values start at c, after those of keys."""
     u = attention_recall.encode(keys, values, queries, n_tokens)[:, 3:]  # without the empty triple
     ids = np.stack([keys, values + n_tokens, queries], axis=2).reshape(len(keys), -1)
     return u, Context(tokens=jnp.asarray(ids, jnp.int32))
 
 
 def answers(outputs: Float[Array, "b t v"]) -> Int[np.ndarray, "b n"]:
-    """The token read off each query's row, or `NOTHING`."""
+    """Reads the token of each query's row, or `NOTHING`."""
     rows = np.asarray(jax.device_get(outputs))[:, 2::3]
     return np.where(rows.max(-1) > SMALLEST, rows.argmax(-1), NOTHING)
 
 
 def _layer(gate: np.ndarray, n_shifts: int, kernel: Literal["key", "value"], filter: str) -> InputDependentConv:
-    """A layer of this gate `(blocks, c, blocks, c)`, its distances those of keys and queries."""
+    """Makes a layer of this gate `(blocks, c, blocks, c)`; its distances are those of keys and queries."""
     blocks, c = gate.shape[:2]
     options: Any = {"pairs": "all"}
     if filter == "autocorrelation":

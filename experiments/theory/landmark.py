@@ -33,7 +33,7 @@ Smoothing = Literal["mean", "exponential"]
 
 
 def recall_layer(d: int, block_size: int, *, smoothing: Smoothing = "mean") -> LandmarkCAT:
-    """`LandmarkCAT` with the parameters of the propositions: identities, and a delay of the keys by one token."""
+    """Makes `LandmarkCAT` with the parameters of the propositions: identities, and keys delayed by one token."""
     config = LandmarkCATConfig(
         d_model=d,
         block_size=block_size,

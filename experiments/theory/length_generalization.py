@@ -46,7 +46,7 @@ class Quantities(NamedTuple):
 
 
 def theorem_2_layer(d: int, *, reach: int, seed: int = 0) -> ConvolutionAugmentedAttention:
-    """A layer of the theorem's form on d channels, W_q, W_k and F_v random; `reach` is w, of 2 w + 1 taps."""
+    """Makes a layer of the theorem's form on d channels with random W_q, W_k and F_v; `reach` is w, of 2 w + 1 taps."""
     n_taps, rng = 2 * reach + 1, np.random.default_rng(seed)
     config = ConvolutionAugmentedAttentionConfig(d_model=d, n_taps=n_taps)
     layer = ConvolutionAugmentedAttention(config, rngs=nnx.Rngs(seed))
@@ -61,14 +61,13 @@ def theorem_2_layer(d: int, *, reach: int, seed: int = 0) -> ConvolutionAugmente
 def outputs(
     layer: ConvolutionAugmentedAttention, embeddings: Float[Array, "vocab d"], tokens: Int[Array, "b t"]
 ) -> Float[Array, "b d"]:
-    """f(X) of each row."""
     return layer(jnp.pad(embeddings[tokens], ((0, 0), (0, layer.config.n_taps // 2), (0, 0))))[:, -1]
 
 
 def attention_map(
     layer: ConvolutionAugmentedAttention, embeddings: Float[Array, "vocab d"], tokens: Int[Array, "b t"]
 ) -> Float[Array, "b w+t"]:
-    """The weights of f(X), after those of the w empty keys."""
+    """Returns the weights of f(X), without those of the w empty keys."""
     w = layer.k_proj.kernel[...] @ layer.q_proj.kernel[...].T * layer.config.head_width**-0.5
     scores = jnp.einsum("btd,de,be->bt", embeddings[tokens], w, embeddings[tokens[:, -1]])
     return jax.nn.softmax(jnp.pad(scores, ((0, 0), (layer.config.n_taps // 2, 0))), axis=1)
@@ -78,7 +77,7 @@ def attention_map(
 def measure(
     layer: ConvolutionAugmentedAttention, embeddings: Float[Array, "vocab d"], tokens: Int[Array, "b t"]
 ) -> Quantities:
-    """The theorem's quantities of a layer of its form, over rows of Definition 2: the last token stands once before."""
+    """Measures the theorem's quantities over rows of Definition 2: the last token occurs once before."""
     reach, asked = layer.config.n_taps // 2, tokens == tokens[:, -1:]
     taps = getattr(layer.head_filters, "values")[...][:, 0]  # noqa: B009 the type checker does not know it
     golden = jnp.pad(jnp.where(asked, 0.5, 0.0), ((0, 0), (reach, 0)))
@@ -89,6 +88,6 @@ def measure(
 
 
 def answers(tokens: Int[Array, "b t"]) -> Int[Array, "b"]:
-    """Token after the first occurrence of each row's last token."""
+    """Returns the token after the first occurrence of each row's last token."""
     place = (tokens == tokens[:, -1:]).argmax(1)
     return jnp.take_along_axis(tokens, place[:, None] + 1, axis=1)[:, 0]

@@ -69,14 +69,13 @@ from jaxzoo.tasks.ngram_recall import NO_MATCH
 from jaxzoo.utils.array_typing import Array, Float, Int
 
 Delay = Literal["key", "value"]
-"""Which construction of Theorem 1."""
 
 SMALLEST_MARGIN = 1e-5
-"""Directions of grams that are closer are one in float32."""
+"""Directions of grams closer than this are equal in float32."""
 
 
 def associative_recall_layer(embeddings: Float[np.ndarray, "vocab d"], *, length: int) -> ConvolutionAugmentedAttention:
-    """Corollary 1: a layer whose output at the last token is the value of that token, as an embedding."""
+    """Makes the layer of Corollary 1: its output at the last token is the embedding of that token's value."""
     d = embeddings.shape[1]
     config = ConvolutionAugmentedAttentionConfig(d_model=d, n_taps=2, filter_queries=False, filter_values=False)
     layer = ConvolutionAugmentedAttention(config, rngs=nnx.Rngs(0))
@@ -152,7 +151,7 @@ def multi_query_recall_model(
 
 
 def with_opening(tokens: Int[Array, "b t"], *, n_gram: int, vocab_size: int) -> Int[Array, "b t+n+1"]:
-    """The tokens after the first one, `vocab_size`, and `n_gram` times `NO_MATCH`."""
+    """Prepends one token `vocab_size` and `n_gram` times `NO_MATCH`."""
     opening = np.array([vocab_size] + [NO_MATCH] * n_gram, np.int32)
     return jnp.concatenate([jnp.tile(opening, (len(tokens), 1)), tokens], axis=1)
 
@@ -160,7 +159,6 @@ def with_opening(tokens: Int[Array, "b t"], *, n_gram: int, vocab_size: int) -> 
 def ngram_recall_config(
     n_gram: int, d: int, *, d_model: int | None = None, bias: bool = False
 ) -> ConvolutionAugmentedAttentionConfig:
-    """The layer of Theorem 1, for embeddings of width `d`."""
     return ConvolutionAugmentedAttentionConfig(
         d_model=d_model, head_dim=d, n_taps=n_gram + 1, filter_values=False, normalize=True, qkv_bias=bias
     )
@@ -169,7 +167,6 @@ def ngram_recall_config(
 def set_ngram_recall(
     layer: ConvolutionAugmentedAttention, taps: Float[np.ndarray, "n"], *, c: float, delay: Delay
 ) -> None:
-    """Sets the parameters of Theorem 1 in a layer of `ngram_recall_config`."""
     now, delayed = np.append(taps, 0.0), np.append(0.0, taps)
     _set_projections(layer, c=c, value_scale=1.0 if delay == "key" else 2.0)
     set_taps(layer, "keys", delayed)
@@ -183,7 +180,7 @@ def recall_sharpness(
     length: int,
     from_start: bool = True,
 ) -> float:
-    """c of the module docstring. Raises `ValueError`: two grams have one direction."""
+    """Returns c of the module docstring. Raises `ValueError` if two grams have one direction."""
     m = margin(embeddings, taps, from_start=from_start)
     if m < SMALLEST_MARGIN:
         raise ValueError(
@@ -194,7 +191,7 @@ def recall_sharpness(
 
 
 def smallest_distance(embeddings: Float[np.ndarray, "vocab d"]) -> float:
-    """eps, of embeddings of length 1."""
+    """Returns eps, for embeddings of length 1."""
     return float(np.sqrt(2 - 2 * _largest_product(embeddings, embeddings)))
 
 
@@ -233,7 +230,6 @@ def _set_projections(layer: ConvolutionAugmentedAttention, *, c: float, value_sc
 
 
 def _largest_product(x: np.ndarray, y: np.ndarray, *, same: bool = True) -> float:
-    """Largest product of a row of x and another row of y."""
     largest = -1.0
     for start in range(0, len(x), 1024):  # bounds the memory
         part = x[start : start + 1024]

@@ -70,8 +70,8 @@ def set_projections(
     keys: Float[np.ndarray, "d k"],
     values: Float[np.ndarray, "d k"],
 ) -> None:
-    """Sets W_q, W_k and W_v of a head, and W_o = I; in the model above they read its first d channels, and W_o writes
-    the last. Queries are also scaled by k^(1/2), which undoes the factor of the scores."""
+    """Sets W_q, W_k and W_v of a head, and W_o = I. In the model above W_q, W_k, W_v read its first d channels and W_o
+    writes the last. Queries are also scaled by k^(1/2), which cancels the factor of the scores."""
     width, k = layer.config.width, layer.config.head_width
     rows = ((0, width - len(queries)), (0, 0))
     write(layer.q_proj.kernel, np.pad(math.sqrt(k) * queries, rows))

@@ -21,14 +21,13 @@ import jax.numpy as jnp
 from jaxzoo.utils.array_typing import Array, Int
 
 NOTHING = -1
-"""The answer to a query without a match."""
 
 Tokens = Int[Array, "n"]
 
 
 @jax.jit
 def parallel_recall(keys: Tokens, values: Tokens, queries: Tokens) -> Tokens:
-    """Algorithm 11: the answer to every query; n is any number from 1 on."""
+    """Answers every query by Algorithm 11; n is at least 1."""
     n = len(keys)
     size = 1 << (n - 1).bit_length()
     keys, values, queries = (jnp.pad(x, (0, size - n)) for x in (keys, values, queries))  # keys after all queries
@@ -44,7 +43,7 @@ def parallel_recall(keys: Tokens, values: Tokens, queries: Tokens) -> Tokens:
 
 
 def _search(keys: Tokens, values: Tokens, queries: Tokens) -> Tokens:
-    """The value of the last key that equals each query (lines 6 to 16)."""
+    """Returns the value of the last key that equals each query (lines 6 to 16)."""
     keys, values = jax.lax.sort((keys, values), num_keys=1)
     queries, order = jax.lax.sort((queries, jnp.arange(len(queries))), num_keys=1)
     place = jnp.searchsorted(keys, queries, side="right") - 1
@@ -55,7 +54,7 @@ def _search(keys: Tokens, values: Tokens, queries: Tokens) -> Tokens:
 
 @jax.jit
 def one_sort(keys: Tokens, values: Tokens, queries: Tokens) -> Tokens:
-    """The answer to every query, by one sort of keys and queries together."""
+    """Answers every query by one sort of keys and queries together."""
     n = len(keys)
     time = jnp.arange(n)
     tokens, times = jnp.concatenate([queries, keys]), jnp.concatenate([2 * time, 2 * time + 1])

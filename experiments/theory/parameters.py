@@ -16,7 +16,7 @@ AnyMixer = TypeVar("AnyMixer", bound=Mixer)
 
 
 def zeros(kind: type[AnyMixer], config: MixerConfig) -> AnyMixer:
-    """The mixer of `config` with all parameters 0."""
+    """Builds the mixer of `config` with all parameters 0."""
     definition, parameters = nnx.split(nnx.eval_shape(lambda: kind(config, rngs=nnx.Rngs(0))))
     return nnx.merge(definition, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parameters))
 
@@ -29,7 +29,7 @@ def base_conv(kernel: np.ndarray, bias: np.ndarray, taps: np.ndarray, conv_bias:
 
 
 def apply(layers: Sequence[BaseConv], u: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-    """The layers one after the other, on the input with channels of zeros after it (Definition H.2)."""
+    """Applies layers in sequence to the input, padded by channels of zeros (Definition H.2)."""
     d = u.shape[2]
     x = jnp.pad(u, ((0, 0), (0, 0), (0, layers[0].config.width - d)))
     for layer in layers:
@@ -40,7 +40,6 @@ def apply(layers: Sequence[BaseConv], u: Float[Array, "b t d"]) -> Float[Array, 
 def set_base_conv(
     layer: BaseConv, kernel: np.ndarray, bias: np.ndarray, taps: np.ndarray, conv_bias: np.ndarray
 ) -> None:
-    """Sets all parameters of a BaseConv."""
     write(layer.projection.kernel, kernel)
     write(layer.projection.bias, bias)
     write(layer.taps, taps)
@@ -48,11 +47,7 @@ def set_base_conv(
 
 
 def write(parameter: nnx.Variable[Any] | None, value: np.ndarray) -> None:
-    """Sets a parameter.
-
-    Raises:
-      ValueError: the value has another shape, which would be broadcast.
-    """
+    """Sets a parameter. Raises `ValueError` if the value has another shape, which would be broadcast."""
     assert parameter is not None
     if parameter.shape != value.shape:
         raise ValueError(f"write: a value of shape {value.shape} must have the parameter's, {parameter.shape}")

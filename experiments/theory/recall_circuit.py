@@ -57,7 +57,7 @@ def build(n: int, bits: int) -> Circuit:
 
 
 def _prefer(circuit: Circuit, near: tuple[int, int], far: tuple[int, int]) -> tuple[int, int]:
-    """A match at the smaller distance, else one at the larger: `near + (1 - is_match) far`."""
+    """Takes a match at the smaller distance, else one at the larger: `near + (1 - is_match) far`."""
     missing = circuit.sum(circuit.one, near[0], 1, -1)
     is_match, value = (circuit.sum(a, circuit.product(missing, b)) for a, b in zip(near, far, strict=True))
     return is_match, value
@@ -66,7 +66,7 @@ def _prefer(circuit: Circuit, near: tuple[int, int], far: tuple[int, int]) -> tu
 def _lookup(
     circuit: Circuit, keys: list[list[int]], values: list[int], queries: list[list[int]]
 ) -> list[tuple[int, int]]:
-    """Whether each query equals a key, and the value of that key or 0."""
+    """Returns whether each query equals a key, and the value of that key or 0."""
     m = len(keys)
     if m == 1:
         match = _equal(circuit, keys[0], queries[0])
@@ -90,7 +90,7 @@ def _lookup(
 
 
 def _last_keys(circuit: Circuit, items: list[Item]) -> list[tuple[int, list[int], int]]:
-    """For every item: whether a key stands at or before it, and token and value of the last one."""
+    """Returns for every item whether a key occurs at or before it, and token and value of the last one."""
     states = [[circuit.sum(circuit.one, i.sort_bits[-1], 1, -1), *i.sort_bits[:-1], i.rest[0]] for i in items]
     step = 1
     while step < len(states):
@@ -108,7 +108,6 @@ def _last_keys(circuit: Circuit, items: list[Item]) -> list[tuple[int, list[int]
 
 
 def _equal(circuit: Circuit, x: list[int], y: list[int]) -> int:
-    """1 where all bits are equal, else 0."""
     return _tree([_equal_bit(circuit, a, b) for a, b in zip(x, y, strict=True)], circuit.product)
 
 
@@ -118,7 +117,7 @@ def _equal_bit(circuit: Circuit, x: int, y: int) -> int:
 
 
 def _smaller(circuit: Circuit, x: list[int], y: list[int]) -> int:
-    """1 where x < y, else 0: a tree over pairs (smaller, equal) of bits."""
+    """Returns 1 if x < y, else 0: a tree over pairs (smaller, equal) of bits."""
 
     def join(high: tuple[int, int], low: tuple[int, int]) -> tuple[int, int]:
         smaller = circuit.sum(high[0], circuit.product(high[1], low[0]))
@@ -139,7 +138,7 @@ def _tree(leaves: list[T], join: Callable[[T, T], T]) -> T:
 
 
 def _sort(circuit: Circuit, items: list[Item]) -> None:
-    """Sorts in place by Batcher's network; their number is a power of 2."""
+    """Sorts in place by Batcher's network; the number of items is a power of 2."""
     for i, j in comparators(len(items)):
         a, b = items[i], items[j]
         swap = _smaller(circuit, b.sort_bits, a.sort_bits)
@@ -152,7 +151,7 @@ def _sort(circuit: Circuit, items: list[Item]) -> None:
 
 
 def comparators(n: int) -> Iterator[tuple[int, int]]:
-    """Comparators (i, j), i < j, of Batcher's odd-even merge sort of n items, a power of 2."""
+    """Returns comparators (i, j), i < j, of Batcher's odd-even merge sort of n items, a power of 2."""
     p = 1
     while p < n:
         k = p

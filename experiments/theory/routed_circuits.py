@@ -51,18 +51,18 @@ class Factor(NamedTuple):
 
     @property
     def moves(self) -> bool:
-        """Whether it is no identity."""
+        """Whether it is not the identity."""
         return bool(self.up.any() or self.down.any() or (self.same != 1).any())
 
     def __call__(self, u: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
-        """The factor on a vector."""
+        """Applies the factor to a vector."""
         rest = np.zeros(self.s)
         above, below = np.concatenate([u[self.s :], rest]), np.concatenate([rest, u[: len(u) - self.s]])
         return self.same * u + self.up * above + self.down * below
 
 
 def route(sources: Int[np.ndarray, "n"]) -> list[Factor]:
-    """Factors of the map `y[i] = u[sources[i]]`, or anything where `sources[i]` is -1; n is a power of 2."""
+    """Returns factors of the map `y[i] = u[sources[i]]`, arbitrary if `sources[i]` is -1; n is a power of 2."""
     n = len(sources)
     order = np.argsort(sources, kind="stable")  # rows by what they read
     read = sources[order]
@@ -82,7 +82,7 @@ def route(sources: Int[np.ndarray, "n"]) -> list[Factor]:
 
 
 def permute(sources: Int[np.ndarray, "n"]) -> list[Factor]:
-    """Benes network of a permutation `y[i] = u[sources[i]]`: `2 log n - 1` factors."""
+    """Returns the Benes network of a permutation `y[i] = u[sources[i]]`: `2 log n - 1` factors."""
     n = len(sources)
     half = n // 2
     if n == 1:
@@ -106,7 +106,7 @@ def permute(sources: Int[np.ndarray, "n"]) -> list[Factor]:
 
 
 def _colors(sources: Int[np.ndarray, "n"]) -> Bool[np.ndarray, "n"]:
-    """A color for each output, such that two outputs, and two inputs, half of the rows apart have different ones."""
+    """Colors the outputs so that two outputs, and two inputs, half of the rows apart differ."""
     n, half = len(sources), len(sources) // 2
     outputs = np.argsort(sources)
     colors = np.zeros(n, bool)
@@ -122,14 +122,14 @@ def _colors(sources: Int[np.ndarray, "n"]) -> Bool[np.ndarray, "n"]:
 
 
 def _swaps(s: int, swapped: Bool[np.ndarray, "m"]) -> Factor:
-    """Swaps row i and row i + s, for the i where it says so, in blocks of 2 s rows."""
+    """Swaps rows i and i + s of the marked i, in blocks of 2 s rows."""
     swap = swapped.astype(float)
     still, none = np.concatenate([1 - swap, 1 - swap]), np.zeros_like(swap)
     return Factor(s, still, np.concatenate([swap, none]), np.concatenate([none, swap]))
 
 
 class _Layers:
-    """Parameters of a stack of BaseConvs, while it is built."""
+    """Parameters of a stack of BaseConvs during construction."""
 
     def __init__(self, rows: int) -> None:
         self.rows, self.width, self.delay = rows, DATA + rows, 0
@@ -166,13 +166,13 @@ class _Layers:
         self.delay += delay
 
     def factor(self, factor: Factor) -> None:
-        """Two layers: copies of the sum of the three channels, then shifts and gates."""
+        """Adds two layers: copies of the sum of the three channels, then shifts and gates."""
         delay = factor.s if factor.up.any() else 0
         self.add(mix=np.ones((DATA, DATA)), delay=delay)
         self.add(gates=np.stack(factor[1:], axis=1), lags=(delay, delay - factor.s, delay + factor.s))
 
     def products(self, n: int, n_kept: int) -> None:
-        """Three layers: row 2 j + 1 becomes its product with the row above, for j < n; the kept rows stay."""
+        """Adds three layers: row 2 j + 1 becomes its product with the row above, for j < n; kept rows stay."""
         row = np.arange(self.rows)
         kept = ((row >= 2 * n) & (row < 2 * n + n_kept)).astype(float)
         product = ((row < 2 * n) & (row % 2 == 1)).astype(float)
@@ -224,7 +224,6 @@ class RoutedCircuit:
         self._parameters = nnx.State(jax.tree.map(lambda value: jnp.asarray(value, jnp.float32), values))
 
     def __call__(self, x: Float[Array, "b n"]) -> Float[Array, "b m"]:
-        """Values of the outputs."""
         b, n = x.shape
         u = jnp.zeros((b, self.rows + self.delay, self.width), x.dtype)
         u = u.at[:, :n, 0].set(x).at[:, n, 0].set(1)

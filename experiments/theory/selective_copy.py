@@ -41,7 +41,7 @@ from jaxzoo.tasks.selective_copy import SEPARATOR, SelectiveCopyConfig
 from jaxzoo.utils.array_typing import Float
 
 SMALLEST_TAP = 1e-30
-"""A filter that decays below it leaves float32, and so does the factor of its scores."""
+"""Below it a filter and the factor of its scores exceed the range of float32."""
 
 
 def decay_copy_model(task: SelectiveCopyConfig, *, rho: float | None = None) -> LanguageModel:
@@ -51,8 +51,7 @@ def decay_copy_model(task: SelectiveCopyConfig, *, rho: float | None = None) -> 
       task: vocabulary and length; its signals are all different, and any number.
       rho: decay of the filter; None: 1 - 1 / L.
 
-    Raises:
-      ValueError: rho^L leaves float32.
+    Raises `ValueError`: rho^L leaves float32.
     """
     n, embeddings = task.length + 1, copy_embeddings(task)
     rho = 1 - 1 / n if rho is None else rho
@@ -90,7 +89,7 @@ def position_copy_model(task: SelectiveCopyConfig) -> LanguageModel:
 
 
 def copy_embeddings(task: SelectiveCopyConfig) -> Float[np.ndarray, "vocab d"]:
-    """(e, 1) / sqrt(2), d = |S| + 3: signals, noise, separator, constant."""
+    """Returns (e, 1) / sqrt(2), d = |S| + 3: signals, noise, separator, constant."""
     n = task.n_signal_tokens
     kinds = np.full(task.vocab_size, n)
     kinds[task.first_signal :], kinds[SEPARATOR] = np.arange(n), n + 1
@@ -104,7 +103,7 @@ def _config(unit: np.ndarray, *, n_taps: int) -> ConvolutionAugmentedAttentionCo
 
 
 def _keys(task: SelectiveCopyConfig, unit: np.ndarray, *, signals: float, others: float) -> Float[np.ndarray, "d d"]:
-    """W_k: a signal asks the query for itself, noise and separator for the constant; all are costs."""
+    """Returns W_k: a signal compares with the query itself, noise and separator with the constant; all are costs."""
     n = task.n_signal_tokens
     keys = np.zeros_like(unit)
     keys[:n] = -signals * unit[:n]

@@ -36,11 +36,10 @@ from jaxzoo.mixers.conv.input_dependent_conv import InputDependentConv
 from jaxzoo.utils.array_typing import Array, Float, Int
 
 FILLER = 0
-"""The token that is nothing."""
 
 
 class SharedFilterRecall(nnx.Module):
-    """`embedding` (vocab, 2 w) has the code twice; `bind` multiplies neighbours, `fetch` unbinds."""
+    """`embedding` (vocab, 2 w) has the code twice; `bind` multiplies neighbors, `fetch` unbinds."""
 
     def __init__(self, embedding: nnx.Param[jax.Array], bind: BaseConv, fetch: InputDependentConv) -> None:
         self.embedding: nnx.Param[jax.Array] = embedding
@@ -48,20 +47,19 @@ class SharedFilterRecall(nnx.Module):
         self.fetch: InputDependentConv = fetch
 
     def __call__(self, tokens: Int[Array, "b t"]) -> Float[Array, "b t w"]:
-        """The value's code, and noise, at a repeated key; `logits` compares it with all codes."""
+        """Returns the value's code plus noise at a repeated key; `logits` compares it with all codes."""
         bound = self.bind(self.embedding[...][tokens])
         return self.fetch(bound, Context(tokens=tokens))[..., bound.shape[2] // 2 :]
 
     def logits(self, y: Float[Array, "... w"]) -> Float[Array, "... vocab"]:
-        """The inner product with the code of every token."""
+        """Returns the inner product with the code of every token."""
         return y @ self.embedding[...][:, : y.shape[-1]].T
 
 
 def build(vocab_size: int, n_distances: int, *, error: float = 1e-6, seed: int = 0) -> SharedFilterRecall:
     """The two layers; a query's answer is wrong with a probability of `error` over the codes, which `seed` draws.
 
-    Raises:
-      ValueError: `error` is not in (0, 1).
+    Raises `ValueError`: `error` is not in (0, 1).
     """
     if not 0 < error < 1:
         raise ValueError(f"build: error={error} must be above 0 and below 1")
@@ -79,6 +77,6 @@ def build(vocab_size: int, n_distances: int, *, error: float = 1e-6, seed: int =
 
 
 def width(vocab_size: int, n_distances: int, error: float) -> int:
-    """w for m = `n_distances`: the least for which the bound, over all tokens, is `error`."""
+    """Returns w for m = `n_distances`: the smallest for which the bound, over all tokens, is `error`."""
     others = max(n_distances - 1, 1)
     return math.ceil(math.log(vocab_size / error) / -math.log((1 + math.exp(-1 / (2 * others))) / 2))

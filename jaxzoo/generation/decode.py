@@ -69,8 +69,7 @@ def first_rows(config: LanguageModelConfig, variables: Variables, batch_size: in
       batch_size: how many rows.
       capacity: tokens that growing states can hold; None where the model has none of these.
 
-    Raises:
-      ValueError: a mixer does not stream.
+    Raises `ValueError`: a mixer does not stream.
     """
     zeros = jnp.zeros((batch_size,), jnp.int32)
     state = _blueprint(config).model(variables).init_state(batch_size, capacity=capacity)

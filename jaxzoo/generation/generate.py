@@ -51,9 +51,8 @@ class Generation:
         pieces; None: 0, 1, 2, ...
       block_size: decode steps of a block. The first may give a row up to 7 tokens fewer.
 
-    Raises:
-      ValueError: an argument is out of range, a prompt is empty or outside the vocabulary, the model cannot
-        stream or answers no tokens, or prompt and new tokens exceed its learned positions.
+    Raises `ValueError`: an argument is out of range, a prompt is empty or outside the vocabulary, the model cannot
+    stream or answers no tokens, or prompt and new tokens exceed its learned positions.
     """
 
     def __init__(
@@ -130,8 +129,7 @@ class Generation:
     def __next__(self) -> NewTokens:
         """The new tokens of each row; ends when every row is complete.
 
-        Raises:
-          ValueError: the model's logits are not finite.
+        Raises `ValueError`: the model's logits are not finite.
         """
         if self.done.all():
             raise StopIteration

@@ -66,8 +66,7 @@ class Prompts:
 def check_prompts(prompts: Sequence[TokenIds], *, n_ids: int) -> Prompts:
     """Takes prompts as they come: token ids in `[0, n_ids)` of each, of any lengths.
 
-    Raises:
-      ValueError: there is none, or one is empty, no row of integers, or has an id outside the vocabulary.
+    Raises `ValueError`: there is none, or one is empty, no row of integers, or has an id outside the vocabulary.
     """
     if not len(prompts):
         raise ValueError("prompts=[] must hold at least one prompt")

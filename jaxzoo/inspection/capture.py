@@ -50,8 +50,7 @@ def capture(
     Returns:
       A function of the target's arguments that returns (result, values by full name).
 
-    Raises:
-      ValueError: from that function: a name or pattern that matches nothing, or a replacement of another shape.
+    Raises `ValueError`: from that function: a name or pattern that matches nothing, or a replacement of another shape.
     """
     function = laid_open(target) if isinstance(target, LanguageModel) else target
     changes: dict[str, Replacement] = {

@@ -57,8 +57,7 @@ def look(model: LanguageModel, batch: Batch) -> Seen:
 
     A row of several documents has no states: one after each token is not known there.
 
-    Raises:
-      ValueError: the answer is read from a mean of features, and from no position.
+    Raises `ValueError`: the answer is read from a mean of features, and from no position.
     """
     if batch.pooled is not None:
         raise ValueError("the answers of these data are read from a mean of features; there is no query to look at")

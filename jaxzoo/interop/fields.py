@@ -45,8 +45,7 @@ class Fields:
     def integer(self, *names: str, default: int | None = None, low: int = 1) -> int:
         """An integer of at least `low`, under the first of the names that there is.
 
-        Raises:
-          ValueError: it is something else, or missing and has no default.
+        Raises `ValueError`: it is something else, or missing and has no default.
         """
         value = self._get(names, default)
         if type(value) is not int or value < low:
@@ -123,8 +122,7 @@ class Fields:
     def check_all_read(self) -> None:
         """Refuses a field that nothing has read, unless it is off (null, false, 0 or empty) or without effect.
 
-        Raises:
-          ValueError: names the first.
+        Raises `ValueError`: names the first.
         """
         for name, value in self.content.items():
             if not value or name in self._read | self._ignored or re.fullmatch("|".join(WITHOUT_EFFECT), name):

@@ -58,8 +58,7 @@ MAMBA_ENDS = {"token_embd": "backbone.embeddings", "output_norm": "backbone.norm
 def read_gguf(file: Path) -> GGUFModel:
     """Opens a file; no number of a tensor is read.
 
-    Raises:
-      ValueError: the library is missing, the file is damaged, or its architecture is not read.
+    Raises `ValueError`: the library is missing, the file is damaged, or its architecture is not read.
     """
     need("gguf", f"{file}", extra="pretrained")
     import gguf

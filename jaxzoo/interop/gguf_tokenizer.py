@@ -36,8 +36,7 @@ WORDS: Mapping[str, list[dict[str, Any]]] = {
 def tokenizer_of(values: Mapping[str, Any], file: Path) -> LibraryTokenizer:
     """The tokenizer of a file's metadata.
 
-    Raises:
-      ValueError: it is of another kind than BPE over bytes, or SentencePiece's with byte fallback.
+    Raises `ValueError`: it is of another kind than BPE over bytes, or SentencePiece's with byte fallback.
     """
     own = {name.removeprefix("tokenizer.ggml."): value for name, value in values.items()}
     kind, tokens = own.get("model"), own.get("tokens", ())

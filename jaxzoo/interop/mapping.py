@@ -130,8 +130,7 @@ class Account(NamedTuple):
 def slots(config: LanguageModelConfig, blueprint: Blueprint) -> dict[str, Slot]:
     """The place of every variable, by its name in a model that is not scanned.
 
-    Raises:
-      ValueError: the model holds buffers, which no family has.
+    Raises `ValueError`: the model holds buffers, which no family has.
     """
     if blueprint.shapes.buffers:
         raise ValueError(f"buffer {min(names_of(blueprint.shapes.buffers))} has no counterpart in other libraries")

@@ -27,8 +27,7 @@ def read_rope(
       fraction: rotated share of a head where no field has it.
       older_theta, older_fraction: names of base and share in older folders.
 
-    Raises:
-      ValueError: a kind of scaling that is not computed, or a field of another type.
+    Raises `ValueError`: a kind of scaling that is not computed, or a field of another type.
     """
     base = fields.number(older_theta, default=10000.0, low=1)
     share = fields.number(older_fraction, default=fraction)
@@ -95,8 +94,7 @@ def rope_fields(
 def write_rope(attention: MultiHeadConfig) -> dict[str, Any]:
     """The `rope_parameters` of an attention.
 
-    Raises:
-      ValueError: positions, or a kind of scaling, that others do not have.
+    Raises `ValueError`: positions, or a kind of scaling, that others do not have.
     """
     scaling = attention.rotary_scaling
     if attention.positions != "rotary" or attention.rotary_interleaved:

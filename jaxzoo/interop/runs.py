@@ -54,8 +54,7 @@ def import_folder(
 def find_source(place: Path) -> Path:
     """The folder or GGUF file of a name: the place itself, or the file of an installed package.
 
-    Raises:
-      ValueError: the package is not installed.
+    Raises `ValueError`: the package is not installed.
     """
     if place.exists() or str(place) not in PACKAGES:
         return place

@@ -93,11 +93,7 @@ def save(
 
 
 def describe(config: LanguageModelConfig, family: str | None = None) -> tuple[Family, dict[str, Any]]:
-    """The family of a model, and its config.json there.
-
-    Raises:
-      ValueError: the family, or all, have no such model.
-    """
+    """The family of a model, and its config.json there. Raises `ValueError`: the family, or all, have no such model."""
     if family is not None:
         if family not in FAMILIES:
             raise ValueError(f"family {family!r} must be one of {', '.join(FAMILIES)}")

@@ -27,8 +27,7 @@ def count_parameters(model: nnx.Module | LanguageModelConfig) -> int:
 def state_bytes(model: LanguageModel | LanguageModelConfig, length: int, batch_size: int = 1) -> int:
     """Bytes of `init_state(batch_size)` of the model, with room for `length` tokens where its state grows.
 
-    Raises:
-      ValueError: a mixer does not stream.
+    Raises `ValueError`: a mixer does not stream.
     """
     module = abstract_model(model) if isinstance(model, LanguageModelConfig) else model
     state = jax.eval_shape(lambda: module.init_state(batch_size, capacity=length))

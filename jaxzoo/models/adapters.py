@@ -89,8 +89,7 @@ class AdaptedBlueprint(NamedTuple):
 def adapt(base: Blueprint, lora: Lora) -> AdaptedBlueprint:
     """The blueprint of a model with adapters.
 
-    Raises:
-      ValueError: a target is no matrix of the model (with the nearest name).
+    Raises `ValueError`: a target is no matrix of the model (with the nearest name).
     """
     traits, shapes = _flat(base.traits.params), _flat(base.shapes.params)
     matrices = {path: of for path, of in traits.items() if len(of.axes) == 2 and path[-1] == "kernel"}

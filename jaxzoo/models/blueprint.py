@@ -49,8 +49,7 @@ class Blueprint(NamedTuple):
 def make_blueprint(config: LanguageModelConfig, *, scanned: bool = True) -> Blueprint:
     """Reads structure, shapes and traits off the model, without computing anything.
 
-    Raises:
-      ValueError: a variable is neither parameter nor buffer, or has no logical axes.
+    Raises `ValueError`: a variable is neither parameter nor buffer, or has no logical axes.
     """
     model = nnx.eval_shape(lambda: LanguageModel(config, rngs=nnx.Rngs(0), scanned=scanned))
     graph, params, buffers, others = nnx.split(model, nnx.Param, Buffer, ...)

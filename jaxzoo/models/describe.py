@@ -35,8 +35,7 @@ def describe(config: LanguageModelConfig, length: int | None = None) -> str:
       length: tokens for which FLOPs, and the state of a model with room for them, are given; None:
         `max_length`.
 
-    Raises:
-      ValueError: `length` is not positive.
+    Raises `ValueError`: `length` is not positive.
     """
     length = config.max_length if length is None else length
     if length < 1:

@@ -112,9 +112,8 @@ class LanguageModel(nnx.Module):
             document a row.
           key: turns on dropout, and what else is random in training; the same key gives the same numbers.
 
-        Raises:
-          ValueError: learned positions, and more tokens than `max_positions`; or segment ids, and a mixer or a decoder
-            that does not honour them.
+        Raises `ValueError`: learned positions, and more tokens than `max_positions`; or segment ids, and a mixer or a
+        decoder that does not honour them.
         """
         return self.features_with_losses(tokens, segment_ids=segment_ids, key=key)[0]
 
@@ -161,8 +160,7 @@ class LanguageModel(nnx.Module):
           batch_size: rows.
           capacity: tokens that growing states (key/value caches) can hold; None: `max_length`.
 
-        Raises:
-          ValueError: a mixer does not stream, or the model is an autoencoder.
+        Raises `ValueError`: a mixer does not stream, or the model is an autoencoder.
         """
         self._check_streams()
         for index, layer in enumerate(self.config.layers):

@@ -122,8 +122,7 @@ class LanguageModelConfig(Checked):
     def period(self) -> tuple[MixerConfig, ...]:
         """The mixers of the pattern, as many as there are layers at most, likewise filled.
 
-        Raises:
-          ValueError: a mixer refuses the width, or names another one.
+        Raises `ValueError`: a mixer refuses the width, or names another one.
         """
         inherited = Inherited(
             d_model=self.d_model, max_length=self.max_length, init_std=self.init_std, out_init_std=self.out_std

@@ -96,8 +96,7 @@ class TaskConfig(Checked, abc.ABC):
           numbers: example numbers in [0, 2^32); may be traced.
           split: which of the two disjoint sets of examples.
 
-        Raises:
-          ValueError: `numbers` are no integers or of another rank, or `split` has another name.
+        Raises `ValueError`: `numbers` are no integers or of another rank, or `split` has another name.
         """
         where = f"{type(self).__name__}.labelled"
         if split not in get_args(Split):

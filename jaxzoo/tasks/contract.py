@@ -53,8 +53,7 @@ def check_task(
       chance: accuracy of shuffled labels; None: one over the number of different labels.
       n_examples: examples of each batch.
 
-    Raises:
-      AssertionError: an invariant does not hold; the message names it and the first example that breaks it.
+    Raises `AssertionError`: an invariant does not hold; the message names it and the first example that breaks it.
     """
     if oracle is None:
         oracle = getattr(sys.modules[type(config).__module__], "oracle", None)

@@ -147,8 +147,7 @@ def nar(length: int = 65, n_gram: int = 2, *, vocab_size: int = 8192) -> NGramRe
       n_gram: tokens of a gram.
       vocab_size: tokens, a multiple of 4; grams are of the lower half, values of the upper half.
 
-    Raises:
-      ValueError: another length.
+    Raises `ValueError`: another length.
     """
     n_pairs, rest = divmod(length - n_gram, n_gram + 1)
     if rest:

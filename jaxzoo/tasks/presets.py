@@ -12,8 +12,7 @@ def zoology_figure2(length: int) -> RecallDataConfig:
     64 at length 512, are those of the released configurations (HazyResearch/zoology, `iclr24_zoology_figure2`), whose
     task, however, is `mqar.release(length, n_pairs)`.
 
-    Raises:
-      ValueError: the length is not 64, 128, 256 or 512.
+    Raises `ValueError`: the length is not 64, 128, 256 or 512.
     """
     pairs = {64: 4, 128: 8, 256: 16, 512: 64}
     if length not in pairs:

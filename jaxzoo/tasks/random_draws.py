@@ -32,8 +32,7 @@ def distinct(key: PRNGKeyArray, n: int, size: int) -> Int[Array, "n"]:
     Otherwise: the first `n` places of the order of `size` random words, O(size log size). Equal words
     (probability below size^2 / 2^33) leave their integers in order.
 
-    Raises:
-      ValueError: `n` exceeds `size`.
+    Raises `ValueError`: `n` exceeds `size`.
     """
     if n > size:
         raise ValueError(f"distinct: n={n} must be at most size={size}; there are no more different integers")

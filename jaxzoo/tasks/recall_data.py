@@ -108,8 +108,7 @@ def guessing_line(task: TaskConfig) -> float:
 class RecallData:
     """The `Dataset` of a `RecallDataConfig`; the last batch of a validation set may be smaller.
 
-    Raises:
-      ValueError: an entry of `train` does not fill one batch.
+    Raises `ValueError`: an entry of `train` does not fill one batch.
     """
 
     bytes_per_token: float | None = None
@@ -209,11 +208,7 @@ class RecallStream:
         return {"step": self._step}
 
     def set_state(self, state: dict[str, int]) -> None:
-        """Moves the stream to a saved cursor.
-
-        Raises:
-          ValueError: `state` is no cursor of this stream.
-        """
+        """Moves the stream to a saved cursor. Raises `ValueError`: `state` is no cursor of this stream."""
         if set(state) != {"step"} or state["step"] < 0:
             rule = "must be {'step': n} with n >= 0, as get_state gives it"
             raise ValueError(f"RecallStream: state={state} {rule}")

@@ -83,8 +83,7 @@ class RecordSet:
       records: all of them; their order does not matter.
       config: how to make documents.
 
-    Raises:
-      ValueError: there are too few records with values that can be asked for.
+    Raises `ValueError`: there are too few records with values that can be asked for.
     """
 
     def __init__(self, records: Sequence[Record], config: RecordsConfig):

@@ -69,8 +69,7 @@ def debian_records(status: Path = DPKG_STATUS) -> list[Record]:
 
     Of a field of several lines the first is taken: the synopsis of a description.
 
-    Raises:
-      OSError: the file cannot be read.
+    Raises `OSError`: the file cannot be read.
     """
     if not status.is_file():
         return []

@@ -15,8 +15,7 @@ def repeat_distances(
 
     N-grams of different segment ids, and those that hold two ids, equal none. Padding is a segment like any other.
 
-    Raises:
-        ValueError: n is not positive.
+    Raises `ValueError`: n is not positive.
 
     Cost: a stable sort of each row per token of the n-gram, and two more for segments.
     """

@@ -37,8 +37,7 @@ class LibraryTokenizer(Tokenizer):
         what is lost is reported once.
       files: contents of other files that belong to the tokenizer, by name; see `save_tokenizer`.
 
-    Raises:
-      ValueError: the library refuses the content, it has no such end-of-text, or it cannot be lossless.
+    Raises `ValueError`: the library refuses the content, it has no such end-of-text, or it cannot be lossless.
     """
 
     def __init__(

@@ -16,8 +16,7 @@ from jaxzoo.data.tokenizer import Tokenizer
 class WorldTokenizer(Tokenizer):
     """Tokenizer of a vocabulary file; id 0 ends a document.
 
-    Raises:
-      ValueError: a line is none of a vocabulary, or a byte has no token.
+    Raises `ValueError`: a line is none of a vocabulary, or a byte has no token.
     """
 
     name = "rwkv-world"

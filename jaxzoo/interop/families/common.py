@@ -65,8 +65,7 @@ def written(config: LanguageModelConfig, architecture: str, kind: str, eps: str,
 def only(config: LanguageModelConfig, family: str, *kinds: Any, **expected: Any) -> None:
     """Refuses to write a model that differs from the family's in a field, or whose layers are not of `kinds` in turn.
 
-    Raises:
-      ValueError: field, value and what the family has; or the layer.
+    Raises `ValueError`: field, value and what the family has; or the layer.
     """
     plain = {"parallel_residual": False, "max_positions": None, "embed_norm": False}
     plain |= {"embed_scale": 1.0, "logit_soft_cap": 0.0}
@@ -82,8 +81,7 @@ def only(config: LanguageModelConfig, family: str, *kinds: Any, **expected: Any)
 def attention_layers(config: LanguageModelConfig, family: str, **expected: Any) -> list[MultiHeadConfig]:
     """The attention of every layer, alike but for windows; `expected` as in `only`.
 
-    Raises:
-      ValueError: the model differs from the family's, or a layer has other heads than the first.
+    Raises `ValueError`: the model differs from the family's, or a layer has other heads than the first.
     """
     only(config, family, AttentionConfig | SlidingWindowAttentionConfig, **expected)
     return alike(config, family)
@@ -92,8 +90,7 @@ def attention_layers(config: LanguageModelConfig, family: str, **expected: Any) 
 def alike(config: LanguageModelConfig, family: str) -> list[MultiHeadConfig]:
     """The attention layers of a model, alike but for windows.
 
-    Raises:
-      ValueError: one has other heads, or other positions, than the first.
+    Raises `ValueError`: one has other heads, or other positions, than the first.
     """
     found = {i: layer for i, layer in enumerate(config.layers) if isinstance(layer, MultiHeadConfig)}
     first = min(found, default=0)
