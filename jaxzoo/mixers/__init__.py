@@ -13,6 +13,10 @@ from jaxzoo.mixers.attention.convolution_augmented_attention import (
     ConvolutionAugmentedAttention as ConvolutionAugmentedAttention,
     ConvolutionAugmentedAttentionConfig as ConvolutionAugmentedAttentionConfig,
 )
+from jaxzoo.mixers.attention.forgetting_attention import (
+    ForgettingAttention as ForgettingAttention,
+    ForgettingAttentionConfig as ForgettingAttentionConfig,
+)
 from jaxzoo.mixers.attention.landmark_cat import LandmarkCAT as LandmarkCAT, LandmarkCATConfig as LandmarkCATConfig
 from jaxzoo.mixers.attention.nystromformer import (
     NystromFormer as NystromFormer,
@@ -103,6 +107,7 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "blocked_window_attention": BlockedWindowAttentionConfig,
     "convolution_augmented_attention": ConvolutionAugmentedAttentionConfig,
     "delta_net": DeltaNetConfig,
+    "forgetting_attention": ForgettingAttentionConfig,
     "gated_delta_net": GatedDeltaNetConfig,
     "gated_linear_attention": GatedLinearAttentionConfig,
     "gated_short_conv": GatedShortConvConfig,

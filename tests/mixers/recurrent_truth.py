@@ -20,6 +20,11 @@ def softplus(x):
     return np.log1p(np.exp(x))
 
 
+def softmax(x):
+    weights = np.exp(x - x.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
 def rms(x, eps):
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps)
 
