@@ -25,7 +25,7 @@ an H100 (b4 t8192 h16 k64 v64, bfloat16, decay per token) 52 launches forward an
 over chunks takes 2,184 and 8,337, at 1.7 and 1.3 times its bytes. TPUs take the scan: their compiler needs minutes for
 so many systems. Where the Pallas kernels of `delta_chunks`, `gated_linear_attention` and `ut_transform` are verified,
 they serve both forms in bfloat16 (`delta_kernels.py`): 7 and 22 launches of the program above, 0.1 times the bytes; in
-general, heads of 64, 4 and 10 in place of 61 and 152, 0.09 and 0.08 times the bytes.
+general, and without decay, heads of 64, 4 and 10 in place of 61 and 152, 0.09 and 0.08 times the bytes.
 
 Memory: the scan over chunks keeps its inputs and one state per chunk; everything within a chunk is computed again in
 the backward pass, where the solve costs one more solve. On a GPU all of it exists at once for chunks whose states have
@@ -133,7 +133,7 @@ def delta_rule(
         again = functools.partial(delta_rule, q, k, beta=beta, removal=removal, log_decay=log_decay)
         show_scores(lambda unit: again(unit, segment_ids=segment_ids)[0], v)
     channel = log_decay is not None and log_decay.shape[3] > 1
-    kernels = kernel_form(q, k, v, channel=channel, general=removal is not None)
+    kernels = kernel_form(q, k, v, channel=channel, general=removal is not None, decayed=log_decay is not None)
     if kernels is not None:
         rule = (beta,) if removal is None else removal
         return kernels(q, k, v, *rule, log_decay, segment_ids, initial_state)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.ops.delta_kernels import by_kernels, kernel_form
+from jaxzoo.ops.delta_kernels import UNDECAYED, by_kernels, kernel_form
 from jaxzoo.ops.delta_rule import CHUNK, delta_rule
 from jaxzoo.parallel.sharding import MeshConfig, make_mesh
 from pallas_kernels import certificates
@@ -93,6 +93,10 @@ def test_who_takes_kernels():
     assert uses_kernels(run, *wide()[:4], jnp.zeros((2, 100, 2, 64), jnp.float32))
     assert uses_kernels(run, *wide(width=128)[:4], jnp.zeros((2, 100, 2, 128), jnp.float32))
     assert not uses_kernels(run, *wide(width=32))
+    undecayed = functools.partial(run, log_decay=None)
+    assert uses_kernels(undecayed, *wide()[:4])
+    assert uses_kernels(undecayed, *wide(width=128)[:4])
+    assert not uses_kernels(undecayed, *wide(width=128, t=UNDECAYED + 1)[:4])
     assert not uses_kernels(run, *wide(t=0))
     assert not uses_kernels(lambda q, *rest: run(q.astype(jnp.float32), *rest), *wide())
 
@@ -109,6 +113,22 @@ def test_bfloat16():
         found = jax.jit(run)(*inputs)
     assert (found[0].dtype, found[1].dtype) == (jnp.bfloat16, jnp.float32)
     assert max(relative_l2(x, y) for x, y in zip(found, expected, strict=True)) < 6e-3
+
+
+def test_without_decay_gradients_do_not_lose_digits_with_length():
+    """Kills: a rounded cotangent that is a sum over all later tokens, which the rest of the backward pass cancels: 0.009
+    at this length, 0.022 at 8,192 tokens on a GPU."""
+    inputs = tuple(x[:1] for x in wide(t=3000)[:4])
+    dy = jnp.asarray(np.random.default_rng(3).normal(size=inputs[2].shape), jnp.bfloat16)
+
+    def gradients(q, k, v, beta):
+        y, pull_back = jax.vjp(lambda *x: delta_rule(*x[:3], beta=x[3])[0], q, k, v, beta)
+        return pull_back(dy.astype(y.dtype))
+
+    expected = jax.jit(gradients)(*(x.astype(jnp.float32) for x in inputs))
+    with lowering_for("cuda"), certificates.using("all"):
+        found = jax.jit(gradients)(*inputs)
+    assert max(relative_l2(x, y) for x, y in zip(found, expected, strict=True)) < 5e-3
 
 
 @needs_eight_devices
