@@ -27,6 +27,7 @@ COMMANDS = {
     "data-train-tokenizer": "learn a tokenizer",
     "data-bigrams": "count bigrams of token shards",
     "data-recall-statistics": "count what can be recalled in token shards",
+    "env": "print versions, devices and certified kernels, for bug reports",
     "data-demo-pile": "make a small corpus from the files of a Python installation",
 }
 """Command -> one line of help; `data-build` is the module `jaxzoo.cli.data_build`."""

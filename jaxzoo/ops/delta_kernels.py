@@ -16,10 +16,11 @@ Documents are decays of 0. What lies between kernels has the dtype of v, A of wi
 changes the inverse by 0.001 (relative L2) with independent keys of length 1, by 0.01 where they nearly repeat, and by
 0.07 with beta up to 2 besides.
 
-Between the kernels the cotangent of V' is rounded, and without decay it is a sum over all later tokens, which the backward
-pass of `delta_chunks` cancels nearly: gradients of k, v and beta err by 0.00025 sqrt(t) (measured on an H200, 8,192
-tokens: 0.022; with decays sqrt of the tokens that a decay reaches, 0.004 at -0.1). So without decay the general form serves,
-whose reverse recurrence holds the whole state; for widths that it does not serve, this form up to `UNDECAYED` tokens.
+Between the kernels the cotangent of V' is rounded. Without decay it is a sum over all later tokens, most of which the
+backward pass of `delta_chunks` cancels: gradients of k, v and beta have a relative error of 0.00025 sqrt(t) (0.022 at
+8,192 tokens on an H200). With decays t is the number of tokens that a decay reaches; at -0.1 per token the error is
+0.004. So without decay the general form serves, whose reverse recurrence holds the whole state; widths that it does not
+serve take this form up to `UNDECAYED` tokens.
 
 In general: the Hopper kernels of `pallas_kernels.delta_chunks.general_delta_rule`. Vectors u are 0 at the first tokens
 of documents, which read the state before the decay; u and z are rounded to the dtype of v.

@@ -51,6 +51,7 @@ def test_the_console_command(monkeypatch, capsys):
     assert typed(monkeypatch, "--version") == (0, [])
     assert capsys.readouterr().out == f"jaxzoo {jaxzoo.__version__}\n"
     assert f"\n## {jaxzoo.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"\nversion: {jaxzoo.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert typed(monkeypatch) == (0, [])
     assert set(re.findall(r"^  ([\w-]+)  ", capsys.readouterr().out, re.MULTILINE)) == set(console.COMMANDS)
 
