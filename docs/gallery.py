@@ -22,6 +22,7 @@ from benchmarks.subjects import family, growth, in_model, mixer_state_bytes, tra
 from docs.drawings import STEPS, draw_learning, draw_state, state_arrays
 from jaxzoo.cli import tasks
 from jaxzoo.mixers import MIXERS, Context, Mixer, MixerConfig
+from jaxzoo.mixers.names import ALIASES, title
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.tasks.demos import DEMOS
 
@@ -49,16 +50,51 @@ TRAIN = {"1": "t", "log t": "t log t", "sqrt t": "t sqrt t", "t": "t^2", "t^2": 
 
 
 def mixer_pages() -> tuple[str, dict[str, str]]:
-    """The tables of all mixers by family, with links to their pages, and these pages by name."""
+    """The tables of all mixers, by name and by family, with links to their pages, and these pages by name."""
     configs = {name: config() for name, config in MIXERS.items()}
     cells = {name: _cells(config) for name, config in configs.items()}
-    parts = []
+    parts = [_names_table(configs, cells)]
     for key in [*FAMILIES, *sorted({family(config) for config in configs.values()} - FAMILIES.keys())]:
         members = sorted(name for name, config in configs.items() if family(config) == key)
-        rows = [f"| {' | '.join((f'[`{name}`](mixers/{name}.md)', *cells[name]))} |" for name in members]
+        rows = [f"| {' | '.join((f'[{title(name)}](mixers/{name}.md)', *cells[name]))} |" for name in members]
         head = [f"| {' | '.join(('mixer', *COLUMNS))} |", "| --- " * (1 + len(COLUMNS)) + "|"]
         parts.append("\n".join([f"## {FAMILIES.get(key, key)}\n", *head, *rows]))
     return "\n\n".join(parts), {name: _entry(name, configs[name], cells[name]) for name in configs}
+
+
+def _names_table(configs: dict[str, MixerConfig], cells: dict[str, list[str]]) -> str:
+    """A row per mixer: title, year, paper, class, names on the command line, state bytes, recall."""
+    lines = ["| mixer | year | paper | class | `--model.mixer` | state, bytes | recall |", "| --- " * 7 + "|"]
+    for name, config in sorted(configs.items(), key=lambda found: title(found[0]).lower()):
+        _, paper, url = read_facts(str(sys.modules[type(config).__module__].__doc__))
+        year = re.findall(r"\b(?:19|20)\d\d\b", paper)[0]
+        names = ", ".join(f"`{x}`" for x in (name, *sorted(key for key, value in ALIASES.items() if value == name)))
+        row = (f"[{title(name)}](mixers/{name}.md)", year, f"[{paper}]({url})", f"`{type(config).__name__[:-6]}`")
+        lines.append(f"| {' | '.join((*row, names, cells[name][6] or '-', _recall(name) or '-'))} |")
+    return "\n".join(["## Names\n", *lines])
+
+
+def _recall(name: str) -> str:
+    """Accuracy on MQAR in the gallery's results, "": not run."""
+    learned = re.search(rf"^\| {name} \| \S+ \| ([\d.]+)", ACCURACY.read_text(), re.MULTILINE)
+    return learned[1] if learned else ""
+
+
+def _python(name: str, config: MixerConfig) -> str:
+    """Import, build, call and stream in Python."""
+    cls, can = type(config).__name__.removesuffix("Config"), config.capabilities
+    context = ", Context(tokens=tokens)" if can.needs_tokens else ""
+    imported = f"{cls}, Context" if context else cls
+    lines = [
+        f"from jaxzoo.mixers import {imported}",
+        f"mixer = {cls}(d_model=64, rngs=nnx.Rngs(0))",
+        f"y = mixer(x{context})  # x, y: (batch, time, 64)",
+    ]
+    if can.streams:
+        capacity = ", capacity=1024" if can.growing_state else ""
+        lines.append(f"y, state = mixer.prefill(x, mixer.init_state(batch_size=2{capacity}){context})")
+        lines.append("y_t, state = mixer.step(x_t, state" + (", Context(tokens=token))" if context else ")"))
+    return "\n".join(["```python", *lines, "```"])
 
 
 def task_examples() -> str:
@@ -105,15 +141,15 @@ def _entry(name: str, config: MixerConfig, cells: list[str]) -> str:
     """The page of a mixer; mkdocstrings fills in the fields of its config."""
     module = type(config).__module__
     text = str(sys.modules[module].__doc__)
-    title, equation = read_docstring(text)
+    first_paragraph, equation = read_docstring(text)
     good_at, paper, url = read_facts(text)
     rows = [f"| {column} | {cell} |" for column, cell in zip(COLUMNS, cells, strict=True) if cell]
-    learned = re.search(rf"^\| {name} \| \S+ \| ([\d.]+)", ACCURACY.read_text(), re.MULTILINE)
-    if learned:
-        rows.append(f"| accuracy on MQAR, 8 pairs, {STEPS:,} steps | {learned[1]} |")
+    if learned := _recall(name):
+        rows.append(f"| accuracy on MQAR, 8 pairs, {STEPS:,} steps | {learned} |")
     parts = [
-        f"# {name}",
-        title,
+        f"# {title(name)}",
+        first_paragraph,
+        _python(name, config),
         f"```\n{equation}\n```",
         good_at,
         f"[{paper}]({url})",
@@ -153,6 +189,6 @@ def read_facts(text: str) -> tuple[str, str, str]:
 def read_docstring(text: str) -> tuple[str, str]:
     """The first paragraph on one line, and the first indented block without its indentation ("": there is none)."""
     paragraphs = text.strip().split("\n\n")
-    title = " ".join(paragraphs[0].split())
+    first = " ".join(paragraphs[0].split())
     blocks = [paragraph for paragraph in paragraphs if all(x.startswith("    ") for x in paragraph.splitlines())]
-    return title, textwrap.dedent(blocks[0]).rstrip() if blocks else ""
+    return first, textwrap.dedent(blocks[0]).rstrip() if blocks else ""

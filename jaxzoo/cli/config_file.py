@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from jaxzoo.cli import packaged
 from jaxzoo.cli.flags import UsageError, flag, options_of, override
+from jaxzoo.cli.runner import say
 from jaxzoo.cli.user_files import MIXER_FLAG, TASK_FLAG, failures_of, find_class, import_file, normal_name
 from jaxzoo.config.checked import Checked, unknown
 
@@ -118,9 +119,13 @@ def _choose(file: Path, config: Any, configs: Mapping[str, Any], name: str | Non
 def _named(option: str, name: str) -> "MixerConfig | TaskConfig":
     """Returns the mixer or task of this name, with its defaults."""
     from jaxzoo.mixers import MIXERS, MixerConfig
+    from jaxzoo.mixers.names import resolve_alias
     from jaxzoo.tasks.base import TaskConfig
     from jaxzoo.tasks.demos import DEMOS
 
+    if option == MIXER_FLAG and (found := resolve_alias(name)) != name:
+        say(f"mixer: {found} ({name})")
+        name = found
     tasks = {key: demo.full_size for key, demo in DEMOS.items()}
     base, registered = (MixerConfig, MIXERS) if option == MIXER_FLAG else (TaskConfig, tasks)
     with failures_of(Path(name.rpartition(":")[0]), f"{option}: file"):

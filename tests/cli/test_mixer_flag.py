@@ -10,6 +10,7 @@ from jaxzoo.cli.config_file import load_config
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.train import main
 from jaxzoo.mixers import MIXERS, RetNetConfig
+from jaxzoo.mixers.names import ALIASES
 from jaxzoo.models.describe import describe
 from tests.cli.conftest import parse_command
 
@@ -55,6 +56,16 @@ def test_the_mixer_s_fields_are_flags(capsys):
     out = capsys.readouterr().out
     assert "--model.pattern.1.value-width" in out
     assert "--model.mixer NAME" in out
+
+
+def test_aliases(capsys):
+    """Kills: an alias of the field that is unknown or hides what was chosen; Based taken for a mixer."""
+    assert {name for name in ALIASES.values() if name not in MIXERS} == set()
+    mixer = parse_command(["--config", str(ZOO), "--model.mixer", "KDA"])[1].model.pattern[1]
+    assert type(mixer) is MIXERS["kimi_delta_attention"]
+    assert "mixer: kimi_delta_attention (KDA)" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="Based is a hybrid of Taylor linear attention"):
+        parse_command(["--config", str(ZOO), "--model.mixer", "based"])
 
 
 def test_help_names_the_mixers(capsys):

@@ -18,6 +18,8 @@ def test_the_page_of_a_mixer():
     """Kills: a page without equation, paper, cost, state or fields; a mixer that has no facts for its page."""
     config = RetNetConfig()
     text = _entry("ret_net", config, _cells(config))
+    assert text.startswith("# RetNet\n")
+    assert "mixer = RetNet(d_model=64, rngs=nnx.Rngs(0))\ny = mixer(x)  #" in text
     paper = "[Sun et al. 2023](https://arxiv.org/abs/2307.08621)"
     assert f"\n\nRecent text at constant memory, with fixed decays.\n\n{paper}\n\n" in text
     assert "```\nS_i = gamma S_{i-1} + k_i v_i^T " in text
