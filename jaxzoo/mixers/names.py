@@ -70,7 +70,7 @@ def resolve_alias(name: str) -> str:
 
 
 def title(name: str) -> str:
-    """Returns a mixer's name in tables and figures, "Gated DeltaNet" for gated_delta_net; variants keep their fields."""
+    """Returns the title of a mixer, "Gated DeltaNet" for gated_delta_net; variants keep their fields."""
     from jaxzoo.mixers import MIXERS
 
     first, *fields = name.split(" ", 1)
