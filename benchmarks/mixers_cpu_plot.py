@@ -2,12 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks, save, series_style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from jaxzoo.utils.figure import TITLE_POINTS, Axes, add_legend, panels, plain_log_ticks, save, series_style
 
 Row = dict[str, Any]
 
@@ -42,7 +39,7 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
     save(figure, path)
 
 
-def _curves(axes: "Axes", curves: Mapping[int, tuple[str, list[Row]]], y: Callable[[Row], float | None]) -> None:
+def _curves(axes: Axes, curves: Mapping[int, tuple[str, list[Row]]], y: Callable[[Row], float | None]) -> None:
     """Draws one line per subject with the style of its index; it ends where memory runs out."""
     lengths: set[int] = set()
     for i, (name, rows) in curves.items():

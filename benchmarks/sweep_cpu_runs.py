@@ -6,7 +6,6 @@ at the scale of as many steps.
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING
 
 from jaxzoo.mixers import BaseConvConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModelConfig
@@ -15,10 +14,7 @@ from jaxzoo.sweep.curves import curve
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
-from jaxzoo.utils.figure import panels
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import Figure, panels
 
 POINTS = {
     "benchmark": grid(learning_rate=(1e-3, 3e-3, 1e-2, 3e-2), seed=(0, 1, 2, 3)),
@@ -66,7 +62,7 @@ def _scale(name: str) -> Scale:
     return Scale(about=f"{STEPS[name]} steps.", points=POINTS[name], config=functools.partial(run, name))
 
 
-def _draw(results: Results) -> "Figure":
+def _draw(results: Results) -> Figure:
     figure, ((panel,),) = panels(1, 1, size=(4, 3), title="Runs of one program")
     curve(
         panel,

@@ -13,7 +13,7 @@ our sliding window attention over sequences of one length, on the machine that m
 operation on another machine, whose curve speaks of that machine.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments.based_figure1_claims import BASED, CLAIMS, LINEAR, MODELS, SECONDS, WINDOW, made_up
 from experiments.based_models import (
@@ -33,11 +33,7 @@ from jaxzoo.sweep import Experiment, Measurement, Point, Results, Scale
 from jaxzoo.sweep.curves import accuracy_label, curve, guessing
 from jaxzoo.tasks.recall_data import RecallDataConfig
 from jaxzoo.train.config import RunConfig
-from jaxzoo.utils.figure import PALETTE, TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import PALETTE, TITLE_POINTS, Axes, Figure, add_legend, bound_style, panels, plain_log_ticks
 
 WINDOWS = (8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -109,7 +105,7 @@ def _paper() -> Scale:
     )
 
 
-def _draw(results: Results) -> "Figure":
+def _draw(results: Results) -> Figure:
     title = "Based, Figure 1: the width of a sliding window"
     figure, (axes,) = panels(1, 2, size=(9.2, 4.4), title=title)
     time, recall = axes
@@ -133,7 +129,7 @@ def _draw(results: Results) -> "Figure":
     return figure
 
 
-def _draw_linear(panel: "Axes", results: Results, windows: list[int]) -> None:
+def _draw_linear(panel: Axes, results: Results, windows: list[int]) -> None:
     """Draws linear attention alone, which has no window, as a mark at the largest window and a horizontal line."""
     where = {"panel": "recall", "model": LINEAR}
     if windows and results.select(**where):

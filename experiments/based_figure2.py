@@ -6,15 +6,11 @@ The state is that of one sequence of the longest length that is asked, all layer
 the paper counts the one mixer that gives the model its name (App. E.2). The claims stand in `based_figure2_claims.py`.
 """
 
-from typing import TYPE_CHECKING
-
 from experiments.based_figure2_claims import CLAIMS, CLASSES, made_up
 from experiments.based_models import Sizes, scales
 from experiments.frontier import draw_by_state
 from jaxzoo.sweep import Experiment, Results
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import Figure
 
 PAPER_SIZES: Sizes = {
     "Attention": {"d_model": (64, 128)},
@@ -51,7 +47,7 @@ ABOUT = {
 }
 
 
-def _draw(results: Results) -> "Figure":
+def _draw(results: Results) -> Figure:
     return draw_by_state(results, CLASSES, title="Based, Figure 2: recall by the size of the state")
 
 

@@ -11,17 +11,14 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments.based_models import FEATURE_MAPS, Sizes, scales
 from experiments.frontier import by_state, finish_by_state, leads, more_recalls_more, size_curve
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, learned
 from jaxzoo.sweep.curves import accuracy_label, guessing
 from jaxzoo.sweep.results import SCORE
-from jaxzoo.utils.figure import PALETTE, add_legend, panels, plain_log_ticks
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import PALETTE, Figure, add_legend, panels, plain_log_ticks
 
 MAPS = tuple(FEATURE_MAPS)
 AT_THE_FRONTIER = 0.05
@@ -205,7 +202,7 @@ CLAIMS = (
 )
 
 
-def _draw(results: Results) -> "Figure":
+def _draw(results: Results) -> Figure:
     try:
         metric = _hardest(results)
     except Missing:

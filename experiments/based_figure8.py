@@ -9,16 +9,13 @@ whatever the blocks, while the released code counts seven blocks.
 """
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments.based_models import Sizes, scales
 from experiments.frontier import by_state, finish_by_state, more_recalls_more, size_curve
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Point, Results, learned
 from jaxzoo.sweep.curves import curve, guessing
-from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import TITLE_POINTS, Figure, add_legend, panels, plain_log_ticks
 
 SOURCE = "Based, App. D.1, Figure 8"
 STREAMING = ("Based", "Sliding window", "ScatterBrain", "BigBird")
@@ -111,7 +108,7 @@ def _made_up(point: Any) -> dict[str, Any]:
     return {"valid/accuracy": min(0.98, 0.1 + 0.04 * math.log2(state)), "state_bytes": state}
 
 
-def _draw(results: Results) -> "Figure":
+def _draw(results: Results) -> Figure:
     title = "Based, Figure 8: recall by the size of the state"
     figure, (axes,) = panels(1, 2, size=(8.6, 4.6), title=title, sharey=True, width_ratios=(2, 1))
     for series, model in enumerate(STREAMING):

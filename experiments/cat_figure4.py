@@ -11,7 +11,7 @@ minute.
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +19,7 @@ from experiments.landmarks import BOUND, HIGH, LOW, band
 from experiments.recall import at_least_two
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Measurement, Missing, Results, Scale, grid
 from jaxzoo.sweep.curves import marked_line
-from jaxzoo.utils.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks, series_style
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import TITLE_POINTS, Figure, add_legend, bound_style, panels, plain_log_ticks, series_style
 
 MEAN, EXPONENTIAL = {"smoothing": "mean", "query_dim": 0}, {"smoothing": "exponential", "query_dim": 0}
 LINEAR = (0.8, 1.2)
@@ -118,7 +115,7 @@ def _enough(results: Results) -> Finding:
     return Finding(min(ratios) >= 1, f"the bound at t = 0 is {min(ratios):.1f} to {max(ratios):.1f} of the d at 50 %")
 
 
-def draw(results: Results) -> "Figure":
+def draw(results: Results) -> Figure:
     """Draws two panels: the fixed query by filter, and the mean by space of queries."""
     title = "Landmarks: dimensions at which 10 % to 50 % of the contexts succeed"
     figure, (axes,) = panels(1, 2, size=(9.2, 4.6), title=title, sharex=True, sharey=True)

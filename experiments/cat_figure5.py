@@ -10,7 +10,7 @@ here the mean of the seeds counts, at the learning rate that is best in this mea
 import itertools
 import math
 import statistics
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments import recall
 from experiments.cat import CAT, FORMS, LIN_CAT, MODELS, TASKS, leads, perfect
@@ -18,10 +18,7 @@ from experiments.protocol import LAPTOP, OVERNIGHT, PAPER, SEEDS, Protocol
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Point, Results, Scale, grid, learned
 from jaxzoo.sweep.curves import accuracy_label, curve, guessing
 from jaxzoo.train.config import RunConfig
-from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import TITLE_POINTS, Figure, add_legend, panels, plain_log_ticks
 
 PAIRS = {64: 4, 128: 8, 256: 16, 512: 64}
 """Number of pairs at the paper's scale, by length."""
@@ -172,7 +169,7 @@ def _by_width(scores: dict[int, float]) -> str:
     return ", ".join(f"{score:.2f} at d = {width}" for width, score in scores.items())
 
 
-def draw(results: Results) -> "Figure":
+def draw(results: Results) -> Figure:
     """Draws one row per task, one column per width."""
     tasks, widths, lengths = (results.values(axis) for axis in AXES)
     size = (1.0 + 2.9 * len(widths), 1.0 + 2.6 * len(tasks))

@@ -11,7 +11,7 @@ which positions attention has, it does not say.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments import recall
 from experiments.cat import CAT, LIN_CAT, MODELS, TASKS, TWO_HEADS
@@ -39,10 +39,7 @@ from jaxzoo.sweep import Change, Claim, Experiment, Missing, Results, Scale, gri
 from jaxzoo.sweep.curves import accuracy_label, marked_line
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.config import RunConfig
-from jaxzoo.utils.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import TITLE_POINTS, Figure, add_legend, bound_style, panels, plain_log_ticks
 
 POSITIONS = {LEARNED: "learned", ROTARY: "rotary", NONE: "none"}
 NAMES = tuple(name for name in CURVES if name != YARN)
@@ -188,7 +185,7 @@ def _smoke() -> Scale:
     )
 
 
-def draw(results: Results) -> "Figure":
+def draw(results: Results) -> Figure:
     """Draws one row per task, one column per width; a line marks the trained length."""
     tasks, widths = results.values("task"), results.values("d_model")
     size = (1.2 + 3.0 * len(widths), 1.2 + 2.7 * len(tasks))

@@ -9,7 +9,7 @@ positions, and with the short filter alone; attention, Based and Mamba have two 
 """
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments import recall
 from experiments.cat import CAT, CLOSE, MODELS, accuracies, on_par, perfect
@@ -20,10 +20,7 @@ from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, S
 from jaxzoo.sweep.curves import accuracy_label, curve, guessing
 from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
 from jaxzoo.train.config import RunConfig
-from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import TITLE_POINTS, Figure, add_legend, panels, plain_log_ticks
 
 POSITIONED, LONG = "CAT, positions", "CAT, long filter"
 FORMS = (CAT, POSITIONED, LONG)
@@ -119,7 +116,7 @@ def _as_good_as_cat(results: Results, model: str) -> Finding:
     return Finding(gaps[most] <= CLOSE, f"{model} {own[most]:.2f}, CAT {best[most]:.2f} ({most})")
 
 
-def draw(results: Results) -> "Figure":
+def draw(results: Results) -> Figure:
     """Draws one panel per width."""
     widths, signals = results.values("d_model"), results.values("signals")
     size = (2.4 + 3.2 * len(widths), 4.2)

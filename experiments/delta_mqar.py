@@ -9,7 +9,7 @@ is the positive control. Sizes are ours at every scale; no paper shows this figu
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments import recall
 from experiments.protocol import LAPTOP, Protocol
@@ -30,10 +30,7 @@ from jaxzoo.sweep.curves import marked_line
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.train.config import RunConfig
-from jaxzoo.utils.figure import add_legend, panels, plain_log_ticks
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import Figure, add_legend, panels, plain_log_ticks
 
 LENGTH, N_PAIRS, VOCAB_SIZE = 64, 16, 128
 FEWER = (N_PAIRS // 4, N_PAIRS // 2)
@@ -189,7 +186,7 @@ def _more_state(results: Results) -> Finding:
     return Finding(min(grown) >= -NEAR and max(grown) > NEAR, _in_words(found))
 
 
-def draw(results: Results) -> "Figure":
+def draw(results: Results) -> Figure:
     """Draws accuracy over state bytes."""
     title = f"MQAR, {LENGTH} tokens, {N_PAIRS} pairs: recall by the size of the state"
     figure, ((panel,),) = panels(1, 1, size=(7.2, 4.6), title=title)

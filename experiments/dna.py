@@ -11,7 +11,7 @@ The paper trains 46M parameters on 10B bases of the human genome.
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from configs.dna import ecoli
 from jaxzoo.data.token_data import TokenDataConfig
@@ -19,10 +19,7 @@ from jaxzoo.sweep import Change, Claim, Experiment, Finding, Measurement, Missin
 from jaxzoo.sweep.curves import marked_line
 from jaxzoo.sweep.results import BITS
 from jaxzoo.train.config import RunConfig
-from jaxzoo.utils.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks, series_style
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import TITLE_POINTS, Figure, add_legend, bound_style, panels, plain_log_ticks, series_style
 
 CONFIGS = {"Transformer++": "attention", "Mamba": "mamba", "Based": "based"}
 MARKOV = "Markov"
@@ -177,7 +174,7 @@ def by_number(metrics: Mapping[str, float], begins: str, ends: str) -> dict[int,
     return {n: middles[str(n)] for n in sorted(int(middle) for middle in middles if middle.isdigit())}
 
 
-def draw(results: Results) -> "Figure":
+def draw(results: Results) -> Figure:
     """Draws bits per base by Markov order, by window length, and by position."""
     figure, (axes,) = panels(1, 3, size=(12.6, 4.4), title="The genome of E. coli: bits per base")
     lines = orders(results)

@@ -8,17 +8,13 @@ stream, have none.
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxzoo.sweep import Finding, Missing, Results
 from jaxzoo.sweep.claims import CHANCE, chance
 from jaxzoo.sweep.curves import accuracy_label, curve, guessing
 from jaxzoo.sweep.results import OVER, SCORE, Row
-from jaxzoo.utils.figure import add_legend, panels, plain_log_ticks
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import Axes, Figure, add_legend, panels, plain_log_ticks
 
 SAME = 0.01
 """Largest difference of accuracies that count as equal."""
@@ -107,7 +103,7 @@ def _rises(scores: Sequence[float]) -> tuple[int, int]:
     return sum(b > a for a, b in pairs), len(pairs)
 
 
-def draw_by_state(results: Results, models: Iterable[str], *, title: str) -> "Figure":
+def draw_by_state(results: Results, models: Iterable[str], *, title: str) -> Figure:
     """Draws the best accuracy at each state size of some models."""
     figure, (axes,) = panels(1, 1, size=(6.4, 4.6), title=title)
     for series, model in enumerate(models):
@@ -118,13 +114,13 @@ def draw_by_state(results: Results, models: Iterable[str], *, title: str) -> "Fi
     return figure
 
 
-def finish_by_state(panel: "Axes", results: Results) -> None:
+def finish_by_state(panel: Axes, results: Results) -> None:
     panel.set(xlabel="state of a sequence, bytes", ylabel=accuracy_label(results), ylim=(-0.02, 1.02))
     plain_log_ticks(panel, "x")
 
 
 def size_curve(
-    panel: "Axes",
+    panel: Axes,
     results: Results,
     *,
     label: str,

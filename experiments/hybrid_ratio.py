@@ -10,7 +10,7 @@ models of 340M and 1.3B parameters.
 
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments import recall
 from experiments.protocol import LAPTOP
@@ -31,10 +31,7 @@ from jaxzoo.sweep.results import SCORE
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
-from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import TITLE_POINTS, Figure, add_legend, panels
 
 LENGTH, N_PAIRS, VOCAB_SIZE = 64, 16, 128
 FEWER = (N_PAIRS // 4, N_PAIRS // 2)
@@ -195,7 +192,7 @@ def _text_is_stable(results: Results) -> Finding:
     return Finding(spread < 1.05, _in_words("bits per byte", found))
 
 
-def draw(results: Results) -> "Figure":
+def draw(results: Results) -> Figure:
     """Draws recall and bits per byte over the share of attention layers."""
     title = "Hybrids, a convolution and four layers: recall and text by the share of full attention"
     figure, (axes,) = panels(1, 2, size=(8.6, 4.4), title=title, sharex=True)

@@ -16,7 +16,7 @@ import runpy
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.subjects import family, subjects
 from experiments import recall
@@ -28,10 +28,7 @@ from jaxzoo.sweep.curves import guessing
 from jaxzoo.sweep.results import SeedScore
 from jaxzoo.tasks import mqar
 from jaxzoo.train.config import RunConfig
-from jaxzoo.utils.figure import PALETTE, add_legend, panels, plain_log_ticks
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import PALETTE, Figure, add_legend, panels, plain_log_ticks
 
 LENGTH, N_PAIRS, VOCAB_SIZE = 64, 8, 256
 ATTENTION = "attention"
@@ -161,7 +158,7 @@ def _more_state(results: Results) -> Finding:
     return Finding(holds, "; ".join(words))
 
 
-def draw(results: Results) -> "Figure":
+def draw(results: Results) -> Figure:
     """Draws one line per mixer, sorted by state bytes: accuracy with the range of its seeds, and state."""
     found = sorted(scores(results).items(), key=lambda item: (item[1].state_bytes or math.inf, -item[1].accuracy))
     title = f"MQAR, {LENGTH} tokens, {N_PAIRS} pairs, a short convolution, then the mixer: recall and state"

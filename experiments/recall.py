@@ -2,16 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxzoo.sweep import Finding, Missing, Results
 from jaxzoo.sweep.curves import curve, guessing
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import TITLE_POINTS, Figure, add_legend, panels, plain_log_ticks
 
 SOLVED = 0.9
 """Zoology, Sec. 4.3: a model that needs some width has at most this accuracy below it."""
@@ -44,7 +41,7 @@ def draw_over_width(
     models: Sequence[Sequence[str]],
     panel: str = "length",
     panel_title: str = "sequence length {}",
-) -> "Figure":
+) -> Figure:
     """Accuracy over the width: a panel for each value of an axis, a curve for each model.
 
     Args:

@@ -12,7 +12,7 @@ and on 32 moves and up to 500 (groups).
 import dataclasses
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments.protocol import LAPTOP, Protocol
 from jaxzoo.mixers import (
@@ -32,10 +32,7 @@ from jaxzoo.tasks.bit_strings import ParityConfig
 from jaxzoo.tasks.permutations import preset
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.config import RunConfig
-from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import TITLE_POINTS, Figure, add_legend, panels, plain_log_ticks
 
 TRAINED = 32
 """Length of the longest training examples."""
@@ -165,7 +162,7 @@ POSITIVE = ("GLA", "Mamba-2", "DeltaNet", "Gated DeltaNet")
 NEGATIVE = ("DeltaNet, negative", "Gated DeltaNet, negative")
 
 
-def draw(results: Results) -> "Figure":
+def draw(results: Results) -> Figure:
     """Draws accuracy over the length, one panel per task."""
     names = [name for name in GUESS if results.select(task=name)]
     size = (1.5 + 3.3 * len(names), 4.4)

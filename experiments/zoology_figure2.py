@@ -10,7 +10,7 @@ look back in its MLP, too. RetNet and LongConv, which the paper evaluates elsewh
 import itertools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments import recall
 from experiments.protocol import LAPTOP, OVERNIGHT, PAPER, RELEASE, SEEDS, Protocol
@@ -32,9 +32,7 @@ from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Point, Res
 from jaxzoo.tasks import mqar, presets
 from jaxzoo.tasks.recall_data import RecallDataConfig
 from jaxzoo.train.config import RunConfig
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import Figure
 
 TITLE = "Zoology, Figure 2 (top)"
 ATTENTION = "attention"
@@ -202,7 +200,7 @@ def _grows_with_the_length(results: Results) -> Finding:
     return Finding(holds, numbers)
 
 
-def draw(results: Results) -> "Figure":
+def draw(results: Results) -> Figure:
     """Draws one panel per length."""
     models = tuple(name for name in MODELS if results.select(model=name))
     return recall.draw_over_width(results, title=f"{TITLE}: attention and gated convolutions", models=(models,))

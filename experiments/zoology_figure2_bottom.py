@@ -11,7 +11,7 @@ hybrid has learned positions, as all runs with attention in the paper.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments import recall
 from experiments.protocol import LAPTOP, PAPER, Protocol
@@ -23,9 +23,7 @@ from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Point, Res
 from jaxzoo.tasks import presets
 from jaxzoo.tasks.recall_data import RecallDataConfig
 from jaxzoo.train.config import RunConfig
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import Figure
 
 TITLE = "Zoology, Figure 2 (bottom)"
 ATTENTION, BASE_CONV = "attention", "BaseConv"
@@ -132,7 +130,7 @@ def _improved(results: Results, names: Sequence[str]) -> Finding:
     return Finding(any(finding.holds for finding in found), "; ".join(finding.numbers for finding in found))
 
 
-def draw(results: Results) -> "Figure":
+def draw(results: Results) -> Figure:
     """Draws one panel per length."""
     return recall.draw_over_width(results, title=f"{TITLE}: filters that the input decides", models=(MODELS,))
 

@@ -9,7 +9,7 @@ tokens counts the token itself.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments import recall
 from experiments.protocol import LAPTOP, PAPER, Protocol
@@ -24,9 +24,7 @@ from jaxzoo.models.presets import (
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned, solved
 from jaxzoo.tasks import mqar
 from jaxzoo.train.config import RunConfig
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import Figure
 
 TITLE = "Zoology, Figure 6"
 ATTENTION, RET_NET, HYENA = "attention", "RetNet", "Hyena"
@@ -153,7 +151,7 @@ def _never_solves(results: Results, names: Sequence[str]) -> Finding:
     return Finding(score <= recall.SOLVED, f"{score:.2f} at most: {where}")
 
 
-def draw(results: Results) -> "Figure":
+def draw(results: Results) -> Figure:
     """Draws one column per number of pairs: above recurrences and convolutions, below windows."""
     windows = [name for name in (*SLIDING, *BLOCKED) if results.select(model=name)]
     return recall.draw_over_width(

@@ -11,7 +11,7 @@ most products. So here they are the channels of a head, as in the cost that the 
 import itertools
 import math
 import statistics
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments import recall
 from experiments.protocol import LAPTOP, PAPER, Protocol
@@ -20,9 +20,7 @@ from jaxzoo.models.presets import mqar_attention, mqar_multi_head_hyena
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned, solved
 from jaxzoo.tasks import mqar
 from jaxzoo.train.config import RunConfig
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import Figure
 
 TITLE = "Zoology, Figure 7"
 ATTENTION = "attention"
@@ -130,7 +128,7 @@ def _far_from_attention(results: Results) -> Finding:
     return Finding(statistics.mean(gaps.values()) > 0.1, numbers)
 
 
-def draw(results: Results) -> "Figure":
+def draw(results: Results) -> Figure:
     """Draws one panel per length."""
     return recall.draw_over_width(results, title=f"{TITLE}: channels of a head", models=(MODELS,))
 

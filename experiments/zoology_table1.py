@@ -15,7 +15,7 @@ nor Gated DeltaNet, but H3 and long convolutions.
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,10 +29,7 @@ from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Measurement, Missing, Point, Results, Scale, grid, learned
 from jaxzoo.sweep.results import BITS
 from jaxzoo.train.config import RunConfig, TrainConfig
-from jaxzoo.utils.figure import TITLE_POINTS, add_legend, bound_style, panels, series_style
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import TITLE_POINTS, Figure, add_legend, bound_style, panels, series_style
 
 ATTENTION, TEXT, OTHERS = "attention", "n-grams", "other tokens"
 SHORT = BaseConvConfig(n_taps=3)
@@ -200,7 +197,7 @@ def table(results: Results) -> list[list[str]]:
     return lines
 
 
-def draw(results: Results) -> "Figure":
+def draw(results: Results) -> Figure:
     """Draws nats by slice and mixer, and the shares of the gaps with their intervals."""
     figure, ((left, right),) = panels(1, 2, size=(10, 4.4), title="Recall on source code (Zoology, Table 1)")
     names = _trained(results)

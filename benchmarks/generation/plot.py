@@ -2,12 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jaxzoo.utils.figure import add_legend, panels, plain_log_ticks, save, series_style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from jaxzoo.utils.figure import Axes, add_legend, panels, plain_log_ticks, save, series_style
 
 Row = dict[str, Any]
 
@@ -45,7 +42,7 @@ def _title(report: dict[str, Any]) -> str:
     return f"{sizes}\n{report['device']}, jax {report['versions']['jax']}, {report['date']}"
 
 
-def _curves(axes: "Axes", rows: Sequence[Row], x: str, y: Callable[[Row], float]) -> None:
+def _curves(axes: Axes, rows: Sequence[Row], x: str, y: Callable[[Row], float]) -> None:
     """Draws one line per model; it ends where memory runs out."""
     for i, name in enumerate(dict.fromkeys(row["model"] for row in rows)):
         measured = [row for row in rows if row["model"] == name and "out_of_memory" not in row]

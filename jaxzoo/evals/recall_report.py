@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from jaxzoo.config.json_files import read_json
 from jaxzoo.evals.gap_share import GapShare, gap_share, share_interval
@@ -18,12 +18,9 @@ from jaxzoo.evals.recall_slices import (
     SliceScore,
     bin_names,
 )
-from jaxzoo.utils.figure import LINES, add_legend, bound_style, panels, save, series_style
+from jaxzoo.utils.figure import LINES, Axes, add_legend, bound_style, panels, save, series_style
 from jaxzoo.utils.text_table import markdown_table
 from jaxzoo.utils.whole_files import unfinished, write_whole
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 FORMAT = "jaxzoo recall slices 1"
 """Format of `recall.json`, by which a directory of reports is known."""
@@ -209,7 +206,7 @@ def _shown(names: list[str], scores: Mapping[str, SliceScore]) -> list[str]:
     return names[: 1 + max((names.index(name) for name in scores), default=-1)]
 
 
-def _line(axes: "Axes", names: list[str], scores: Mapping[str, SliceScore], style: dict[str, Any], label: str) -> None:
+def _line(axes: Axes, names: list[str], scores: Mapping[str, SliceScore], style: dict[str, Any], label: str) -> None:
     """Nats over the bins that hold tokens, each in its place among `names`."""
     found = [(i, scores[name]) for i, name in enumerate(names) if name in scores]
     errors = [score.standard_error or 0.0 for _, score in found]
@@ -217,7 +214,7 @@ def _line(axes: "Axes", names: list[str], scores: Mapping[str, SliceScore], styl
     axes.errorbar([i for i, _ in found], nats, errors, **style, elinewidth=1, capsize=2, label=label)
 
 
-def _label(axes: "Axes", names: list[str], xlabel: str) -> None:
+def _label(axes: Axes, names: list[str], xlabel: str) -> None:
     short = [name if len(name) <= LONGEST_TICK else f"{name.partition('-')[0]} +" for name in names]
     axes.set_xticks(range(len(names)), short, rotation=30, ha="right")
     axes.set(xlabel=xlabel, ylabel="log-perplexity (nats per token)", ylim=(0, None))

@@ -1,13 +1,10 @@
 """Curves for the figures of experiments."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxzoo.sweep.results import SCORE, Missing, Results, Row, SeedScore
-from jaxzoo.utils.figure import bound_style, series_style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from jaxzoo.utils.figure import Axes, bound_style, series_style
 
 
 def accuracy_label(results: Results) -> str:
@@ -17,7 +14,7 @@ def accuracy_label(results: Results) -> str:
 
 
 def curve(
-    panel: "Axes",
+    panel: Axes,
     results: Results,
     *,
     x: str | Callable[[Row], float | None],
@@ -51,7 +48,7 @@ def curve(
 
 
 def marked_line(
-    panel: "Axes",
+    panel: Axes,
     places: Sequence[float],
     heights: Sequence[float],
     *,
@@ -72,7 +69,7 @@ def marked_line(
 
 
 def guessing(
-    panel: "Axes", rows: Iterable[Row], metric: str = SCORE, *, x: str | None = None, vertical: bool = False
+    panel: Axes, rows: Iterable[Row], metric: str = SCORE, *, x: str | None = None, vertical: bool = False
 ) -> None:
     """Draws the guessing line of the runs of a panel, where they share one.
 

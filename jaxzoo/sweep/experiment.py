@@ -3,15 +3,12 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxzoo.sweep.claims import Claim, complaints, made_up_row
 from jaxzoo.sweep.results import Results, Row
 from jaxzoo.train.config import RunConfig
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from jaxzoo.utils.figure import Figure
 
 Value = str | int | float | bool | None
 Point = Mapping[str, Value]
@@ -74,7 +71,7 @@ class Experiment:
     made_up: Callable[[Point], float | Mapping[str, Any]]
     """Made-up result of a run at a point if every claim held: its accuracy, or values by name of a metric or key of a
     row. The claims are checked on such rows before anything is run."""
-    draw: Callable[[Results], "Figure"]
+    draw: Callable[[Results], Figure]
     """The figure; `jaxzoo.sweep.curves` has the means."""
     table: Callable[[Results], Sequence[Sequence[str]]] = lambda results: ()
     """A further table of the report, its headings first; it may raise `Missing`, and is left out then."""

@@ -2,13 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxzoo.train.metrics import Row
-from jaxzoo.utils.figure import add_legend, bound_style, panels, plain_log_ticks, save, series_style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from jaxzoo.utils.figure import Axes, add_legend, bound_style, panels, plain_log_ticks, save, series_style
 
 ACCURACY = "valid/accuracy"
 BITS = "valid/bits_per_byte"
@@ -51,7 +48,7 @@ def draw_learning_curve(rows: Sequence[Row], path: Path, *, title: str) -> None:
     save(figure, path)
 
 
-def _line(axes: "Axes", rows: Sequence[Row], name: str, series: int, **style: Any) -> None:
+def _line(axes: Axes, rows: Sequence[Row], name: str, series: int, **style: Any) -> None:
     """`name` over steps; the legend is shared by both panels, so each series has its own number."""
     points = [(row["step"], row[name]) for row in rows if name in row]
     if not points:

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
+    import matplotlib.axes
+    import matplotlib.figure
     import numpy as np
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+
+type Axes = matplotlib.axes.Axes
+type Figure = matplotlib.figure.Figure
 
 
 class SeriesStyle(NamedTuple):
@@ -87,7 +90,7 @@ def panels(
         return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def add_legend(figure: "Figure") -> None:
+def add_legend(figure: Figure) -> None:
     """One legend for all panels, each label once, below them, where it covers nothing."""
     found: dict[str, Any] = {}
     for axes in figure.axes:
@@ -102,7 +105,7 @@ def add_legend(figure: "Figure") -> None:
     figure.legend(list(found.values()), list(found), fontsize=LEGEND_POINTS, frameon=False, **where)
 
 
-def add_caption(figure: "Figure", text: str) -> None:
+def add_caption(figure: Figure, text: str) -> None:
     """A text in small letters below a finished figure and as wide, which becomes higher by as much."""
     _show_dollars(figure)
     figure.draw_without_rendering()  # the last time that the layout is made
@@ -123,7 +126,7 @@ def add_caption(figure: "Figure", text: str) -> None:
     figure.text(0.05 / width, below, "\n".join(lines), **style)
 
 
-def plain_log_ticks(axes: "Axes", which: Literal["x", "y"], values: Iterable[float] = ()) -> None:
+def plain_log_ticks(axes: Axes, which: Literal["x", "y"], values: Iterable[float] = ()) -> None:
     """A logarithmic axis with plain numbers; called after its limits are known.
 
     Args:
@@ -145,14 +148,14 @@ def plain_log_ticks(axes: "Axes", which: Literal["x", "y"], values: Iterable[flo
         axes.tick_params(which, labelrotation=30)
 
 
-def render(figure: "Figure", kind: str) -> bytes:
+def render(figure: Figure, kind: str) -> bytes:
     """The picture as `png`, `svg` and the like; one version of matplotlib gives equal figures equal bytes."""
     picture = io.BytesIO()
     _draw(figure, picture, kind)
     return picture.getvalue()
 
 
-def save(figure: "Figure", path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
     """Writes the picture, in the format of the file's suffix: whole, by way of `path` + ".tmp", or not at all."""
     unfinished = path.with_name(path.name + ".tmp")
     try:
@@ -174,7 +177,7 @@ def _import_matplotlib() -> Any:
     return matplotlib
 
 
-def _show_dollars(figure: "Figure") -> None:
+def _show_dollars(figure: Figure) -> None:
     """Names of runs are no formulas, which matplotlib sees between two dollar signs."""
     from matplotlib.text import Text
 
@@ -183,7 +186,7 @@ def _show_dollars(figure: "Figure") -> None:
             text.set_parse_math(False)
 
 
-def _draw(figure: "Figure", target: Path | io.BytesIO, kind: str) -> None:
+def _draw(figure: Figure, target: Path | io.BytesIO, kind: str) -> None:
     matplotlib = _import_matplotlib()
     _show_dollars(figure)
     with matplotlib.rc_context({"svg.hashsalt": "figure"}):

@@ -1,16 +1,12 @@
 """Summary of the histograms of repeated n-grams as JSON, table and Figures 3 to 5, with power laws (Zoology App. D)."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int64, Integer
 
-from jaxzoo.utils.figure import PALETTE, add_legend, panels, plain_log_ticks, series_style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from jaxzoo.utils.figure import PALETTE, Axes, Figure, add_legend, panels, plain_log_ticks, series_style
 
 KINDS = ("all", "content")
 """All n-grams, those with an end-of-text token too; and those without stop words, punctuation and end-of-text."""
@@ -169,7 +165,7 @@ def _shares(alpha: float, log_d: Float[np.ndarray, "m"]) -> Float[np.ndarray, "m
     return weights / weights.sum()
 
 
-def draw_distances(summary: Mapping[str, Json]) -> "Figure":
+def draw_distances(summary: Mapping[str, Json]) -> Figure:
     """Figure 3: share of repeats by the distance to the last occurrence, all n-grams of all subsets, and their laws."""
     figure, axes = panels(1, 1, size=(5.5, 4.2), title="Distance of repeated n-grams, and fitted power laws")
     for i, (n, numbers) in enumerate(summary[TOGETHER]["all"].items()):
@@ -180,7 +176,7 @@ def draw_distances(summary: Mapping[str, Json]) -> "Figure":
     return figure
 
 
-def draw_distances_by_source(summary: Mapping[str, Json]) -> "Figure":
+def draw_distances_by_source(summary: Mapping[str, Json]) -> Figure:
     """Figure 5: the same of each subset, without n-grams that hold a stop word; a panel for each n."""
     sizes = list(summary[TOGETHER]["content"])
     width = 1 + 4.2 * len(sizes)
@@ -197,7 +193,7 @@ def draw_distances_by_source(summary: Mapping[str, Json]) -> "Figure":
     return figure
 
 
-def draw_repeats_by_source(summary: Mapping[str, Json]) -> "Figure":
+def draw_repeats_by_source(summary: Mapping[str, Json]) -> Figure:
     """Figure 4: repeated n-grams without stop words in a sequence of each subset: means, and quartiles as lines."""
     sources = _sources(summary)
     sizes = list(summary[TOGETHER]["content"])
@@ -222,7 +218,7 @@ def _sources(summary: Mapping[str, Json]) -> dict[str, Json]:
     return {name: subset for name, subset in summary.items() if name != TOGETHER}
 
 
-def _curve(panel: "Axes", numbers: Json, series: int, *, label: str) -> None:
+def _curve(panel: Axes, numbers: Json, series: int, *, label: str) -> None:
     """Draws the bins that are not empty, and the law."""
     first, last, share = (np.array(numbers["distances"][key]) for key in ("first", "last", "share"))
     middle = np.sqrt(first * last)
@@ -236,7 +232,7 @@ def _curve(panel: "Axes", numbers: Json, series: int, *, label: str) -> None:
         panel.plot(np.arange(1, last[-1] + 1), shares, **_LAW, color=style["color"])
 
 
-def _label_distances(panel: "Axes") -> None:
+def _label_distances(panel: Axes) -> None:
     panel.set_xlabel("tokens since the n-gram was last")
     panel.set_ylabel("share of repeats at a distance")
     plain_log_ticks(panel, "x")
