@@ -22,6 +22,10 @@ from jaxzoo.mixers.attention.nystromformer import (
     NystromFormer as NystromFormer,
     NystromFormerConfig as NystromFormerConfig,
 )
+from jaxzoo.mixers.attention.path_attention import (
+    PathAttention as PathAttention,
+    PathAttentionConfig as PathAttentionConfig,
+)
 from jaxzoo.mixers.attention.scatter_brain import ScatterBrain as ScatterBrain, ScatterBrainConfig as ScatterBrainConfig
 from jaxzoo.mixers.attention.selective_attention import (
     SelectiveAttention as SelectiveAttention,
@@ -125,6 +129,7 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "mamba2": Mamba2Config,
     "multi_head_hyena": MultiHeadHyenaConfig,
     "nystromformer": NystromFormerConfig,
+    "path_attention": PathAttentionConfig,
     "ret_net": RetNetConfig,
     "rg_lru": RGLRUConfig,
     "rwkv4_channel_mix": RWKV4ChannelMixConfig,

@@ -80,7 +80,7 @@ CONFIGS = [
 ]
 
 
-@pytest.mark.parametrize(("documents", "config"), zip((IDS, None, None, IDS), CONFIGS, strict=True))
+@pytest.mark.parametrize(("documents", "config"), list(zip((IDS, None, None, IDS), CONFIGS, strict=True)))
 def test_equation(config, documents):
     """Kills: the gate of the key's own token, a gate of another head, scaled gates, a shift of the wrong side or across
     documents, a norm before the shift or over all heads, one scale for all heads, a swapped eps."""

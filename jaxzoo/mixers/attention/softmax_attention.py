@@ -14,7 +14,7 @@ Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
 
 import dataclasses
 import functools
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -182,14 +182,18 @@ def extend_cache(state: AttentionState, k: Float[Array, "b t g k"], v: Float[Arr
     Raises:
       ValueError: `t` exceeds its slots.
     """
-    t, capacity = k.shape[1], state.k.shape[1]
+    check_fits(k.shape[1], state.k.shape[1])
+    keys, values = (write_cache(old, new, state.position) for old, new in ((state.k, k), (state.v, v)))
+    return AttentionState(keys, values, state.position + k.shape[1])
+
+
+def check_fits(t: int, capacity: int) -> None:
+    """Raises `ValueError` if `t` tokens exceed the slots of a cache."""
     if t > capacity:
         raise ValueError(
             f"prefill of attention: t={t} must be at most the {capacity} slots of the cache; "
             "make the state with a larger capacity"
         )
-    keys, values = (write_cache(old, new, state.position) for old, new in ((state.k, k), (state.v, v)))
-    return AttentionState(keys, values, state.position + t)
 
 
 def cached(state: AttentionState, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
@@ -215,8 +219,8 @@ def visible_tokens(positions: Int[Array, "b t"], segment_ids: Int[Array, "b t"] 
     return visible
 
 
-def nan_beyond(state: AttentionState, y: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-    """NaN for the rows that exceed the cache."""
+def nan_beyond(state: Any, y: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+    """NaN for the rows whose `state.position` exceeds the slots of `state.k`."""
     fits = state.position <= state.k.shape[1]
     return jnp.where(fits[:, None, None], y, jnp.nan)
 
