@@ -35,25 +35,6 @@ def test_frames_of_both_strands(tmp_path):
         assert all((text.index(row["sequence"]) < border) == (split == "train") for row in rows)
 
 
-@pytest.mark.full
-def test_no_frame_spans_two_sequences(tmp_path, monkeypatch):
-    """Kills: contigs or the sides of a gap read as neighbours, whose joint frames no organism has; and a long sequence
-    that is cut where its documents are."""
-    half = "".join(random.Random(0).choices(CODONS, k=200))
-    first, second = "ATG" + half, half + "TAA"
-    (tmp_path / "x.fa").write_text(f">a\n{first}\n>b\n{second}\n")
-    assert coding_strand.genome(tmp_path / "x.fa") == f"{first}N{second}"
-    (tmp_path / "x.fa").write_text(f">a\n{first}{'N' * 100}{second}\n")
-    assert coding_strand.genome(tmp_path / "x.fa") == f"{first}N{second}"
-    (tmp_path / "x.fa").write_text(f">a\n{first}{second}\n")
-    for bases in (7, 2**20):
-        monkeypatch.setattr("jaxzoo.data.corpus.fasta.DOCUMENT_BASES", bases)
-        monkeypatch.setattr(coding_strand, "DOCUMENT_BASES", bases)
-        assert coding_strand.genome(tmp_path / "x.fa") == first + second
-    assert any(frame.strand == "+" for frame in frames(first + second))
-    assert not any(frame.strand == "+" and frame.end > len(first) for frame in frames(f"{first}N{second}"))
-
-
 def frames(text):
     """Frames of at least 300 codons."""
     return coding_strand.longest_frames(text, 900)

@@ -46,11 +46,6 @@ def test_kernels_are_in_their_own_programs(name, kind, monkeypatch):
     assert "mosaic_gpu" not in xla
 
 
-def test_an_unknown_rule_is_one_line():
-    with pytest.raises(SystemExit, match=r"--rules kda must be among no_decay, .*general"):
-        delta_rules.main(["--rules", "kda"])
-
-
 @pytest.mark.parametrize("name", delta_rules.RULES)
 def test_peers_get_every_array_by_its_name(name):
     """Kills a log decay in the place of the rates, and removals that are swapped."""

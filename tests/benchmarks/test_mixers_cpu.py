@@ -5,12 +5,11 @@ import math
 
 import pytest
 
-from benchmarks import mixers_cpu
 from benchmarks.generation.measure import environment
 from benchmarks.mixers_cpu import exponent, grows_too_fast, main, table
-from benchmarks.mixers_cpu_measure import PEERS, Size, measure
-from benchmarks.subjects import family, growth, in_model, mixer_state_bytes, subjects, train_growth
-from jaxzoo.mixers import MIXERS, AttentionConfig, BaseConvConfig
+from benchmarks.mixers_cpu_measure import Size, measure
+from benchmarks.subjects import family, growth, subjects
+from jaxzoo.mixers import MIXERS, BaseConvConfig
 
 pytestmark = pytest.mark.full
 
@@ -19,17 +18,6 @@ def test_every_registered_mixer_is_a_subject():
     """Kills: a list of names beside the registry; a default that cannot be built without arguments."""
     assert set(MIXERS) <= set(subjects())
     assert {family(config) for config in subjects().values()} <= {"attention", "linear", "conv", "ssm"}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("config", [BaseConvConfig(), AttentionConfig()], ids=["base_conv", "attention"])
-def test_a_row_holds_every_measurement(config):
-    """Kills: a state of another length, a memory or a time of nothing, a step that is not measured."""
-    row = measure(config, Size(width=4, batch=2, length=40, seconds=1e-3))
-    assert row["length"] == 40
-    assert row["state_bytes"] == mixer_state_bytes(in_model(config, 4, 40), 40)
-    for name in ("parameters", "temporary_bytes", "cpu_ms", "compile_cpu_s", "step_cpu_us", "step_compile_cpu_s"):
-        assert row[name] > 0, name
 
 
 @pytest.mark.full
@@ -68,46 +56,12 @@ def test_the_mark_is_at_t_log_t_of_what_promises_less_than_t_squared():
     assert exponent(rows("1", 1.0, 4.0, 16.0)) is None
 
 
-def test_a_slow_compilation_is_marked():
-    """Kills: a limit that nobody looks at."""
-    subject = rows("1", 1.0)
-    assert "!" not in table({"subjects": {"x": subject}})
-    subject["rows"][0]["compile_cpu_s"] = 10.0
-    assert "10.0 !" in table({"subjects": {"x": subject}})
-
-
-def test_windows_promise_less_than_attention():
-    """Kills: a promise that every mixer makes, or none."""
-    known = subjects()
-    assert train_growth(known["attention"], 64) == "t"
-    assert train_growth(known["sliding_window_attention"], 64) == "1"
-    assert train_growth(known["base_conv filter=implicit"], 64) == "log t"
-
-
 @pytest.fixture
 def _quick(monkeypatch):
     """One subject, and an environment that is put back."""
     for name in ("JAX_PLATFORMS", "NPROC"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setattr("benchmarks.subjects.subjects", lambda: {"base_conv": BaseConvConfig()})
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("_quick")
-def test_what_is_done_is_kept(tmp_path, monkeypatch, capsys):
-    """Kills: rows that are measured twice or lost, a picture or circumstance that is missing."""
-    out = tmp_path / "m.json"
-    command = f"--lengths 8 16 --width 4 --batch 2 --seconds 0.001 --out {out}".split()
-    assert main(command) == 0
-    report = json.loads(out.read_text())
-    assert [row["length"] for row in report["subjects"]["base_conv"]["rows"]] == [8, 16]
-    assert report["date"]
-    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr(mixers_cpu, "_row", None)
-    assert main(command) == 0
-    assert json.loads(out.read_text())["subjects"] == report["subjects"]
-    assert main([*command, "--width", "5"]) == 2
-    assert "has width=4, not 5" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("_quick")
@@ -135,11 +89,6 @@ def test_one_line_for_a_mistake(flags, message, capsys):
     """Kills: a traceback, or a mistake that shows after an hour."""
     assert main(flags.split()) == 2
     assert message in capsys.readouterr().err
-
-
-def test_peers_are_subjects():
-    """Kills: a peer whose mixer has another name."""
-    assert PEERS.keys() <= subjects().keys()
 
 
 def test_growth_names_the_term_that_grows():

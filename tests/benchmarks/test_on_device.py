@@ -70,20 +70,6 @@ def test_a_second_call_runs_what_is_left(queue, tmp_path, monkeypatch):
     assert "=== b: done" in queue(works)[2]
 
 
-@pytest.mark.full
-def test_the_time_of_one_is_not_that_of_others(queue, monkeypatch):
-    """Kills: a hang that takes the rest of the time, and a piece without time that is told as done."""
-    monkeypatch.setattr(on_device, "COMPILE_S", 8)
-    hangs = piece("a", WRITES + "; import time; time.sleep(60)", how="alone", timeout=5)
-    never = piece("b", "import time; time.sleep(60); " + WAITS)
-    quick = piece("c", WAITS + WRITES)
-    status, found, _ = queue(hangs, never, quick)
-    statuses = {name: row["status"] for name, row in found.items()}
-    assert (status, statuses) == (0, {"a": "stopped", "b": "not compiled in time", "c": "done"})
-    assert found["a"]["result"] == 1, "what was written before is kept"
-    assert "d" not in queue(piece("d", WRITES), flags="--minutes 0.0001")[1]
-
-
 def test_the_list_needs_no_device(capsys, tmp_path):
     """Kills: a list that starts JAX's devices, or leaves a piece out."""
     assert on_device.main(["--list", "--state", str(tmp_path)]) == 0

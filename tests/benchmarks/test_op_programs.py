@@ -29,8 +29,3 @@ def test_launches_and_bytes_are_those_of_the_table(tmp_path, options, n_programs
         assert row["launches"] <= 1.1 * kept[name]["launches"], name
         assert row["bytes"] == pytest.approx(kept[name]["bytes"], rel=0.05), name
         assert row["floor"] == kept[name]["floor"]
-
-
-def test_no_such_op():
-    with pytest.raises(SystemExit, match="--ops nothing names no op; known: taylor_attention, "):
-        op_programs.main(["--ops", "nothing"])

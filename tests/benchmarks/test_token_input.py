@@ -34,24 +34,3 @@ def test_a_run_reports_every_measurement_and_its_circumstances(tmp_path, monkeyp
     shown = capsys.readouterr().out
     assert token_input.table(report) in shown
     assert len([line for line in shown.splitlines() if line.startswith("|")]) == 8
-
-
-@pytest.mark.full
-def test_the_corpus_has_the_tokens_that_the_tables_name(tmp_path):
-    """Kills: memory held against a corpus of another size."""
-    from jaxzoo.data.tokens.token_shards import TokenDirectory
-
-    directory = TokenDirectory(token_input.write_corpus(tmp_path / "corpus", 60_000, seed=0))
-    assert sum(len(shard.tokens) for shard in directory.shards("train")) == 60_000
-
-
-def test_the_tables_hold_numbers_in_their_places():
-    """Kills: rates per CPU-second in the place of rates per second, bytes for megabytes."""
-    speed = [
-        {"kind": kind, "rows": 64, "length": 256, "tokens_per_second": 2e6, "tokens_per_cpu_second": 3e6}
-        for kind in ("a", "b")
-    ]
-    memory = [{"tokens": 5_000_000, "private_bytes": 2e8, "mapped_bytes": 3e6}]
-    lines = token_input.table({"speed": speed, "memory": memory}).splitlines()
-    assert lines[2] == "| 64 x 256 | 2.0 (3.0) | 2.0 (3.0) |"
-    assert lines[-1] == "| 5,000,000 | 10 | 200 | 3 |"

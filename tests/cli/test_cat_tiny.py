@@ -1,9 +1,6 @@
 """`configs/lm/cat_tiny.py`: what its flags change, and that it runs, at a small size."""
 
-import json
 from pathlib import Path
-
-import pytest
 
 from jaxzoo.mixers import AttentionConfig, ConvolutionAugmentedAttentionConfig, RetNetConfig
 from tests.cli.conftest import parse_command
@@ -33,25 +30,3 @@ def test_all_rows_have_the_same_frame():
     assert frame == [(True, False, "gelu", True, "layer")] * 2
     assert parsed("--model.pattern.0.positions", "none").pattern[0].positions == "none"
     assert parsed("--model.mixer", "ret_net").pattern == (RetNetConfig(),)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "flags",
-    [
-        pytest.param("", marks=pytest.mark.full),
-        pytest.param("--model.mixer attention --model.pattern.0.positions none", marks=pytest.mark.slow),
-    ],
-)
-def test_it_runs(flags, run, rows, tmp_path):
-    """Kills: a config that loads and does not train, and lengths that are not scored."""
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    for i in range(4):
-        (corpus / f"{i}.txt").write_text(f"{i} never odd or even, {i} times a word; " * (5 + i))
-    assert run(FILE, "r", *flags.split(), *SMALL.split(), "--data.path", str(corpus)) == 0
-    last = rows("r")[-1]
-    assert last["step"] == 2
-    assert {"valid/bits_per_byte/length=16", "valid/bits_per_byte/length=32"} <= last.keys()
-    (mixer,) = json.loads((tmp_path / "r" / "config.json").read_text())["model"]["pattern"]
-    assert mixer.get("positions") == ("none" if flags else "rotary")

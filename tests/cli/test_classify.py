@@ -57,16 +57,3 @@ def test_from_run_to_interval(tmp_path, capsys):
     (tmp_path / "fine" / "classification.json").unlink()
     assert classify.main([*flags.split(), "--resume"]) == 0
     assert json.loads((tmp_path / "fine" / "classification.json").read_text()) == report
-
-
-@pytest.mark.full
-def test_mistakes(tmp_path, capsys):
-    """Kills a traceback for a run or a folder that is not there, and the pretrained run as the place of the result."""
-    for flags, message in (
-        (f"--run {tmp_path / 'none'} --data {tmp_path} --run-dir {tmp_path / 'x'}", "none"),
-        (f"--run {tmp_path} --data {tmp_path} --run-dir {tmp_path}", "is the pretrained run"),
-    ):
-        assert classify.main(flags.split()) == 2
-        error = capsys.readouterr().err
-        assert message in error
-        assert "Traceback" not in error

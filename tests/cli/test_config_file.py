@@ -167,26 +167,6 @@ def test_a_file_of_several_configurations(tmp_path, capsys):
             parse_command(words)
 
 
-def test_a_configuration_may_have_capitals_and_dashes(tmp_path):
-    """Kills: a name that the command line changes and then misses, one of two that it cannot tell apart."""
-    file = tmp_path / "several.py"
-    file.write_text(textwrap.dedent(SEVERAL).replace("ret_net_deep", "RetNet-Deep"))
-    for name in ("RetNet-Deep", "retnet_deep"):
-        command, deep = parse_command(["--config", str(file), "--name", name])
-        assert deep.model.n_layers == 8
-        assert command.place == Path("runs/retnet_deep")
-    file.write_text(textwrap.dedent(SEVERAL).replace("ret_net_deep", "RET-NET"))
-    with pytest.raises(UsageError, match=r"has ret_net and RET-NET, which are one name; rename one$"):
-        parse_command(["--config", str(file), "--name", "RET-NET"])
-
-
-def test_a_run_as_config_leaves_nothing_to_choose(tmp_path):
-    """Kills: another mixer, task or name that is dropped without a word, in a run that is named after it."""
-    for option, value in (("--model.mixer", "hyena"), ("--task", "mqar"), ("--name", "deep")):
-        with pytest.raises(UsageError, match=f"^{option} {value}: .* is the directory of a run, which leaves no cho"):
-            parse_command(["--config", str(tmp_path), option, value])
-
-
 def test_a_file_of_a_package_imports_its_siblings_from_anywhere(tmp_path, monkeypatch):
     """Kills: files of `experiments/` that load in the folder above them alone."""
     package = tmp_path / "house_of_figures"

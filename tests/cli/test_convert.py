@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from flax import nnx
 
 import jaxzoo
 from jaxzoo.cli.convert import main as convert
@@ -13,13 +12,9 @@ from jaxzoo.cli.export import main as export
 from jaxzoo.cli.generate import main as generate
 from jaxzoo.cli.train import main as train
 from jaxzoo.data.tokenizer import END_OF_TEXT
-from jaxzoo.data.tokens.library_tokenizer import LibraryTokenizer
 from jaxzoo.data.tokens.tokenizer_definition import byte_alphabet
 from jaxzoo.data.tokens.tokenizer_files import gpt2_content
-from jaxzoo.interop import save
 from jaxzoo.interop.loading import read_tensors
-from jaxzoo.mixers import AttentionConfig
-from jaxzoo.models import LanguageModel, LanguageModelConfig
 from tests.interop import published
 
 
@@ -126,15 +121,3 @@ def test_begin_and_end_tokens(folder, tmp_path, capsys):
     assert json.loads((again / "generation_config.json").read_text())["eos_token_id"] == [257, 5]
     assert json.loads((again / "tokenizer.json").read_text())["post_processor"] == content["post_processor"]
     assert (again / "chat_template.jinja").read_text() == "{{ messages }}"
-
-
-def test_end_of_text_of_a_trained_run(tmp_path):
-    """Kills: an exported model that never stops, since its config names no end of text."""
-    config = LanguageModelConfig(
-        pattern=(AttentionConfig(n_heads=2, positions="rotary"),), d_model=16, n_layers=1, vocab_size=258,
-        mlp="swiglu", norm="rms", tie_embeddings=False,
-    )  # fmt: skip
-    tokenizer = LibraryTokenizer(gpt2_content({**byte_alphabet(), "ab": 256, END_OF_TEXT: 257}, "a b\n"), None, "x")
-    save(LanguageModel(config, rngs=nnx.Rngs(0)), tmp_path / "out", family="llama", tokenizer=tokenizer)
-    for name in ("config.json", "generation_config.json"):
-        assert json.loads((tmp_path / "out" / name).read_text())["eos_token_id"] == 257

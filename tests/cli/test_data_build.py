@@ -3,23 +3,13 @@
 import ast
 import importlib
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-import typing
 from pathlib import Path
 
 import pytest
 import zstandard
 
-from jaxzoo.cli.data_build import BuildCommand, main
+from jaxzoo.cli.data_build import main
 from jaxzoo.cli.data_demo_pile import main as demo_pile
-from jaxzoo.cli.flags import flags_of
-from jaxzoo.data.corpus import building
-from jaxzoo.data.corpus.documents import SOURCES
-from jaxzoo.utils import extras
 
 
 @pytest.fixture
@@ -53,21 +43,6 @@ def test_builds_and_tells(corpus, capsys):
     assert err == "warning: no document is in the split valid; --valid-fraction or --valid-paths give some\n"
     assert main(flags) == 0
     assert capsys.readouterr().out.splitlines() == [f"{corpus}/out/text_corpus/1.0.0: is finished already", *lines[1:]]
-
-
-def test_subsets_and_splits_reach_the_report(corpus, capsys):
-    """Kills: a flag that is dropped on its way to the build."""
-    (corpus / "in" / "b.jsonl").write_text('{"text": "more", "part": "b"}')
-    (corpus / "in" / "a.jsonl").write_text('{"body": {"text": "\\u00e4"}, "part": "a"}')
-    flags = f"--source jsonl --paths {corpus}/in/a* --text-field body.text --subset-field part --out {corpus}/out"
-    assert main(flags.split()) == 0
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        "  train: 1 documents, 2 bytes of text",
-        "    a: 1 documents, 2 bytes",
-    ]
-    flags = f"--source jsonl --paths {corpus}/in/b* --test-paths {corpus}/in/b.j* --out {corpus}/out2"
-    assert main(flags.split()) == 2
-    assert "is in --paths and in --test-paths" in capsys.readouterr().err
 
 
 def test_refuses_in_one_line(corpus, capsys):
@@ -108,58 +83,6 @@ def test_refuses_in_one_line(corpus, capsys):
 
 
 @pytest.mark.full
-def test_low_disk(corpus, capsys, monkeypatch):
-    """Kills: a build that fills the disk; a check that cannot be overridden."""
-    usage = type(building.shutil.disk_usage("/"))
-    monkeypatch.setattr(building.shutil, "disk_usage", lambda _: usage(0, 0, 10))
-    flags = f"--source jsonl --paths {corpus}/in/a* --out {corpus}/out".split()
-    assert main(flags) == 2
-    assert "are free; free some, choose another place, or try with --allow-low-disk" in capsys.readouterr().err
-    assert not (corpus / "out").exists()
-    assert main([*flags, "--allow-low-disk"]) == 0
-    assert main(flags) == 0
-
-
-@pytest.mark.full
-def test_a_missing_library_is_named(corpus, capsys, monkeypatch):
-    """Kills: an ImportError's traceback where the extra is not installed."""
-    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None if name == "array_record" else name)
-    assert main(f"--source jsonl --paths {corpus}/in --out {corpus}/out".split()) == 2
-    message = "error: building a corpus needs the library 'array_record'; pip install -e '.[data]'\n"
-    assert capsys.readouterr().err == message
-
-
-def test_help_tells_every_flag(capsys):
-    """Kills: a flag without its meaning; choices that only one of the two knows."""
-    assert main(["--help"]) == 0
-    out = capsys.readouterr().out
-    assert [flag for flag in flags_of(BuildCommand(source="pile", paths="", out=Path())) if flag not in out] == []
-    assert set(typing.get_args(typing.get_type_hints(BuildCommand)["source"])) == set(SOURCES)
-
-
-@pytest.mark.slow
-def test_ctrl_c_is_one_line(tmp_path, ctrl_c):
-    """Kills: tracebacks of the workers, workers that go on, a command that cannot be continued."""
-    (tmp_path / "in").mkdir()
-    row = json.dumps({"text": "word " * 2000}) + "\n"
-    for i in range(4):
-        (tmp_path / "in" / f"{i}.jsonl").write_text(row * 3000)
-    flags = f"--source jsonl --paths {tmp_path}/in --out {tmp_path}/out --max-shard-mb 1 --workers 2".split()
-    command = [sys.executable, "-m", "jaxzoo.data.build", *flags]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, start_new_session=True, **pipes) as running:
-        deadline = time.monotonic() + 40
-        while not list((tmp_path / "out").glob("work/notes/*.json")) and time.monotonic() < deadline:
-            time.sleep(0.005)
-        os.killpg(running.pid, signal.SIGINT)
-        out, err = running.communicate(timeout=40)
-    *progress, last = err.splitlines()
-    assert (running.returncode, out, last) == (130, "", "interrupted; the same command goes on from here")
-    assert all(" of 4 files" in line for line in progress)
-    assert not (tmp_path / "out" / "work" / "claims").exists()
-
-
-@pytest.mark.full
 def test_demo_pile(tmp_path, capsys):
     """Kills: another format than the Pile's, a document in two files or none, bytes that change."""
     for name in ("one", "two"):
@@ -190,22 +113,3 @@ def test_demo_pile(tmp_path, capsys):
     message = f"error: {tmp_path}/one/train/00.jsonl.zst exists; choose another --out, or replace it with --overwrite\n"
     assert capsys.readouterr().err == message
     assert demo_pile(["--out", str(tmp_path / "one"), "--overwrite"]) == 0
-
-
-@pytest.mark.full
-def test_demo_pile_with_packages(tmp_path, capsys):
-    """Kills: a package left out, its tests or other files taken for source, another subset, a traceback at a typo."""
-    assert demo_pile(["--out", str(tmp_path / "pile"), "--packages", "tyro", "zstandard"]) == 0
-    found = []
-    for file in ("train/00.jsonl.zst", "train/01.jsonl.zst", "val.jsonl.zst"):
-        data = zstandard.ZstdDecompressor().stream_reader((tmp_path / "pile" / file).read_bytes()).read()
-        rows = map(json.loads, data.splitlines())
-        found += [row["text"] for row in rows if row["meta"]["pile_set_name"] == "Python packages"]
-    roots = [Path(importlib.import_module(name).__file__).parent for name in ("tyro", "zstandard")]
-    assert sorted(found) == sorted(filter(None, (f.read_text() for root in roots for f in root.rglob("*.py"))))
-    capsys.readouterr()
-    assert demo_pile(["--out", str(tmp_path / "none"), "--packages", "no-such-thing"]) == 2
-    assert capsys.readouterr().err == (
-        "error: --packages no-such-thing: not installed; install it, or name another one\n"
-    )
-    assert not (tmp_path / "none").exists()

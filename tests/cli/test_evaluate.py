@@ -1,14 +1,11 @@
 """`python -m jaxzoo.evaluate` from the run directory to the table."""
 
 import json
-import resource
-import sys
 import textwrap
 
 import pytest
 
 from jaxzoo.cli.evaluate import main
-from jaxzoo.cli.evaluate_common import write_results
 from jaxzoo.cli.train import main as train
 from tests.cli.test_generate import files_of
 from tests.train.conftest import use_one_device
@@ -71,16 +68,6 @@ def test_the_run_s_own_sets_give_the_run_s_last_validation(trained, metrics, cap
     assert metrics("--checkpoint", "2")["valid/loss"] != last["valid/loss"]
 
 
-@pytest.mark.slow
-def test_flags_change_what_is_asked_and_how_it_is_answered(metrics):
-    """Kills: an override that is dropped: longer examples, slower rotary positions."""
-    longer = metrics("--data.valid.1.task.length", "40")
-    assert {"valid/accuracy/length=24", "valid/accuracy/length=40"} < longer.keys()
-    scaling = "--model.pattern.0.rotary-scaling"
-    yarn = metrics(f"{scaling}.kind", "yarn", f"{scaling}.factor", "4", f"{scaling}.original-length", "24")
-    assert yarn["valid/loss"] != pytest.approx(metrics()["valid/loss"], rel=1e-5)
-
-
 def test_one_line_for_a_mistake(trained, capsys):
     """Kills: a traceback, or a table of another model than was trained."""
     for flags, message in [
@@ -102,41 +89,3 @@ def test_one_line_for_a_mistake(trained, capsys):
         (line,) = captured.err.splitlines()
         assert message in line
         assert captured.out == ""
-
-
-@pytest.mark.full
-def test_a_full_disk_is_said_and_costs_no_earlier_file(trained, tmp_path, capsys, monkeypatch):
-    """Kills: a table that is lost with status 0, a file of results that is replaced by an empty one."""
-    out = tmp_path / "out.json"
-    out.write_text("earlier")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            write_results("table", out, {"metrics": {str(i): i for i in range(100)}})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert [file.name for file in tmp_path.iterdir()] == ["out.json"]
-    assert out.read_text() == "earlier"
-    with open("/dev/full", "w") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        assert main(["--run", str(trained)]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "error: [Errno 28] No space left on device"
-
-
-@pytest.mark.full
-def test_help_of_a_run_shows_its_fields(trained, capsys):
-    """Kills: fields that one cannot find."""
-    assert main(["--run", str(trained), "--help"]) == 0
-    shown = capsys.readouterr().out
-    for text in ("--checkpoint", "--model.pattern.0.rotary-scaling.factor", "--data.valid.1.task.length"):
-        assert text in shown
-
-
-def test_help_tells_the_options_of_all_forms(capsys):
-    """Kills: options that one cannot find, help that does not say what the files of tasks hold."""
-    for words in (["--help"], ["--slices", "recall", "--help"], ["--tasks", "--help"]):
-        assert main(words) == 0
-        shown = capsys.readouterr().out
-        for option in ("--run", "--out", "--slices", "--baseline", "--at-most", "--tasks", "TASK.jsonl", "--scorer"):
-            assert option in shown

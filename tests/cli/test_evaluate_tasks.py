@@ -57,49 +57,6 @@ def test_the_table_and_the_file_are_the_library_s(scorer, trained_run, data, tmp
     assert files_of(trained_run) == before
 
 
-YAML = """
-task: sums_of_mine
-dataset_path: json
-dataset_kwargs: {data_files: {test: rows.jsonl}}
-output_type: multiple_choice
-test_split: test
-doc_to_text: "{{question}}"
-doc_to_choice: ["1", "2"]
-doc_to_target: "{{answer}}"
-metric_list: [{metric: acc}]
-"""
-
-
-@needs_lm_eval
-@pytest.mark.slow
-def test_a_yaml_task_of_the_user_s(trained_run, tmp_path, capsys):
-    """Kills: a file that lm_eval never reads, a task of another name."""
-    (tmp_path / "sums.yaml").write_text(YAML)
-    rows = [{"question": f"never odd {i}", "answer": i % 2} for i in range(5)]
-    (tmp_path / "sums_of_mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    flags = f"--run {trained_run} --tasks {tmp_path / 'sums.yaml'} --data {tmp_path} --out {tmp_path / 'out.json'}"
-    assert main(flags.split()) == 0, capsys.readouterr().err
-    result = json.loads((tmp_path / "out.json").read_text())["results"]["sums_of_mine"]
-    assert result["n"] == 5
-    assert result["acc"] in (0.4, 0.6)
-    (tmp_path / "none.yaml").write_text("group: x")
-    for name, message in (("none.yaml", "names no task"), ("nowhere.yaml", "does not exist")):
-        assert main(flags.replace("sums.yaml", name).split()) == 2
-        assert message in capsys.readouterr().err
-
-
-@pytest.mark.full
-def test_config_fields_are_flags(trained_run, data, tmp_path):
-    """Kills: flags of the model that nobody reads; --data DIR that swallows --data.length; a limit that is ignored."""
-    out = tmp_path / "out.json"
-    flags = f"--run {trained_run} --tasks fda --data {data} --scorer own --out {out} --limit 2"
-    assert main([*flags.split(), "--model.max-length", "200", "--data.length", "8"]) == 0
-    report = json.loads(out.read_text())
-    assert (report["max_length"], report["config"]["data"]["length"]) == (200, 8)
-    assert report["requests"] == {"total": 2, "truncated": 0}
-    assert report["results"]["fda"]["n"] == 2
-
-
 @pytest.mark.full
 def test_a_stopped_evaluation_is_resumed(trained_run, data, tmp_path, capsys, monkeypatch):
     """Kills: a finished task that is asked again or lost, requests that are counted once more, results of another
@@ -166,17 +123,6 @@ def test_mistakes_are_one_line(trained_run, data, capsys):
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
-
-
-@pytest.mark.full
-def test_without_lm_eval_the_recall_tasks_run(trained_run, data, tmp_path, capsys, monkeypatch):
-    """Kills: an extra that is needed where it is not, and a missing one that is not named."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    out = tmp_path / "out.json"
-    assert main(f"--run {trained_run} --tasks fda --data {data} --limit 2 --out {out}".split()) == 0
-    assert json.loads(out.read_text())["scorer"] == "own"
-    assert main(f"--run {trained_run} --tasks piqa --data {data}".split()) == 2
-    assert "needs the library 'lm_eval'; pip install -e '.[eval]'" in capsys.readouterr().err
 
 
 def test_table_lines_up():

@@ -11,8 +11,6 @@ from jaxzoo.cli.train import main
 from jaxzoo.tasks.recall_data import Examples
 from tests.cli.conftest import parse_command
 
-REPOSITORY = Path(__file__).parents[2]
-
 
 def test_flags_reach_every_depth(mqar_file):
     """Kills: an override that is dropped, or that resets its neighbours to the class's defaults."""
@@ -40,12 +38,6 @@ def test_every_field_is_a_flag_of_the_help(mqar_file, capsys):
     assert [flag for flag in flags_of(config) if flag not in out] == []
     for text in ("--run-dir", "--overwrite", "Peak learning rate.", "(default: 0.01)", "Key-value pairs in an example"):
         assert text in out
-
-
-def test_help_without_config_explains_itself(capsys):
-    """Kills: an error where a newcomer asks for help."""
-    assert main(["--help"]) == 0
-    assert "--config FILE" in capsys.readouterr().out
 
 
 def test_mistakes_are_one_line(mqar_file, capsys):

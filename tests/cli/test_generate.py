@@ -7,26 +7,20 @@ import sys
 from pathlib import Path
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from jaxzoo.cli.flags import flags_of
 from jaxzoo.cli.generate import GenerateCommand, main
 from jaxzoo.config.config_io import from_json
 from jaxzoo.data.tokenizer import ByteTokenizer
 from jaxzoo.generation import Generation, Sampling, generate
 from jaxzoo.loading import load
 from jaxzoo.models import LanguageModel
-from jaxzoo.train.checkpoint import Checkpoints, read_seal, restore
+from jaxzoo.train.checkpoint import Checkpoints, restore
 from jaxzoo.train.config import RunConfig
 from jaxzoo.train.session import Session
 
 TOKENIZER = ByteTokenizer()
-OWN_MIXER = """
-class OwnBaseConvConfig(BaseConvConfig):
-    pass
-"""
 PROMPTS = ("never odd", "a word; 3", "é", "x" * 90)
 
 
@@ -58,18 +52,6 @@ def test_text_of_one_prompt_is_what_the_library_gives(trained_run, model, capsys
     assert captured.out == expected(model, PROMPTS[0], sampling=sampling, seed=7)[0] + "\n"
     for said in ("4", "checkpoint 4", "read 9 prompt tokens", "40 new tokens", "tokens/s"):
         assert said in captured.err
-
-
-@pytest.mark.slow
-def test_several_prompts_follow_one_another(trained_run, model, capsys, tmp_path):
-    """Kills: texts that are mixed up, prompts of --prompt-file that are lost or stripped, an --echo that is not."""
-    (tmp_path / "prompt.txt").write_text("two\nlines\n")
-    flags = [*(f"--prompt={prompt}" for prompt in PROMPTS), "--prompt-file", str(tmp_path / "prompt.txt"), "--echo"]
-    assert main(["--run", str(trained_run), "--max-tokens", "40", *flags]) == 0
-    prompts = (*PROMPTS, "two\nlines\n")
-    texts = expected(model, *prompts)
-    parts = [f"==> prompt {i} <==\n{p}{t}\n" for i, (p, t) in enumerate(zip(prompts, texts, strict=True), 1)]
-    assert capsys.readouterr().out == "\n".join(parts)
 
 
 def test_prompt_from_standard_input_and_stop_strings(trained_run, model, capsys, monkeypatch):
@@ -159,12 +141,6 @@ def test_one_line_for_a_mistake_on_the_command_line(trained_run, capsys):
 
 
 @pytest.mark.full
-def test_a_run_must_be_named(capsys):
-    """Kills: a run that is taken from wherever one stands."""
-    assert "--run" in refused(capsys, "--prompt", "a")
-
-
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -182,30 +158,6 @@ def test_one_line_for_a_checkpoint_of_another_model(fields, message, run_copy, c
     assert message in refused(capsys, "--run", str(run_copy(**fields)), "--prompt", "a")
 
 
-@pytest.mark.full
-def test_a_mixer_of_the_user_s_own_comes_with_its_config_file(run_copy, trained_run, tmp_path, capsys):
-    """Kills: a run that trains but cannot generate, a message that does not say what to do."""
-    file = tmp_path / "own.py"
-    file.write_text((trained_run.parent / "text.py").read_text() + OWN_MIXER)
-    config = json.loads((trained_run / "config.json").read_text())
-    (mixer,) = config["model"]["pattern"]
-    own_pattern = [{**mixer, "type": "own:OwnBaseConvConfig"}]
-    run = run_copy(pattern=own_pattern)
-    for folder in (run / "checkpoints").iterdir():
-        seal = read_seal(folder)
-        seal.config["model"]["pattern"] = own_pattern
-        (folder / "seal" / "metadata").write_text(json.dumps(seal.to_json()))
-    flags = ["--run", str(run), "--prompt", "a", "--max-tokens", "9"]
-    line = refused(capsys, *flags)
-    assert "unknown type 'own:OwnBaseConvConfig'" in line
-    assert line.endswith("; name the file that defines it with --config FILE")
-    assert "does not exist" in refused(capsys, *flags, "--config", str(tmp_path / "none.py"))
-    assert main([*flags, "--config", str(file)]) == 0
-    own = capsys.readouterr().out
-    assert main(["--run", str(trained_run), *flags[2:]]) == 0
-    assert capsys.readouterr().out == own
-
-
 def test_one_line_for_other_tokens(run_copy, trained_run, capsys, monkeypatch):
     """Kills: text decoded by another tokenizer than the one that made the run's tokens, or by none."""
     monkeypatch.setattr(ByteTokenizer, "fingerprint", "bytes-v2")
@@ -220,24 +172,6 @@ def test_one_line_for_other_tokens(run_copy, trained_run, capsys, monkeypatch):
     config["data"] = {"type": "RecallDataConfig", "train": examples, "valid": examples}
     (run / "config.json").write_text(json.dumps(config))
     assert "its data, RecallDataConfig, have no tokenizer" in refused(capsys, "--run", str(run), "--prompt", "a")
-
-
-@pytest.mark.full
-def test_one_line_for_a_run_that_cannot_be_read(run_copy, capsys):
-    """Kills: tracebacks of the storage layer; a directory without run or checkpoint taken for one with."""
-    run = run_copy()
-    for file in (run / "checkpoints" / "4" / "state").rglob("*"):
-        if file.is_file():
-            file.write_bytes(b"")
-    line = refused(capsys, "--run", str(run), "--prompt", "a", "--checkpoint", "4")
-    assert "checkpoint 4 cannot be used: state cannot be read" in line
-    for step in ("3", "4"):
-        (run / "checkpoints" / step).rename(run / "checkpoints" / f"{step}.orbax-checkpoint-tmp")
-    assert "holds a run without checkpoint; train it" in refused(capsys, "--run", str(run), "--prompt", "a")
-    (run / "config.json").write_text("{")
-    assert "config.json: must be JSON: Expecting" in refused(capsys, "--run", str(run), "--prompt", "a")
-    (run / "config.json").unlink()
-    assert "holds no run: config.json is missing" in refused(capsys, "--run", str(run), "--prompt", "a")
 
 
 def test_interruption_keeps_the_text_so_far(trained_run, capsys, monkeypatch):
@@ -257,25 +191,6 @@ def test_interruption_keeps_the_text_so_far(trained_run, capsys, monkeypatch):
     assert captured.err.endswith("interrupted\n")
 
 
-@pytest.mark.full
-def test_one_line_where_memory_ends(trained_run, capsys, monkeypatch):
-    """Kills: pages of an allocator's report; another failure taken for this one."""
-
-    def fail(reason):
-        def raises(self):
-            raise jax.errors.JaxRuntimeError(reason)
-
-        monkeypatch.setattr(Generation, "__next__", raises)
-        return main(["--run", str(trained_run), "--prompt", "a"])
-
-    assert fail("RESOURCE_EXHAUSTED: Out of memory\nlong report") == 1
-    assert capsys.readouterr().err.endswith(
-        "error: out of memory; give fewer prompts at once, or ask for fewer tokens\n"
-    )
-    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
-        fail("INTERNAL: something else")
-
-
 @pytest.mark.slow
 def test_a_reader_that_leaves_ends_the_program_quietly(trained_run):
     """Kills: a traceback after `| head`, and a command that needs more than its module."""
@@ -290,14 +205,6 @@ def test_a_reader_that_leaves_ends_the_program_quietly(trained_run):
     assert process.wait(60) == 141
     assert "Traceback" not in process.stderr.read()
     process.stderr.close()
-
-
-def test_help_names_every_flag(capsys):
-    """Kills: a flag that nobody can find."""
-    assert main(["--help"]) == 0
-    out = capsys.readouterr().out
-    assert [flag for flag in flags_of(GenerateCommand(run=Path())) if flag not in out] == []
-    assert np.all([text in out for text in ("standard output", "(default: 200)", "(repeatable)")])
 
 
 def test_sampling_has_the_library_s_defaults():

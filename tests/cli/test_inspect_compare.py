@@ -81,34 +81,6 @@ def test_inspect_draws_an_example_and_says_where_the_model_looks(run, tmp_path, 
     assert (tmp_path / "a.svg").read_text().startswith("<?xml")
 
 
-def test_mistakes_are_one_line(run, tmp_path, capsys):
-    """Kills a traceback for what users type wrong, a comparison of a run with itself, and one of two runs whose own
-    mixers have one name, of which that of the last file would stand for both."""
-    own = []
-    for folder in ("first", "second"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "own.py").write_text("class OwnConfig:\n    pass\n")
-        own += ["--config", str(tmp_path / folder / "own.py")]
-    for main, argv, line in (
-        (compare, [str(run)], "give two different runs or more"),
-        (compare, [str(run), str(run)], "give two different runs or more"),
-        (compare, [str(run), str(tmp_path)], "holds no run"),
-        (compare, [str(run), str(tmp_path), *own[:2], *own[:2]], "holds no run"),
-        (compare, [str(run), str(tmp_path), *own], "own.py: both are own:OwnConfig to a run, which would get"),
-        (compare, [str(run), str(run.parent / "two.safetensors"), "--model.d-model", "4"], "--model.d-model"),
-        (compare, [str(run), str(tmp_path), "--picture", "a.txt"], "--picture a.txt must end in .png, .svg or .pdf"),
-        (compare, [str(run), str(tmp_path), "--out", str(tmp_path)], "is a directory; name a file"),
-        (inspect, ["--run", str(run), "--out", "a.txt"], "must end in .png, .svg or .pdf"),
-        (inspect, ["--run", str(run), "--checkpoint", "new"], "'new' must be the step of a checkpoint, or best"),
-        (inspect, ["--run", str(run), "--example", "99"], "example=99 must be in [0, 20)"),
-        (inspect, ["--run", str(run), "--prompt", "hello"], "trained on token ids, not on text"),
-    ):
-        assert main(argv) == 2, argv
-        error = capsys.readouterr().err
-        assert line in error
-        assert error.count("\n") == 1, error
-
-
 @pytest.mark.slow
 def test_a_loaded_model_generates_ids_without_a_tokenizer(run):
     """Kills a load of recall runs that asks for a tokenizer; greedy ids are those of the logits."""

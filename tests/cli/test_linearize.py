@@ -1,6 +1,5 @@
 """`python -m jaxzoo.linearize`: from a run with attention to a run without, and back on after a stop."""
 
-import json
 import shutil
 
 import numpy as np
@@ -14,7 +13,7 @@ from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.interop import save
 from jaxzoo.loading import load
 from jaxzoo.loading.importing import create_imported
-from jaxzoo.mixers import AttentionConfig, HGRN2Config, WindowedLinearAttentionConfig
+from jaxzoo.mixers import AttentionConfig, WindowedLinearAttentionConfig
 from jaxzoo.models.blueprint import split_variables
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.models.model_config import LanguageModelConfig
@@ -88,40 +87,6 @@ def test_both_stages_and_on_after_a_stop(source, tmp_path, capsys):
     np.testing.assert_array_equal(again.model.embedding[...], transferred.model.embedding[...])
     assert run(source, out, *words, "--resume") == 0
     assert "the transfer is complete" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_transfer_alone(tmp_path, capsys):
-    """Kills: a stage that is left out but made, an origin that does not say where the run is from, a lost tokenizer."""
-    source, out = make_run(tmp_path / "source", (ATTENTION,)), tmp_path / "out"
-    words = ("--mixer", "hedgehog", "--transfer.tokens", "128", "--finetune.tokens", "0")
-    assert run(source, out, *words) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["stage", "before", "transfer"]
-    assert not (tmp_path / "out-transfer").exists()
-    assert json.loads((out / "origin.json").read_text())["layers"] == [0]
-    assert isinstance(load(out).config.model.layers[0], WindowedLinearAttentionConfig)
-
-
-def test_bad_input(source, tmp_path, capsys):
-    """Kills: a traceback, a long message, something written all the same."""
-    out = tmp_path / "out"
-    linear = make_run(tmp_path / "linear", (HGRN2Config(n_heads=2),))
-    alibi = make_run(tmp_path / "alibi", (AttentionConfig(n_heads=2, positions="alibi"),))
-    for message, *words in (
-        ("no layer of softmax attention", linear, out),
-        ("--keep 5 must be a layer", source, out, "--keep", "5"),
-        ("leaves no layer", source, out, "--keep", "0", "1"),
-        ("positions='alibi'", alibi, out),
-        ("feature_dim=99 must be at most", source, out, "--feature-dim", "99"),
-        ("--window and --feature-dim belong", source, out, "--mixer", "gated-delta-net", "--window", "4"),
-        ("unknown option --model.d-model", source, out, "--model.d-model", "8"),
-        ("unknown option --data.lenth", source, out, "--data.lenth", "8"),
-        ("must not be negative", source, out, "--finetune.tokens", "-1"),
-        ("TransferConfig.tokens=-1", source, out, "--transfer.tokens", "-1"),
-        ("does not exist", tmp_path / "none", out),
-    ):
-        assert message in refused(capsys, *words)
-    assert not out.exists()
 
 
 def test_another_folder_is_not_the_one_that_was_imported_before(tmp_path):

@@ -1,6 +1,5 @@
 """`--model.mixer NAME`: a config file that leaves its mixer open."""
 
-import json
 import shlex
 from pathlib import Path
 
@@ -34,18 +33,6 @@ def test_every_registered_name_gives_its_mixer(name):
     assert MIXERS[name].__name__.removesuffix("Config") in describe(model)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(MIXERS))
-def test_every_registered_name_trains(name, run, rows, tmp_path):
-    """Kills: a mixer that the trainer cannot run, or whose run cannot be gone on with."""
-    flags = ["--model.mixer", name, *SMALL.split()]
-    assert run(ZOO, "r", *flags) == 0
-    assert [row["step"] for row in rows("r") if "valid/loss" in row] == [2]
-    pattern = json.loads((tmp_path / "r" / "config.json").read_text())["model"]["pattern"]
-    assert pattern[1]["type"] == MIXERS[name].__name__
-    assert run(ZOO, "r", *flags, "--resume") == 0
-
-
 def test_the_mixer_s_fields_are_flags(capsys):
     """Kills: a chosen mixer whose fields cannot be set, or do not show in the help."""
     flags = ["--config", str(ZOO), "--model.mixer", "RET-NET", "--model.pattern.1.value-width", "32"]
@@ -68,13 +55,6 @@ def test_aliases(capsys):
         parse_command(["--config", str(ZOO), "--model.mixer", "based"])
 
 
-def test_help_names_the_mixers(capsys):
-    """Kills: a choice that the help keeps to itself."""
-    assert main(["--config", str(ZOO), "--help"]) == 0
-    words = capsys.readouterr().out.replace(",", " ").split()
-    assert set(MIXERS) <= set(words)
-
-
 def test_mistakes_are_one_line(capsys):
     """Kills: a traceback for a typo, another mixer in place of the misspelt one, a choice that is dropped."""
     for file, flags, message in (
@@ -93,13 +73,6 @@ def test_mistakes_are_one_line(capsys):
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
-
-
-def test_runs_of_two_mixers_are_apart():
-    """Kills: one default directory for all mixers of a file."""
-    plain, _ = parse_command(["--config", str(ZOO)])
-    chosen, _ = parse_command(["--config", str(ZOO), "--model.mixer", "ret-net"])
-    assert (plain.place, chosen.place) == (Path("runs/mqar-zoo"), Path("runs/mqar-zoo-ret_net"))
 
 
 def test_a_mixer_of_the_file_s_own_may_be_named(tmp_path, monkeypatch):

@@ -59,20 +59,3 @@ def test_a_task_of_a_file_shows_examples(folder, capsys):
     out = capsys.readouterr().out
     assert "The first token, once more at the end;" in out
     assert re.search(r"position +0 +1 +2 +3\n", out)
-
-
-@pytest.mark.full
-def test_mistakes_are_one_line(folder, capsys):
-    """Kills a traceback for a misspelt file or class."""
-    zoo = ["--config", str(ZOO), "--model.mixer"]
-    for main, argv, message in (
-        (train, [*zoo, "nowhere.py:Thing"], "--model.mixer: file nowhere.py does not exist"),
-        (train, [*zoo, "moving_average.py:MovingAvrage"], "did you mean 'MovingAverageConfig'"),
-        (train, [*zoo, "echo.py:Echo"], "it defines none"),
-        (tasks, ["--task", "echo.py:Ecco"], "unknown class 'Ecco'; there are EchoConfig"),
-        (tasks, ["--task", "mqra"], "did you mean 'mqar'"),
-    ):
-        assert main(argv) == 2
-        error = capsys.readouterr().err
-        assert message in error, error
-        assert error.count("\n") == 1

@@ -1,7 +1,6 @@
 """`python -m jaxzoo.plan` from the command line, without any compiler."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 from jaxzoo.cli.plan import main
@@ -58,16 +57,3 @@ def test_saved_plans_as_a_table(tmp_path, capsys):
     assert main(["--table", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(",")[0] for line in lines[2:]] == ["| first", "| second"]
-
-
-def test_file_that_is_no_plan(tmp_path, capsys):
-    (tmp_path / "a.json").write_text(json.dumps([1]))
-    assert main(["--table", str(tmp_path / "a.json")]) == 2
-    assert "a.json: [1] must be an object; plan again" in capsys.readouterr().err
-
-
-def test_help(capsys):
-    assert main(["--help"]) == 0
-    said = capsys.readouterr().out
-    assert "v5e:16x16" in said
-    assert "Exit status" in said

@@ -77,39 +77,6 @@ def test_the_same_command_again_makes_nothing(made, here, capsys):
 
 
 @pytest.mark.full
-def test_results_of_other_sweeps_are_taken_over(made, here, capsys, tmp_path):
-    """Kills: a run that is made again, although --reuse or a report next to the experiment has its result."""
-    assert here("--experiment", "small.py", "--out", str(tmp_path / "again"), "--reuse", "out") == 0
-    printed = capsys.readouterr().out
-    assert "2 runs taken over from out" in printed
-    assert "2 runs, 0 to make" in printed
-    shutil.copy(made / "small.py", tmp_path)
-    shutil.copytree(made / "out", tmp_path / "results/small/laptop")
-    assert here("--experiment", str(tmp_path / "small.py"), "--out", str(tmp_path / "kept")) == 0
-    assert f"2 runs taken over from {tmp_path}/results/small/laptop" in capsys.readouterr().out
-
-
-ALLOCATOR = """
-import sys
-sys.stdin.close()  # whose end would end the worker
-from jax._src import xla_bridge
-from jaxzoo.utils import host_memory
-begun = []
-host_memory.keep_freed_memory = lambda: begun.append(xla_bridge.backends_are_initialized())
-from jaxzoo.cli.sweep_worker import main
-assert main(["w", "--experiment", "small.py", "--out", "out", "--workers", "1"]) == 0
-assert begun[0] is False, begun
-"""
-
-
-@pytest.mark.slow
-def test_a_worker_sets_its_allocator_before_jax_starts(made):
-    """Kills a setting that comes too late for JAX's threads: every step would clear its pages anew."""
-    done = subprocess.run([sys.executable, "-c", ALLOCATOR], cwd=made, env=environment(), capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
-
-
-@pytest.mark.full
 def test_a_report_is_made_again_without_the_runs(made, monkeypatch, capsys, tmp_path):
     """Kills: published results that need the runs; results that were changed since."""
     monkeypatch.chdir(made)
@@ -134,20 +101,6 @@ def test_a_report_is_made_again_without_the_runs(made, monkeypatch, capsys, tmp_
     error = capsys.readouterr().err
     assert "sweep.json" in error
     assert error.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_failed_runs_are_listed_and_the_others_made(tmp_path, here, monkeypatch, capsys):
-    """Kills: a sweep that says that all is well, or gives up at the first failure."""
-    examples = '{"attention": 64, "convolution": 4}'  # fewer than a batch
-    monkeypatch.chdir(tmp_path)
-    write_experiment(tmp_path, RATES="(1e-3,)", SEEDS="(0,)", EXAMPLES=examples)
-    assert here("--experiment", "small.py", "--out", "out", "--workers", "1") == 1
-    out, err = capsys.readouterr()
-    assert "1 of 2 runs done, 0 running, 1 failed" in out
-    assert "failed: model convolution, learning_rate 0.001, seed 0: ValueError: RecallDataConfig.train" in out
-    assert "1 of 2 points are finished" in out
-    assert err == "error: 1 of 2 runs failed, listed above; the same command tries them again\n"
 
 
 @pytest.mark.slow

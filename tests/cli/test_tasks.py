@@ -1,15 +1,13 @@
 """`python -m jaxzoo.tasks`: what it prints, what it refuses."""
 
 import re
-import subprocess
-import sys
 import typing
 
 import numpy as np
 import pytest
 
 from jaxzoo.cli.tasks import main
-from jaxzoo.tasks import base, mqar
+from jaxzoo.tasks import base
 from jaxzoo.tasks.continuous_mqar import ContinuousMQARConfig
 from jaxzoo.tasks.demos import DEMOS
 from jaxzoo.tasks.text_recall import TextTask
@@ -39,9 +37,6 @@ LEGENDS = {
 FULL = ("mqar", "continuous_mqar", "compression", "phone_book")
 """Tokens of every kind: keys and values, pairs, a last token that asks, text."""
 
-OWN = ("--task", "--show", "--seed", "--split")
-"""Options that all tasks share."""
-
 
 def table(out: str) -> dict[str, list[str]]:
     """The printed cells of positions, tokens and targets, all examples one after the other."""
@@ -49,19 +44,6 @@ def table(out: str) -> dict[str, list[str]]:
     rows = {name: [line for line in lines if line.startswith(name)] for name in names}
     assert {len({len(line) for line in lines}) for lines in zip(*rows.values(), strict=True)} == {1}
     return {name: [cell for line in lines for cell in line.split()[1:]] for name, lines in rows.items()}
-
-
-def test_prints_the_examples(capsys):
-    """Kills a printout of other examples than the generator's, and columns that do not line up."""
-    flags = "--task mqar --length 20 --n-pairs 3 --variant release --fillers any --show 2 --seed 5 --split test"
-    assert main(flags.split()) == 0
-    printed = table(capsys.readouterr().out)
-    examples = mqar.release(20, 3, vocab_size=64, fillers="any").labelled(5, np.arange(2), "test")
-    tokens, targets = np.asarray(examples.tokens), np.full((2, 20), -100)
-    np.put_along_axis(targets, np.asarray(examples.positions), np.asarray(examples.targets), axis=1)
-    assert printed["token"] == [str(token) for token in tokens.ravel()]
-    assert printed["target"] == ["." if label == -100 else str(label) for label in targets.ravel()]
-    assert printed["position"] == [str(i) for _ in range(2) for i in range(20)]
 
 
 @pytest.mark.parametrize("name", [full(name) if name in FULL else slow(name) for name in DEMOS])
@@ -156,38 +138,6 @@ def test_refuses_in_one_line(capsys):
         assert err.startswith(f"error: {message}")
         assert err.count("\n") == 1
         assert out == ""
-
-
-@pytest.mark.parametrize("flags", ["-h --show 2"])
-def test_help_lists_the_tasks(flags, capsys):
-    """Kills a task that the help keeps to itself, and lines that break in a terminal of 130 columns."""
-    assert main(flags.split()) == 0
-    lines = capsys.readouterr().out.splitlines()
-    for name, demo in DEMOS.items():
-        (line,) = [line for line in lines if line.split()[:1] == [name]]
-        assert line.endswith(demo.summary)
-    assert max(map(len, lines)) <= 130
-    assert [flag for flag in OWN if f"  {flag} " not in "\n".join(lines)] == []
-
-
-def test_help_of_a_task_shows_its_flags(capsys):
-    """Kills a flag without its meaning, or one of another task."""
-    for name, demo in DEMOS.items():
-        assert main(["--task", name, "--help"]) == 0
-        shown = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out)) - {"--no-cumulative"}
-        assert shown == {"--help", *OWN, *demo.flags}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("flags", ["--help", "--show 0"])
-def test_help_waits_for_no_jax(flags):
-    """Kills an import that makes a newcomer wait before he reads a line."""
-    program = f"""import sys
-from jaxzoo.cli.tasks import main
-main({flags.split()!r})
-print(sorted({{"jax", "numpy", "flax"}} & set(sys.modules)))"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_choices_are_the_task_s():

@@ -5,9 +5,7 @@ import textwrap
 
 import pytest
 
-from jaxzoo.cli.evaluate import main as evaluate
 from jaxzoo.cli.train import main
-from jaxzoo.data.statistics.bigram_counts import count_bigrams
 from jaxzoo.train.session import Session
 from tests.data.test_token_data import write
 from tests.train.conftest import CONFIG
@@ -41,40 +39,6 @@ def test_a_run_that_dies_and_is_resumed_equals_an_unbroken_one(tmp_path, run, ro
     assert run(file, "broken", "--resume") == 0
     assert "resumed at step 3" in capsys.readouterr().out
     assert rows("broken") == rows("whole")
-
-
-@pytest.mark.full
-def test_a_directory_without_tokens_is_refused_in_one_line(tmp_path, capsys):
-    """Kills: a traceback, and a run directory made before the data were looked at."""
-    for flags in [["--data.path", "none"], ["--data.sources.0.path", "none"]]:
-        file = tmp_path / "tokens.py"
-        choice = "path='x'" if "path" in flags[0].split(".")[1] else "sources=(TokenSourceConfig(path='x'),)"
-        imports = "from jaxzoo.train.config import TokenDataConfig, TokenSourceConfig\n"
-        data = f"data=TokenDataConfig({choice}, length=16)"
-        file.write_text(imports + textwrap.dedent(CONFIG).replace("data=DATA", data))
-        assert main(["--config", str(file), "--run-dir", str(tmp_path / "r"), *flags]) == 2
-        error = capsys.readouterr().err
-        assert "none holds no token shards: manifest.json is missing" in error
-        assert error.count("\n") == 1
-        assert not (tmp_path / "r").exists()
-
-
-@pytest.mark.slow
-def test_recall_is_measured_with_the_counts_of_the_run_s_own_tokens(tmp_path, run, capsys):
-    """Kills: counts of another corpus of the same tokenizer, by which frequent bigrams would pass for rare ones."""
-    for name, seed in (("a", 1), ("b", 2)):
-        count_bigrams(write(tmp_path / name, seed=seed), tmp_path / f"{name}-counts")
-    file = tmp_path / "tokens.py"
-    imports = "from jaxzoo.train.config import TokenDataConfig\n"
-    data = f"data=TokenDataConfig(path={str(tmp_path / 'a')!r}, length=16, valid_tokens=96)"
-    file.write_text(imports + textwrap.dedent(CONFIG).replace("data=DATA", data))
-    assert run(file, "r", "--train.steps", "1") == 0
-    words = ["--slices", "recall", "--run", str(tmp_path / "r"), "--bigrams"]
-    capsys.readouterr()
-    assert evaluate([*words, str(tmp_path / "b-counts")]) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith(f"error: {tmp_path}/b-counts counts the bigrams of tok")
-    assert evaluate([*words, str(tmp_path / "a-counts"), "--out", str(tmp_path / "out")]) == 0
-    assert json.loads((tmp_path / "out" / "recall.json").read_text())["validation"]["tokens"] == 96
 
 
 @pytest.mark.full

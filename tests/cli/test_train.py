@@ -1,7 +1,6 @@
 """Whole runs through the command line: what they leave behind, how they stop, what they refuse."""
 
 import dataclasses
-import io
 import json
 import math
 import os
@@ -10,7 +9,6 @@ import signal
 import time
 import traceback
 
-import jax
 import jax.numpy as jnp
 import pytest
 
@@ -22,9 +20,7 @@ from jaxzoo.parallel.agreement import StopSignals
 from jaxzoo.train import loss
 from jaxzoo.train.checkpoint import Checkpoints, read_seal
 from jaxzoo.train.config import RunConfig
-from jaxzoo.train.metrics import MetricsLog
 from jaxzoo.train.session import Session
-from tests.train.traces import steps_of_trace
 
 
 @pytest.fixture
@@ -50,16 +46,6 @@ def signalled(number):
         return state, metrics
 
     return action
-
-
-@pytest.mark.slow
-def test_profile_of_a_run(mqar_file, run, tmp_path, capsys):
-    """Kills: a trace of other steps than those that were asked for."""
-    assert run(mqar_file, "r", "--profile", "2:4", "--train.steps", "5") == 0
-    (trace,) = (tmp_path / "r" / "profile").rglob("perfetto_trace.json.gz")
-    out = capsys.readouterr().out
-    assert f"trace of steps 2 to 3: {trace}; open it at https://ui.perfetto.dev\n" in out
-    assert steps_of_trace(trace) == [2, 3]
 
 
 @pytest.fixture
@@ -151,20 +137,6 @@ def test_text_run_prints_and_stores_its_baselines(text_file, run, rows, tmp_path
     assert "fingerprint" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_data_of_ones_own_are_trained_on_like_ours(own_data_file, run, rows, tmp_path, capsys):
-    """Kills: a trainer that knows kinds of data: a flag, a line, a baseline or a manifest that only ours get."""
-    assert run(own_data_file, "r", "--data.length", "6") == 0
-    out = capsys.readouterr().out
-    assert "echo of 20 tokens\n" in out
-    assert "chance 4.250" in out
-    assert rows("r")[0]["baseline/chance/perplexity"] == 20.0
-    assert rows("r")[-1].keys() == {"step", "valid/loss", "valid/accuracy"}
-    assert json.loads((tmp_path / "r" / "manifest.json").read_text()) == {"tokens": list(range(20))}
-    data = json.loads((tmp_path / "r" / "config.json").read_text())["data"]
-    assert data == {"type": "own_data:EchoConfig", "length": 6}
-
-
 def killed_after(run_directory, saved, copy):
     """Copies a run directory as it is once a checkpoint is complete: what is left of a process that is killed then."""
 
@@ -198,26 +170,6 @@ def test_killed_then_resumed_equals_unbroken(data, request, run, rows, tmp_path,
     assert {name.split("/")[0] for name in digests[0]} == {"params", "opt_state", "step", "key"}
 
 
-@pytest.mark.full
-def test_a_run_whose_directory_is_renamed_ends_with_a_line(mqar_file, run, tmp_path, at_step, capsys, monkeypatch):
-    """Kills: a run that ends without a word, or that is torn apart into two directories."""
-
-    def rename(state, metrics):
-        while not (tmp_path / "r" / "checkpoints" / "3").exists():
-            time.sleep(0.01)
-        (tmp_path / "r").rename(tmp_path / "other")
-        return state, metrics
-
-    at_step(5, rename)
-    assert run(mqar_file, "r") == 1
-    *_, line = capsys.readouterr().err.splitlines()
-    assert f"{tmp_path / 'r'} was moved or removed while the run writes to it; bring it back; stopped, comp" in line
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["configs", "other"]
-    assert Checkpoints(tmp_path / "other" / "checkpoints").newest == 3
-    assert run(mqar_file, "other", "--resume") == 0
-    assert Checkpoints(tmp_path / "other" / "checkpoints").newest == 9
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "number", "step"),
@@ -239,45 +191,6 @@ def test_signal_then_resume_equals_unbroken(name, number, step, request, run, ro
     assert run(file, "broken", "--resume", "--train.keep-checkpoints", "1") == 0
     assert f"resumed at step {step}" in capsys.readouterr().out
     assert rows("broken") == rows("whole")
-
-
-@pytest.mark.slow
-def test_a_reader_that_leaves_does_not_stop_the_training(mqar_file, run, rows, monkeypatch, capsys):
-    """Kills: a run of many hours that ends with `| head -1`."""
-
-    class Closed(io.StringIO):
-        def write(self, text):
-            raise BrokenPipeError(32, "Broken pipe")
-
-    monkeypatch.setattr("sys.stdout", Closed())
-    assert run(mqar_file, "r") == 0
-    assert rows("r")[-1]["step"] == 9
-    assert capsys.readouterr() == ("", "")
-
-
-@pytest.mark.full
-def test_one_line_where_memory_ends(mqar_file, run, at_step, capsys):
-    """Kills: pages of an allocator's report."""
-
-    def fail(*_):
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: pages")
-
-    at_step(2, fail)
-    assert run(mqar_file, "r") == 1
-    assert capsys.readouterr().err.startswith("error: out of memory; try a smaller --train.batch-size")
-
-
-@pytest.mark.slow
-def test_a_defect_in_mid_run_is_no_refusal(mqar_file, run, at_step):
-    """Kills: status 2, which says that nothing was written, and the traceback of a user's own mixer lost."""
-
-    def fail(*_):
-        raise ValueError("shapes")
-
-    at_step(2, fail)
-    with pytest.raises(RuntimeError, match="training failed") as raised:
-        run(mqar_file, "r")
-    assert str(raised.value.__cause__) == "shapes"
 
 
 def test_interruption_before_training(mqar_file, run, monkeypatch, tmp_path, capsys):
@@ -333,16 +246,6 @@ def test_not_a_number_stops_before_a_checkpoint(mqar_file, run, rows, tmp_path, 
     assert [row["step"] for row in rows("r") if "train/loss" in row] == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.full
-def test_a_validation_that_is_not_a_number_ends_the_run(mqar_file, run, tmp_path, capsys):
-    """Kills: training that goes on after a diverged model was validated."""
-    flags = ("--optimizer.learning-rate", "1e30", "--optimizer.warmup-fraction", "0", "--train.steps", "1")
-    assert run(mqar_file, "r", *flags) == 1
-    message = capsys.readouterr().err
-    assert message.startswith("error: valid/loss is nan at step 1; no checkpoint had been written; begin a run with a ")
-    assert Checkpoints(tmp_path / "r" / "checkpoints").newest is None
-
-
 def test_parameters_that_are_not_finite_are_never_saved(mqar_file, run, tmp_path, at_step, capsys):
     """Kills: a diverged model that is saved and resumed as if it were good."""
 
@@ -380,32 +283,6 @@ def test_wanted_accuracy_ends_the_run(mqar_file, run, rows, tmp_path):
     before = rows("r")
     assert run(mqar_file, "r", *flags, "--resume") == 0
     assert rows("r") == before
-
-
-@pytest.mark.parametrize(
-    "where",
-    [pytest.param("checkpoint", marks=pytest.mark.full), pytest.param("metrics", marks=pytest.mark.slow)],
-)
-def test_full_disk_in_the_middle_keeps_what_was_saved(where, mqar_file, run, tmp_path, monkeypatch, capsys):
-    """Kills: a traceback, an exit status of success, an older checkpoint deleted for one that failed."""
-    full = OSError(28, "No space left on device")
-
-    def fail_at_six(original):
-        def method(self, step, *args, **kwargs):
-            if step == 6:
-                raise full
-            return original(self, step, *args, **kwargs)
-
-        return method
-
-    owner, name = (MetricsLog, "write") if where == "metrics" else (Checkpoints, "save")
-    monkeypatch.setattr(owner, name, fail_at_six(getattr(owner, name)))
-    assert run(mqar_file, "r") == 1
-    *warnings, line = capsys.readouterr().err.splitlines()
-    told = ["warning: [Errno 28] No space left on device; not written, trying once more"]
-    assert warnings == (told if where == "checkpoint" else [])
-    assert line.startswith("error: [Errno 28] No space left on device; stopped, complete checkpoints are kept in ")
-    assert Checkpoints(tmp_path / "r" / "checkpoints").newest == 3
 
 
 def test_a_full_disk_is_named_in_one_line(tmp_path, monkeypatch):
@@ -486,16 +363,6 @@ def test_oversize_is_refused_unless_it_is_allowed(mqar_file, run, tmp_path, monk
 
 
 @pytest.mark.full
-def test_place_that_cannot_be_written_is_refused(mqar_file, tmp_path, capsys, run):
-    """Kills: a traceback where the run directory cannot be made, here because its parent is a file."""
-    (tmp_path / "file").write_text("")
-    assert run(mqar_file, "file/r") == 2
-    message = capsys.readouterr().err
-    assert "Not a directory" in message
-    assert message.count("\n") == 1
-
-
-@pytest.mark.full
 def test_run_is_kept_resumed_as_it_was_or_replaced(mqar_file, text_file, run, rows, tmp_path, capsys):
     """Kills: an overwritten run, a resume with another model or other data, old rows kept by --overwrite."""
     assert run(mqar_file, "r", "--train.steps", "3") == 0
@@ -527,11 +394,3 @@ def test_a_run_goes_on_for_longer(mqar_file, run, rows):
     assert set(found) == set(whole)
     assert [found[step] for step in (4, 5, 6)] == [whole[step] for step in (4, 5, 6)]
     assert run(mqar_file, "longer", "--resume", "--train.steps", "6") == 0
-
-
-def test_print_model_writes_nothing(mqar_file, run, tmp_path, capsys):
-    """Kills: a run directory made by a look at the model."""
-    before = set(tmp_path.rglob("*"))
-    assert run(mqar_file, "r", "--print-model") == 0
-    assert set(tmp_path.rglob("*")) == before
-    assert "BaseConv" in capsys.readouterr().out

@@ -166,13 +166,3 @@ def test_large_models_are_shared_out(name):
     whole = sum(x.size for x in jax.tree.leaves(state))
     held = sum(math.prod(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(state))
     assert held < whole / 4  # an 8th, but for filters and Mamba's small projections, which have channels alone
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ROWS)
-def test_the_whole_step_lowers(name):
-    """Kills what a few layers do not show: a stack that does not fold, and what tracing lets through but lowering does
-    not."""
-    before, after, lower = traced(load(name).model, first_of(name))
-    assert is_step(before, after())
-    assert "func.func public @main" in lower().as_text()

@@ -32,13 +32,6 @@ def test_the_mask_by_hand(tmp_path):
     assert data.bytes_per_token == (2 + 1 + 2 + 6) / (3 + 2 + 3 + 6)
 
 
-def test_a_file_whose_name_reads_as_a_glob(tmp_path):
-    """Kills a file with brackets in its name that is not found."""
-    path = write(tmp_path / "pairs[1].jsonl", [("a", "b")])
-    data = CompletionsConfig(path=path, valid_path=path, length=6).build(batch_size=1, valid_batch_size=1)
-    assert data.summary == "pairs: train 1, valid 1; 0 of train are cut"
-
-
 def test_batches_are_functions_of_their_number(tmp_path):
     """Kills: a pair that an epoch shows twice or never, a cursor that is not the place in the stream or of other
     pairs, a validation pair that is trained on."""

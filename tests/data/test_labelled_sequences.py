@@ -1,6 +1,5 @@
 """Sequences with a class each: both layouts, what a batch says, the cursor, and damage in one line."""
 
-import csv
 import hashlib
 
 import numpy as np
@@ -106,29 +105,6 @@ def test_damage(tmp_path, change, message):
     change(tmp_path)
     with pytest.raises(ValueError, match=message):
         build(tmp_path)
-
-
-def test_texts_of_several_bytes_a_character(tmp_path):
-    """Kills a row that has room for the characters of its text and not for their bytes."""
-    texts = {"a": ["é" * n + "xyz" for n in (1, 2, 9)], "b": ["ab", "漢字" * 9]}
-    write_folders(tmp_path, dict.fromkeys(("train", "valid", "test"), texts))
-    config = LabelledSequencesConfig(path=str(tmp_path), alphabet="bytes", length=12)
-    data = config.build(batch_size=5, valid_batch_size=5)
-    whole = [text.upper().encode() for found in texts.values() for text in found]
-    starts = [max(len(text) - 11, 0) // 2 for text in whole]
-    expected = {text[start : start + 11] for text, start in zip(whole, starts, strict=True)}
-    rows = np.asarray(data.valid()[0].batch(0).tokens)
-    assert {bytes(row[row < 256].tolist()) for row in rows} == expected
-    assert "2 of train are cut" in data.summary
-
-
-def test_long_sequences_of_a_table(tmp_path):
-    """Kills: the csv module's own limit of 131,072 characters, and a limit that other readers inherit."""
-    usual, text = csv.field_size_limit(), "ACGT" * 40_000
-    for split in ("train", "valid", "test"):
-        (tmp_path / f"{split}.csv").write_text(f"sequence,label\n{text},a\nACGT,b\n")
-    assert read_splits(tmp_path)[1]["test"][0] == (text, 0)
-    assert csv.field_size_limit() == usual
 
 
 def test_a_cursor_of_other_files(tmp_path):

@@ -27,25 +27,10 @@ def fail(log: Path, seconds: float, job: Job) -> None:
     note(log, seconds, job)
 
 
-class AwkwardError(Exception):
-    """Error that no pipe can carry."""
-
-    def __init__(self, one: str, two: str):
-        super().__init__(f"{one} and {two}")
-
-
-def fail_awkwardly(log: Path, seconds: float, job: Job) -> None:
-    raise AwkwardError("this", "that")
-
-
 def die(log: Path, seconds: float, job: Job) -> None:
     if job.note.stem == "p-1":
         os.kill(os.getpid(), signal.SIGKILL)
     note(log, seconds, job)
-
-
-def make_nothing(log: Path, seconds: float, job: Job) -> None:
-    pass
 
 
 def share(make, folder: Path, n: int, seconds: float = 0.0, **options) -> bool:
@@ -110,18 +95,6 @@ def test_makes_each_job_once(folder, workers):
     assert left(folder) == ["manifest.json"]
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("workers", [1, 3])
-def test_an_error_ends_the_work(folder, workers):
-    """Kills: an error that is lost in a process, or another error in its place."""
-    with pytest.raises(ValueError, match="log: p-1 is bad"):
-        share(fail, folder, 3, workers=workers)
-    with pytest.raises((AwkwardError, RuntimeError), match="this and that"):
-        share(fail_awkwardly, folder, 3, workers=workers)
-    with pytest.raises(RuntimeError, match=r"was made, but there is no .*json"):
-        share(make_nothing, folder, 3, workers=workers)
-
-
 def test_a_killed_process_is_one_line(folder):
     """Kills: a hang, or a traceback of a broken pipe, when the system kills a process for memory."""
     message = r"p-1.*: the process that made it was killed, perhaps for memory; the same comm"
@@ -142,34 +115,6 @@ def test_commands_share_the_jobs(folder):
         assert left(folder) == ["manifest.json"]
     assert sorted(made(folder)) == sorted(f"p-{i}" for i in range(12))
     assert len({line.split()[1] for line in (folder / "log").read_text().splitlines()}) > 1
-
-
-@pytest.mark.slow
-def test_a_killed_command_is_replaced(folder):
-    """Kills: a job that waits for a dead command's lock; processes that outlive the command that started them."""
-    dead = start(folder, 2, 1000.0, 2)
-    until(lambda: (folder / "log").exists() and len(made(folder)) == 2)
-    processes = [int(line.split()[1]) for line in (folder / "log").read_text().splitlines()]
-    waiting = start(folder, 2, 0.0, 1)
-    assert waiting.stdout is not None
-    assert waiting.stdout.readline() == "begun\n"
-    time.sleep(1.0)
-    assert waiting.poll() is None
-    dead.kill()
-    dead.communicate()
-    assert waiting.wait(timeout=20) == 0
-    waiting.communicate()
-    assert len(made(folder)) == 4
-    until(lambda: not any(_is_running(process) for process in processes))
-    assert left(folder) == ["manifest.json"]
-
-
-def _is_running(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
 
 
 def test_a_command_that_begins_while_another_finishes(folder, monkeypatch):

@@ -218,41 +218,12 @@ def test_a_packed_token_sees_its_own_document_alone(tmp_path):
     assert seen & behind_an_end
 
 
-def test_a_text_of_one_window_exactly(tmp_path):
-    """Kills an off-by-one in the bound of offsets and windows: length + 1 tokens are enough."""
-    for name in "ab":
-        (tmp_path / name).write_text("x" * LENGTH)  # and end-of-text
-    data = make(tmp_path)
-    assert take(data.train(), 1)[0]["targets"].tolist() == [[120] * (LENGTH - 1) + [256]] * 5
-    assert np.asarray(data.valid()[0].batch(0).tokens).tolist() == [[120] * LENGTH]
-    assert data.bytes_per_token == pytest.approx(1 - 1 / LENGTH, rel=1e-12)  # of the inputs it would be 1
-
-
-def test_a_window_without_its_last_target_is_left_out(tmp_path):
-    """Kills a count of windows by tokens instead of targets: 2 length tokens have 2 length - 1 targets."""
-    for name in "ab":
-        (tmp_path / name).write_text("x" * (2 * LENGTH - 1))
-    (valid,) = make(tmp_path).valid()
-    assert valid.n_batches == 1
-    assert valid.batch(0).targets.shape == (1, LENGTH)
-
-
 def test_baselines_are_scored_on_the_validation_windows(folder):
     """Kills baselines counted on validation text or scored on training text."""
     text, data = flat(folder, "train"), make(folder)
     targets = np.concatenate([np.asarray(s.batch(i).targets) for s in data.valid() for i in range(s.n_batches)])
     p = [(text.count(w) + 1) / (len(text) + 257) for w in targets.ravel().tolist()]
     assert data.baselines()["unigram"].nats_per_token == pytest.approx(-np.mean(np.log(p)), rel=1e-12)
-
-
-def test_default_corpus_orders_the_baselines():
-    """Kills a default corpus that is broken: on source code a bigram beats a unigram beats uniform by far."""
-    data = TextData(TextDataConfig(valid_tokens=50_000), batch_size=2, valid_batch_size=64)
-    scores = data.baselines()
-    assert scores["bigram"].bits_per_byte + 0.5 < scores["unigram"].bits_per_byte < 7
-    assert data.max_length == 256
-    assert len(data.manifest()["train"]) > 10 * len(data.manifest()["valid"]) > 0
-    assert take(data.train(), 1)[0]["tokens"].shape == (2, 256)
 
 
 def test_config_errors():
@@ -288,13 +259,6 @@ def test_a_split_that_holds_no_window_is_an_error(tmp_path, train, valid, split)
     if split == "valid":
         with pytest.raises(ValueError, match=r"valid_lengths=10 must be below the 7 tokens of the valid split"):
             make(tmp_path, valid_lengths=(2, 5))
-
-
-def test_batch_sizes_must_be_positive(folder):
-    """Kills a division by zero, or empty batches, far from the cause."""
-    for field in ["batch_size", "valid_batch_size"]:
-        with pytest.raises(ValueError, match=rf"TextDataConfig\.build: {field}=0 must be positive"):
-            make(folder, **{field: 0})
 
 
 @pytest.mark.slow

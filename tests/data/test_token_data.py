@@ -15,7 +15,7 @@ from jaxzoo.data import token_data
 from jaxzoo.data.base import DataConfig
 from jaxzoo.data.token_data import TokenData
 from jaxzoo.data.tokens.token_shards import allow_open_shards
-from jaxzoo.data.tokens.token_windows import MOST_WINDOWS, Concatenation, ShuffledText, as_integers, source_of
+from jaxzoo.data.tokens.token_windows import Concatenation, as_integers, source_of
 from jaxzoo.train.config import TokenDataConfig, TokenSourceConfig
 from tests.data.shards import BYTES, write_tokens
 
@@ -125,32 +125,6 @@ def test_later_epochs_are_whole_too_begin_elsewhere_and_have_other_orders(tokens
     assert len({tuple(order) for order in orders}) == 4
 
 
-def test_the_order_depends_on_the_seed_and_no_seed_is_an_epoch_of_another(tokens):
-    """Kills: an ignored seed, and grain's own seeds, by which epoch 1 of seed 0 has the order of epoch 0 of seed 1."""
-    text = Concatenation([np.arange(10 * 3 + 1, dtype=np.uint16)])
-    epoch_of = {
-        frozenset((first + 3 * place) % 31 for place in range(10)): [(first + 3 * place) % 31 for place in range(10)]
-        for first in range(31)
-    }
-    orders = {}
-    for seed in range(4):
-        shuffled = ShuffledText(text, length=3, seed=(seed,))
-        for epoch in range(3):
-            starts = [int(shuffled.window(10 * epoch + i)[0]) for i in range(10)]
-            orders[seed, epoch] = tuple(epoch_of[frozenset(starts)].index(start) for start in starts)
-    assert len(set(orders.values())) == len(orders)
-    assert take(make(tokens).train(), 2) == take(make(tokens).train(), 2) != take(make(tokens, seed=3).train(), 2)
-
-
-def test_a_text_of_one_window_exactly(tmp_path):
-    """Kills: an off-by-one in the count of windows; length + 1 tokens are enough."""
-    write_tokens(tmp_path, {"train": [[([1] * LENGTH, "")]], "valid": [[([1] * LENGTH, "")]]}, tokenizer=BYTES)
-    data = make(tmp_path)
-    assert take(data.train(), 1)[0][0] == [1] * LENGTH + [END]
-    assert {tuple(row) for batch in take(data.train(), 9) for row in batch} > {(*[1] * LENGTH, END)}
-    assert data.bytes_per_token == pytest.approx(1 - 1 / LENGTH, rel=1e-12)
-
-
 def test_a_saved_cursor_resumes_exactly(tmp_path, tokens):
     """Kills: a cursor that counts batches made ahead, or that forgets the epoch or the source."""
     paths, weights = [tokens, write(tmp_path / "other", seed=5)], (2.0, 1.0)
@@ -226,13 +200,6 @@ def test_a_mixture_has_exact_shares_and_each_source_its_own_epochs(tmp_path):
         assert set(seen[source][: n[source]]) == known[source]
 
 
-@pytest.mark.full
-def test_sources_of_one_size_have_orders_of_their_own(tokens):
-    """Kills: one seed for all sources, by which twins of one size give the same window at the same time."""
-    rows = rows_of(make(tokens, tokens, weights=(1, 1)).train(), 20)
-    assert rows[::2] != rows[1::2]
-
-
 def test_sources_take_turns_evenly():
     """Kills: shares that are right in the long run only, rows given twice or left out, and weights cut to integers."""
     for weights in [(1,), (7, 3), (1, 2, 3), (50, 30, 20), (1, 1000), (0.7, 0.2, 0.1), (1, 2, 3, 4, 5, 6, 7, 8, 9)]:
@@ -281,23 +248,6 @@ def test_baselines_are_exact_up_to_a_bound(tokens, monkeypatch):
     assert "no baselines" not in data.summary
 
 
-@pytest.mark.full
-def test_manifest_and_summary_tell_what_is_learnt(tmp_path, tokens):
-    """Kills: a manifest that depends on where the corpus lies, counts of another split, and an epoch of all rows."""
-    other = write(tmp_path / "other", seed=5)
-    data = make(tokens, other, weights=(3, 1))
-    written = json.loads((other / "manifest.json").read_text())
-    assert written.pop("checksum")
-    assert data.manifest()["sources"][1] == written
-    assert str(tmp_path) not in json.dumps(data.manifest())
-    assert "\n" not in data.summary
-    part = data.summary.split("; ")[0]
-    n = len(flat(tokens))
-    steps = (n - 1) // LENGTH / 3
-    assert f"75 % of the rows: {n} tokens in {flat(tokens).count(END)} documents (" in part
-    assert f"an epoch of {steps:,.1f} steps" in part
-
-
 def test_what_does_not_fit_is_refused_in_one_line(tmp_path, tokens):
     """Kills: a stream without a window, a split that is taken for another, and tokens read with a foreign tokenizer."""
     for fields in ({}, {"path": "a", "sources": (TokenSourceConfig(path="b"),)}):
@@ -332,21 +282,6 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path, tokens):
             make(*paths, **fields)
         assert "\n" not in str(raised.value)
     assert make(tokens, expected_tokenizer="bytes").vocab_size == 257
-
-
-@pytest.mark.full
-def test_more_windows_than_the_permutation_knows_are_refused():
-    """Kills: indices cut to 32 bits, by which most of a corpus would never be seen."""
-
-    class Endless:
-        def __len__(self):
-            return 3 * MOST_WINDOWS + 3
-
-        def __getitem__(self, index):
-            raise AssertionError("nothing is read")
-
-    with pytest.raises(ValueError, match=r"length=2 makes 6,442,450,943 windows.*; take a length of at least 4"):
-        ShuffledText(Concatenation([Endless()]), length=2, seed=(0,))
 
 
 @pytest.mark.full

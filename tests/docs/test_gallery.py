@@ -1,15 +1,13 @@
 """Pages of the site that are made from the registries, and links between the repository's files and the site."""
 
-import re
 import sys
 
 import pytest
 
 from benchmarks.subjects import in_model
-from docs.drawings import draw_learning, draw_state, state_arrays
-from docs.gallery import ROOT, _cells, _entry, read_docstring, read_facts, step_flops, task_examples
+from docs.gallery import ROOT, _cells, _entry, read_docstring, read_facts, task_examples
 from docs.site_hook import API, MARK, MIRRORED, on_page_markdown
-from jaxzoo.mixers import MIXERS, AttentionConfig, BaseConvConfig, RetNetConfig
+from jaxzoo.mixers import MIXERS, RetNetConfig
 from jaxzoo.tasks.demos import DEMOS
 
 
@@ -66,29 +64,6 @@ def test_links_of_the_repository_in_the_site():
     )
 
 
-def test_drawings_of_a_mixer():
-    """Kills: an array without a box or with another's bytes; a fixed state that is said to grow; another's curve."""
-    growing, fixed = (state_arrays(config, 64, 256) for config in (AttentionConfig(), RetNetConfig()))
-    assert [(array.name, array.bytes, array.grows) for array in growing] == [
-        ("k", 256 * 64 * 4, True),
-        ("v", 256 * 64 * 4, True),
-        ("position", 4, False),
-    ]
-    assert not any(array.grows for array in fixed)
-    drawing = draw_state(growing)
-    assert drawing.count("<rect") == 3
-    assert drawing.count("grows") == 2
-    assert "k  256 x 1 x 64</text>" in drawing
-    solved, floor, best = (
-        re.findall('points="([^"]*)" fill="none" stroke="var', draw_learning(name))[0]
-        for name in ("attention", "mamba", "mamba2")
-    )
-    assert float(best.split(",")[-1]) < 20, "the best of its runs, 1.00, not the worst, 0.16"
-    assert solved.split()[-1] == "400.0,10.0", "accuracy 1 is at the top"
-    assert float(floor.split(",")[-1]) > 100
-    assert draw_learning("no such mixer") == ""
-
-
 @pytest.mark.parametrize(
     ("text", "title", "equation"),
     [
@@ -99,17 +74,6 @@ def test_drawings_of_a_mixer():
 def test_title_and_equation_of_a_docstring(text, title, equation):
     """Kills: a table taken for an equation, an equation without its own indentation."""
     assert read_docstring(text) == (title, equation)
-
-
-def test_filters_as_long_as_the_text_cost_t_log_t():
-    """Kills: a filter of the stated length, held to it while the length grows."""
-    assert _cells(BaseConvConfig(filter="implicit"))[3:5] == ["t log t", "t"]
-
-
-def test_a_step_s_flops_grow_where_the_state_does():
-    """Kills: a count that does not see the length."""
-    assert step_flops(AttentionConfig(), 512) > 1.5 * step_flops(AttentionConfig(), 256)
-    assert step_flops(RetNetConfig(), 512) == step_flops(RetNetConfig(), 256)
 
 
 def test_the_page_on_scale_names_mixers_that_refuse_a_sequence_axis():

@@ -31,12 +31,6 @@ def test_cases():
         assert found.gap == pytest.approx(ours[0] - theirs[0])
 
 
-def test_other_tokens_are_refused():
-    """Kills: a gap between two texts."""
-    with pytest.raises(ValueError, match="must be the same tokens"):
-        gap_share(scores(2.0, 3.0), scores(2.0, 3.0, share=0.3))
-
-
 def test_interval_of_a_share():
     """Kills: tokens or models that are resampled instead of pairs of windows, a cap or level that is lost, an interval
     of a gap that is noise."""

@@ -1,7 +1,6 @@
 """Our models through lm_eval: what it asks, and its tasks on local files."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.utils import get_rolling_token_windows
 
 from jaxzoo.evals.lm_eval_model import LMEvalModel
-from jaxzoo.evals.lm_eval_tasks import COLUMNS, averages, score_tasks, task_names
+from jaxzoo.evals.lm_eval_tasks import averages, score_tasks, task_names
 from jaxzoo.evals.text_model import windows
 
 
@@ -65,26 +64,6 @@ def test_draws_are_refused(text_model):
         adapter.generate_until(instances("generate_until", ("abc", {"do_sample": True})))
 
 
-@pytest.mark.slow
-def test_public_tasks_on_local_files(text_model, tmp_path):
-    """Kills: a task that goes to the hub although its file is here, or reads another split; metrics under other names.
-
-    LAMBADA and WikiText against the model's own scores.
-    """
-    lines = ["bad cab head", "fad gab"]
-    page = some_text(3, 100)
-    for name, rows in {"lambada_openai": [{"text": line} for line in lines], "wikitext": [{"page": page}]}.items():
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    results = score_tasks(text_model, ["lambada_openai", "wikitext"], data=tmp_path)
-    scores = text_model.log_likelihoods([("bad cab", " head"), ("fad", " gab")])
-    perplexity = math.exp(-sum(score.log_prob for score in scores) / 2)
-    assert results["lambada_openai"]["perplexity"] == pytest.approx(perplexity)
-    assert results["lambada_openai"]["acc"] == sum(score.is_greedy for score in scores) / 2
-    assert results["lambada_openai"]["n"] == 2
-    bits = -text_model.text_log_likelihoods([page])[0] / math.log(2) / len(page)
-    assert results["wikitext"]["bits_per_byte"] == pytest.approx(bits)
-
-
 ROWS: dict[str, dict] = {
     "hellaswag": {"activity_label": "bad", "ctx_a": "a cab", "ctx_b": "had", "endings": ["a", "bed"], "label": "1"},
     "piqa": {"goal": "feed", "sol1": "a cab", "sol2": "a head", "label": 1},
@@ -102,26 +81,6 @@ ROWS: dict[str, dict] = {
 """The columns that are documented, and no other."""
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:F-score is ill-defined")  # two rows lack most of CB's classes
-def test_columns_that_tasks_read(tmp_path):
-    """Kills: columns that are documented and not enough; a missing one that becomes a traceback."""
-    text_model = TextModel(letters_model(), Anything(), batch_size=3)
-    for name, row in ROWS.items():
-        (tmp_path / f"{name}.jsonl").write_text(f"{json.dumps(row)}\n" * 2)
-        assert set(row) == set(COLUMNS[name])
-    results = score_tasks(text_model, list(ROWS), data=tmp_path)
-    assert {name for name, result in results.items() if result["n"] and len(result) > 1} == set(ROWS)
-    goal, *solutions = (ROWS["piqa"][key] for key in ("goal", "sol1", "sol2"))
-    asked = [(f"Question: {goal}\nAnswer:", f" {solution}") for solution in solutions]
-    scores = [score.log_prob for score in text_model.log_likelihoods(asked)]
-    assert results["piqa"]["acc"] == (scores[1] > scores[0])
-    assert results["record"]["em"] == results["record"]["f1"]
-    (tmp_path / "sciq.jsonl").write_text('{"question": "a"}')
-    with pytest.raises(ValueError, match=r"sciq\.jsonl: the rows must have the columns of the task's set"):
-        score_tasks(text_model, ["sciq"], data=tmp_path)
-
-
 @pytest.mark.parametrize("name", ["piqa", "hellaswag"])
 def test_a_missing_column_is_named(name, tmp_path, monkeypatch):
     """Kills: a task that scores the name of a column as its text."""
@@ -137,24 +96,6 @@ class Anything(Letters):
 
     def encode(self, text: str) -> np.ndarray:
         return np.array([ord(letter) % 11 for letter in text], np.uint16)
-
-
-@pytest.mark.slow
-def test_names():
-    """Kills: a tag that is not resolved, a typing error that becomes an empty table."""
-    names = task_names(["super-glue-lm-eval-v1", "records", "fda", "boolq"])
-    assert {"boolq", "cb", "copa", "multirc", "record", "wic", "wsc"} < set(names)
-    assert names[-2:] == ["records", "fda"]
-    assert len(set(names)) == len(names)
-    with pytest.raises(ValueError, match="'hellaswagg' is unknown to lm_eval; did you mean 'hellaswag'"):
-        task_names(["hellaswagg"])
-    with pytest.raises(ValueError, match="'mmlu' is a group"):
-        task_names(["mmlu"])
-    assert task_names(["based-table-3@1", "boolq@1"])[:2] == ["boolq@1", "cb@1"]
-    assert len(task_names(["based-table-3"])) == 3 * 8
-    for name, message in (("boolq@x", "takes a number"), ("fda@2", "no examples"), ("based-table-4", "based-table-")):
-        with pytest.raises(ValueError, match=message):
-            task_names([name])
 
 
 @pytest.mark.slow

@@ -12,9 +12,8 @@ import pytest
 from jaxzoo.data.base import Batch
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.evals.recall_report import FILES, RecallReport, check_directory, draw_recall, write_report
-from jaxzoo.evals.recall_slices import MeasuredModel, RecallSums, SliceScore, bin_names, target_repeats
+from jaxzoo.evals.recall_slices import MeasuredModel, RecallSums, SliceScore, target_repeats
 from jaxzoo.evals.valid_tokens import valid_digest
-from jaxzoo.utils.text_table import markdown_table
 from tests.data.recall_reference import bigram_counts
 from tests.evals.slices_reference import CountedBigrams, check_sections, distance_back, slow_sections
 
@@ -163,23 +162,6 @@ def test_real_text_equals_the_slow_search(tmp_path, packing):
     check_sections(as_json(sums.sections()), slow)
 
 
-def test_what_is_no_text_is_refused():
-    """Kills: numbers for tasks with labels of their own."""
-    tokens = jnp.arange(6, dtype=jnp.int32).reshape(1, 6)
-    echo = Batch(tokens=tokens, targets=tokens)
-    few = Batch(tokens=tokens, targets=tokens[:, :2], positions=tokens[:, :2])
-    for batch in (echo, few):
-        with pytest.raises(ValueError, match="recall slices need text, whose targets are the next tokens"):
-            RecallSums(None).add(batch, np.zeros(batch.targets.shape))
-    with pytest.raises(ValueError, match=r"RecallSums.at_most=-1 must not be negative"):
-        RecallSums(None, at_most=-1)
-
-
-def test_names_of_bins():
-    """Kills: a name that says another range than is counted."""
-    assert bin_names((1, 2, 10, 1000, 10000)) == ["0", "1", "2-9", "10-999", "1,000-9,999", "10,000 or more"]
-
-
 def test_report_of_two_models(by_hand):
     """By hand: hits 3 of 10, on average worse by 6 nats; by 2 overall on 18 + 2 nats: 1.8 of 2.0.
 
@@ -201,22 +183,6 @@ def test_report_of_two_models(by_hand):
         "3", "30.00%", "1097 (7.000 ± 1.528)", "2.718 (1.000 ± 0.000)", "+6.000"
     ]  # fmt: skip
     assert "Share of the gap of conv to attention due to AR hits: 90.0% (+1.8000 of +2.0000 nats" in shown
-
-
-def test_a_share_that_two_readings_differ_on_shows_both(by_hand):
-    """Kills: a negative share without the sentence that says 100 %."""
-    worse = [*NATS[:4], 4, 5, 12, 10, 9, 9]  # one nat better on each hit, seven worse on others
-    models = [MeasuredModel("conv", 1, 1, by_hand(NATS)), MeasuredModel("attention", 1, 1, by_hand(worse))]
-    shown = RecallReport(models, has_baseline=True, at_most=1250, digest="").markdown()
-    assert "-75.0% by the formula, 100.0% by the sentence below it (+0.3000 of -0.4000 nats" in shown
-    alone = RecallReport(models[:1], has_baseline=False, at_most=1250, digest="").markdown()
-    assert "Share of the gap" not in alone
-
-
-def test_a_table_lines_up():
-    """Kills: columns that a pipe in a name adds."""
-    lines = markdown_table([["a|b", "n"], ["c", "10"]]).splitlines()
-    assert lines == ["| a\\|b |  n |", "| ---- | -: |", "| c    | 10 |"]
 
 
 def test_written_over_an_earlier_report_and_nothing_else(by_hand, tmp_path):

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from jaxzoo.evals.recall_tasks import RECALL_TASKS, RecallExample, contains, read_examples, score_recall
+from jaxzoo.evals.recall_tasks import RECALL_TASKS, read_examples, score_recall
 from jaxzoo.evals.text_model import TextModel
 from tests.evals.letters import Letters, letters_model, some_text
 
 SAID = [" K180209, a number", "nothing", " strasse", "(a.b)", "", "axb"]
 VALUES = [" k180209 ", "Nothing more", "STRASSE", "(A.B)", "v", "a.b"]
-RIGHT = [True, False, True, True, False, False]
 
 
 class Stub:
@@ -42,26 +41,12 @@ def stub_file(tmp_path) -> Path:
     return write(tmp_path / "fda.jsonl", rows)
 
 
-def test_what_counts():
-    """Kills: a score that minds the case, takes a value for a pattern, or wants the whole of what is said."""
-    for said, value, right in list(zip(SAID, VALUES, RIGHT, strict=True)):
-        assert contains(said, value.strip()) == right
-
-
 def test_score_by_hand(stub_file):
     """Kills: prompts with white space at their ends, another limit or stop, a share of the wrong whole."""
     stub: Any = Stub()
     score = score_recall(stub, read_examples(stub_file))
     assert stub.asked == [([f"document {i}\nkey:" for i in range(6)], 48, ["\n"])]
     assert score == {"contains": 0.5, "contains_stderr": pytest.approx(math.sqrt(0.3 / 6)), "n": 6}
-
-
-def test_limit_takes_the_first(stub_file):
-    """Kills: a limit that is ignored, or takes others."""
-    assert read_examples(stub_file, 2) == [
-        RecallExample("document 0\nkey:", "k180209"),
-        RecallExample("document 1\nkey:", "Nothing more"),
-    ]
 
 
 def test_damaged_files_are_named_by_line(tmp_path):

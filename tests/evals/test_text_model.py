@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.data.tokenizer import END_OF_TEXT
-from jaxzoo.evals.text_model import TextModel, score_batch, windows
-from jaxzoo.generation.decode import decode_block, first_rows, read_chunk
+from jaxzoo.evals.text_model import TextModel, windows
 from jaxzoo.mixers import NystromFormerConfig
 from jaxzoo.models import LanguageModel
 from tests.evals.letters import (
@@ -89,12 +88,6 @@ def test_windows_score_every_token_once_with_most_before_it():
         assert seen == list(range(n_context, n_context + n))
 
 
-def test_windows_of_lm_eval_s_own_example():
-    """Kills: windows other than those in the docstring of its `loglikelihood_rolling`: -1 is the prefix."""
-    found = [(list(w.tokens[:-1]), list(w.tokens[-w.n_scored :])) for w in windows(np.array([-1]), np.arange(10), 4)]
-    assert found == [([-1, 0, 1, 2], [0, 1, 2, 3]), ([3, 4, 5, 6], [4, 5, 6, 7]), ([5, 6, 7, 8], [8, 9])]
-
-
 def test_whole_texts_are_scored_window_by_window(model):
     """Kills: a first token that nobody scores, texts that run into each other, windows added to the wrong text."""
     asked = text_model(model)
@@ -130,62 +123,6 @@ def test_a_continuation_ends_before_its_stop_string(model):
     stop = whole[5:8]
     cut = whole[: whole.index(stop)]
     assert text_model(model).continuations(["abc.h", "d"], max_tokens=20, stops=(stop, ",,"))[0] == cut
-
-
-@pytest.mark.slow
-def test_a_long_prompt_keeps_its_end(model):
-    """Kills: a prompt that leaves no room for what is generated, and one that is cut in silence."""
-    asked = text_model(model)
-    text = some_text(9, 90)
-    kept = text[-(MAX_LENGTH - 20) :]
-    assert asked.continuations([text, kept], max_tokens=20) == [asked.continuations([kept], max_tokens=20)[0]] * 2
-    assert asked.requests == (3, 1)
-
-
-@pytest.mark.slow
-def test_learned_positions_bound_the_window():
-    """Kills: a window by max_length that learned positions do not have."""
-    asked = text_model(letters_model(max_positions=40))
-    assert asked.max_length == 40
-    assert len(asked.continuations([some_text(0, 60)], max_tokens=10)) == 1
-    assert np.isfinite(asked.log_likelihoods([(some_text(0, 60), "abc")])[0].log_prob)
-
-
-@pytest.mark.slow
-def test_batches_change_nothing(model):
-    """Kills: answers that depend on the neighbours."""
-    one, three = text_model(model, batch_size=1), text_model(model, batch_size=3)
-    pairs = [("abc", " d"), ("abc h.ad", "def"), ("", "cab"), ("a", some_text(4, 40))]
-    prompts = [context for context, _ in pairs if context]
-    assert one.continuations(prompts, max_tokens=12) == three.continuations(prompts, max_tokens=12)
-    alone, together = (np.array([s.log_prob for s in each.log_likelihoods(pairs)]) for each in (one, three))
-    np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_few_programs_serve_many_requests(model):
-    """Kills: a compilation for every length, for a batch that is not full, or for every stop string and limit."""
-    asked = text_model(model)
-    functions = (score_batch, read_chunk, decode_block, first_rows)
-
-    def ask(seed: int, n: int) -> None:
-        texts = [some_text(seed + i, 2 + (7 * i + seed) % 50) for i in range(n)]
-        asked.log_likelihoods([(text[:-1], text[-1:]) for text in texts])
-        asked.continuations(texts, max_tokens=5 + seed, stops=("abc",) * (seed % 2))
-
-    ask(0, 7)
-    before = [function._cache_size() for function in functions]
-    for seed in range(1, 6):
-        ask(seed, 5 + seed)
-    assert [function._cache_size() for function in functions] == before
-
-
-@pytest.mark.full
-def test_progress_counts_requests(model):
-    """Kills: an evaluation that says nothing, or ends before its last request."""
-    said: list[tuple[str, int, int]] = []
-    text_model(model, report=lambda *what: said.append(what)).continuations(["a", "b", "c", "d"], max_tokens=2)
-    assert said == [("continued", 3, 4), ("continued", 4, 4)]
 
 
 def test_what_sees_the_future_is_refused():

@@ -7,17 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.generation import Generation, Sampling, generate
 from jaxzoo.generation.decode import decode_block, first_rows, read_chunk
 from jaxzoo.generation.generate import cache_capacity
 from jaxzoo.mixers import MIXERS, AttentionConfig, GatedShortConvConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModel, LanguageModelConfig
-from jaxzoo.models.accounting import abstract_model
 from jaxzoo.models.blueprint import make_blueprint, split_variables
 from jaxzoo.parallel.sharding import MeshConfig, make_mesh, named_sharding
-from tests.mixers.outside import AverageConfig, SignedTokensConfig
+from tests.mixers.outside import SignedTokensConfig
 from tests.models.hybrids import ALL_FIVE, hybrid_config, make_model, run
 
 VOCAB = 13
@@ -129,39 +127,6 @@ def test_prompts_of_all_lengths_together_are_as_each_alone(make, rows):
             np.testing.assert_array_equal(together[i], tokens)
 
 
-@pytest.mark.slow
-def test_states_after_chunks_equal_those_of_one_prefill():
-    """Kills: padding that enters a state too weakly to change a token, a chunk lost or read twice, layers in
-    another order than the scan runs them."""
-    model, prompts = growing(n_layers=4), some_prompts(*LENGTHS[:-1])
-    generation = Generation(model, prompts, max_tokens=5)
-    generation.read()
-    for row in (3, 5):
-        n_read = (LENGTHS[row] - 1) // 8 * 8
-        empty = abstract_model(model.config).init_state(1, capacity=cache_capacity(205))
-        tokens = prompts[row][None, :n_read].astype(np.int32)
-        whole = nnx.jit(lambda model, tokens, state: model.prefill(tokens, state)[1])(model, tokens, empty)
-        (stacked,) = whole.layers
-        layers = [jax.tree.map(lambda x, i=i: np.asarray(x)[i], state) for i in range(2) for state in stacked]
-        for found, expected in zip(generation._rows.state.layers, layers, strict=True):
-            for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-                scale = np.abs(other).max() + 1e-6
-                np.testing.assert_allclose(
-                    np.asarray(one)[row : row + 1], other, atol=1e-4 * scale
-                )  # sums in another order
-
-
-@pytest.mark.slow
-def test_blocks_do_not_change_the_text():
-    """Kills: draws keyed by the step of a block, state that is lost between blocks, a token at a border."""
-    model, prompts = growing(), some_prompts(3, 8, 21)
-    whole = generate(model, prompts, max_tokens=19, sampling=HOT, seed=5)
-    blocks = list(Generation(model, prompts, max_tokens=19, sampling=HOT, seed=5, block_size=5))
-    assert all(len(tokens) <= 5 for block in blocks for tokens in block)
-    for found, expected in zip(zip(*blocks, strict=True), whole, strict=True):
-        np.testing.assert_array_equal(np.concatenate(found), expected)
-
-
 @pytest.mark.full
 def test_a_text_can_be_taken_up_again():
     """Kills: draws that depend on where the prompt ends: a text so far, as a prompt, goes on as it would have."""
@@ -205,14 +170,6 @@ def test_rows_end_by_max_tokens_stop_tokens_and_word_of_the_caller():
         next(generation)
 
 
-def test_the_loop_ends_with_the_last_row():
-    """Kills: a block that computes to its end for rows that are all complete."""
-    model = growing()
-    generation = Generation(model, some_prompts(1, 1, 4), max_tokens=3)
-    next(generation)
-    assert generation._rows.n_read == 6, "the longer tail has 4 tokens: the last new token comes at step 6"
-
-
 def one_layer() -> LanguageModel:
     """One layer, quick to compile."""
     return make_model(hybrid_config(pattern=(TaylorLinearAttentionConfig(feature_dim=2),), n_layers=1))
@@ -233,16 +190,6 @@ def test_few_programs_serve_all_lengths():
     for lengths, max_tokens, seed in (((3, 9), 5, 1), ((64, 700), 40, 2), ((1500, 2), 3, 3)):
         generate(model, some_prompts(*lengths), max_tokens=max_tokens, seed=seed, sampling=HOT)
     assert counted_compilations() - before == 5
-
-
-@pytest.mark.slow
-def test_committed_parameters_compile_nothing_twice():
-    """Kills: a first chunk, or a first block, whose state lies elsewhere than that of the second."""
-    graph, params = nnx.split(one_layer(), nnx.Param)
-    model = nnx.merge(graph, jax.device_put(params, jax.devices()[1]))
-    before = counted_compilations()
-    generate(model, some_prompts(150, 9), max_tokens=40)
-    assert counted_compilations() - before == 4, "two chunks, one block, the first state"
 
 
 def arguments(model: LanguageModel, batch_size: int, n_tokens: int):
@@ -308,14 +255,6 @@ def test_a_model_that_has_diverged_is_named():
     model.final_norm.scale[...] = model.final_norm.scale[...] * jnp.nan
     with pytest.raises(ValueError, match=r"prompts\[0\]: the model's logits are not finite; its training may have"):
         generate(model, some_prompts(3, 4, 5), max_tokens=5)
-
-
-@pytest.mark.full
-def test_a_model_that_cannot_stream_is_named():
-    """Kills: text from a model that has seen the future in training."""
-    model = make_model(hybrid_config(pattern=(GatedShortConvConfig(), AverageConfig()), n_layers=4))
-    with pytest.raises(ValueError, match=r"^layer 1: AverageConfig sees the future and cannot stream"):
-        generate(model, some_prompts(3), max_tokens=5)
 
 
 def test_what_a_generation_refuses():

@@ -86,14 +86,6 @@ def test_a_draw_is_its_rows_own():
         assert alone == together[:8].tolist()
 
 
-def test_one_program_serves_all_settings():
-    """Kills: a compilation for each temperature of a sweep."""
-    jitted = jax.jit(lambda *arguments: sample(*arguments))
-    for sampling in (Sampling(), Sampling(temperature=0), Sampling(top_k=3), Sampling(temperature=2, top_p=0.5)):
-        jitted(some_logits(4), jax.random.split(jax.random.key(0), 4), knobs(sampling))
-    assert jitted._cache_size() == 1
-
-
 def test_what_a_sampling_refuses():
     """Kills: settings that would draw garbage or nothing."""
     for fields, message in [

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.interop import load, save
 from jaxzoo.interop.loading import open_folder, read_tensors, read_variables
@@ -24,7 +23,7 @@ from jaxzoo.mixers import (
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
 )
-from jaxzoo.models import LanguageModel, LanguageModelConfig
+from jaxzoo.models import LanguageModelConfig
 from jaxzoo.models.blueprint import Variables
 from jaxzoo.parallel.sharding import MeshConfig, make_mesh
 from tests.interop import published, torch_files
@@ -86,30 +85,6 @@ def test_refused_fields(folder):
     (folder / "config.json").unlink()
     refused(folder, "has no config.json")
     refused(folder / "none", "is no directory")
-
-
-def test_time_steps_that_are_cut_off(tmp_path):
-    """Kills: a bound of Mamba-2's time steps that is read and not kept; infinity in one spelling alone."""
-    published.make_folder("mamba2", tmp_path)
-    config, _ = parts(tmp_path)
-    for limit in ([0.0, float("inf")], [0.0, "Infinity"], [0.0, {"__float__": "Infinity"}], None):
-        (tmp_path / "config.json").write_text(json.dumps({**config, "time_step_limit": limit}))
-        open_folder(tmp_path)
-    for limit in ([0.0, 0.5], [0.1, float("inf")], [0.0], "Infinity"):
-        (tmp_path / "config.json").write_text(json.dumps({**config, "time_step_limit": limit}))
-        refused(tmp_path, r"must be \[0.0, Infinity\]")
-
-
-def test_refused_fields_of_based(tmp_path):
-    """Kills: an MLP of three matrices read as one of two; more rotated channels than there are."""
-    published.make_folder("transformer_pp", tmp_path)
-    config, _ = parts(tmp_path)
-    for change, message in (
-        ({"mlp_type": "alt"}, "mlp_type = 'alt' must be 'base'; this library computes nothing else"),
-        ({"rotary_emb_fraction": 1.2}, "rotary_emb_fraction = 1.2 gives 10 channels of heads that have 8"),
-    ):
-        (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
-        refused(tmp_path, message)
 
 
 def test_refused_tensors(folder):
@@ -322,13 +297,3 @@ def test_options_without_a_place_in_a_folder(family, fields, pattern, message, t
     with pytest.raises(ValueError, match=message):
         save((config, Variables({}, {})), tmp_path / "x", family=family)
     assert not (tmp_path / "x").exists()
-
-
-def test_a_window_of_one_token(tmp_path):
-    """Kills: a folder of Based that the reader refuses."""
-    mixer = SlidingWindowAttentionConfig(n_heads=2, window=1)
-    config = LanguageModelConfig(pattern=(mixer,), d_model=8, n_layers=1, vocab_size=8, **GATED)
-    save(LanguageModel(config, rngs=nnx.Rngs(0)), tmp_path / "x", family="based")
-    (layer,) = open_folder(tmp_path / "x").config.layers
-    assert isinstance(layer, SlidingWindowAttentionConfig)
-    assert layer.window == 1

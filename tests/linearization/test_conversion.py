@@ -11,11 +11,9 @@ from flax import nnx
 
 from jaxzoo.data.base import Batch
 from jaxzoo.data.text_data import TextDataConfig
-from jaxzoo.evals.compare import Scored
-from jaxzoo.evals.recall_slices import RecallSums
 from jaxzoo.linearization import MIXERS
 from jaxzoo.linearization.conversion import attention_layers, convert, converted_config
-from jaxzoo.linearization.measure import Measured, decode_speed, table
+from jaxzoo.linearization.measure import decode_speed
 from jaxzoo.linearization.transfer import TransferConfig, transfer
 from jaxzoo.loading import Loaded
 from jaxzoo.mixers import AttentionConfig, HGRN2Config
@@ -140,13 +138,3 @@ def test_decoding_at_the_end_of_the_learned_positions():
     assert not decode_speed(loaded, 16) <= 0  # NaN where it is lost in the noise
     with pytest.raises(ValueError, match="option 'top' must be one of n_ids, temperature, top_k, top_p, seed"):
         loaded.generate([[1, 2]], top=3)
-
-
-def test_table_of_a_text_without_repeats():
-    """Kills: an error after all stages are done, where no bigram of the validation text repeats."""
-    sums = RecallSums(None)
-    sums.add(Batch(tokens=jnp.arange(4)[None], targets=jnp.arange(1, 5)[None]), np.full((1, 4), 2.0))
-    scored = Scored("before", 2.0, 0.1, 0.0, 0.0, 0.5, 1.0, {}, 10, 20, 30.0)
-    head, line = table([Measured(scored, sums.sections().slices, 4.0)]).splitlines()
-    assert line.split()[-5:] == ["-", "2.000", "0.5000", "20", "4"]
-    assert "repeated bigrams (nats)  other tokens (nats)" in head

@@ -2,11 +2,10 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec as P
 
-from jaxzoo.plan.collectives import axes_of, device_groups, read_traffic
+from jaxzoo.plan.collectives import device_groups, read_traffic
 from jaxzoo.plan.hlo import Hlo
 
 MESH = {"data": 2, "fsdp": 4}
@@ -47,26 +46,6 @@ def test_every_kind_by_hand():
         ("all-reduce", ("data", "fsdp")): (1, 1024, 2 * 7 / 8 * 1024),
     }
     assert hlo.open_loops == 0
-
-
-@pytest.mark.full
-def test_loops_in_loops():
-    """Kills inner trip counts that are not multiplied by the outer ones."""
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-
-    def function(x):
-        def inner(c, _):
-            return jnp.sin(jax.lax.psum(c, "data")), None
-
-        def outer(c, _):
-            return jax.lax.scan(inner, c, None, length=5)[0] + 1, None
-
-        return jax.lax.scan(outer, x, None, length=7)[0]
-
-    mapped = jax.shard_map(function, mesh=mesh, in_specs=P("data"), out_specs=P("data"), check_vma=False)
-    hlo = Hlo(jax.jit(mapped).lower(jnp.ones((8, 3))).compile().as_text())
-    (traffic,) = read_traffic(hlo, {"data": 8})
-    assert (traffic.count, traffic.operands) == (35, 35 * 12)
 
 
 PROGRAM = """HloModule step
@@ -155,13 +134,6 @@ def test_collective_that_goes_on_in_other_fusions():
     assert found == {"all-gather": (1, 3 * 16), "collective-permute": (6, 6 * 16)}
 
 
-def test_unknown_trip_count_is_told():
-    """Kills a silent guess."""
-    hlo = Hlo(TPU.replace("constant(6)", "parameter(1)"))
-    assert hlo.open_loops == 1
-    assert hlo.times["body"] == 1
-
-
 GROUPS = {
     "replica_groups={{0,4},{1,5},{2,6},{3,7}}": [[0, 4], [1, 5], [2, 6], [3, 7]],
     "replica_groups=[4,2]<=[8]": [[0, 1], [2, 3], [4, 5], [6, 7]],
@@ -179,16 +151,3 @@ def test_notations_of_groups():
     for notation, expected in GROUPS.items():
         groups = device_groups(f", channel_id=1, {notation}, dimensions={{0}}", 8)
         assert sorted(map(sorted, groups.tolist())) == sorted(map(sorted, expected)), notation
-
-
-def test_axes():
-    """Kills axes numbered from the wrong end."""
-    mesh = {"data": 2, "fsdp": 2, "tensor": 2}
-    assert axes_of(np.array([[0, 1], [2, 3], [4, 5], [6, 7]]), mesh) == ("tensor",)
-    assert axes_of(np.array([[0, 2, 4, 6], [1, 3, 5, 7]]), mesh) == ("data", "fsdp")
-    assert axes_of(np.array([[0], [1]]), mesh) == ()
-
-
-def test_unknown_notation():
-    with pytest.raises(ValueError, match="unknown replica groups"):
-        device_groups(", channel_id=1, replica_groups=circle", 8)

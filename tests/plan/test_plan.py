@@ -1,25 +1,21 @@
 """Plans on CPU devices that stand for accelerators: what is read off a program, and what is made of it."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import get_args
 
 import jax
-import jax.numpy as jnp
 import pytest
-from jax.experimental import pallas as pl
 
 from jaxzoo.cli.config_file import load_config
 from jaxzoo.data.token_data import TokenDataConfig
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
-from jaxzoo.parallel.sharding import make_mesh
 from jaxzoo.plan import cudnn, search as searching
 from jaxzoo.plan.collectives import Traffic
 from jaxzoo.plan.compile import RejectedError, expected_seconds, make_plan
-from jaxzoo.plan.plan import FORWARD_AGAIN, Memory, Plan, Work, find, step_work
-from jaxzoo.plan.plan_report import advice, describe, table
+from jaxzoo.plan.plan import FORWARD_AGAIN, Memory, Plan, Work, find
+from jaxzoo.plan.plan_report import advice, describe
 from jaxzoo.plan.search import candidates, search
 from jaxzoo.plan.topology import Topology, find_topology
 from jaxzoo.train.config import MeshConfig, RunConfig, TrainConfig
@@ -28,7 +24,6 @@ from jaxzoo.utils.devices import DEVICES, find_device
 from pallas_kernels.compile_check.targets import TARGETS
 from pallas_kernels.sliding_window.api import BACKENDS
 from pallas_kernels.sliding_window.problem import Problem
-from tests.mixers.outside import AverageConfig
 from tests.pallas_kernels.aot import absent_devices
 
 DATA = TokenDataConfig(path="not/there", length=64)
@@ -64,17 +59,6 @@ def test_sizes_by_hand(plan):
     assert plan.fits
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("chunk", "targets"), [(0, 16), (24, 6), (64, 16)])
-def test_logits_of_a_part_of_the_sequence(topology, chunk, targets):
-    """Kills logits of whole sequences where devices share them out, and chunks that are not shared out with them."""
-    train = dataclasses.replace(CONFIG.train, loss_chunk=chunk)
-    config = dataclasses.replace(CONFIG, train=train, mesh=MeshConfig(data=2, sequence=4))
-    parts = make_plan(config, topology, name="long")
-    assert parts.logits == 8 * targets * 504 * 4
-    assert parts.mesh["sequence"] == 4
-
-
 @pytest.mark.full
 def test_gradients_cross_the_mesh(plan):
     """Kills collectives of the wrong axes: data parallel devices sum gradients, fsdp gathers parameters."""
@@ -83,28 +67,6 @@ def test_gradients_cross_the_mesh(plan):
         sent[traffic.axes] = sent.get(traffic.axes, 0) + traffic.wire
     assert sent[("data",)] >= 2 * 1 / 2 * 4 * 0.9 * plan.n_params / 4
     assert sent[("fsdp",)] >= 3 / 4 * 4 * 0.9 * plan.n_params
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("train", [{}, {"loss_chunk": 16}])
-@pytest.mark.parametrize("remat", list(FORWARD_AGAIN)[:2])
-def test_flops_against_the_compiler(remat, train):
-    """Kills a wrong factor for the backward pass, and work that is computed again and not counted.
-
-    XLA counts the program as it was lowered: two layers are no loop. A chunked loss is one, whose body it counts once.
-    """
-    model = dataclasses.replace(CONFIG.model, remat=remat, d_model=256, n_layers=2)
-    config = dataclasses.replace(
-        CONFIG, model=model, train=dataclasses.replace(CONFIG.train, **train), mesh=MeshConfig()
-    )
-    program = Program(config, make_mesh(config.mesh, jax.devices()[:1]))
-    batch = DATA.abstract_batch(16)
-    with jax.set_mesh(program.mesh):
-        counted = program.train_step.lower(program.abstract_state, batch, "cpu").cost_analysis()
-    work = step_work(config, batch)
-    head = 2 * 256 * 504 * 16 * 64
-    once = 4 * head * (1 - 16 / 64) if train else 0
-    assert counted["flops"] == pytest.approx(sum(work) - once, rel=0.06)
 
 
 @pytest.mark.full
@@ -124,13 +86,6 @@ def test_accumulation_counts_every_part(plan, topology):
 def test_saved_and_loaded(plan, tmp_path):
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan
-
-
-@pytest.mark.full
-def test_data_for_which_the_model_is_too_short(topology):
-    config = dataclasses.replace(CONFIG, data=TokenDataConfig(path="not/there", length=128))
-    with pytest.raises(ValueError, match=r"LanguageModelConfig.max_length=64 must be at least the 128 tokens"):
-        make_plan(config, topology, name="long")
 
 
 def example(**changes):
@@ -206,12 +161,6 @@ def test_advice_to_fit():
     assert [line.split(":")[0] for line in advice(followed)] == ["more devices, or a smaller --train.batch-size"]
 
 
-@pytest.mark.full
-def test_advice_to_share_the_state():
-    state = Memory(params=6 * GIB, optimizer=12 * GIB, batch=0, peak=20 * GIB, capacity=16 * GIB)
-    assert any(line.startswith("--mesh.data 1 --mesh.fsdp 8: 9.66 GB") for line in advice(example(memory=state)))
-
-
 def test_advice_to_speed_up():
     """Kills advice for a plan that is bound by something else."""
     assert [line.split(":")[0] for line in advice(example())] == ["--mesh.data 4 --mesh.fsdp 2"]
@@ -244,64 +193,6 @@ def test_program_that_is_too_large(topology, monkeypatch):
     assert "temporaries (21.50G) exceeds available HBM (15.75G)" in text
 
 
-REFUSALS = {
-    "mosaic_tpu says: INTERNAL: Mosaic failed to compile TPU kernel: unsupported shape cast": (
-        "INTERNAL: Mosaic failed to compile TPU kernel: unsupported shape cast\n\nThe MLIR operation involved: ..."
-    ),
-    "mosaic_tpu kernel taylor.1 says: RESOURCE_EXHAUSTED: Allocation": (
-        "RESOURCE_EXHAUSTED: Allocation (size=268435456) would exceed memory :: #3 [space=vmem, scoped] :: taylor.1"
-    ),
-    "the compiler says: INTERNAL: no such layout": "INTERNAL: no such layout",
-}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("line", REFUSALS)
-def test_kernel_that_the_compiler_rejects(line, topology, monkeypatch):
-    """Kills a traceback, and a refusal that does not say which kernel."""
-    error = jax.errors.JaxRuntimeError(REFUSALS[line])
-    monkeypatch.setattr(Program, "__init__", _failing_step(Program.__init__, error))
-    with pytest.raises(RejectedError, match=line):
-        make_plan(CONFIG, topology, name="odd")
-
-
-@pytest.mark.full
-def test_kernel_that_cannot_be_lowered(topology, monkeypatch):
-    """The error comes from a file of a lowering; one of our own must pass as it is. Kills defects told as refusals."""
-
-    def kernel(x, y):
-        y[...] = jnp.sort(x[...])
-
-    def too_hard():
-        call = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((256, 256), jnp.float32))
-        jax.jit(call).trace(jnp.ones((256, 256))).lower(lowering_platforms=("tpu",))
-
-    for step, expected, line in (
-        (too_hard, RejectedError, "mosaic_tpu says: Unimplemented primitive .* sort"),
-        (lambda: {}["defect"], KeyError, "defect"),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(Program, "__init__", _failing_step(Program.__init__, step))
-            with pytest.raises(expected, match=line):
-                make_plan(CONFIG, topology, name="odd")
-
-
-def _failing_step(init, error):
-    """`Program.__init__` with a train step that fails with an error, or as a function does."""
-
-    class Failing:
-        def lower(self, *_):
-            if callable(error):
-                error()
-            raise error
-
-    def failing(self, *arguments):
-        init(self, *arguments)
-        self.train_step = Failing()
-
-    return failing
-
-
 def test_candidates(topology):
     """Kills meshes that do not share out the batch or use all devices, and policies that are left out."""
     found = list(candidates(CONFIG, topology))
@@ -320,24 +211,6 @@ def test_candidates(topology):
         (True, True),
         (False, False),
     }
-
-
-@pytest.mark.full
-def test_candidates_keep_the_sequence_axis(topology):
-    """Kills meshes without the axis that was asked for, and memory of whole sequences on each device."""
-    parts = candidates(dataclasses.replace(CONFIG, mesh=MeshConfig(sequence=4)), topology)
-    assert {str(each.config.mesh) for each in parts} == {
-        f"data={a} fsdp={b} sequence=4 tensor={c}" for a, b, c in [(2, 1, 1), (1, 2, 1), (1, 1, 2)]
-    }
-    two = Topology("v5e:1x2", topology.device, "cpu", topology.devices[:2])
-    whole = {
-        (m.fsdp, m.tensor, each.config.model.remat): each for each in candidates(CONFIG, two) if (m := each.config.mesh)
-    }
-    for each in parts:
-        other = whole[each.config.mesh.fsdp, each.config.mesh.tensor, each.config.model.remat]
-        assert each.memory < other.memory
-    with pytest.raises(ValueError, match=r"MeshConfig.sequence=3: .* must divide the 8 devices of v5e:2x4"):
-        candidates(dataclasses.replace(CONFIG, mesh=MeshConfig(sequence=3)), topology)
 
 
 def test_search(topology, monkeypatch):
@@ -380,42 +253,6 @@ def test_search_learns_what_is_too_large(topology, monkeypatch):
     assert len(tried) == 3
 
 
-@pytest.mark.full
-def test_search_without_a_mesh(topology):
-    odd = dataclasses.replace(CONFIG, train=TrainConfig(batch_size=3, accumulate=2))
-    with pytest.raises(ValueError, match=r"TrainConfig.batch_size=3 is shared out evenly by no mesh"):
-        search(odd, topology, name="odd", most=1, say=lambda line: None)
-
-
-def test_table():
-    """Kills rows of what does not fit that show times."""
-    small, large = example(), example(memory=dataclasses.replace(example().memory, peak=20 * GIB))
-    header, _, first, second = table([small, large]).splitlines()
-    assert header.count("|") == first.count("|") == second.count("|")
-    assert "| 3 s | network | 43,691 | 33% | 3 | 24 |" in first
-    assert "does not fit" in second
-    assert "43,691" not in second
-
-
-def test_no_plan(tmp_path):
-    """Kills: a traceback, or a table of numbers that nobody planned."""
-    file = tmp_path / "a.json"
-    example().save(file)
-    good = json.loads(file.read_text())
-    for changed, message in (
-        ({"version": 0}, "version=0 must be one of 1"),
-        ({"memory": {}}, r"memory\.params is missing"),
-        ({"device": "abacus"}, "device='abacus' is unknown"),
-        ({"mesh": {"data": 0}}, r"mesh\.data=0 must be positive"),
-    ):
-        file.write_text(json.dumps(good | changed))
-        with pytest.raises(ValueError, match=rf"a\.json: {message}.*; plan again, with --save$"):
-            Plan.load(file)
-    file.write_text("[" * 100_000)
-    with pytest.raises(ValueError, match="must be nested at most"):
-        Plan.load(file)
-
-
 def test_devices_agree_with_the_kernels_targets():
     """Kills two tables that drift apart."""
     for name, target in TARGETS.items():
@@ -424,17 +261,6 @@ def test_devices_agree_with_the_kernels_targets():
     assert find_device("TPU v5 lite") is find("v5e")
     assert find_device("abacus") is None
     assert len({kind for device in DEVICES for kind in device.kinds}) == sum(len(d.kinds) for d in DEVICES)
-
-
-@pytest.mark.full
-def test_packed_rows_need_mixers_that_honour_them(topology):
-    config = dataclasses.replace(
-        CONFIG,
-        data=TokenDataConfig(path="not/there", length=64, packing="segments"),
-        model=dataclasses.replace(CONFIG.model, pattern=(AverageConfig(),)),
-    )
-    with pytest.raises(ValueError, match="does not honour segment_ids"):
-        make_plan(config, topology, name="packed")
 
 
 @pytest.mark.full

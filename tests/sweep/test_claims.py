@@ -64,11 +64,6 @@ def test_a_lesser_control_is_a_margin_above_guessing():
     assert judge(claim, Results([high, row("H3", 0.36, width=64)])).control == "seen 0.1 above guessing: H3 0.36"
 
 
-def test_without_a_control_a_claim_sees_no_accuracy():
-    """Kills: a claim about accuracies that says that it needs no control."""
-    assert judge(dataclasses.replace(CLAIM, controls=()), Results([row("H3", 0.5)])).verdict == "not tested"
-
-
 def test_the_score_is_the_best_mean_over_the_seeds():
     """Kills: the best seed in place of the mean, a rate that ran once and beats those that ran thrice, a diverged seed
     that is left out, the spread of another rate."""

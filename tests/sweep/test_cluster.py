@@ -10,7 +10,6 @@ import pytest
 
 from jaxzoo.cli.runner import run as run_command
 from jaxzoo.cli.sweep_options import parse
-from jaxzoo.parallel.agreement import StopSignals
 from jaxzoo.sweep import cluster as cluster_module
 from jaxzoo.sweep.cluster import STOPPING, ClusterWorkers, run_in_job
 from jaxzoo.sweep.directory import About, SweepDirectory
@@ -103,12 +102,6 @@ def test_what_cannot_be_is_one_line(slurm, directory, capsys, words, part):
     assert re.search(part, complaint(directory, capsys, *words))
 
 
-def test_a_machine_without_slurm_is_told_so(directory, capsys, monkeypatch):
-    """Kills: a traceback of submitit's where a login node was meant."""
-    monkeypatch.setenv("PATH", "")
-    assert "srun" in complaint(directory, capsys, "--cluster", "slurm", "--workers", "2")
-
-
 def test_without_submitit_the_remedy_is_named(directory, capsys, monkeypatch):
     """Kills: an ImportError, or a sweep that silently works on this machine."""
     monkeypatch.setitem(sys.modules, "submitit", None)
@@ -160,16 +153,6 @@ def test_a_sweep_waits_for_cancelled_workers_to_save(slurm, directory, monkeypat
     assert len(looks) == 3
 
 
-def test_a_refused_job_is_a_worker_that_failed(slurm, directory):
-    """Kills: a traceback where the cluster refuses a job, earlier jobs that nobody stops."""
-    workers = ClusterWorkers("slurm", {}, program, ["0"], directory)
-    (slurm / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition' >&2\nexit 1\n")
-    for worker in workers.start([0, 1]):
-        assert worker.ended()
-        assert worker.error_message() == "slurm takes no job: sbatch: error: invalid partition"
-    workers.stop(finished=False)
-
-
 @pytest.mark.parametrize("number", STOPPING)
 def test_a_scheduler_s_signal_ends_a_job_that_has_not_begun(signals, number):
     """Kills: submitit's handlers, of which one ignores the signal and one has the job start again."""
@@ -181,24 +164,6 @@ def test_a_scheduler_s_signal_ends_a_job_that_has_not_begun(signals, number):
 
     with pytest.raises(KeyboardInterrupt):
         run_in_job(begin, [], None)
-
-
-def test_a_job_s_threads_are_set_before_xla_reads_them(signals, monkeypatch):
-    """Kills: jobs of one machine that each take all its cores."""
-    monkeypatch.setenv("NPROC", "16")
-    run_in_job(lambda words: 0, [], None)
-    assert os.environ["NPROC"] == "16"
-    run_in_job(lambda words: 0, [], 3)
-    assert os.environ["NPROC"] == "3"
-
-
-def test_a_scheduler_may_repeat_itself(signals):
-    """Kills: a second signal that ends a worker while it saves."""
-    with StopSignals(STOPPING, patient=True) as stop:
-        assert not stop.requested
-        for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGTERM, signal.SIGUSR1):
-            os.kill(os.getpid(), number)
-            assert stop.requested
 
 
 def wait_for(condition, seconds=300.0):

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from jaxzoo.sweep.experiment import Measurement
 from jaxzoo.sweep.run_spec import POWER, Rates, RunSpec
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples
@@ -70,10 +69,3 @@ def test_runs_that_stop_early(sweep):
 
 def _of_width(config, width: int):
     return dataclasses.replace(config, model=dataclasses.replace(config.model, d_model=width))
-
-
-def test_nothing_is_known_of_what_trains_nothing(sweep):
-    """Kills: a division by no runs."""
-    assert Rates(sweep.specs, {}, {}).seconds(sweep.specs[0]) is None
-    measured = RunSpec("measured", Measurement(dict, {}), {})
-    assert Rates(sweep.specs, {sweep.specs[0].id: 1.0}, {}).seconds(measured) is None

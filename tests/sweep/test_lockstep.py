@@ -113,16 +113,6 @@ def test_every_mixer_together_is_apart(name, alone):
 
 
 @pytest.mark.slow
-def test_a_run_that_ends_leaves_the_others_alone(alone):
-    """Kills: an early stop that ends, or shifts, the others."""
-    configs, expected = alone
-    first, second, third = losses_beside(SequentialRuns, configs, stop_second_at=4)
-    assert len(second) == 4
-    np.testing.assert_allclose(first, expected[0], rtol=1e-5)
-    np.testing.assert_allclose(third, expected[2], rtol=1e-5)
-
-
-@pytest.mark.slow
 def test_a_run_that_diverges_leaves_the_others_alone(alone):
     """Kills: NaN that spreads from one lane to all."""
     configs, expected = alone

@@ -76,22 +76,6 @@ def test_rate_loss_and_time_left(tmp_path, monkeypatch):
     assert "6 of 8 runs done, 1 running, 1 failed, 9 steps/s, loss 1.250, about 2s left" in stream.getvalue()
 
 
-def test_time_left_by_runs_of_this_machine(tmp_path):
-    """Kills: a CPU that is thought as fast as the GPU that made the other runs."""
-    sweep, tasks = half_done(tmp_path)
-    sweep.directory.write_result(tasks[1], {**RESULT, "metrics": {}, "machine": "a GPU", "seconds": 0.012})
-    sweep.directory.write_result(tasks[5], {**RESULT, "metrics": {}, "machine": "a GPU", "seconds": 0.012})
-
-    def last_words(machine):
-        stream = io.StringIO()
-        SweepProgress(Screen(stream), 1, machine).show(sweep, last=True)
-        return stream.getvalue().splitlines()[0].rpartition(", ")[2]
-
-    assert last_words("two cores") == "about 36s left"  # three runs of 12 s
-    assert last_words("another machine") == "1 failed"
-    assert last_words(None) == "about 18s left"
-
-
 def test_time_left_of_runs_that_stop_early(tmp_path):
     """Kills: all steps of the config counted for runs whose like have stopped after a half."""
     sweep = open_small(tmp_path)
@@ -120,23 +104,6 @@ def test_seeds_of_rates_that_have_lost_do_not_count(tmp_path):
         sweep.directory.write_result(task.id, {**RESULT, "metrics": {"valid/accuracy": 0.5}})
     assert sweep.left() == ([], [])
     assert shown() == "10 of 10 runs done, 0 running, 0 failed\n"
-
-
-def test_a_terminal_is_drawn_over(tmp_path):
-    """Kills: a screen that fills with lines, a cursor that stays hidden, a line that is wiped at the end."""
-    sweep, _ = half_done(tmp_path)
-    stream = Terminal()
-    board = SweepProgress(Screen(stream), 2)
-    board.show(sweep)
-    before = len(stream.getvalue())
-    board.show(sweep)
-    assert "\r\x1b[2K" in stream.getvalue()[before:]  # erases the line
-    assert "\n" not in stream.getvalue()
-    board.show(sweep, last=True)
-    assert stream.getvalue().count("\x1b[?25l") == stream.getvalue().count("\x1b[?25h") == 1
-    before = len(stream.getvalue())
-    board.say("the end")
-    assert stream.getvalue()[before:] == "the end\n"
 
 
 def test_a_pipe_that_closes_does_not_end_the_sweep(tmp_path):

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from jaxzoo.sweep import Missing, grid
+from jaxzoo.sweep import grid
 from jaxzoo.sweep.experiment import coordinates
 from jaxzoo.sweep.outcome import number
-from tests.sweep.small_sweep import ABOUT, EXPERIMENT, POINTS, measured, report, row, rows
+from tests.sweep.small_sweep import ABOUT, EXPERIMENT, POINTS, report, row, rows
 
 FILES = {"figure.png", "figure.svg", "table.md", "claims.json"}
 
@@ -37,14 +37,6 @@ def test_the_table_has_the_best_run_of_each_group(tmp_path):
         ["hyena", "16", "0.125", "0.001", "100", "-", "16,000"],
         ["hyena", "32", "0.375", "0.01", "100", "-", "32,000"],
     ]
-
-
-def test_the_table_counts_the_seeds_and_names_an_only_one(tmp_path):
-    """Kills: "1 seeds", a seed that stands for several, the mean of another rate."""
-    about = ABOUT._replace(axes=(*ABOUT.axes, "seed"), n_runs=3)
-    points = grid(model=("attention", "hyena"), d_model=(16,), learning_rate=(0.01,), seed=(3, 4))[:3]
-    report(tmp_path, about=about, made=[row(point, 0.25 * point["seed"] - 0.5) for point in points])
-    assert [line[3:5] for line in lines(tmp_path)[2:]] == [["0.01", "2 seeds"], ["0.01", "3"]]
 
 
 def test_a_seed_that_diverged_makes_no_score_better(tmp_path):
@@ -128,64 +120,6 @@ def test_a_sweep_without_a_finished_run_has_no_figure(tmp_path, made):
     assert ("diverged" in (tmp_path / "table.md").read_text()) == bool(made)
 
 
-@pytest.mark.full
-def test_a_figure_that_needs_more_runs_says_which(tmp_path):
-    """Kills: a traceback where a figure asks for a run that is not there yet."""
-
-    def draw(results):
-        raise Missing(f"no finished run at {len(results.rows)} places")
-
-    experiment = dataclasses.replace(EXPERIMENT, draw=draw)
-    told = report(tmp_path, experiment=experiment)
-    assert told[0] == "no figure yet: no finished run at 8 places"
-
-
-@pytest.mark.full
-def test_nothing_changes_where_drawing_fails(tmp_path, monkeypatch):
-    """Kills: a table beside the figure of another time, half a picture, temporary files that stay."""
-    report(tmp_path, made=rows()[:3])
-    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-
-    def broken(target, **_):
-        target.write(b"half")
-        raise RuntimeError("no such font")
-
-    def draw(results):
-        figure = EXPERIMENT.draw(results)
-        monkeypatch.setattr(figure, "savefig", broken)
-        return figure
-
-    with pytest.raises(RuntimeError, match="no such font"):
-        report(tmp_path, experiment=dataclasses.replace(EXPERIMENT, draw=draw))
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
-
-
-@pytest.mark.full
-def test_equal_results_give_equal_bytes(tmp_path):
-    """Kills: dates, random ids and the order of arrival in files that are committed."""
-    report(tmp_path / "a")
-    report(tmp_path / "b", made=rows()[::-1])
-    for name in FILES:
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
-
-
-@pytest.mark.full
-def test_what_is_computed_shows_its_metrics(tmp_path):
-    """Kills: a table that asks for accuracy, steps and curves where nothing is trained."""
-    points = grid(model=("cat",), d_model=(64, 128))
-    computed = [measured(point, hits=0.00012346) for point in points]
-    experiment = dataclasses.replace(EXPERIMENT, claims=())
-    about = ABOUT._replace(axes=("model", "d_model"), n_runs=2)
-    told = report(tmp_path, experiment=experiment, about=about, made=computed)
-    assert told == []
-    assert lines(tmp_path) == [
-        ["model", "d_model", "hits"],
-        ["---", "---", "---"],
-        ["cat", "64", "0.0001235"],
-        ["cat", "128", "0.0001235"],
-    ]
-
-
 def test_a_table_of_the_experiment_is_in_the_report(tmp_path):
     """Kills: a table that is lost, one that ends a report for want of runs."""
     own = lambda results: [["width", "score"], ["16", str(results.score(model="hyena", d_model=16))]]  # noqa: E731
@@ -198,14 +132,6 @@ def test_a_table_of_the_experiment_is_in_the_report(tmp_path):
     assert "| width |" not in (tmp_path / "some" / "table.md").read_text()
 
 
-@pytest.mark.full
-def test_words_of_a_table_are_no_markup(tmp_path):
-    """Kills: a name that ends a cell, begins a line or is taken for HTML."""
-    point = {"model": "a|b\n<i>&", "d_model": 16, "learning_rate": 0.1}
-    report(tmp_path, made=[row(point, 0.5)])
-    assert "| a\\|b &lt;i>&amp; | 16 | 0.500 |" in (tmp_path / "table.md").read_text()
-
-
 def test_numbers_are_short_and_exact_where_whole():
     """Kills: a large state in powers of ten, a rate of sixteen digits, a flag taken for a number."""
     assert [number(value) for value in (1234567, 10 ** (-8 / 3), None, True, "x")] == [
@@ -216,9 +142,3 @@ def test_numbers_are_short_and_exact_where_whole():
         "x",
     ]
     assert coordinates({"length": 1024, "window": None, "rate": 1 / 3}) == "length 1024, rate 0.3333"
-
-
-def test_the_figure_says_its_scale(tmp_path):
-    """Kills: a picture that is passed on without its sizes and its budget; a text that is taken for a formula."""
-    report(tmp_path / "new", about=ABOUT._replace(scale_about="Some $x$ tokens, 3 steps."))
-    assert ">Scale laptop: Some $x$ tokens, 3 steps.</text>" in (tmp_path / "new/figure.svg").read_text()

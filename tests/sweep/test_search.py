@@ -46,18 +46,6 @@ def test_the_best_rates_run_with_all_seeds(tmp_path):
     assert left() == ([], 0)
 
 
-def test_text_is_searched_by_its_bits(tmp_path):
-    """Kills: a rate chosen by another metric than the report has it by."""
-    opened = open_small(tmp_path, SEEDS="(0, 1, 2)", MODELS='("attention",)')
-    sweep = Sweep(opened.experiment, dataclasses.replace(opened.scale, all_seeds=1), SweepDirectory(tmp_path / "out"))
-    for (point, task), bits in zip(sweep.points[::3], (1.5, 2.0), strict=True):
-        metrics = {"valid/accuracy": bits / 4, "valid/bits_per_byte": bits}
-        sweep.directory.write_result(task.id, {**FACTS, "id": task.id, "metrics": metrics})
-        assert point["seed"] == 0
-    points = {task.id: point for point, task in sweep.points}
-    assert {points[task.id]["learning_rate"] for task in sweep.left()[0]} == {1e-3}
-
-
 def test_no_run_waits_where_no_rate_can_be_dropped(tmp_path):
     """Kills: a search among as many rates as run with all seeds, which halves the runs that a GPU updates at once."""
     opened = open_small(tmp_path, RATES="(1e-3, 1e-2)", SEEDS="(0, 1, 2)")

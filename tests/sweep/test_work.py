@@ -15,7 +15,6 @@ from jaxzoo.cli.sweep import report
 from jaxzoo.parallel.agreement import StopSignals
 from jaxzoo.sweep import Measurement
 from jaxzoo.sweep.directory import About, SweepDirectory
-from jaxzoo.sweep.lockstep import VmappedRuns
 from jaxzoo.sweep.queue import RunQueue
 from jaxzoo.sweep.work import work
 from jaxzoo.train.session import Session
@@ -71,20 +70,6 @@ def test_a_result_says_what_was_asked_and_what_came_out(made):
     assert not list((made.directory.path / "running").glob("*.json"))
 
 
-@pytest.mark.slow
-def test_what_is_done_is_not_made_again_and_what_is_added_is(made, tmp_path):
-    """Kills: a sweep that starts over; one that takes the results of another width for its own."""
-    folder = made.directory.path.parent
-    before = {path: path.stat().st_mtime_ns for path in made.directory.path.glob("results/*")}
-    more = open_small(folder, RATES="(1e-3, 1e-2, 3e-3)", SEEDS="(0,)", MODELS='("attention",)')
-    assert {task.id for task in more.specs} - made.directory.done() == {more.points[2][1].id}
-    make(more)
-    assert len(more.rows()) == 3
-    after = {path: path.stat().st_mtime_ns for path in made.directory.path.glob("results/*")}
-    assert len(after) == 9
-    assert before.items() <= after.items()
-
-
 def test_runs_of_another_sweep_are_taken_over(made, tmp_path):
     """Kills: a figure that trains again what another one has trained, or takes what is not its own."""
     made.write_rows()
@@ -111,22 +96,6 @@ def test_what_was_measured_is_not_taken_over(tmp_path):
     other = dataclasses.replace(measured, directory=SweepDirectory(tmp_path / "other"))
     other.directory.create(About("small.py", "laptop"))
     assert other.reuse(measured.directory) == 0
-
-
-@pytest.mark.slow
-def test_vectorized_runs_give_the_same_results(made, tmp_path):
-    """Kills: lanes whose validations, curves or early ends are those of a neighbour."""
-    sweep = open_small(tmp_path, MODELS='("attention",)')
-    make(sweep, vectorized=True)
-    alone = {row["id"]: row for row in made.rows()}
-    for row in sweep.rows():
-        other = alone[row["id"]]
-        assert row["metrics"].keys() == other["metrics"].keys()
-        assert row["metrics"]["valid/loss"] == pytest.approx(other["metrics"]["valid/loss"], rel=1e-5)
-        for key in ("train", "valid"):
-            assert [value for _, value in row["curve"][key]] == pytest.approx(
-                [value for _, value in other["curve"][key]], rel=1e-4, abs=1e-4
-            )
 
 
 class Interrupted(RunQueue):
@@ -230,25 +199,6 @@ def test_a_worker_takes_its_share_of_one_program(tmp_path, monkeypatch):
     assert all(len(set(group)) == 1 for group in groups)
 
 
-def test_a_worker_waits_for_a_directory_in_use(tmp_path, monkeypatch):
-    """Kills: a worker that compiles again and again while an earlier process still writes a run."""
-    sweep = open_small(tmp_path, MODELS='("attention",)', RATES="(1e-3,)", SEEDS="(0,)")
-    run, opened = sweep.directory.run(sweep.specs[0].id), []
-    run.claim()
-    with StopSignals() as stop, RunQueue(sweep.directory, "worker") as queue:
-
-        def session(*_, **options):
-            opened.append(Session(*_, **options, devices=jax.devices()[:1]))
-            stop.requested = len(opened) > 2
-            return opened[-1]
-
-        monkeypatch.setattr("jaxzoo.sweep.work.Session", session)
-        monkeypatch.setattr("jaxzoo.sweep.work.time.sleep", lambda _: run.release())
-        work(sweep, queue, workers=1, vectorized=False, stop=stop)
-    assert len(opened) == 2
-    assert not sweep.left()[0]
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("vectorized", [False, True])
 def test_a_stopped_run_goes_on_without_the_first_of_its_group(vectorized, tmp_path):
@@ -266,31 +216,6 @@ def test_a_stopped_run_goes_on_without_the_first_of_its_group(vectorized, tmp_pa
         ends.append(sweep.directory.result(second.id))
     assert ends[0]["curve"]["train"] == ends[1]["curve"]["train"]
     assert ends[0]["metrics"] == ends[1]["metrics"]
-
-
-@pytest.mark.slow
-def test_vmapped_runs_that_were_stopped_go_on_bit_for_bit(tmp_path, monkeypatch):
-    """Kills: a checkpoint of another step than its state, where a call makes several steps, batches skipped."""
-    monkeypatch.setattr(VmappedRuns, "at_once", 4)
-    rows = []
-    for name, stop_at in (("whole", None), ("stopped", 3)):
-        (tmp_path / name).mkdir()
-        few = {"MODELS": '("attention",)', "STEPS": "12", "EVAL_EVERY": "10", "CHECKPOINT_EVERY": "12"}
-        sweep = open_small(tmp_path / name, **few)
-        for when in [stop_at, None][stop_at is None :]:
-            with StopSignals() as stop, Interrupted(sweep.directory, "worker") as queue:
-                queue.stop_at = when
-                work(sweep, queue, workers=1, vectorized=True, stop=stop)
-            if when:
-                assert not sweep.directory.done()
-                assert {path.name for path in sweep.directory.path.glob("runs/*/checkpoints/*")} == {"4"}
-        rows.append(sweep.rows())
-    assert len(rows[0]) == 4
-    for whole, stopped in zip(*rows, strict=True):
-        assert whole["steps"] == stopped["steps"] == 12
-        assert [step for step, _ in whole["curve"]["valid"]] == [10, 12]
-        assert whole["curve"] == stopped["curve"]
-        assert whole["metrics"] == stopped["metrics"]
 
 
 def test_a_point_without_a_valid_config_is_refused_by_name(tmp_path):

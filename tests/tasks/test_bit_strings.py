@@ -8,7 +8,6 @@ import pytest
 
 from jaxzoo.tasks.bit_strings import END, MajorityConfig, ParityConfig
 from tests.tasks.examples import N, assert_refused, make, parametrize_small
-from tests.tasks.oracles import oracle
 
 parametrize_tasks = pytest.mark.parametrize("task", [ParityConfig, MajorityConfig])
 
@@ -54,17 +53,6 @@ def test_chance_is_what_the_docstring_says(task):
     assert abs(of_half - (0.75 if task is MajorityConfig else 0.5)) < 5 * math.sqrt(0.25 / 2000)
 
 
-def test_the_oracle_reads_the_worked_example():
-    """Kills an oracle that echoes the generator: the examples of the module docstrings."""
-    for task, tokens, expected in (
-        (ParityConfig(length=7), [1, 1, 0, 1, 0, 0, END], [-100] * 6 + [1]),
-        (ParityConfig(length=6, cumulative=True), [1, 1, 0, 1, 0, 0], [1, 0, 0, 1, 1, 1]),
-        (MajorityConfig(length=7), [1, 1, 0, 1, 0, 0, END], [-100] * 6 + [0]),
-        (MajorityConfig(length=6, cumulative=True), [1, 1, 0, 1, 0, 0], [1, 1, 1, 1, 1, 0]),
-    ):
-        np.testing.assert_array_equal(oracle(np.array([tokens]), task), [expected])
-
-
 @pytest.mark.parametrize("n_bits", [pytest.param(4, marks=pytest.mark.full), 7])
 def test_each_split_is_uniform_over_its_strings(n_bits):
     """Kills: a string that is drawn too often or in both splits, a steered draw that spares the strings of zeros, a
@@ -81,26 +69,6 @@ def test_each_split_is_uniform_over_its_strings(n_bits):
         expected = N / len(own)
         assert counts[kept].sum() == N
         assert ((counts[kept] - expected) ** 2 / expected).sum() < len(own) + 6 * math.sqrt(2 * len(own))
-
-
-def test_the_split_tells_no_sum_of_bits():
-    """Kills a split by a sum of bits, which would leave a short cut in train that is wrong in test: every parity of
-    every set of bits against the bound of the docstring, by enumeration."""
-    n_bits, m = 9, 4
-    strings = np.array(list(itertools.product((0, 1), repeat=n_bits)))
-    test = np.array([is_test(string) for string in strings.tolist()])
-    for chosen in strings[1:]:
-        odd = (strings @ chosen) % 2
-        assert abs(odd[test].mean() - 0.5) <= 1 / (2 ** (m + 1) - 2) + 1e-12
-        assert abs(odd[~test].mean() - 0.5) <= 1 / (2 ** (m + 1) - 2) + 1e-12
-
-
-@pytest.mark.full
-def test_sizes_and_splits_draw_apart():
-    """Kills strings of one length that begin as those of another."""
-    whole = make(ParityConfig(length=33))
-    for other in (make(ParityConfig(length=34)), make(ParityConfig(length=33), split="test")):
-        assert abs((other.tokens[:, :32] == whole.tokens[:, :32]).mean() - 0.5) < 0.02
 
 
 def test_config_errors():

@@ -7,10 +7,9 @@ from jaxzoo.mixers import AttentionConfig
 from jaxzoo.tasks.continuous_mqar import ContinuousMQARConfig, preset
 from jaxzoo.tasks.mad import CompressionConfig
 from jaxzoo.tasks.mqar import MQARConfig
-from jaxzoo.tasks.recall_data import Examples, RecallDataConfig, guessing_line
+from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.config import LanguageModelConfig, RunConfig
 from tests.tasks.examples import N, assert_law, assert_refused, make
-from tests.tasks.oracles import oracle
 
 THREE = preset(4, 3, n_keys=9, n_values=6)
 
@@ -50,22 +49,6 @@ def test_orders_and_pairs_are_drawn_independently():
     assert_law(np.bincount(between, minlength=4), np.ones(4))
     assert_law(np.bincount((9 * (values[:, 0, 0] - 1) + keys[:, 0, 0]), minlength=54), np.ones(54))
     assert_law(np.bincount(targets[:, 0], minlength=6), np.ones(6))
-
-
-def test_the_oracle_reads_the_worked_example():
-    """Kills an oracle that echoes the generator: the example of the module docstring."""
-    config = preset(2, n_keys=4, n_values=9)
-    tokens = np.array([[3 * 10 + 1 + 1, 0 * 10 + 1 + 7, 0, 30]], np.int32)
-    said = oracle(tokens, config)
-    np.testing.assert_array_equal(said, [[-100, -100, 7, 1]])
-    assert config.as_text(tokens[0], said[0]) == "3=1  0=7\n0? 7  3? 1"
-    np.testing.assert_array_equal(config.copied(tokens), [[1, 7, -1, -1]])
-
-
-@pytest.mark.full
-def test_guessing_is_one_over_the_pairs():
-    """Kills a guess that takes a token for its value: the value at one earlier position is right once in n_pairs."""
-    assert guessing_line(preset(8, 2, n_keys=64, n_values=64)) == pytest.approx(1 / 8, abs=0.03)
 
 
 def test_config_errors():

@@ -108,24 +108,6 @@ def test_presets_are_those_of_paper_and_release():
     }
 
 
-@pytest.mark.full
-def test_literal_gaps_are_distances_from_the_first_occurrence():
-    """Kills a law of positions or slots in place of distances, every second position, two keys in one place, and keys
-    that do not choose in their order."""
-    config = mqar.literal(14, 3, vocab_size=100)
-    n_places, n_draws = 8, 12_000
-    places, rng = make(config, n_draws, 5).positions - 6, np.random.default_rng(1)
-    assert all(len(set(row)) == 3 for row in places.tolist())
-    assert_law(np.bincount(places[:, 0], minlength=n_places), np.arange(6.0, 14.0) ** -0.9)
-    numpys = np.full((n_draws, 3), -1)
-    for row in numpys:
-        for pair in range(3):
-            weights = [0.0 if p in row else (6 + p - 2 * pair) ** -0.9 for p in range(n_places)]
-            row[pair] = rng.choice(n_places, p=np.array(weights) / sum(weights))
-    for pair in (1, 2):
-        assert_same_law(*(np.bincount(drawn[:, pair], minlength=n_places) for drawn in (places, numpys)))
-
-
 @pytest.mark.parametrize("split", ["train", "test"])
 @pytest.mark.parametrize("n_pairs", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_split_leaves_the_law_of_keys_and_values(split, n_pairs):
@@ -171,18 +153,6 @@ def test_traced_numbers_compile_once():
     assert len({np.asarray(batch).tobytes() for batch in batches}) == 6
 
 
-def test_positions_have_the_order_of_the_pairs():
-    """Kills positions that do not match their targets, or the order of the pairs."""
-    config = SMALL["mqar"]
-    found = config.labelled(2, np.arange(N), "test")
-    tokens, positions, targets = np.asarray(found.tokens), np.asarray(found.positions), np.asarray(found.targets)
-    assert positions.shape == targets.shape == (N, config.n_pairs)
-    assert positions.dtype == targets.dtype == np.int32
-    keys, values = tokens[:, : 2 * config.n_pairs : 2], tokens[:, 1 : 2 * config.n_pairs : 2]
-    np.testing.assert_array_equal(np.take_along_axis(tokens, positions, 1), keys)
-    np.testing.assert_array_equal(targets, values)
-
-
 @pytest.mark.full
 def test_seeds_splits_and_geometries_draw_apart():
     """Kills equal random bits under another seed, split or geometry: keys at equal places agree only by
@@ -196,16 +166,6 @@ def test_seeds_splits_and_geometries_draw_apart():
     ]
     for other in others:
         assert (other.tokens[:, :16:2] == base).mean() < 0.01
-
-
-@pytest.mark.full
-def test_keys_values_queries_and_fillers_draw_apart():
-    """Kills one random stream that serves two purposes: at equal places, offsets agree only by chance."""
-    config = mqar.release(64, 8, vocab_size=130, fillers="any")
-    tokens = make(config, 400).tokens
-    keys, values, fillers = tokens[:, :16:2], tokens[:, 1:16:2], tokens[:, 17:33:2]
-    for a, b in [(keys, values), (keys, fillers), (values, fillers), (keys[:, 1:], keys[:, :-1])]:
-        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 0.1
 
 
 @pytest.mark.full

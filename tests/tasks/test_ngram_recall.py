@@ -52,14 +52,6 @@ def test_layout_of_every_example(config):
         assert (context[:, :, :-1] < config.first_value).all()
 
 
-def test_the_oracle_reads_a_worked_example():
-    """Kills an oracle that echoes the generator: keys 2 .. 5, values 6 .. 11, 2-grams, one without a match."""
-    config = SMALL["mqnar"]
-    tokens = [2, 3, 7, 3, 2, 9, 3, 2, 0, 2, 2, 0, 2, 3]
-    expected = [-100] * 7 + [9, -100, -100, NO_MATCH, -100, -100, 7]
-    np.testing.assert_array_equal(oracle(np.array([tokens]), config), [expected])
-
-
 @pytest.mark.parametrize(
     "config", [SMALL["ar"], pytest.param(ngram_recall.nar(20, 2, vocab_size=64), marks=pytest.mark.full)]
 )
@@ -86,17 +78,6 @@ def test_no_letter_gives_the_answer_away():
     assert max(letters) <= CONFIGS["paper"].letters == 5
 
 
-@pytest.mark.full
-def test_slots_follow_the_law_of_the_gap():
-    """Kills an exponent off by one, slots of another width, and a law that starts elsewhere."""
-    config = NGramRecallConfig(vocab_size=64, length=29, n_pairs=3, n_queries=1)
-    slots = (make(config, 12_000).positions[:, 0] - config.context_length - 1) / 3
-    law = np.arange(1.0, config.n_slots + 1) ** (config.power - 1)
-    expected = 12_000 * law / law.sum()
-    assert config.n_slots == 7
-    assert np.abs(np.bincount(slots.astype(int), minlength=7) - expected).max() < 5 * math.sqrt(expected.max())
-
-
 def test_config_errors():
     """Kills a task that has no examples."""
     cases = [
@@ -111,9 +92,3 @@ def test_config_errors():
         ({"power": 1e30}, "power=1e\\+30 must be smaller"),
     ]
     assert_refused(NGramRecallConfig, cases)
-
-
-def test_presets_refuse_lengths_that_pairs_do_not_fill():
-    """Kills an example with an empty place."""
-    with pytest.raises(ValueError, match=r"length=18 must be 2 more than a multiple of 3: .*; take 17"):
-        ngram_recall.nar(18, 2)

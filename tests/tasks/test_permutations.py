@@ -8,7 +8,6 @@ import pytest
 
 from jaxzoo.tasks.permutations import PermutationsConfig, preset
 from tests.tasks.examples import N, assert_refused, make, parametrize_small
-from tests.tasks.oracles import oracle
 
 
 def swapped(word, n):
@@ -33,14 +32,6 @@ def test_products_by_matrices(config, split):
     assert set(np.unique(tokens)) == set(moves)
     number = np.vectorize({word: i for i, word in enumerate(moves)}.get)(tokens)
     assert ((number[:, 1:] & number[:, :-1] & 1).sum(1) % 2 == (split == "test")).all()
-
-
-def test_the_oracle_reads_the_worked_example():
-    """Kills an oracle that echoes the generator: the example of the module docstring, and S_5 by hand."""
-    np.testing.assert_array_equal(oracle(np.array([[1, 2, 2]]), PermutationsConfig(length=4)), [[1, 3, 1]])
-    first, then = (list(itertools.permutations(range(5))).index(p) for p in ((1, 0, 2, 3, 4), (0, 2, 1, 3, 4)))
-    product = list(itertools.permutations(range(5))).index((2, 0, 1, 3, 4))
-    np.testing.assert_array_equal(oracle(np.array([[first, then]]), preset(5)), [[first, product]])
 
 
 @pytest.mark.full

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import inspect
 import json
 
 import jax
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.data.base import Batch
-from jaxzoo.tasks import mqar, recall_data
+from jaxzoo.tasks import mqar
 from jaxzoo.tasks.base import Split, TaskConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.presets import based_figure2, zoology_figure2
@@ -123,23 +122,6 @@ def test_stream_refuses_a_foreign_cursor(data):
             data.train().set_state(state)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("valid_batch_size", [3, pytest.param(100, marks=pytest.mark.full)])
-def test_validation_evaluates_exactly_its_examples(valid_batch_size):
-    """Kills a dropped or padded last batch, training examples, and sets that depend on the batch size."""
-    data = RecallData(CONFIG, batch_size=3, valid_batch_size=valid_batch_size)
-    sets = data.valid()
-    assert [valid.slices for valid in sets] == [{"length": 16, "pairs": 2}, {"length": 20, "pairs": 5}]
-    for valid, entry in zip(sets, CONFIG.valid, strict=True):
-        batches = [rows(valid.batch(i)) for i in range(valid.n_batches)]
-        assert [row for batch in batches for row in batch] == examples(entry, "test")
-        sizes = list(map(len, batches))
-        assert sizes[0] <= valid_batch_size
-        assert sizes[0] - sizes[-1] < len(sizes)
-        with pytest.raises(IndexError, match=rf"must be in \[0, {valid.n_batches}\)"):
-            valid.batch(valid.n_batches)
-
-
 def test_batches_carry_true_answers(data):
     """Kills labels of other rows, positions or configs: reading the tokens gives every target."""
     stream, tasks = data.train(), {entry.task.length: entry.task for entry in CONFIG.train}
@@ -213,22 +195,6 @@ def test_any_task_makes_data():
     assert all((batch.targets % 2 == 1).all() and (batch.tokens[:, 1:] == 3).all() for batch in batches)
 
 
-def test_recall_data_name_no_task():
-    """Kills a generic module that knows one task: a new one would have to change it."""
-    source = inspect.getsource(recall_data).lower()
-    assert [word for word in ("mqar", "pairs", "segment") if word in source] == []
-
-
-def test_data_without_text_say_so(data):
-    """Kills baselines, a manifest or a line on the screen that recall does not have."""
-    assert (data.summary, data.manifest(), data.baselines(), data.config.tokenizer()) == ("", None, {}, None)
-
-
-def test_sizes_cover_all_splits(data):
-    """Kills a model whose positions end with the training lengths."""
-    assert (data.max_length, data.vocab_size, data.bytes_per_token) == (20, 64, None)
-
-
 def test_zoology_figure2_is_the_papers():
     """Kills a mistyped geometry; Appendix E.2: 100k and 3k examples, F.1: vocabulary 8192, alpha 0.1."""
     for length, n_pairs in [(64, 4), (128, 8), (256, 16), (512, 64)]:
@@ -263,13 +229,3 @@ def test_config_refuses_bad_mixtures():
     ):
         with pytest.raises(ValueError, match=message):
             dataclasses.replace(CONFIG, **fields)
-
-
-def test_data_refuses_bad_sizes():
-    """Kills examples that are never seen because they do not fill one batch."""
-    with pytest.raises(ValueError, match=r"Examples\.n_examples=0 must be in"):
-        recall(16, 2, 0)
-    with pytest.raises(ValueError, match=r"Examples\.n_examples=2000000000 must be in \[1, 100,000,000\]"):
-        recall(16, 2, 2_000_000_000)
-    with pytest.raises(ValueError, match=r"train\.1\.n_examples=7 must be at least batch_size=8, or they .* never"):
-        RecallData(CONFIG, batch_size=8, valid_batch_size=1)

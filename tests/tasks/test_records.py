@@ -3,8 +3,6 @@
 import hashlib
 import json
 import re
-import subprocess
-import sys
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -119,38 +117,6 @@ def test_held_out_text_is_of_the_records_of_evaluation():
     assert {dict(pairs(row["text"]))["Package"] for row in rows} == names
 
 
-def test_a_mixed_document_is_of_many_records():
-    """Kills: documents of which a model that knows the package by heart knows the values; keys of two sources."""
-    owners = {(key, value): r.name for r in packages() for key, value in r.fields.items() if key in ("Package", "Size")}
-    for mixed in (True, False):
-        rows = list(record_set(mixed=mixed, shuffled=0).training_documents())
-        known = [{owners[pair] for pair in pairs(row["text"]) if pair in owners} for row in rows]
-        both = [names for row, names in zip(rows, known, strict=True) if "Size: " in row["text"] and names]
-        assert len(both) > 100
-        assert sum(len(names) == 1 for names in both) < 20 if mixed else all(len(names) == 1 for names in both)
-
-
-def test_half_of_the_documents_have_shuffled_words():
-    """Kills: values that are continued by heart in all documents, or in none; shuffled words that lose their form, or
-    that the answers spell in another way than the document."""
-    values = {value for record in packages() for value in record.fields.values()}
-    forms = {(re.sub("[a-z0-9]", "x", value), "".join(sorted(value))) for value in values}
-    n_shuffled = 0
-    for row in record_set().training_documents():
-        found = [value for _, value in pairs(row["text"])]
-        assert {(re.sub("[a-z0-9]", "x", value), "".join(sorted(value))) for value in found} <= forms
-        lines = row["text"].split("\n")
-        assert lines[-1] in lines[:-1]
-        n_shuffled += any(value not in values for value in found)
-    assert 70 < n_shuffled < 130
-
-
-def test_a_record_takes_many_forms():
-    """Kills: a document that a model can learn by heart because it is always the same."""
-    texts = [row["text"] for row in record_set(documents=400).training_documents()]
-    assert len(set(texts)) == len(texts)
-
-
 def test_documents_depend_on_seed_and_records_alone():
     """Kills: an order that depends on the directory listing or on hash randomisation; a seed that nobody reads."""
     one, other = record_set(), record_set(seed=4)
@@ -169,12 +135,6 @@ def test_baselines_by_hand():
         {"doc_id": f"{DEBIAN}/x", "key": "Section", "value": "LIBS", "text": f"{document}\nSection:"},
     ]
     assert records.baselines(examples) == {"most_frequent": 0.5, "random_field": pytest.approx(1 / 3, abs=1e-4)}
-
-
-def test_too_few_records_are_refused():
-    """Kills: an evaluation of ten questions that looks like a result."""
-    with pytest.raises(ValueError, match="10 records with values to ask for must be at least 50"):
-        RecordSet(packages(10), RecordsConfig())
 
 
 class Distribution:
@@ -272,19 +232,6 @@ def test_the_command_writes_a_set_whole_and_again_the_same(status, tmp_path, cap
     assert (tmp_path / "fda.jsonl").read_bytes() == first["records.jsonl"]
 
 
-def test_a_file_for_each_source(status, tmp_path, monkeypatch):
-    """Kills: documents of one source in the file of another."""
-    of_python = [each._replace(source=PYTHON, group=f"python-{each.group}") for each in packages()]
-    monkeypatch.setattr("jaxzoo.cli.tasks_records.python_records", lambda: of_python)
-    out = tmp_path / "set"
-    assert main(["--out", str(out), "--dpkg-status", str(status), "--documents", "400"]) == 0
-    for split, n in (("train", 400), ("valid", 80)):
-        texts = {source: (out / split / f"{source}.jsonl").read_text() for source in ("python", "debian")}
-        assert {json.loads(row)["meta"]["pile_set_name"] for row in texts["python"].splitlines()} == {PYTHON}
-        assert {json.loads(row)["meta"]["pile_set_name"] for row in texts["debian"].splitlines()} == {DEBIAN}
-        assert sum(len(text.splitlines()) for text in texts.values()) == n
-
-
 @pytest.mark.usefixtures("no_python")
 def test_mistakes_are_one_line(status, tmp_path, capsys, monkeypatch):
     """Kills: a traceback, a directory that is left behind, a stranger's directory that is replaced."""
@@ -304,12 +251,3 @@ def test_mistakes_are_one_line(status, tmp_path, capsys, monkeypatch):
         assert message in error
         assert error.count("\n") == 1
         assert files(tmp_path) == before
-
-
-@pytest.mark.full
-def test_the_module_is_a_command():
-    """Kills: a door that is missing, help that waits for JAX."""
-    shown = subprocess.run([sys.executable, "-m", "jaxzoo.tasks.records", "--help"], check=True, capture_output=True)
-    assert b"--fields-per-document" in shown.stdout
-    code = "import sys; import jaxzoo.cli.tasks_records; assert 'jax' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,7 +7,6 @@ from jaxzoo.data.base import UNLABELLED
 from jaxzoo.tasks import selective_copy
 from jaxzoo.tasks.selective_copy import SEPARATOR, SelectiveCopyConfig
 from tests.tasks.examples import SMALL, N, assert_refused, make
-from tests.tasks.oracles import oracle
 
 CONFIGS = {**{name: c for name, c in SMALL.items() if name.startswith("copy")}, "paper": selective_copy.paper()}
 parametrize_configs = pytest.mark.parametrize(
@@ -27,13 +26,6 @@ def test_the_model_reads_what_it_should_have_said(config):
     rest = tokens[:, config.prompt_length + 1 :]
     np.testing.assert_array_equal(rest, np.where(targets == UNLABELLED, SEPARATOR, targets)[:, :-1])
     assert (tokens[:, : config.prompt_length] != SEPARATOR).all()
-
-
-def test_the_oracle_reads_a_worked_example():
-    """Kills an oracle that echoes the generator: the paper's Table 1 by hand, a, n, n, c, n, k, with c twice."""
-    config = SelectiveCopyConfig(vocab_size=13, length=11, n_signals=4, n_noise=4, repeats="once")
-    tokens = np.array([[5, 1, 2, 7, 3, 9, 7, 0, 5, 7, 9]])
-    assert oracle(tokens, config)[0].tolist() == [-100] * 7 + [5, 7, 9, -100]
 
 
 def test_places_and_tokens_are_uniform():

@@ -14,8 +14,6 @@ from jaxzoo.cli.evaluate import main as evaluate
 from jaxzoo.cli.export import main as export
 from jaxzoo.cli.train import main as train
 from jaxzoo.loading.trained import load_variables, read_run
-from jaxzoo.train.hooks import CheckpointHook
-from jaxzoo.train.session import Session
 from tests.train.conftest import CONFIG
 from tests.train.test_origin import configured, make_run, saved_variables
 
@@ -112,21 +110,6 @@ def test_finetunes_merges_and_resumes(files, tmp_path, capsys, monkeypatch):
     assert train(again) == 0, capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_begins_at_the_base_model_exactly(files, tmp_path):
-    """Kills: a B that is not 0, an A that is, an order of W + A B that rounds W."""
-    config = configured(files, *LORA.split())
-    session = Session(config)
-    _, own, _ = load_variables(*read_run(tmp_path / "base"), 3)
-    with jax.set_mesh(session.mesh):
-        state = session.init_state(variables=own)
-    begun = jax.jit(session.blueprint.merged)(state.variables)
-    _, own, _ = load_variables(*read_run(tmp_path / "base"), 3)
-    jax.tree.map(np.testing.assert_array_equal, begun, own)
-    is_zero = {path[-1].key: not x.any() for path, x in jax.tree.leaves_with_path(state.params)}
-    assert is_zero == {"a": False, "b": True}
-
-
 def test_mistakes_are_one_line(files, tmp_path, capsys):
     """Kills: adapters of random parameters, targets without a rank, a target that nothing has."""
     for flags, message in (
@@ -136,19 +119,3 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
     ):
         assert train(["--config", str(files), "--run-dir", str(tmp_path / "run"), *flags.split()]) == 2
         assert message in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_stopped_before_its_base_was_saved(files, tmp_path, capsys):
-    """Kills: the refusal of random parameters, whose remedy --resume does not allow."""
-    flags = ["--config", str(files), "--run-dir", str(tmp_path / "run"), *LORA.split(), *SHORT.split()]
-
-    def die(self, *_):
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CheckpointHook, "__call__", die)
-        assert train([*flags, "--init-from", str(tmp_path / "base")]) == 130
-    capsys.readouterr()
-    assert train([*flags, "--resume"]) == 2
-    assert "was stopped before it had saved the parameters that it begins with" in capsys.readouterr().err

@@ -1,21 +1,13 @@
 """Checkpoints that stay because their validation was among the best."""
 
-import random
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
-from jaxzoo.cli.config_file import load_config
-from jaxzoo.evals.validation import Validation
-from jaxzoo.loading.trained import read_stored
 from jaxzoo.train.checkpoint import Checkpoints, folders
 from jaxzoo.train.loop import TrainingRun
-from jaxzoo.train.metrics import MetricsLog, best_steps, metric_names
-from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.train.session import Session
-from tests.train.test_damage import flip
+from jaxzoo.train.metrics import MetricsLog, best_steps
 
 LOSSES = {1: 9.0, 2: 3.0, 4: 1.0, 6: 2.0, 8: 4.0, 9: 5.0}
 FLAGS = ("--train.eval-every", "2", "--train.checkpoint-every", "3", "--train.keep-checkpoints", "1")
@@ -97,37 +89,6 @@ def test_they_stay_whenever_the_run_is_broken_off(losses, mqar_file, run, tmp_pa
     assert kept(tmp_path / "r") == [4, 6, 9]
 
 
-@pytest.mark.slow
-def test_best_by_name(losses, mqar_file, run, tmp_path, tiny_config, capfd):
-    """Kills: the newest given for the best, a damaged best one that ends the command, a run without validations that
-    ends it by a riddle."""
-    assert run(mqar_file, "r", *FLAGS, "--train.keep-best", "2") == 0
-    capfd.readouterr()
-    directory = RunDirectory(tmp_path / "r")
-
-    def best(which="best") -> int:
-        return read_stored(directory, which, abstract, "", "")[1].step
-
-    session = Session(load_config(mqar_file))
-    abstract = session.abstract_state.variables
-    assert best() == 4
-    flip(directory.checkpoints / "4" / "seal" / "metadata", random.Random(0))
-    assert best() == 6
-    (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith(f"warning: checkpoint 4 in {directory.checkpoints} cannot be used (seal ")
-    assert line.endswith("taking that of step 6")
-    assert run(mqar_file, "new", "--train.steps", "1", "--init-from", f"{directory.path}:best") == 0
-    out, err = capfd.readouterr()
-    assert "warning: checkpoint 4 in" in err
-    assert f"begins with the parameters of step 6 of {directory.path}" in out
-    flip(directory.checkpoints / "9" / "seal" / "metadata", random.Random(0))
-    assert best(None) == 6
-    assert capfd.readouterr().err.count("taking that of step 6") == 1
-    directory.metrics.write_text("")
-    with pytest.raises(ValueError, match=r"has valid/loss for none of the checkpoints 9, 6, 4; name one by its step"):
-        best()
-
-
 def test_a_metric_that_no_validation_has_is_refused(mixture_file, run, tmp_path, capfd):
     """Kills: a run that keeps nothing for days, because its metric was misspelt."""
     for metric, hint in (("valid/acuracy", "did you mean 'valid/accuracy'?"), ("x", "there are valid/loss, valid/acc")):
@@ -135,14 +96,3 @@ def test_a_metric_that_no_validation_has_is_refused(mixture_file, run, tmp_path,
         (line,) = capfd.readouterr().err.splitlines()
         assert f"TrainConfig.best_metric={metric!r} must be a metric of these validations; {hint}" in line
     assert not (tmp_path / "r").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["mixture_file", "text_file"])
-def test_names_are_those_of_the_metrics(name, request):
-    """Kills: a metric that is refused though every validation has it."""
-    session = Session(load_config(request.getfixturevalue(name)))
-    with jax.set_mesh(session.mesh):
-        metrics = Validation(session).evaluate(session.init_state().variables)
-    names = metric_names(session.dataset.valid(), session.dataset.bytes_per_token)
-    assert sorted(names) == sorted(metrics)

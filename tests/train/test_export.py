@@ -103,13 +103,6 @@ def test_damage_is_noticed(odd):
         read_portable(odd.file, read_header(odd.file)[1], odd.abstract)
 
 
-def test_a_merged_model_names_no_adapters(odd):
-    """Kills: a file by which a reader merges adapters a second time."""
-    config = {"train": {"steps": 3, "lora_rank": 2, "lora_targets": ["q_proj"], "lora_alpha": 1.0}}
-    write_portable(odd.file, odd.variables, odd.seal._replace(config=config))
-    assert read_header(odd.file)[0].config == {"train": {"steps": 3}}
-
-
 @pytest.mark.slow
 def test_an_exported_folder_is_read_like_a_run(text_file, run, tmp_path, capfd):
     """Kills: a norm that is rounded, a matrix that is not or comes back in bfloat16; a folder that forgets metrics or
@@ -138,51 +131,6 @@ def test_an_exported_folder_is_read_like_a_run(text_file, run, tmp_path, capfd):
     assert run(text_file, "small", *SHORT, "--overwrite") == 0
     assert saved_variables(folder, 3).keys() == before.keys()
     assert not (folder / "model.safetensors").exists()
-
-
-@pytest.mark.slow
-def test_there_and_back_through_the_command_lines(text_file, run, tmp_path, capfd):
-    """Kills: an imported run that says something else than the one exported, that loses its tokenizer, or that is
-    resumed with a random optimizer; a run begun with a file that has other parameters."""
-    make_run(configured(text_file), tmp_path / "r")
-    file, copy = tmp_path / "m.safetensors", tmp_path / "copy"
-    assert export(["--run", str(tmp_path / "r"), "--checkpoint", "2", "--out", str(file)]) == 0
-    assert export(["--import", str(file), "--out", str(copy)]) == 0
-    capfd.readouterr()
-    before = saved_variables(tmp_path / "r", 2)
-    assert {name: bits(x) for name, x in saved_variables(copy, 0).items()} == {n: bits(x) for n, x in before.items()}
-    said = []
-    for options in (["--run", str(tmp_path / "r"), "--checkpoint", "2"], ["--run", str(copy)]):
-        assert generate([*options, "--prompt", "never", "--max-tokens", "9"]) == 0
-        assert evaluate(options) == 0
-        said.append(capfd.readouterr().out)
-    assert said[0] == said[1]
-    assert run(text_file, "copy", *SHORT, "--resume") == 2
-    assert "was imported, without an optimizer; begin another run with its --init-from" in capfd.readouterr().err
-    assert run(text_file, "new", *SHORT, "--train.keep-checkpoints", "3", "--init-from", str(file)) == 0
-    assert capfd.readouterr().err == ""
-    assert {n: bits(x) for n, x in saved_variables(tmp_path / "new", 0).items()} == {
-        n: bits(x) for n, x in before.items()
-    }
-    assert json.loads((tmp_path / "new" / "origin.json").read_text())["file"] == str(file)
-
-
-def test_what_is_refused_before_anything_is_read(tmp_path, capfd):
-    """Kills: a file that is overwritten, a traceback, more than one line."""
-    (tmp_path / "m.safetensors").write_text("dear")
-    given = ["--run", str(tmp_path / "r")]
-    for argv, line in [
-        ([], "give either --run DIR"),
-        (given, "--out is required"),
-        ([*given, "--out", str(tmp_path / "m.safetensors")], "m.safetensors exists"),
-        ([*given, "--out", str(tmp_path / "m.pt")], "must end in .safetensors"),
-        ([*given, "--checkpoint", "last", "--out", str(tmp_path / "n.safetensors")], "'last' must be the step of a"),
-        (["--import", str(tmp_path / "n.safetensors"), "--out", str(tmp_path / "x")], "is no file"),
-    ]:
-        assert export(argv) == 2, argv
-        (said,) = capfd.readouterr().err.splitlines()
-        assert line in said
-    assert [path.name for path in tmp_path.iterdir()] == ["m.safetensors"]
 
 
 @pytest.mark.full

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from jaxzoo.train.checkpoint import Checkpoints, folders
+from jaxzoo.train.checkpoint import folders
 from jaxzoo.train.metrics import MetricsLog, read_rows
 from jaxzoo.utils.whole_files import write_json
 
@@ -56,21 +56,6 @@ def test_a_disk_that_recovers(every, disk, mqar_file, run, rows, tmp_path, capfd
     assert rows("r") == rows("whole")
 
 
-@pytest.mark.slow
-def test_a_disk_that_does_not(disk, mqar_file, run, rows, tmp_path, capfd):
-    """Kills: a run that trains on for days and saves nothing, or that ends in a traceback."""
-    assert run(mqar_file, "r", "--train.steps", "4") == 0
-    capfd.readouterr()
-    disk(99, errno.ENOSPC)
-    assert run(mqar_file, "r2", "--train.checkpoint-every", "1") == 1
-    *warnings, line = capfd.readouterr().err.splitlines()
-    assert len(warnings) == 1
-    place = tmp_path / "r2" / "checkpoints"
-    told = "[Errno 28] No space left on device; stopped, complete checkpoints are kept in"
-    assert line == f"error: checkpoint in {place}: {told} {place}"
-    assert folders(place) == {}
-
-
 def test_half_a_row_is_cut(tmp_path):
     """Kills: half a row, to which the rows of the resumed run are appended."""
     path = tmp_path / "metrics.jsonl"
@@ -90,19 +75,3 @@ def test_half_a_row_is_cut(tmp_path):
     assert [row["step"] for row in read_rows(path)] == [1]
     assert path.read_bytes().count(b"\n") == 1
     assert path.read_bytes().endswith(b"}\n")
-
-
-@pytest.mark.slow
-def test_an_old_checkpoint_that_cannot_be_removed(tmp_path, monkeypatch, mqar_file, run, capfd):
-    """Kills: a run that ends because of a checkpoint that nobody needs."""
-
-    def refuse(place):
-        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
-
-    monkeypatch.setattr("jaxzoo.train.checkpoint.shutil.rmtree", refuse)
-    assert run(mqar_file, "r", "--train.steps", "3", "--train.checkpoint-every", "1", "--train.eval-every", "0") == 0
-    (line,) = capfd.readouterr().err.splitlines()
-    assert line.endswith(
-        "checkpoint 1 in {} cannot be removed: Directory not empty".format(tmp_path / "r" / "checkpoints")
-    )
-    assert Checkpoints(tmp_path / "r" / "checkpoints").newest == 3

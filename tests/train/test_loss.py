@@ -204,40 +204,6 @@ def test_accumulated_parts_draw_their_own_dropout():
     assert len(set(np.asarray(noise).tolist())) == 4
 
 
-@pytest.mark.full
-def test_z_loss_is_the_mean_squared_normaliser(small_config):
-    """Kills: a normaliser of unlabelled positions, and a term that is reported but not minimised."""
-    blueprint, step, state = make_step(changed(small_config, z_loss=0.5))
-    batch = recall_batch()
-    forward = jax.jit(lambda variables: blueprint.model(variables)(batch.tokens))
-    logits = np.asarray(forward(state.variables), np.float64)
-    logits = np.take_along_axis(logits, np.asarray(batch.positions)[:, :, None], axis=1)
-    squares = np.log(np.exp(logits).sum(axis=-1))[np.asarray(batch.targets) != -100] ** 2
-    _, metrics = jax.jit(step)(state, batch)
-    assert float(metrics["loss/z"]) == pytest.approx(0.5 * squares.mean(), rel=1e-4)
-    total = float(metrics["loss/cross_entropy"]) + float(metrics["loss/z"])
-    assert float(metrics["loss"]) == pytest.approx(total, rel=1e-5)
-    _, plain = jax.jit(make_step(small_config)[1])(state, batch)
-    assert float(metrics["grad_norm"]) != pytest.approx(float(plain["grad_norm"]), rel=1e-3)
-
-
-@pytest.mark.slow
-def test_no_array_holds_all_logits(tiny_config, default_compilation):
-    """Kills: logits of a large vocabulary that the backward pass keeps for every position."""
-    b, m, vocab, chunk = 8, 64, 8192, 4
-    model = dataclasses.replace(tiny_config.model, vocab_size=vocab, max_length=m)
-    config = dataclasses.replace(without_dropout(tiny_config), model=model)
-    tokens = jax.random.randint(jax.random.key(0), (b, m), 0, vocab, jnp.int32)
-    batch = Batch(tokens=tokens, targets=tokens)
-    temporaries = []
-    for each in (changed(config, loss_chunk=0), changed(config, loss_chunk=chunk)):
-        _, step, state = make_step(each)
-        temporaries.append(jax.jit(step).lower(state, batch).compile().memory_analysis().temp_size_in_bytes)
-    logits = 4 * b * m * vocab
-    assert temporaries[0] > logits
-    assert temporaries[1] < logits / 2
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", [{"data": 2, "fsdp": 2, "tensor": 2}, {"data": 1, "fsdp": 8}])
 @needs_eight_devices

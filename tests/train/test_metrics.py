@@ -10,7 +10,6 @@ from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
 from jaxzoo.train.hooks import RunFiles
-from jaxzoo.train.learning_curve import draw_learning_curve
 from jaxzoo.train.metrics import MetricsLog, read_rows
 
 
@@ -65,15 +64,6 @@ def test_resume_cuts_later_rows_and_half_a_line(tmp_path):
     assert [e.step for e in events(file) if e.HasField("session_log")] == [5]
 
 
-def test_new_run_keeps_no_row(tmp_path):
-    """Kills: baselines (step 0) twice, when a run is killed before its first checkpoint and started again."""
-    path = tmp_path / "metrics.jsonl"
-    for _ in range(2):
-        with MetricsLog(path) as log:
-            log.write(0, {"baseline/unigram/bits_per_byte": 4.0})
-    assert len(path.read_text().splitlines()) == 1
-
-
 BAD_LINES = (
     "{",
     "[1]",
@@ -121,66 +111,6 @@ def test_a_hole_is_named(tmp_path, capsys):
     with MetricsLog(path, -1, n_rows=1) as log:  # goes on from step 0, and writes that row again
         assert log.rows == []
     assert capsys.readouterr().err == ""
-
-
-def test_full_disk_is_an_oserror(tmp_path):
-    """Kills: rows that are lost in silence."""
-    with MetricsLog(tmp_path / "metrics.jsonl") as log, open("/dev/full", "ab", buffering=0) as full:
-        log._file._file.close()
-        log._file._file = full
-        with pytest.raises(OSError, match="No space left"):
-            log.write(1, {"train/loss": 1.0})
-    assert log.rows == []
-
-
-@pytest.mark.full
-def test_picture_of_every_kind_of_run(tmp_path):
-    """Kills: a crash on a run without pairs, without baselines or without any row; a file that is no PNG."""
-    valid = {"step": 2, "valid/loss": 1.0, "valid/accuracy": 0.5}
-    cases = [
-        [],
-        [{"step": 1, "train/loss": 2.0}, valid],
-        [{**valid, "valid/accuracy/pairs=8": 0.5, "valid/accuracy/pairs=16": 0.4}],
-        [{"step": 0, "baseline/unigram/bits_per_byte": 4.0}, {**valid, "valid/bits_per_byte": 3.0}],
-    ]
-    sizes = set()
-    for rows in cases:
-        path = tmp_path / "curve.png"
-        draw_learning_curve(rows, path, title="run")
-        assert path.read_bytes().startswith(b"\x89PNG")
-        sizes.add(path.stat().st_size)
-    assert len(sizes) == len(cases)
-    assert [p.name for p in tmp_path.iterdir()] == ["curve.png"]
-
-
-@pytest.mark.full
-def test_accuracy_by_length_has_a_panel_of_its_own(tmp_path, monkeypatch):
-    """Kills: lengths in the order of text, an early validation for the last, a panel of one or two points."""
-    figures = []
-    monkeypatch.setattr("jaxzoo.train.learning_curve.save", lambda figure, path: figures.append(figure))
-    early, last = ({"step": step, "valid/loss": 1.0, "valid/accuracy": 0.5} for step in (1, 2))
-    for i, length in enumerate((128, 32, 1024)):
-        early[f"valid/accuracy/length={length}"], last[f"valid/accuracy/length={length}"] = 0.0, 0.1 * i
-    draw_learning_curve([early, last, {"step": 2, "train/loss": 1.0}], tmp_path / "c.png", title="run")
-    (line,) = figures[0].axes[2].get_lines()
-    assert list(line.get_xdata()) == [32, 128, 1024]
-    assert list(line.get_ydata()) == [0.1, 0.0, 0.2]
-    del last["valid/accuracy/length=32"]
-    draw_learning_curve([last], tmp_path / "c.png", title="run")
-    assert len(figures[1].axes) == 2
-
-
-@pytest.mark.full
-def test_training_and_validation_differ_without_colour(tmp_path, monkeypatch):
-    """Kills: two loss curves that only colour tells apart, and one legend that gives two series the same look."""
-    figures = []
-    monkeypatch.setattr("jaxzoo.train.learning_curve.save", lambda figure, path: figures.append(figure))
-    row = {"step": 1, "train/loss": 2.0, "valid/loss": 1.0, "valid/accuracy/pairs=8": 0.5}
-    row["valid/accuracy/pairs=9"] = 0.4
-    draw_learning_curve([row], tmp_path / "curve.png", title="run")
-    lines = {line.get_label(): line.get_marker() for axes in figures[0].axes for line in axes.get_lines()}
-    assert set(lines) == {"training loss", "validation loss", "8 pairs", "9 pairs"}
-    assert len(set(lines.values())) == 4
 
 
 def test_tensorboard_gets_the_config_by_dotted_names(tmp_path):

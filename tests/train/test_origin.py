@@ -1,6 +1,5 @@
 """`--init-from`: a run that begins with the parameters of another one."""
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -13,8 +12,6 @@ import pytest
 from jaxzoo.cli.config_file import load_config
 from jaxzoo.cli.flags import override
 from jaxzoo.config.config_io import from_json, to_json
-from jaxzoo.loading.origin import CheckpointPlace, read_origin
-from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.train.checkpoint import Checkpoints, restore
 from jaxzoo.train.config import RunConfig
 from jaxzoo.train.loop import TrainingRun
@@ -131,58 +128,3 @@ def test_refusals_write_nothing(mqar_file, run, tmp_path, capfd):
         (said,) = capfd.readouterr().err.splitlines()
         assert line in said
         assert not new.exists()
-
-
-@pytest.mark.full
-def test_what_may_differ_and_what_is_told(mqar_file, text_file, tmp_path, capfd):
-    """Kills: a run that may not be made longer or dropped out otherwise; another function, or other meanings of the
-    ids, without a word."""
-
-    def warnings(config: RunConfig, source: RunDirectory) -> list[str]:
-        session = Session(config)
-        capfd.readouterr()
-        with jax.set_mesh(session.mesh):
-            read_origin(CheckpointPlace.parse(str(source.path)), session)
-        return capfd.readouterr().err.splitlines()
-
-    old = make_run(configured(mqar_file), tmp_path / "old", steps=(3,))
-    same = ("--model.max-length", "40", "--model.residual-dropout", "0.5", "--model.dtype", "bfloat16")
-    assert warnings(configured(mqar_file, *same), old) == []
-    model, tokens = warnings(configured(text_file, "--model.norm-eps", "1e-3"), old)
-    assert model.endswith("model.norm_eps is 0.001 here and 1e-05 there, with the same variables")
-    assert "trained on tokens of no tokenizer, and these are of 'bytes-257'" in tokens
-    assert warnings(configured(text_file), make_run(configured(text_file), tmp_path / "text", steps=(3,))) == []
-
-
-@pytest.mark.slow
-def test_onto_another_mesh(tiny_config, tmp_path):
-    """Kills: variables that all lie on one device, or in other shardings than the train step's."""
-    eight = Session(dataclasses.replace(tiny_config, mesh=MeshConfig(data=2, fsdp=2, tensor=2)))
-    with jax.set_mesh(eight.mesh):
-        state = eight.init_state(seed=72)
-    source = make_run(eight.config, tmp_path / "source", steps=(2,))
-    four = Session(dataclasses.replace(tiny_config, mesh=MeshConfig(data=1, fsdp=4)), devices=jax.devices()[:4])
-    with jax.set_mesh(four.mesh):
-        origin = read_origin(CheckpointPlace.parse(str(source.path)), four)
-        found = four.init_state(variables=origin.variables)
-    assert jax.tree.map(lambda x: x.sharding, found) == four.state_shardings
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(found.variables), jax.device_get(state.variables))
-
-
-def test_places(tmp_path):
-    """Kills: a directory with a colon in its name that is cut in two."""
-    (tmp_path / "a:7").mkdir()
-    assert CheckpointPlace.parse(f"{tmp_path}/a:7") == (tmp_path / "a:7", None)
-    assert CheckpointPlace.parse(f"{tmp_path}/a:8") == (tmp_path / "a", 8)
-    assert CheckpointPlace.parse(f"{tmp_path}/a:8x") == (tmp_path / "a:8x", None)
-
-
-def test_a_run_by_another_path(tmp_path):
-    """Kills: a run that is replaced because it was named by a link, or by its file."""
-    run, link = tmp_path / "run", tmp_path / "link"
-    link.symlink_to(tmp_path)
-    for text in (f"{run}", f"{run}:2", f"{link}/run", f"{tmp_path}/other/../run:best", f"{run}/model.safetensors"):
-        assert CheckpointPlace.parse(text).is_of(run), text
-    assert CheckpointPlace.parse(f"{link}/run").is_of(link / "run")
-    assert not CheckpointPlace.parse(f"{run}/checkpoints/2").is_of(run)
-    assert not CheckpointPlace.parse(f"{run}x").is_of(run)

@@ -2,23 +2,17 @@
 
 import dataclasses
 import functools
-import json
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.config.config_io import to_json
 from jaxzoo.data.base import Batch
-from jaxzoo.mixers import MIXERS, AttentionConfig, BigBirdConfig
+from jaxzoo.mixers import MIXERS, BigBirdConfig
 from jaxzoo.parallel.sharding import MeshConfig, make_mesh
 from jaxzoo.train.loss import sum_of_losses
 from jaxzoo.train.session import Session
-from tests.mixers.test_sequence_parallel import HASTY
 from tests.pallas_kernels.shared import needs_eight_devices
 
 pytestmark = needs_eight_devices
@@ -132,39 +126,6 @@ def test_language_modelling_in_parts(tiny_config, chunk, mesh):
     assert max(jax.tree.leaves(errors)) < 1e-4, errors
 
 
-CALLERS = {
-    "all logits": lambda model, tokens: jnp.square(model(tokens)[..., :40]).mean(),
-    "some logits": lambda model, tokens: jnp.take_along_axis(model(tokens), tokens[:, :, None], axis=-1).mean(),
-    "the last": lambda model, tokens: jax.nn.log_softmax(model(tokens)[:, -1])[:, 3].mean(),
-    "a head of their own": lambda model, tokens: jnp.sin(model.features(tokens) @ jnp.ones((16, 3))).mean(),
-    "pooled features": lambda model, tokens: jnp.square(model.features(tokens).mean(1)).sum(),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mesh", ["data x fsdp x tensor", MIXED])
-def test_gradients_of_any_caller(tiny_config, mesh):
-    """Kills a part of the gradient that XLA drops where the layout of a cotangent is left open."""
-    attention = AttentionConfig(n_heads=4, n_kv_heads=2, positions="rotary")
-    model = dataclasses.replace(tiny_config.model, pattern=(*tiny_config.model.pattern, attention), n_layers=6)
-    config = dataclasses.replace(tiny_config, model=model, mesh=MeshConfig(**MESHES[mesh]))
-    session = Session(config)
-    tokens = np.random.default_rng(0).integers(0, 40, (16, 16), np.int32)
-
-    def gradients(variables):
-        model = session.blueprint.model
-        return {name: jax.grad(lambda v, c=call: c(model(v), tokens))(variables) for name, call in CALLERS.items()}
-
-    with jax.set_mesh(session.mesh):
-        variables = session.init_state().variables
-        found = jax.tree.map(np.asarray, jax.jit(gradients, compiler_options=HASTY)(variables))
-    expected = jax.jit(gradients, compiler_options=HASTY)(jax.tree.map(np.asarray, variables))
-    for name in CALLERS:
-        norms = jax.tree.map(lambda a, b: float(np.linalg.norm(a - b)), found[name], expected[name])
-        size = float(np.sqrt(sum(np.sum(np.square(x)) for x in jax.tree.leaves(expected[name]))))
-        assert max(jax.tree.leaves(norms)) < 1e-4 * size, name
-
-
 def test_refusals(tiny_config):
     """Kills a mixer that gathers its sequences in silence, and parts of unequal length."""
     sizes = {"data": 2, "sequence": 4}
@@ -175,37 +136,3 @@ def test_refusals(tiny_config):
     odd = dataclasses.replace(config, mesh=MeshConfig(data=1, sequence=3))
     with pytest.raises(ValueError, match=r"MeshConfig\.sequence=3 must divide the 16 tokens of .* longest sequence"):
         Session(odd, devices=jax.devices()[:3])
-
-
-PROGRAM = """
-import dataclasses, json, sys
-import jax
-import jaxzoo.mixers, jaxzoo.tasks.mqar, jaxzoo.tasks.recall_data
-from jaxzoo.train.config import RunConfig
-from jaxzoo.config.config_io import from_json
-from jaxzoo.parallel.sharding import MeshConfig
-from jaxzoo.train.session import Session
-config = from_json(json.loads(sys.argv[1]), RunConfig)
-for sizes in json.loads(sys.argv[2]):
-    session = Session(dataclasses.replace(config, mesh=MeshConfig(**sizes)))
-    with jax.set_mesh(session.mesh):
-        session.compile()
-    print("compiled", flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_nothing_is_gathered_against_its_will(tiny_config):
-    """Kills a gather of the embedding, or of its gradient, that XLA can only do with whole arrays on every device, and
-    warns of where no test sees it."""
-    meshes = [{"data": 2, "fsdp": 4}, MESHES["data x fsdp x tensor"], MESHES[MIXED]]
-    flags = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=8"
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(to_json(tiny_config)), json.dumps(meshes)],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.stdout.count("compiled") == len(meshes), done.stderr[-2000:]
-    assert "Involuntary full rematerialization" not in done.stderr, done.stderr[:2000]

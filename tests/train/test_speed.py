@@ -47,14 +47,6 @@ def test_rates_by_hand(clock):
     assert speed.describe(54) == ["2,867 tokens/s", "1.7% MFU", "7.3 GB"]
 
 
-def test_what_is_not_known_is_left_out(clock):
-    """Kills: an MFU of a device without a known peak, a memory of 0 where the device does not tell."""
-    speed = Speed(WORK._replace(unit="examples", peak_flops=None), [device(None)], start_step=0)
-    clock.now += 1
-    assert speed.describe(1) == ["512 examples/s"]
-    assert speed.row(1).keys() == {"examples_per_second"}
-
-
 def test_rows_are_cut_where_a_resumed_run_begins(tmp_path):
     """Kills: rows twice after a resume, and rows that stay in a buffer."""
     path = tmp_path / "speed.jsonl"

@@ -84,22 +84,6 @@ def test_a_tie_is_a_miss_unless_the_target_comes_first():
     np.testing.assert_array_equal(hits, [[t == 0, t == 2, t == 0] for t in range(5)])
 
 
-@pytest.mark.full
-def test_gathered_head_equals_full_head(small_config):
-    """Kills: gathering along the wrong axis, a mean over padding or over all positions, a lost gradient."""
-    _, step, state = make_step(small_config)
-    batch = recall_batch()
-    short, short_metrics = jax.jit(step)(state, batch)
-    full, full_metrics = jax.jit(step)(state, spread(batch))
-    assert short_metrics.keys() == {"loss", "accuracy", "grad_norm", "learning_rate"}
-    for name in short_metrics:
-        np.testing.assert_allclose(short_metrics[name], full_metrics[name], rtol=1e-5)
-    moments = [jax.tree.leaves(s.opt_state[1][0].mu) for s in (short, full)]
-    for a, b in zip(*moments, strict=True):
-        assert np.abs(a).max() > 0
-        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6 * np.abs(a).max() + 1e-9)
-
-
 def test_model_learns_which_document_a_token_belongs_to():
     """Kills: segments that stop at the trainer, or reach the model of a batch that has none."""
     seen = []
@@ -194,10 +178,3 @@ def test_dropout_follows_step_and_key_alone(small_config):
     evaluate = jax.jit(make_eval_step(blueprint, config.train))
     scores = [float(evaluate(state.variables, batch).nats) for _ in range(2)]
     assert scores[0] == scores[1] != 11 * loss(4, 7)
-
-
-def test_parameter_without_axes_is_named(tiny_config, monkeypatch):
-    """Kills: a parameter that is silently replicated and treated as a bias."""
-    monkeypatch.setattr("jaxzoo.models.blueprint.LOGICAL_AXES", "other_axes")
-    with pytest.raises(ValueError, match="variable embedding has no other_axes"):
-        make_blueprint(tiny_config.model)

@@ -71,14 +71,6 @@ def test_text_metrics():
     )
 
 
-def test_text_metrics_by_slice():
-    """Kills: a slice that reports the bits of the whole, or of another one."""
-    metrics = evaluate(fake_score, SETS, row_multiple=1, bytes_per_token=0.5)
-    nats = {"": 23 / 21, "/length=64": 13 / 11, "/length=128": 10 / 10, "/pairs=2": 6 / 6, "/pairs=5": 17 / 15}
-    bits = {f"valid/bits_per_byte{part}": value / math.log(2) / 0.5 for part, value in nats.items()}
-    assert {name: value for name, value in metrics.items() if "bits" in name} == pytest.approx(bits)
-
-
 @pytest.mark.parametrize(
     ("multiple", "rows"), [(3, 3), *(pytest.param(n, m, marks=pytest.mark.full) for n, m in ((1, 2), (4, 4)))]
 )

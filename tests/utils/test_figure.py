@@ -1,13 +1,12 @@
 """The style of all pictures: series that differ without colour, one legend, files that appear whole."""
 
-import itertools
 import os
 import subprocess
 import sys
 
 import pytest
 
-from jaxzoo.utils.figure import PALETTE, add_caption, add_legend, panels, plain_log_ticks, save, series_style
+from jaxzoo.utils.figure import add_caption, add_legend, panels, save, series_style
 from jaxzoo.utils.whole_files import unfinished
 
 
@@ -21,15 +20,6 @@ def drawn():
 
 
 @pytest.mark.full
-def test_series_differ_in_colour_and_in_marker():
-    """Kills two series that look alike in print or to colour-blind readers, also past the end of the palette."""
-    for field in ("color", "marker"):
-        assert len({series_style(i)[field] for i in range(len(PALETTE))}) == len(PALETTE)
-    looks = [tuple(map(str, series_style(i).values())) for i in range(3 * len(PALETTE))]
-    assert all(a != b for a, b in itertools.combinations(looks, 2))
-
-
-@pytest.mark.full
 def test_one_legend_below_the_panels_holds_each_label_once(drawn):
     """Kills a label for each panel that draws it, and a legend over a line or an axis label."""
     figure, axes = drawn
@@ -40,41 +30,6 @@ def test_one_legend_below_the_panels_holds_each_label_once(drawn):
     assert [text.get_text() for text in legend.get_texts()] == ["a", "b", "c"]
     assert legend.get_window_extent().y1 <= axes[0, 0].xaxis.label.get_window_extent().y0
     assert legend.get_window_extent().y1 <= min(panel.get_tightbbox().y0 for panel in axes.flat)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("n", [1, 40])
-def test_a_legend_stays_inside_the_picture(n):
-    """Kills a row of labels that runs over the edges."""
-    figure, axes = panels(1, 1, size=(6, 4), title="")
-    for i in range(n):
-        axes[0, 0].plot([1], [1], **series_style(i), label=f"implementation {i}")
-    add_legend(figure)
-    figure.draw_without_rendering()
-    box = figure.legends[0].get_window_extent()
-    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
-
-
-@pytest.mark.full
-def test_no_series_no_legend():
-    """Kills an empty box below a picture that has no rows yet."""
-    figure, _ = panels(1, 1, size=(3, 3), title="")
-    add_legend(figure)
-    assert not figure.legends
-
-
-@pytest.mark.full
-def test_logarithmic_axes_show_plain_numbers(drawn):
-    """Kills 10^2 for 100, ticks at sizes that were not measured, and a crash on a panel without data."""
-    figure, axes = drawn
-    plain_log_ticks(axes[0, 0], "x", [4, 1, 2, 2])
-    plain_log_ticks(axes[0, 0], "y")
-    figure.draw_without_rendering()
-    assert [text.get_text() for text in axes[0, 0].get_xticklabels()] == ["1", "2", "4"]
-    assert {"5", "10", "20", "100"} <= {text.get_text() for text in axes[0, 0].get_yticklabels()}
-    empty, (panel,) = panels(1, 1, size=(3, 3), title="")
-    plain_log_ticks(panel[0], "x")
-    empty.draw_without_rendering()
 
 
 def test_a_picture_appears_whole_or_not_at_all(drawn, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.data.array_files import writing_arrays
-from jaxzoo.utils.whole_files import replacing, unfinished, write_rows, write_whole
+from jaxzoo.utils.whole_files import replacing, unfinished, write_whole
 
 
 @pytest.mark.parametrize("owned", [False, True])
@@ -30,12 +30,6 @@ def test_drafts_of_several_writers_are_apart(tmp_path):
         one.write_text("one")
         other.write_text("other")
     assert file.read_text() == "one"
-
-
-def test_rows_are_as_they_were_given(tmp_path):
-    """Kills: keys in another order, characters that are escaped, line ends of the platform."""
-    write_rows(tmp_path / "rows", [{"b": "é\r\n", "a": 1}, [2]])
-    assert (tmp_path / "rows").read_bytes() == '{"b": "é\\r\\n", "a": 1}\n[2]\n'.encode()
 
 
 def test_an_array_that_cannot_be_finished_is_not_there(tmp_path, monkeypatch):

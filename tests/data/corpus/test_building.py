@@ -253,51 +253,6 @@ def test_refuses_what_it_did_not_write(built, config, pile, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_a_wrong_source_writes_nothing(pile, tmp_path):
-    """Kills: a directory that the corrected command then refuses."""
-    with pytest.raises(ValueError, match=r"00\.jsonl\.zst:1: no field 'meta\.redpajama_set_name'"):
-        build(BuildConfig(source="slimpajama", paths=f"{pile}/train/*"), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.full
-def test_disk_space(config, pile, tmp_path, monkeypatch):
-    """Kills: an estimate that forgets that inputs are compressed, or what a killed build has written already."""
-    job = Build(config, tmp_path / "out")
-    size = sum(file.stat().st_size for file in pile.rglob("*.zst"))
-    usage = type(building.shutil.disk_usage("/"))
-    monkeypatch.setattr(building.shutil, "disk_usage", lambda _: usage(0, 0, 2 * size))
-    job.check_disk()
-    monkeypatch.setattr(building.shutil, "disk_usage", lambda _: usage(0, 0, 2 * size - 1))
-    with pytest.raises(ValueError, match=r"about 0\.0 GB are needed .* and 0\.0 GB are free; .*--allow-low-disk"):
-        job.check_disk()
-    (tmp_path / "out" / "work" / "dataset").mkdir(parents=True)
-    (tmp_path / "out" / "work" / "dataset" / "x.array_record").write_bytes(b"12")
-    job.check_disk()
-
-
-@pytest.mark.full
-def test_no_document_to_train_on(tmp_path):
-    """Kills: a data set without training documents that a later command stumbles over."""
-    (tmp_path / "a.txt").touch()
-    with pytest.raises(ValueError, match="must hold a document to train on"):
-        build(BuildConfig(source="text", paths=f"{tmp_path}/a.txt"), tmp_path / "out")
-
-
-def test_a_refused_build_leaves_nothing(tmp_path):
-    """Kills: a directory of a refused build, which the command with the mended input then takes for another one."""
-    file, config = tmp_path / "a.jsonl", BuildConfig(source="jsonl", paths=f"{tmp_path}/a.jsonl")
-    file.write_text('{"text": "one"}\n{"text":\n')
-    for exists in (False, True):
-        if exists:
-            (tmp_path / "out").mkdir()
-        with pytest.raises(ValueError, match=r"a\.jsonl:2: not JSON"):
-            build(config, tmp_path / "out")
-        assert (list(tmp_path.glob("out/*")), (tmp_path / "out").exists()) == ([], exists)
-    file.write_text('{"text": "one"}\n')
-    assert build(config, tmp_path / "out").total("train", "documents") == 1
-
-
 @pytest.mark.full
 def test_tensorflow_is_never_imported(pile, tmp_path):
     """Kills: a build or a reading that drags TensorFlow in where it is installed, or needs it where it is not."""
@@ -314,21 +269,3 @@ print(len(source), len(source[0]["text"]) > 0, "tensorflow" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split()[-2:] == ["True", "False"]
-
-
-@pytest.mark.slow
-def test_commands_share_a_build(built, config, tmp_path):
-    """Kills: a command that removes, or makes again, the work of another one; bytes that depend on who makes a shard,
-    such as the order of fields, which protobuf gives each process."""
-    flags = ["--source", "pile", "--paths", config.paths, "--valid-paths", str(config.valid_paths)]
-    flags += ["--max-shard-mb", "1", "--out", str(tmp_path / "out")]
-    command = [sys.executable, "-m", "jaxzoo.data.build", *flags]
-    running = [
-        subprocess.Popen([*command, "--workers", workers], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for workers in ("1", "2")
-    ]
-    for each in running:
-        out, err = each.communicate(timeout=60)
-        assert each.returncode == 0, err
-        assert "train: 2,650 documents" in out
-    assert tree(tmp_path / "out") == tree(built)

@@ -3,7 +3,6 @@
 import bz2
 import gzip
 import json
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -66,39 +65,6 @@ def test_an_endless_line_does_not_fill_the_memory(tmp_path, monkeypatch):
     file.write_bytes(b'{"text": "one"}\n\n' + b"x" * 1001)
     with pytest.raises(ValueError, match=r"a\.jsonl:3: longer than .* bytes; --skip-bad to leave out such lines"):
         read([file], DocumentFields())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("ending", "compress"), [("zst", lambda x: zst(x)), ("gz", gzip.compress), ("bz2", bz2.compress)]
-)
-def test_a_small_file_of_many_lines_does_not_fill_the_memory(tmp_path, ending, compress):
-    """Kills: a few kilobytes that are decompressed, and split into lines, as a whole: up to 1 GB for each 3 kB."""
-    file = tmp_path / f"a.jsonl.{ending}"
-    content = b"\n" * 2**19 + (b"x" * 4095 + b"\n") * 2**14
-    file.write_bytes(compress(content))
-    assert file.stat().st_size < len(content) / 500
-    tracemalloc.start()
-    n_lines = sum(1 for _ in read_lines(file))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert n_lines == 2**19 + 2**14
-    assert peak < 48 * 2**20
-
-
-@pytest.mark.slow
-def test_a_line_of_900_megabytes_does_not_fill_the_memory(tmp_path):
-    """Kills: parts of a line that are kept after it has become too long."""
-    file = tmp_path / "a.jsonl.zst"
-    with zstandard.open(file, "wb") as stream:
-        for _ in range(900):
-            stream.write(b"x" * 10**6)
-        stream.write(b"\nlast")
-    tracemalloc.start()
-    assert list(read_lines(file)) == [None, b"last"]
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 100 * 2**20
 
 
 def test_fields_of_each_source(tmp_path):

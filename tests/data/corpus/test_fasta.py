@@ -123,13 +123,6 @@ def test_layouts(tmp_path):
     assert set(read_layout(valid_regions="100,chr9:1-5000,10,1000").intervals) == {"100", "chr9", "10", "1000"}
 
 
-def test_names(tmp_path):
-    """Kills: a name with its description, the number of a record of NCBI in place of its name."""
-    file = tmp_path / "x.fa"
-    file.write_text(">chr1 first\nACGT\n>gi|568815597|ref|NC_000001.11| Homo sapiens\nACGT\n")
-    assert [document.subset for document in read_bases(file, FastaLayout({}))] == ["chr1", "NC_000001.11"]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -148,13 +141,6 @@ def test_damage(tmp_path, content, message):
     file.write_bytes(content)
     with pytest.raises(DamagedFileError, match=message):
         list(read_bases(file, FastaLayout({})))
-
-
-def test_an_interval_behind_the_end(tmp_path):
-    """Kills a split that is silently shorter than its interval, as with the intervals of another assembly."""
-    (tmp_path / "x.fa").write_bytes(b">a\nACGT\n")
-    with pytest.raises(DamagedFileError, match="a has 4 bases, and a part of it is asked for that ends at 5"):
-        list(read_bases(tmp_path / "x.fa", FastaLayout({"a": [Interval(0, 5, "train")]}, None)))
 
 
 def test_command(tmp_path, capsys):

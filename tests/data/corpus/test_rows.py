@@ -1,12 +1,9 @@
 """Rows of parquet and Arrow files as documents."""
 
-import json
-
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from jaxzoo.cli.data_build import main as build
 from jaxzoo.data.corpus.documents import DocumentFields, Skipped, find_source_files, read_documents
 from jaxzoo.data.corpus.lines import read_rows
 
@@ -74,21 +71,3 @@ def test_memory_is_flat(tmp_path):
             peak = max(peak, pa.total_allocated_bytes() - before)
         peaks.append(peak)
     assert peaks[1] < 1.2 * peaks[0], peaks
-
-
-@pytest.mark.full
-def test_builds_what_json_lines_build(tmp_path, capsys):
-    """Kills: a source that only the reader knows."""
-    write(tmp_path / "train", "arrow-stream")
-    write(tmp_path / "valid", "parquet", ROWS[:7])
-    for split, rows in (("train", ROWS), ("valid", ROWS[:7])):
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    shards = []
-    for source, ending in (("parquet", ""), ("jsonl", ".jsonl")):
-        out = tmp_path / source
-        words = ["--source", source, "--subset-field", "meta.set", "--out", str(out)]
-        for option, split in (("--paths", "train"), ("--valid-paths", "valid")):
-            words += [option, str(tmp_path / f"{split}{ending}")]
-        assert build(words) == 0, capsys.readouterr().err
-        shards.append({file.name: file.read_bytes() for file in sorted(out.rglob("*array_record*"))})
-    assert shards[0] == shards[1] != {}

@@ -1,8 +1,6 @@
 """Bigram counts against `collections.Counter`; kills, workers and memory."""
 
 import json
-import os
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -77,23 +75,6 @@ def test_large_ids(tmp_path):
 
 
 @pytest.mark.full
-def test_memory_is_bounded(tmp_path):
-    """Kills: a shard, or all entries, in memory: 2 million pairs, nearly all distinct, are 32 MB of entries."""
-    rng = np.random.default_rng(0)
-    ids = rng.integers(0, 2**15, 2_000_000)
-    tokens = write_tokens(
-        tmp_path / "tokens", {"train": [[(half, "a")] for half in np.split(ids, 2)]}, vocab_size=2**15 + 1
-    )
-    memory = 4 * 2**20
-    tracemalloc.start()
-    count_bigrams(tokens.path, tmp_path / "counts", memory=memory)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < memory + 2**19
-    assert BigramCounts(tmp_path / "counts").manifest.total == 2_000_001
-
-
-@pytest.mark.full
 def test_killed_and_started_again(tmp_path):
     """Kills: half a file taken for a whole one, parts counted twice, leftovers; results that depend on workers or
     memory. A process is killed just before and just after each of its files appears, and another continues."""
@@ -109,34 +90,6 @@ def test_killed_and_started_again(tmp_path):
     assert n_files == 1 + 2 * 4 + 4  # the plan; progress and files of two shards, and of the results
     for result in results:
         assert content(result) == content(tmp_path / "whole")
-
-
-@pytest.mark.full
-def test_finished_counts_stay(tokens, tmp_path):
-    """Kills: counting again what is there, or over what belongs to something else."""
-    out = tmp_path / "counts"
-    assert count_bigrams(tokens.path, out)
-    before = {p: p.stat().st_mtime_ns for p in out.iterdir()}
-    assert not count_bigrams(tokens.path, out)
-    assert {p: p.stat().st_mtime_ns for p in out.iterdir()} == before
-    with pytest.raises(ValueError, match="holds other results: split is 'train' there and 'validation' here"):
-        count_bigrams(tokens.path, out, split="validation")
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "letter.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"holds 'letter.txt', which this command did not write"):
-        count_bigrams(tokens.path, tmp_path / "home")
-    assert os.listdir(tmp_path / "home") == ["letter.txt"]
-
-
-def test_other_tokens_are_refused(tokens, tmp_path):
-    """Kills: counts of one corpus taken for those of another."""
-    count_bigrams(tokens.path, tmp_path / "counts")
-    counts = BigramCounts(tmp_path / "counts")
-    counts.check_made_from(tokens)
-    assert counts.fingerprint == tokens.fingerprint
-    other = write_tokens(tmp_path / "other", {"train": [[([1, 2], "a")]]}, vocab_size=31)
-    with pytest.raises(ValueError, match=rf"counts the bigrams of tokens {tokens.fingerprint}, and .*/other holds"):
-        counts.check_made_from(other)
 
 
 def test_damaged_counts_are_refused(tokens, tmp_path):

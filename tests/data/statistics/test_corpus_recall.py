@@ -11,7 +11,6 @@ from jaxzoo.data.statistics.corpus_recall import Cut, make_recall_statistics
 from jaxzoo.data.statistics.recall_summary import TOGETHER, distance_bins
 from jaxzoo.data.tokens.token_shards import TokenDirectory
 from tests.data import recall_reference
-from tests.data.killing import content
 from tests.data.shards import BYTES, write_tokens
 
 LENGTH = 256
@@ -73,36 +72,3 @@ def test_bins_hold_every_distance_once():
         assert (first[0], last[-1]) == (1, m)
         np.testing.assert_array_equal(first[1:], last[:-1] + 1)
         assert (share * (last - first + 1)).sum() == pytest.approx(1)
-
-
-@pytest.mark.slow
-def test_workers_change_nothing(data, tmp_path):
-    """The pictures too, byte by byte."""
-    cut = Cut(data.path, "train", LENGTH, (2,), 20)
-    make_recall_statistics(cut, tmp_path / "one")
-    make_recall_statistics(cut, tmp_path / "two", workers=2)
-    assert content(tmp_path / "one") == content(tmp_path / "two")
-    assert not make_recall_statistics(cut, tmp_path / "one")
-
-
-@pytest.mark.full
-def test_another_question_is_refused(data, tmp_path):
-    """Kills: numbers of other stop words, or another length, taken for those that are asked."""
-    cut = Cut(data.path, "train", LENGTH, (2,))
-    make_recall_statistics(cut, tmp_path / "out")
-    with pytest.raises(ValueError, match="holds other results: length is 256 there and 128 here"):
-        make_recall_statistics(Cut(data.path, "train", 128, (2,)), tmp_path / "out")
-    (tmp_path / "words").write_text("the\n")
-    with pytest.raises(ValueError, match="holds other results: stop_words is"):
-        make_recall_statistics(cut, tmp_path / "out", stop_words=tmp_path / "words")
-
-
-def test_refuses_before_it_writes(data, tmp_path):
-    for length, n, message in [
-        (10**6, (2,), r"--length 1000000 must not be above \d+, the most tokens of one source in a shard"),
-        (8, (2, 8), r"--n 2 8 must be distinct and below --length 8"),
-        (8, (2, 2), r"--n 2 2 must be distinct"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            make_recall_statistics(Cut(data.path, "train", length, n), tmp_path / "out")
-        assert not (tmp_path / "out").exists()

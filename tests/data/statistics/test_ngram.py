@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.data.statistics import ngram
-from jaxzoo.data.statistics.ngram import bits_per_byte, ngram_baselines
+from jaxzoo.data.statistics.ngram import ngram_baselines
 
 
 def test_three_symbols_by_hand():
@@ -48,8 +48,3 @@ def test_equals_counting_in_plain_python(monkeypatch, chunk):
     both = zip(targets.ravel().tolist(), tokens.ravel().tolist(), strict=True)
     expected = -np.mean([math.log(p(w, v)) for w, v in both])
     assert scores["bigram"].nats_per_token == pytest.approx(expected, rel=1e-12)
-
-
-def test_bits_per_byte_by_hand():
-    """Kills a product for a quotient: 4 tokens of 3 bytes at ln 2 nats each are 4 bits over 3 bytes."""
-    assert bits_per_byte(math.log(2), 3 / 4) == pytest.approx(4 / 3, rel=1e-12)

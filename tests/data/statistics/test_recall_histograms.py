@@ -56,18 +56,3 @@ def test_equals_the_reference(shards, block, tmp_path, monkeypatch):
                 )
                 assert distances.total() > 0
                 assert as_counters(histograms, kind, column) == (distances, Counter(per_sequence))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("most", "taken"), [(1, [0]), (3, [0, 2, 5]), (5, [0, 1, 3, 4, 6]), (8, list(range(8))), (99, list(range(8)))]
-)
-def test_fewer_sequences_are_spread_evenly(most, taken, tmp_path):
-    """Of 8 sequences, 3 + 0 + 5 in three shards, those at floor(8 i / most): each tells its number by its repeats."""
-    length = 16
-    rows = [[1] * (k + 2) + list(range(2, length - k - 1)) for k in range(8)]
-    assert all(len(row) == length - 1 for row in rows)
-    shards = [[(row, "a") for row in part] for part in (rows[:3], [[1]], rows[3:])]
-    write_tokens(tmp_path / "tokens", {"train": shards}, vocab_size=20, end_of_text=19)
-    found = counted(Cut(tmp_path / "tokens", "train", length, (2,), most), tmp_path / "out", stop=np.zeros(20, bool))
-    assert np.flatnonzero(found["a"].sequences[0, 0]).tolist() == taken

@@ -39,21 +39,3 @@ def test_equals_the_reference(n):
             tokens.tolist(), n, segments.tolist() if segments is not None else None
         )
         np.testing.assert_array_equal(repeat_distances(tokens, n, segments), expected)
-
-
-def test_segment_ids_that_come_back_are_one_segment():
-    """The id decides, not the run of equal ids; a bigram of two ids is not the last occurrence of one."""
-    tokens, segments = np.array([[1, 2, 9, 1, 2]]), np.array([[0, 0, 1, 0, 0]])
-    assert repeat_distances(tokens, 2, segments).tolist() == [[0, 0, 0, 0, 3]]
-    tokens, segments = np.array([[1, 2, 1, 2, 1, 2]]), np.array([[0, 0, 0, 1, 0, 0]])
-    assert repeat_distances(tokens, 2, segments).tolist() == [[0, 0, 0, 0, 0, 4]]
-
-
-def test_nothing_to_repeat():
-    for shape in [(0, 5), (3, 0), (2, 1)]:
-        assert repeat_distances(np.zeros(shape, np.int64), 2).tolist() == np.zeros(shape).tolist()
-
-
-def test_refuses():
-    with pytest.raises(ValueError, match=r"n=0 must be positive"):
-        repeat_distances(np.zeros((1, 2), int), 0)

@@ -1,4 +1,3 @@
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -7,16 +6,6 @@ import pytest
 from jaxzoo.data.statistics.corpus_recall import read_stop_words, stop_tokens
 from jaxzoo.data.tokenizer import ByteTokenizer
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
-
-
-def test_words_of_the_package():
-    words = read_stop_words()
-    assert {"the", "of", "was", "n't", "'s", "i"} <= words
-    assert not {"tim", "rice", "", "model"} & words
-    text = (resources.files("jaxzoo.data.statistics") / "stop_words.txt").read_text()
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    assert len(lines) == len(set(lines)) == len(words)
-    assert all(word == word.strip().lower() for word in lines)
 
 
 def test_words_of_a_file(tmp_path):

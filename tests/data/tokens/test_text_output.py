@@ -1,7 +1,6 @@
 """Text that streams: the same characters however the tokens are cut."""
 
 import numpy as np
-import pytest
 
 from jaxzoo.data.tokenizer import ByteTokenizer
 from jaxzoo.data.tokens.text_output import TextOutput
@@ -72,28 +71,3 @@ def test_text_ends_before_the_stop_string_wherever_it_is_cut():
                 )
                 shown, ended_by = stream(data, cuts, stops)
                 assert ("".join(shown), ended_by) == truth
-
-
-def test_text_that_cannot_become_a_stop_string_is_shown_at_once():
-    """Kills: holding back more than the beginning of a stop string, such as its whole length."""
-    output = TextOutput(TOKENIZER, ["stop!"])
-    assert output.push(TOKENIZER.encode("go on, st")) == "go on, "
-    assert output.push(TOKENIZER.encode("ep")) == "step"
-    assert output.push(TOKENIZER.encode(" stop")) == " "
-    assert output.finish() == "stop"
-    assert output.finish() == ""
-
-
-def test_after_the_end_nothing_comes():
-    """Kills: text after the stop string, of the same block or a later one."""
-    output = TextOutput(TOKENIZER, ["."])
-    assert output.push(TOKENIZER.encode("one. two")) == "one"
-    assert output.push(TOKENIZER.encode("three")) == ""
-    assert output.finish() == ""
-    assert output.ended_by == "."
-
-
-def test_an_empty_stop_string_is_refused():
-    """Kills: a run that ends before it begins, without a word."""
-    with pytest.raises(ValueError, match="stop='' must not be empty"):
-        TextOutput(TOKENIZER, ["a", ""])

@@ -7,11 +7,7 @@ import pytest
 
 from jaxzoo.data.tokens.token_shards import (
     Counts,
-    ShardNote,
     TokenDirectory,
-    TokenizedDocument,
-    TokenShard,
-    write_shard,
 )
 from jaxzoo.data.tokens.token_windows import Concatenation
 from jaxzoo.utils.checksums import add_checksum
@@ -36,17 +32,6 @@ def test_reads_what_was_written(tmp_path):
             ids = [ids for ids, subset in flat if subset == name]
             n_tokens = sum(map(len, ids))
             assert directory.split("train").subsets[name] == Counts(len(ids), 2 * n_tokens, n_tokens + len(ids))
-
-
-def test_more_subsets_than_16_bits_number(tmp_path):
-    """Kills the subsets of an assembly of 70,000 scaffolds that are cut to 16 bits."""
-    documents = (TokenizedDocument(np.array([1]), 1, f"scaffold-{i:05d}") for i in range(70_000))
-    write_shard(tmp_path, "train-00000", documents, vocab_size=6, end_of_text=5)
-    found = json.loads((tmp_path / "train-00000.json").read_text())
-    subsets = {name: Counts(**counts) for name, counts in found["subsets"].items()}
-    note = ShardNote(subsets, found["sha256"], empty=0, repaired=0)
-    shard = TokenShard(tmp_path, "train-00000", dtype="uint16", vocab_size=6, note=note)
-    np.testing.assert_array_equal(shard.subset_ids, np.arange(70_000))
 
 
 def test_fingerprint_changes_with_one_token(tmp_path):
@@ -103,13 +88,6 @@ def test_a_flipped_bit_is_named_when_its_array_is_first_read(tmp_path):
     assert (len(text), text[0:3].tolist()) == (14, [1, 2, 3])
     with pytest.raises(OSError, match=r"train-00001\.tokens\.npy is damaged"):
         text[5:9]
-
-
-def test_tokens_outside_the_vocabulary_are_refused(tmp_path):
-    """Kills: ids that the embedding does not have, from shards whose digests are right."""
-    directory = write_tokens(tmp_path, {"train": [[([1, 9, 3], "a")]]}, vocab_size=9)
-    with pytest.raises(OSError, match=r"shard train-00000 has the token 9, which must be in \[0, 9\)"):
-        directory.shards("train")[0][:1]
 
 
 def test_refuses_what_is_no_finished_directory(tmp_path):

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -116,14 +115,6 @@ def command(data: Path, bpe: Path, out: Path, *flags: str) -> list[str]:
     return [sys.executable, "-m", "jaxzoo.data.tokenize", *words]
 
 
-@pytest.mark.slow
-def test_three_workers_make_what_one_makes(data, bpe, tokens, tmp_path):
-    """Kills: bytes that depend on who made them or when; and a door whose workers begin the command again."""
-    done = subprocess.run(command(data, bpe, tmp_path / "out", "--workers", "3"), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert digests(tmp_path / "out") == digests(tokens)
-
-
 def test_killed_at_any_point_it_goes_on_to_the_same_bytes(bpe, tmp_path, monkeypatch):
     """Kills: half a file taken for a whole one, and remains of killed workers among the results."""
 
@@ -158,21 +149,6 @@ def test_killed_at_any_point_it_goes_on_to_the_same_bytes(bpe, tmp_path, monkeyp
     assert seen == set(digests(whole))
 
 
-@pytest.mark.full
-def test_a_shard_whose_note_was_removed_is_made_again(data, bpe, tokens, tmp_path):
-    """Kills: a remedy in an error message that does nothing."""
-    out = tmp_path / "out"
-    shutil.copytree(tokens, out)
-    (out / "train-00001.json").unlink()
-    (out / "train-00001.tokens.npy").write_bytes(b"damaged")
-    work = Tokenization(data, load_tokenizer(bpe), out)
-    assert not work.is_finished
-    assert work.progress().shards == 5
-    work.run()
-    assert work.is_finished
-    assert digests(out) == digests(tokens)
-
-
 def test_other_data_another_tokenizer_and_other_files_are_refused(data, bpe, tokens, tmp_path):
     """Kills: shards of two corpora or two tokenizers in one directory, and somebody else's files overwritten."""
     before = digests(tokens)
@@ -189,42 +165,6 @@ def test_other_data_another_tokenizer_and_other_files_are_refused(data, bpe, tok
         Tokenization(data, ByteTokenizer(), tmp_path / "mine" / "thesis.tex")
     assert digests(tokens) == before
     assert [file.name for file in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("damage", ["flipped", "cut", "missing"])
-def test_damaged_data_are_named(damage, data, tmp_path):
-    """Kills: documents that are lost in silence, and a traceback that names no file."""
-    copy = tmp_path / "copy"
-    shutil.copytree(data, copy)
-    file = copy / "toy-train.array_record-00001-of-00003"
-    content = file.read_bytes()
-    if damage == "flipped":
-        file.write_bytes(content[:1000] + bytes(byte ^ 0x55 for byte in content[1000:3000]) + content[3000:])
-    elif damage == "cut":
-        file.write_bytes(content[:1500])
-    else:
-        file.unlink()
-    with pytest.raises(ValueError, match=r"toy-train\.array_record-00001-of-00003 is (damaged|missing)") as refused:
-        Tokenization(copy, ByteTokenizer(), tmp_path / "out").run()
-    assert "-00000-of" not in str(refused.value)
-    assert (tmp_path / "out").exists() == bool(list(tmp_path.glob("out/train-*.json")))
-
-
-def test_places_that_hold_no_data_or_several_are_refused(data, tmp_path):
-    """Kills: a data set that is chosen by chance."""
-    assert BuiltData(data.parent.parent).path == BuiltData(data.parent).path == BuiltData(data).path == data
-    with pytest.raises(ValueError, match="is no directory; it must be one that python -m"):
-        BuiltData(tmp_path / "none")
-    with pytest.raises(ValueError, match=r"there is no dataset_info\.json"):
-        BuiltData(tmp_path)
-    for version in ("1.0.0", "2.0.0"):
-        shutil.copytree(data, tmp_path / "toy" / version)
-    with pytest.raises(ValueError, match=r"holds several data sets; name one: .*toy/1\.0\.0, .*toy/2\.0\.0"):
-        BuiltData(tmp_path)
-    (tmp_path / "toy" / "1.0.0" / "features.json").write_text("{")
-    with pytest.raises(ValueError, match=r"features\.json: must be JSON"):
-        BuiltData(tmp_path / "toy" / "1.0.0")
 
 
 def test_features_of_other_classes_are_not_imported(data, tmp_path, monkeypatch):
@@ -271,16 +211,3 @@ def test_learning_is_deterministic_and_says_what_it_learnt_from(data):
     assert full.tokenizer.vocab_size < 5000
     with pytest.raises(ValueError, match="vocab_size=256 must be at least 257"):
         learn_tokenizer(built, vocab_size=256, max_bytes=1)
-
-
-@pytest.mark.full
-def test_the_sample_is_of_all_parts(tmp_path):
-    """Kills: a sample of the first documents, where a corpus has its parts one after the other."""
-    built = BuiltData(build(tmp_path, {"train": [("x" * 100, str(i)) for i in range(400)]}))
-    numbers = []
-    read_them = built.read
-    built.read = lambda split, some: read_them(split, (numbers.append(i) or i for i in some))
-    assert learn_tokenizer(built, vocab_size=257, max_bytes=2000).documents == 20
-    taken = numbers[:20]
-    assert len(set(taken)) == 20
-    assert np.diff(sorted([0, *taken, 400])).max() < 60
