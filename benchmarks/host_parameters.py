@@ -14,10 +14,8 @@ NOISE = 4_194_301
 
 
 def draw(shapes: Tree, std: float = STD) -> Tree:
-    """Arrays of these shapes on the first device: normal numbers, and zeros where they are no floats.
-
-    Costs of a program do not depend on the numbers as long as these are finite.
-    """
+    """Returns arrays of these shapes on the first device: normal numbers, and zeros for integers. The costs of a
+    program do not depend on the numbers as long as they are finite."""
     noise = np.float32(std) * np.random.default_rng(0).standard_normal(NOISE, np.float32)
 
     def one(x: jax.ShapeDtypeStruct) -> jax.Array:

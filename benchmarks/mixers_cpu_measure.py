@@ -70,14 +70,7 @@ def measure(config: MixerConfig, size: Size, peer: "Peer | None" = None) -> dict
 
 
 class Peer:
-    """A running `mixers_cpu_torch.py`. Use it as a context, which ends it.
-
-    Args:
-      python: an interpreter with torch.
-      zoology: checkout of HazyResearch/zoology.
-      name: one of `PEERS`.
-      size: of the input.
-    """
+    """A running `mixers_cpu_torch.py`; a context manager that ends it."""
 
     def __init__(self, python: str, zoology: Path, name: str, size: Size):
         file = Path(__file__).with_name("mixers_cpu_torch.py")

@@ -10,12 +10,7 @@ Row = dict[str, Any]
 
 
 def draw(report: Mapping[str, Any], path: Path) -> None:
-    """Draws forward and backward (above) and one step (below) against the length.
-
-    Args:
-      report: of `mixers_cpu.py`.
-      path: of the PNG file, which appears whole or not at all.
-    """
+    """Draws forward and backward (above) and one decode step (below) against the length."""
     subjects = report["subjects"]
     families = list(dict.fromkeys(subject["family"] for subject in subjects.values()))
     title = (

@@ -65,14 +65,8 @@ class Piece:
 
 
 def pieces(*, rehearse: bool, fla: bool, jax_folder: str = "", verify: tuple[str, ...] = ()) -> list[Piece]:
-    """All pieces.
-
-    Args:
-      rehearse: tiny sizes of one piece of each kind, without those that need CUDA.
-      fla: whether flash-linear-attention is installed.
-      jax_folder: directory with an installed second JAX; "": there is none.
-      verify: options of `pallas_kernels.verify`; (): the ops without a certificate.
-    """
+    """Returns all pieces; for a rehearsal tiny sizes of one piece of each kind that needs no CUDA. `verify` holds
+    options of `pallas_kernels.verify`; empty: the ops without a certificate."""
 
     def benchmark(
         name: str, reason: str, command: str, seconds: int, timeout: int = 60, how: How = "ahead", flags: str = ""

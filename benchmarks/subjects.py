@@ -49,20 +49,14 @@ def mixer_state_bytes(mixer: MixerConfig, length: int) -> int:
 
 
 def train_growth(config: MixerConfig, width: int) -> Growth:
-    """Growth of the FLOPs per token with the length of the sequence, by the mixer's own count.
-
-    "t" means a quadratic cost of a sequence; whatever grows more slowly is promised to be sub-quadratic.
-    """
+    """Returns the growth of the FLOPs per token with the length, by the mixer's own count; "t" means a quadratic
+    cost."""
     return growth(lambda length: in_model(config, width, length).flops_per_token(length))
 
 
 def growth(cost: Callable[[int], float], length: int = 2**12) -> Growth:
-    """Growth of a cost with the length, from its values at `length` and its first doublings, a constant part left out.
-
-    Args:
-      cost: of a length; a sum of a constant and one term that grows.
-      length: where the term has shown itself: beyond windows, chunks and landmarks.
-    """
+    """Returns the growth of a cost with the length, from its values at `length`, twice and four times that. The cost is
+    the sum of a constant and one growing term; `length` must exceed windows, chunks and landmarks."""
     values = [cost(length * 2**i) for i in range(3)]
     first, second = values[1] - values[0], values[2] - values[1]
     if second < 1e-3 * values[0]:

@@ -172,10 +172,8 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 
 
 def _held_against(expected: Accuracies, accuracies: Accuracies, way: str) -> float:
-    """The largest difference of the last accuracies of the same run.
-
-    Raises `Failure`: those that must agree do not, or a run is missing.
-    """
+    """Returns the largest difference of the last accuracies of a run. Raises `Failure` if a run is missing or
+    differs."""
     if expected.keys() != accuracies.keys():
         raise Failure(f"{way} made {len(accuracies)} runs, not the {len(expected)} of the separate commands")
     for point, wanted in expected.items():

@@ -120,15 +120,8 @@ def table(report: Mapping[str, Any]) -> str:
 
 
 def taken(fields: Mapping[str, Any], rows: int, length: int, seconds: float, cores: int) -> dict[str, float]:
-    """Takes batches for some seconds: tokens/s of wall and of CPU time, and the memory of the process after it.
-
-    Args:
-      fields: of a `TokenDataConfig`; `sources` as pairs of path and weight.
-      rows: of a batch.
-      length: tokens of a row.
-      seconds: how long.
-      cores: that the process may use from then on.
-    """
+    """Takes batches for some seconds on some cores; returns tokens/s of wall and of CPU time, and the memory of the
+    process. `fields` are those of `TokenDataConfig`; `sources` are pairs of path and weight."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
 
     import jax

@@ -211,11 +211,8 @@ def _versions() -> dict[str, str]:
 
 
 class TorchProgram:
-    """A `programs.Program` of tensors; its calls are a CUDA graph, where they let themselves be captured.
-
-    A graph's calls follow each other without a launch from Python, as those of a program in JAX do; `note` says why
-    there is no graph, where there is none.
-    """
+    """A `programs.Program` of tensors; its calls are a CUDA graph if they can be captured, so that they follow each
+    other without launches from Python, as JAX programs do. `note` says why there is no graph."""
 
     def __init__(self, function: Callable, sets: list[tuple], calls: int, *, gradients: bool):
         self.calls = calls

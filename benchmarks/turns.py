@@ -14,11 +14,8 @@ TURN = "BENCHMARK_TURN"
 
 
 def wait_for_turn(compile_all: Callable[[], object] | None = None) -> None:
-    """Returns when this process may time its programs: at once unless a `Process` started it.
-
-    Args:
-      compile_all: compiles the programs, for a process that would do so while it times; called before it waits.
-    """
+    """Waits until this process may time its programs; returns at once unless a `Process` started it. `compile_all` is
+    called before waiting; it is for processes that otherwise compile while they time."""
     place = os.environ.get(TURN)
     if place is None:
         return
@@ -33,14 +30,8 @@ def wait_for_turn(compile_all: Callable[[], object] | None = None) -> None:
 
 
 class Process:
-    """A command of this Python that calls `wait_for_turn`, or never does, with a log.
-
-    Args:
-      words: of the command line, after the interpreter.
-      place: path, without suffix, of its files.
-      environment: variables in addition to those of this process.
-      niceness: added to that of this process, so that others come first while it compiles.
-    """
+    """A logged command of this Python that may call `wait_for_turn`. `words` follow the interpreter; `place` is the
+    path, without suffix, of its files; `niceness` is added to that of this process."""
 
     def __init__(self, words: Sequence[str], place: Path, environment: Mapping[str, str], niceness: int = 0):
         self._place = place

@@ -49,14 +49,8 @@ SMOKE = dataclasses.replace(LAPTOP, learning_rates=(1e-2,), epochs=0.5, batch_si
 def mixture(
     train: tuple[tuple[int, int, int], ...], valid: tuple[tuple[int, int], ...], *, vocab_size: int, n_valid: int
 ) -> RecallDataConfig:
-    """Recall data with fillers from the whole vocabulary, as those of Based's figures.
-
-    Args:
-      train: length, pairs and number of examples of each part.
-      valid: length and pairs of each validation set.
-      vocab_size: tokens.
-      n_valid: examples of a validation set.
-    """
+    """Makes recall data with fillers from the whole vocabulary, as in Based's figures. `train` holds length, pairs and
+    number of examples of each part; `valid` length and pairs of each validation set."""
 
     def examples(length: int, n_pairs: int, n_examples: int) -> Examples:
         return Examples(task=mqar.release(length, n_pairs, vocab_size=vocab_size, fillers="any"), n_examples=n_examples)
@@ -99,10 +93,8 @@ SMOKE_DATA = mixture(((16, 2, 64),), ((32, 8),), vocab_size=64, n_valid=16)
 
 
 def points(sizes: Sizes, learning_rates: Sequence[float], seeds: Sequence[int] = ()) -> list[Point]:
-    """The grid of each model at each rate, with the axes of all models at every point: None where one has no such.
-
-    With seeds, of which there are several at scale `overnight` alone, they are an axis too.
-    """
+    """Returns the grid of each model at each rate, with the axes of all models at every point (None if it has no such
+    axis). Several seeds are an axis as well."""
     absent = {axis: (None,) for axes in sizes.values() for axis in axes}
     seeded = {"seed": seeds} if seeds else {}
     return [
@@ -113,14 +105,8 @@ def points(sizes: Sizes, learning_rates: Sequence[float], seeds: Sequence[int] =
 
 
 def run(point: Point, protocol: Protocol, data: RecallDataConfig, *, variant: Variant = "paper") -> RunConfig:
-    """The run of a point with the axes `model`, `d_model`, `learning_rate`, and those that size the model's mixer.
-
-    Args:
-      point: where.
-      protocol: how it is trained.
-      data: what it learns and is asked.
-      variant: which of two models, where the paper and the released code differ (`jaxzoo/models/presets`).
-    """
+    """Returns the run of a point with the axes `model`, `d_model`, `learning_rate`, and those that size the model's
+    mixer."""
     at: dict[str, Any] = dict(point)
     model = MODELS[at["model"]](at, variant)
     return protocol.run_preset(model, data, learning_rate=at["learning_rate"], seed=at.get("seed", 0))
@@ -189,13 +175,8 @@ def scales(
     *,
     keep: Callable[[Point], bool] = lambda point: True,
 ) -> dict[str, Callable[[], Scale]]:
-    """The scales of a figure.
-
-    Args:
-      sizes: by scale, the sizes of the models.
-      about: what is told of `paper` and `release`.
-      keep: which points of the grids are made.
-    """
+    """Returns the scales of a figure. `sizes` gives the models' sizes by scale, `about` the description of `paper` and
+    `release`, `keep` the points of the grids that run."""
     told = {"smoke": "Two models of width 16, a few steps: nothing can be learned.", "laptop": LAPTOP_ABOUT, **about}
     told.setdefault("overnight", OVERNIGHT_ABOUT)
     return {name: functools.partial(_scale, name, sizes[name], told[name], keep) for name in sizes}

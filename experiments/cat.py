@@ -43,12 +43,11 @@ MODELS: dict[str, Callable[..., LanguageModelConfig]] = {
     "Based": mqar_based,
     "Mamba": mqar_mamba,
 }
-"""Models by the name of the curve: functions of `d_model` and `length`. CAT and LinCAT have one layer, the others two;
-the first of linear attention and of Based is a short convolution.
-
-The paper does not say how many heads CAT has in its figures. One head is what Zoology's models have; but its filters
-have one number per tap, and two 2-grams of the same letters are then hard to tell apart without the normalization of
-Theorem 1. Both forms are shown, and a claim on CAT holds where it holds of one of them."""
+"""Models by the name of the curve, as functions of `d_model` and `length`. CAT and LinCAT have one layer, the others
+two; the first layer of linear attention and of Based is a short convolution. The paper does not say how many heads CAT
+has in its figures. Zoology's models have one head; but then filters have one number per tap, and two 2-grams of the
+same letters are hard to tell apart without the normalization of Theorem 1. Both forms are shown, and a claim on CAT
+holds if it holds for one of them."""
 
 TASKS: dict[str, Callable[[int, int, int], TaskConfig]] = {
     "MQAR": lambda length, n_pairs, vocab: mqar.paper(length, n_pairs, vocab_size=vocab),

@@ -21,11 +21,8 @@ TRAINED = "valid/accuracy/length="
 
 
 def by_length(results: Results, curve: str, **where: Any) -> dict[int, tuple[str, SeedScore]]:
-    """By length, rising: the metric that is the accuracy there, and the seeds of the learning rate that is best, in
-    their mean, at the trained length.
-
-    Raises `Missing`: there is no finished run.
-    """
+    """Returns, by length, the name of the metric and the seeds of the learning rate that is best at the trained length.
+    Raises `Missing` if there is no finished run."""
     runs = Results(results.seeds(model=ROTARY if curve == YARN else curve, **where).rows)
     names = runs.best()["metrics"]
     found = _lengths(names, f"{ASKED}/{TRAINED}")

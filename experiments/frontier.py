@@ -54,12 +54,9 @@ def leads(
     *,
     metric: str = SCORE,
 ) -> dict[float, float]:
-    """Difference by budget of the frontiers of the runs at `ours` and at `theirs`, where both have one.
-
-    Budgets beyond the largest state of ours are left out: what it would recall there was not tried.
-
-    Raises `Missing`: one of them has no run, they share no budget, or runs at `theirs` are not finished.
-    """
+    """Returns, by budget, the difference of the frontiers of the runs at `ours` and at `theirs`. Budgets beyond the
+    largest state of ours were not tried and are left out. Raises `Missing` if one of them has no run, they share no
+    budget, or runs at `theirs` are not finished."""
     results.require(**theirs)
     found: dict[float, float] = {}
     scores = [by_state(results, metric=metric, **where) for where in (ours, theirs)]
@@ -73,17 +70,9 @@ def leads(
 
 
 def more_recalls_more(scores_of: Mapping[str, Mapping[int, float]], *, share: float = 0.8) -> Finding:
-    """Tests whether the larger one wins at least `share` of all pairs of sizes of one model, and more than chance does.
-
-    Pairs of which both recall perfectly do not count. Chance is a permutation test: scores in random order within each
-    model reach as many pairs with a probability of `CHANCE` at most.
-
-    Args:
-      scores_of: by model, the accuracy of each size.
-      share: how many are enough.
-
-    Raises `Missing`: there is no such pair, or there are too few sizes to tell a trend from chance.
-    """
+    """Tests whether the larger size wins at least `share` of all pairs of sizes of one model, and more than chance
+    does. Pairs of perfect accuracies do not count. Chance is a permutation test: accuracies in random order within each
+    model win as many pairs with a probability of at most `CHANCE`. Raises `Missing` if there are too few sizes."""
     won, pairs, words = 0, 0, []
     groups = {model: [scores[size] for size in sorted(scores)] for model, scores in scores_of.items()}
     for model, scores in groups.items():
@@ -129,17 +118,8 @@ def size_curve(
     metric: str = SCORE,
     **where: Any,
 ) -> None:
-    """Draws the best accuracy at each size of the models at `where`, from the smallest on.
-
-    Args:
-      panel: where to.
-      results: of the sweep.
-      label: in the legend.
-      series: number of the style.
-      size: `state_bytes` or `n_parameters`; runs without one are left out.
-      metric: on the y-axis.
-      where: coordinates.
-    """
+    """Draws the best accuracy at each size (`state_bytes` or `n_parameters`) of the models at the coordinates `where`.
+    `series` is the index of the style."""
     best: dict[int, Row] = {}
     for x in {row[size] for row in results.select(**where)} - {None}:
         with contextlib.suppress(Missing):

@@ -30,17 +30,9 @@ NUMBERS = 2**22
 
 
 def band(*, length: int, block_size: int, smoothing: Smoothing, query_dim: int, draws: int) -> dict[str, float]:
-    """The dimensions at which a tenth and a half of random contexts retrieve the right block, and the bound.
-
-    Args:
-      length: tokens of a context.
-      block_size: tokens of a block; at least three blocks.
-      smoothing: of landmarks.
-      query_dim: dimensions of the space of queries, which succeed all at once; 0: one fixed query.
-      draws: contexts.
-
-    Raises `ValueError`: fewer than three blocks, in which nothing competes.
-    """
+    """Returns the dimensions at which a tenth and a half of random contexts retrieve the right block, and the bound. A
+    context of `length` tokens has at least three blocks. With `query_dim` above 0 all queries of a space must succeed;
+    0: one fixed query."""
     if length < 3 * block_size:
         raise ValueError(f"band: block_size={block_size} must be at most a third of length={length}")
     sizes: Any = {"n_blocks": -(-length // block_size), "block_size": block_size}
@@ -62,17 +54,9 @@ def critical_dimensions(
     place: int | None = None,
     seed: int = 0,
 ) -> np.ndarray:
-    """The critical dimension of each draw of the context, for one fixed query; float64 `(n_draws,)`.
-
-    Args:
-      n_draws: contexts.
-      n_blocks: M, the query's own block included; at least 2.
-      block_size: B.
-      sigma: noise level.
-      smoothing: "mean" for the filter of Proposition 1, "exponential" for that of Proposition 2.
-      place: of x_L in its block, 0 for the first token; None: uniform. The mean does not see it.
-      seed: of the draws.
-    """
+    """Returns the critical dimension of each random context for one fixed query; float64 `(n_draws,)`. `n_blocks` is M,
+    the query's own block included; `block_size` is B; `sigma` the noise level; the filter is that of Proposition 1
+    ("mean") or 2 ("exponential"); `place` is the index of x_L in its block, None: uniform."""
     rng, found = np.random.default_rng(seed), []
     for rows in _parts(n_draws, n_blocks - 1):
         target = rng.integers(n_blocks - 1, size=rows)

@@ -46,17 +46,8 @@ class Protocol:
         n_layers: int = 2,
         positions: bool = False,
     ) -> RunConfig:
-        """The run of a model.
-
-        Args:
-          pattern: mixers of its layers, repeated over the depth.
-          data: what it learns and is asked.
-          d_model: its width.
-          learning_rate: the peak.
-          seed: of the parameters.
-          n_layers: its depth.
-          positions: whether it has learned positions.
-        """
+        """Returns the run of a model whose layers repeat `pattern` over the depth; `positions` adds learned
+        positions."""
         lengths = [part.task.length for part in data.train]
         batch_size = self.batch_size(max(lengths), d_model)
         epoch = sum(part.n_examples // batch_size for part in data.train)
@@ -92,16 +83,8 @@ class Protocol:
     def run_preset(
         self, model: LanguageModelConfig, data: RecallDataConfig, *, learning_rate: float, seed: int = 0
     ) -> RunConfig:
-        """The run of a preset's model: its mixers, width, depth, norm and learned positions, all else by the protocol.
-
-        A model whose layers have no second branch keeps none.
-
-        Args:
-          model: of `jaxzoo.models.presets`.
-          data: what it learns and is asked.
-          learning_rate: the peak.
-          seed: of the parameters.
-        """
+        """Returns the run of a preset's mixers, width, depth, norm and learned positions; all else by the protocol. A
+        model without MLP keeps none."""
         run = self.run(
             model.pattern,
             data,
@@ -136,9 +119,9 @@ PAPER = Protocol(
     optimizer=OptimizerConfig(weight_decay=0.1, warmup_fraction=0.1, clip_norm=0.0),
     embed_dropout=0.1,
 )
-"""Zoology, App. E.2: four rates, 64 epochs, 10 % of linear warmup, weight decay 0.1, MLPs. Not printed there: a cosine
-after the warmup, no clipping, an MLP of width 4 d with GELU and biases, dropout 0.1 of the embedding (the defaults of
-the released code, but for the decay, which here leaves norms and biases alone)."""
+"""Zoology, App. E.2: four rates, 64 epochs, 10 % of linear warmup, weight decay 0.1, MLPs. Not printed, and as in the
+released code: a cosine after the warmup, no clipping, an MLP of width 4 d with GELU and biases, dropout 0.1 of the
+embedding. Deviation: norms and biases do not decay."""
 
 RELEASE = Protocol(
     learning_rates=(1e-4, 10 ** (-10 / 3), 10 ** (-8 / 3), 1e-2),
@@ -150,8 +133,8 @@ RELEASE = Protocol(
     stop_at_accuracy=0.99,
 )
 """The released configurations of Zoology's Figure 2 (HazyResearch/zoology): no warmup, large batches, no MLP, decay of
-all parameters, early stop above 0.99. Its cosine falls by epochs, ours by steps; it does not shuffle, ours does; its
-epoch ends with a smaller batch, ours without."""
+all parameters, early stop above 0.99. Deviations: our cosine falls by steps instead of epochs, examples are shuffled,
+epochs have no smaller last batch."""
 
 LAPTOP = Protocol(
     learning_rates=(3e-3, 1e-2),

@@ -22,14 +22,8 @@ def data(task: TaskConfig, *, train: int, valid: int) -> RecallDataConfig:
 
 
 def mixture(task: Callable[[int], TaskConfig], sizes: Sequence[int], *, train: int, valid: int) -> RecallDataConfig:
-    """A task to learn at several sizes, equally often, and to be asked at the last of them.
-
-    Args:
-      task: the task of a size.
-      sizes: the smaller ones first, which are learned first.
-      train: examples of all sizes together.
-      valid: examples of the last size.
-    """
+    """Makes data with a task at several sizes, trained in order with equally many examples, validated at the last
+    one."""
     learned = tuple(Examples(task=task(size), n_examples=train // len(sizes)) for size in sizes)
     return RecallDataConfig(train=learned, valid=(Examples(task=task(sizes[-1]), n_examples=valid),))
 
@@ -42,15 +36,8 @@ def draw_over_width(
     panel: str = "length",
     panel_title: str = "sequence length {}",
 ) -> Figure:
-    """Accuracy over the width: a panel for each value of an axis, a curve for each model.
-
-    Args:
-      results: with the axes `model`, `d_model` and that of the panels.
-      title: of the figure.
-      models: names of the models, for each row of panels; the style of a model is the same in all of them.
-      panel: the axis that tells the panels of a row apart.
-      panel_title: with {} for its value.
-    """
+    """Draws accuracy over the width: one panel per value of the axis `panel`, one curve per model. `models` lists names
+    for each row of panels; a model has the same style in all rows."""
     names = list(dict.fromkeys(name for row in models for name in row))
     values, widths = results.values(panel), results.values("d_model")
     columns = max(1, len(values))
@@ -86,10 +73,8 @@ def accuracies(results: Results, **where: Any) -> dict[int, float]:
 
 
 def least_width(results: Results, *, above: float = SOLVED, **where: Any) -> float:
-    """The smallest width whose accuracy is larger than `above`; infinite: none that was tried.
-
-    Raises `Missing`: there is no finished run, or a width of the sweep is not finished.
-    """
+    """Returns the smallest width with an accuracy above `above`; infinite if none has. Raises `Missing` if a run is not
+    finished."""
     results.require(**where)
     return min((width for width, score in accuracies(results, **where).items() if score > above), default=math.inf)
 

@@ -80,12 +80,8 @@ class ScoredDocument(NamedTuple):
 
 
 class RecallText(TextData):
-    """`Dataset` of text whose validation sets are the AR hits and the other tokens of each document.
-
-    Attributes:
-      seen: how often a token (column) follows a token (row) in training, (vocab, vocab).
-      documents: held-out documents of two tokens or more, in the order of their hashes.
-    """
+    """`Dataset` of text whose validation sets are the AR hits and the other tokens of each held-out document. `seen`
+    (vocab, vocab) counts how often a token (column) follows a token (row) in training."""
 
     def __init__(self, config: RecallTextConfig, *, batch_size: int, valid_batch_size: int):
         everything = dataclasses.replace(config, valid_tokens=2**31 - 1)
@@ -123,10 +119,8 @@ class RecallText(TextData):
 
 
 def text_numbers(length: int, windows: int, valid_fraction: float) -> dict[str, float]:
-    """Numbers that turn metrics into sums of nats, and the bits per byte of the best n-gram model.
-
-    `documents`, `bytes_per_token`, and the targets of each validation set, such as `hits=3`.
-    """
+    """Returns numbers of documents, of targets by validation set (`hits=3`), bytes per token, and the bits per byte of
+    the best n-gram model."""
     config = RecallTextConfig(length=length, windows=windows, valid_fraction=valid_fraction)
     text = config.build(batch_size=1, valid_batch_size=1)
     found = {"documents": float(len(text.documents)), "bytes_per_token": text.bytes_per_token or 0.0}

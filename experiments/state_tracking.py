@@ -131,10 +131,8 @@ def _smoke() -> Scale:
 
 
 def _accuracies(results: Results, name: str, model: str) -> list[float]:
-    """Accuracies at `LENGTHS` over all places, of the learning rate that is best at the trained length.
-
-    Raises `Missing`: the model has no finished run.
-    """
+    """Returns the accuracies at `LENGTHS` of the learning rate that is best at the trained length. Raises `Missing` if
+    the model has no finished run."""
     rows = results.seeds(f"{SCORE}/length={TRAINED}", task=name, model=model).rows
     return [statistics.mean(row["metrics"].get(f"{SCORE}/length={n}", 0.0) for row in rows) for n in LENGTHS]
 

@@ -5,18 +5,8 @@ import time
 
 
 def window_time(*, window: int, length: int, batch_size: int, head_dim: int, repeats: int) -> dict[str, float]:
-    """Times the forward pass of `sliding_window_attention`, one head, float32, compiled and warm.
-
-    Args:
-      window: keys that a token sees, itself included.
-      length: tokens of a sequence.
-      batch_size: sequences.
-      head_dim: channels.
-      repeats: calls; other work of the machine can only make one slower, so the fastest counts.
-
-    Returns:
-      `seconds`, of the fastest call, and `seconds_median`.
-    """
+    """Times the forward pass of `sliding_window_attention`, one head, float32, compiled and warm. Returns `seconds`, of
+    the fastest call, as other work of the machine only makes calls slower, and `seconds_median`."""
     import jax
 
     from pallas_kernels.sliding_window import sliding_window_attention

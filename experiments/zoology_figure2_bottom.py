@@ -98,10 +98,8 @@ def _smoke() -> Scale:
 
 
 def share_of_gap(results: Results, name: str) -> float:
-    """Share of the gap in accuracy between BaseConv and attention that a model closes, over all lengths and widths.
-
-    Raises `Missing`: of some of the three there is no run, or attention is not ahead.
-    """
+    """Returns the share of the accuracy gap between BaseConv and attention that a model closes, over all lengths and
+    widths. Raises `Missing` if one of the three has no run, or attention is not ahead."""
     gap = closed = 0.0
     for length in results.values("length", model=name):
         scores = [recall.accuracies(results, model=each, length=length) for each in (ATTENTION, BASE_CONV, name)]

@@ -74,10 +74,8 @@ def _laptop() -> Scale:
 
 
 def _scores(results: Results) -> dict[str, dict[int, float]]:
-    """Accuracy by width of the models with heads, in the order of their channels, at the widths that all have.
-
-    Raises `Missing`: runs of them are not finished, or there are none of two sizes of a head at one width.
-    """
+    """Returns the accuracy by width of the models with heads, by channels, at the widths that all have. Raises
+    `Missing` if runs are not finished, or no width has two sizes of a head."""
     results.require(model=tuple(HEADS))
     names = [name for name in HEADS if results.select(model=name)]
     if len(names) < 2:

@@ -44,10 +44,8 @@ class Sequences(NamedTuple):
 
 
 def sequences(task: MQARConfig, numbers: Int[np.ndarray, "b"], seed: int = 0, filler: int = 0) -> Sequences:
-    """Examples of MQAR in which each value stands after its key's second appearance, too.
-
-    The token `filler` fills, and token 0 is the key that it would be.
-    """
+    """Makes examples of MQAR in which each value also follows its key's second occurrence. The token `filler` fills,
+    and token 0 takes its place as a key."""
     batch = task.labelled(seed, numbers, "test")
     assert batch.positions is not None
     rows = np.arange(len(numbers))[:, None]
@@ -61,18 +59,9 @@ def sequences(task: MQARConfig, numbers: Int[np.ndarray, "b"], seed: int = 0, fi
 def measure(
     model: nnx.Module, task: MQARConfig, *, n_sequences: int, batch_size: int, filler: int = 0
 ) -> dict[str, Any]:
-    """Perplexities of recalled values and of fillers, with standard errors over sequences of their logarithms.
-
-    Args:
-      model: gives logits of the next token, `(b, t, vocab)`, for tokens `(b, t)`.
-      task: sizes of a sequence; its vocabulary is the model's, which may be padded.
-      n_sequences: how many; rounded up to whole batches.
-      batch_size: sequences at a time.
-      filler: token that fills.
-
-    Returns:
-      `recalled`, `filler`: perplexities; `recalled_error`, `filler_error`. `filler` is None where no place is empty.
-    """
+    """Returns perplexities of recalled values and of fillers (`recalled`, `filler`; None without empty positions) and
+    standard errors over sequences of their logarithms (`recalled_error`, `filler_error`). `model` maps tokens `(b, t)`
+    to logits of the next token, `(b, t, vocab)`; `n_sequences` is rounded up to whole batches."""
     graph, variables = nnx.split(model)
     starts = range(0, n_sequences, batch_size)
     batches = (sequences(task, np.arange(at, at + batch_size), filler=filler) for at in starts)

@@ -124,10 +124,8 @@ def _smoke() -> Scale:
 
 
 def measured(results: Results, *models: str) -> MeasuredModel:
-    """The slices of a model, mean over its seeds; of several models, mean over these. Raises `Missing`.
-
-    `windows` has a row for each document.
-    """
+    """Returns the slices of a model, mean over its seeds; for several models, mean over these. Raises `Missing`.
+    `windows` has a row for each document."""
     numbers = results.best(BITS, model=TEXT)["metrics"]
     documents = range(int(numbers["documents"]))
     unit = math.log(2) * numbers["bytes_per_token"]
@@ -158,10 +156,8 @@ def measured(results: Results, *models: str) -> MeasuredModel:
 
 
 def share(results: Results, *models: str) -> GapShare:
-    """The share of a model's gap to attention that is due to AR hits; of several models, of their mean gap.
-
-    Raises `Missing`: a run of one of them, or of attention, is not finished.
-    """
+    """Returns the share of a model's gap to attention that is due to AR hits; for several models, of their mean gap.
+    Raises `Missing` if a run is not finished."""
     compared = [measured(results, *models), measured(results, ATTENTION)]
     (found,) = RecallReport(compared, has_baseline=True, at_most=RecallTextConfig.rare, digest="").shares().values()
     return found

@@ -83,14 +83,7 @@ class Times(NamedTuple):
 def measure(
     size: Size, repeats: int, say: Callable[[str], None], models: Collection[str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """All measurements of one size: the report, which grows, after each of them.
-
-    Args:
-      size: models and protocol.
-      repeats: how often everything is timed.
-      say: gets a line for every measurement.
-      models: names of the models; None: all.
-    """
+    """Yields the growing report of one size after each measurement; `say` receives a line for each."""
     report: dict[str, Any] = {"models": [], "prefill": [], "decode_by_context": [], "decode_by_batch": []}
     for name, config in size.models().items():
         if models is not None and name not in models:

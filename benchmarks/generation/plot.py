@@ -10,14 +10,8 @@ Row = dict[str, Any]
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Draws prefill speed over length, decode speed over batch, and time and state of a decode step over context.
-
-    Times are those of the clock, but on a CPU those of the process on all cores: other programs disturb them less.
-
-    Args:
-      report: what `measure` and `environment` gave.
-      path: of the PNG file, which appears whole or not at all.
-    """
+    """Draws prefill speed over length, decode speed over batch, and time and state of a decode step over context. Times
+    are wall times; on a CPU they are CPU times, which other programs disturb less."""
     on_cpu = report["platform"] == "cpu"
     second, seconds = ("CPU-second", "cpu_seconds") if on_cpu else ("second", "seconds")
 

@@ -57,10 +57,8 @@ class RecallLayers(NamedTuple):
 
 
 def build(n_tokens: int, max_length: int, *, error: float = 1e-3) -> RecallLayers:
-    """The two layers, for `n_tokens` tokens c and up to `max_length` rows N, the empty triple's included.
-
-    Raises `ValueError`: `error` is not in (0, 1/4).
-    """
+    """Builds the two layers, for `n_tokens` tokens c and up to `max_length` rows N, the empty triple's included. Raises
+    `ValueError` unless `error` is in (0, 1/4)."""
     if not 0 < error < 0.25:
         raise ValueError(f"build: error={error} must be above 0 and below 1/4; 1e-3 is the default")
     sharpness = math.log(max_length / error)

@@ -96,13 +96,8 @@ def add(n: int, width: int) -> Program:
 
 
 def remember(h: Float[np.ndarray, "w d"], p: Float[np.ndarray, "r d"], *, m: int) -> Program:
-    """`[p . (h * x); v; 0]` of `[x; 0; v; 0]` (Proposition H.10).
-
-    Args:
-      h: the filter, w = s + 1 rows.
-      p: factors of `h * x`, r = n + s rows, where x has n; v begins at row r.
-      m: rows of v.
-    """
+    """`[p . (h * x); v; 0]` of `[x; 0; v; 0]` (Proposition H.10). h has w = s + 1 rows, p r = n + s rows, where x has
+    n; v has m rows and begins at row r."""
     (w, d), r = h.shape, len(p)
     half = r + m
     nothing, ones = (np.full((half, d), value) for value in (0.0, 1.0))
@@ -122,12 +117,8 @@ def impulses(n_taps: int, width: int, *at: int) -> Float[np.ndarray, "w d"]:
 
 
 class BaseConvProgram:
-    """A program as a stack of `BaseConv`s, for sequences of `n_rows` rows; `layers` are the mixers.
-
-    Attributes:
-      layers: the L mixers, of width d' = (L + 1) d: the data, then the gates of each layer.
-      delay: rows D from the input's window to the output's.
-    """
+    """A program as a stack of `BaseConv`s of width d' = (L + 1) d, the data, then the gates of each layer, for
+    sequences of `n_rows` rows. `delay` is D, the rows from the input's window to the output's."""
 
     def __init__(self, program: Sequence[Layer], n_rows: int) -> None:
         self.n_rows: int = n_rows

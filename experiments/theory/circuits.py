@@ -45,13 +45,7 @@ class Gate(NamedTuple):
 
 @dataclasses.dataclass
 class Circuit:
-    """Circuit under construction: its methods append gates and return wires.
-
-    Attributes:
-      n_inputs: n.
-      gates: in an order in which every gate comes after those that it reads.
-      outputs: wires.
-    """
+    """Circuit under construction: its methods append gates, each after those that it reads, and return wires."""
 
     n_inputs: int
     gates: list[Gate] = dataclasses.field(default_factory=list)
@@ -96,10 +90,8 @@ class Level(NamedTuple):
 
 
 def schedule(circuit: Circuit) -> list[Level]:
-    """Levels of the circuit: each gate as soon as its inputs are there, sums and products in turn.
-
-    At most `2 Delta` levels; gates that no output depends on are left out.
-    """
+    """Returns the levels of a circuit, at most `2 Delta`: sums and products alternate, each gate runs as early as
+    possible. Gates that no output depends on are left out."""
     first = circuit.n_inputs + 1
 
     def place(wire: int, after: int) -> int:  # sums in odd levels, products in even ones
@@ -117,11 +109,9 @@ def _levels(
     outputs: Iterable[int],
     place: Callable[[int, int], int] = lambda wire, after: after,
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Wires that are computed in each level, and those before them that are read later.
-
-    `n_first` wires are there at first; `reads` has for each other wire, in order, those that it adds or multiplies;
-    `place` gives the level of a wire from the first one after all that it reads.
-    """
+    """Returns the wires computed in each level, and earlier wires that are read later. `n_first` wires exist at the
+    start; `reads` lists for each other wire those that it reads; `place` gives the level of a wire from the first one
+    after these."""
     needed = set(outputs)
     for wire in reversed(reads):
         if wire in needed:

@@ -40,10 +40,8 @@ CHUNK = 2**13
 
 
 def build(vocab_size: int, max_length: int, *, error: float = 1e-3) -> LanguageModel:
-    """The model, whose logits at a repeated key have their maximum at its value.
-
-    Raises `ValueError`: `error` is not in (0, 1/28).
-    """
+    """Builds the model, whose logits at a repeated key have their maximum at its value. Raises `ValueError` unless
+    `error` is in (0, 1/28)."""
     if not 0 < error < 1 / 28:
         raise ValueError(f"build: error={error} must be above 0 and below 1/28; 1e-3 is the default")
     code = codes(vocab_size)
@@ -76,12 +74,10 @@ def build(vocab_size: int, max_length: int, *, error: float = 1e-3) -> LanguageM
 
 
 def codes(count: int) -> np.ndarray:
-    """Signs `(count, w)` that sum to 0 in each row, inner products at most w / 2 in size; w the least power of 2.
-
-    A row is `(-1)^Q(x)` for all x in {0, 1}^m, with Q a quadratic form over two elements without a constant. The
+    """Returns signs `(count, w)` that sum to 0 in each row, inner products at most w / 2 in size; w the least power of
+    2. A row is `(-1)^Q(x)` for all x in {0, 1}^m, with Q a quadratic form over two elements without a constant. The
     difference of two is a third, and as a word of the Reed-Muller code of order 2 it is 1 at 2^m / 4 to 3 2^m / 4 of
-    the points. There are 3, 35, 435, 18,259 for m = 2, 3, 4, 5, and some 10^6 for m = 6.
-    """
+    the points. There are 3, 35, 435, 18,259 for m = 2, 3, 4, 5, and some 10^6 for m = 6."""
     for bits in itertools.count(2):
         points = np.array(list(itertools.product((0, 1), repeat=bits)))
         pairs = [points[:, i] * points[:, j] for i in range(bits) for j in range(i)]

@@ -64,10 +64,8 @@ def to_base_conv(hyena: Hyena) -> list[BaseConv]:
 
 
 def to_hyena(base_conv: BaseConv) -> Hyena:
-    """One Hyena that equals a BaseConv of form "paper" with an explicit filter and b2 = 0.
-
-    Raises `ValueError`: another form or filter, an activation, or a b2.
-    """
+    """Returns one Hyena that equals a BaseConv of form "paper" with an explicit filter and b2 = 0. Raises `ValueError`
+    for another form or filter, an activation, or a b2."""
     config = base_conv.config
     config.require("form", config.form == "paper", "must be 'paper'", "Hyena has no residual")
     config.require("filter", config.filter != "implicit", "must be 'short' or 'long'", "its taps are copied")

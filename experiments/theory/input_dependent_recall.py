@@ -72,10 +72,8 @@ class InputDependentRecall(nnx.Module):
 def build(
     n_tokens: int, *, n_shifts: int = 1, filter: Literal["programmatic", "autocorrelation"] = "autocorrelation"
 ) -> InputDependentRecall:
-    """The layers for `n_tokens` tokens c and up to `n_shifts` distances t.
-
-    Raises `ValueError`: a programmatic filter, which does not order its distances, with more than one.
-    """
+    """Builds the layers for `n_tokens` tokens c and up to `n_shifts` distances t. Raises `ValueError` for a
+    programmatic filter, which does not order its distances, with more than one."""
     if filter == "programmatic" and n_shifts > 1:
         raise ValueError(f"build: n_shifts={n_shifts} must be 1 for a programmatic filter, which adds up all distances")
     c, counts = n_tokens, range(1, n_shifts + 1)

@@ -92,11 +92,9 @@ def ngram_recall_layer(
     delay: Delay = "key",
     from_start: bool = True,
 ) -> ConvolutionAugmentedAttention:
-    """Theorem 1: a layer whose output at the last token is the value of the last `n` tokens, as an embedding.
-
-    With `delay="value"` the last token is a row of zeros, after the query. Raises `ValueError`: two grams have one
-    direction.
-    """
+    """Makes the layer of Theorem 1: its output at the last token is the embedding of the value of the last `n` tokens.
+    With `delay="value"` the last token is a row of zeros after the query. Raises `ValueError` if two grams have one
+    direction."""
     config = ngram_recall_config(len(taps), embeddings.shape[1], d_model=embeddings.shape[1])
     layer = ConvolutionAugmentedAttention(config, rngs=nnx.Rngs(0))
     c = recall_sharpness(embeddings, taps, length=length, from_start=from_start)
@@ -112,10 +110,8 @@ def ngram_recall_model(
     delay: Delay = "key",
     from_start: bool = True,
 ) -> LanguageModel:
-    """The same as a language model: its likeliest token at the last one is the value.
-
-    With `delay="value"` token 0 has no embedding, and stands after the query and nowhere else.
-    """
+    """Makes `ngram_recall_layer` a language model: its likeliest token at the last one is the value. With
+    `delay="value"` token 0 has no embedding, and occurs only after the query."""
     model_length, known = length, embeddings
     if delay == "value":
         model_length, known = length + 1, embeddings[1:]
@@ -130,11 +126,9 @@ def ngram_recall_model(
 def multi_query_recall_model(
     embeddings: Float[np.ndarray, "vocab d"], taps: Float[np.ndarray, "n"], *, length: int
 ) -> LanguageModel:
-    """A model whose likeliest token at the end of a gram is what followed it before, or `NO_MATCH`.
-
-    It reads `with_opening` of the tokens, which `length` does not count; its vocabulary has one token more, the first
-    of a sequence. The row `NO_MATCH` of the embeddings is not read. Raises `ValueError`: two grams have one direction.
-    """
+    """Makes a model whose likeliest token at the end of a gram is what followed it before, or `NO_MATCH`. It reads
+    `with_opening` of the tokens, which `length` does not count; its vocabulary has one more token, the first of a
+    sequence. Raises `ValueError` if two grams have one direction."""
     vocab_size, d = embeddings.shape
     table = np.zeros((vocab_size + 1, d + 2))
     table[:-1, :d] = embeddings
@@ -196,10 +190,8 @@ def smallest_distance(embeddings: Float[np.ndarray, "vocab d"]) -> float:
 
 
 def margin(embeddings: Float[np.ndarray, "vocab d"], taps: Float[np.ndarray, "n"], *, from_start: bool = True) -> float:
-    """m of the module docstring, over all pairs of grams: `vocab^(2 n) d` multiply-adds.
-
-    Where all products of two embeddings are equal (orthogonal ones), 2 n of them have the margin of all.
-    """
+    """Returns m of the module docstring, over all pairs of grams: `vocab^(2 n) d` multiply-adds. For orthogonal
+    embeddings, whose products are all equal, 2 n of them have the margin of all."""
     if len(taps) > 1 and np.ptp((embeddings @ embeddings.T)[~np.eye(len(embeddings), dtype=bool)]) < 1e-9:
         embeddings = embeddings[: 2 * len(taps)]
     sums = np.zeros((1, embeddings.shape[1]))
@@ -213,10 +205,8 @@ def margin(embeddings: Float[np.ndarray, "vocab d"], taps: Float[np.ndarray, "n"
 
 
 def separating_taps(n_gram: int, *, seed: int) -> Float[np.ndarray, "n"]:
-    """Normal taps, drawn until orthogonal embeddings have a margin of 0.01, from the start of a sequence on.
-
-    The sums of the first taps then have the other sign than the sum of all, and no two sums are nearly the same.
-    """
+    """Draws normal taps until orthogonal embeddings have a margin of 0.01 from the start of a sequence on. The sums of
+    the first taps then have the other sign than the sum of all, and no two sums are nearly equal."""
     rng = np.random.default_rng(seed)
     while True:
         taps = rng.normal(size=n_gram)

@@ -26,14 +26,9 @@ def one_layer_model(
     max_length: int,
     positions: Float[np.ndarray, "t d"] | None = None,
 ) -> tuple[LanguageModel, ConvolutionAugmentedAttention]:
-    """The model of the module docstring, and its layer, whose parameters are still random.
-
-    Args:
-      mixer: the layer; its width is that of the model, twice that of the embeddings, and its `head_dim` theirs.
-      embeddings: of length 1; rows of zeros stay rows of zeros.
-      max_length: tokens.
-      positions: embeddings of positions, added to those of tokens; of one length, and at a right angle to them.
-    """
+    """Makes the model of the module docstring; the parameters of its layer are still random. The width is twice that of
+    `embeddings`, which have length 1 or 0. `positions` are added to them: embeddings of one length, orthogonal to those
+    of tokens."""
     vocab_size, d = embeddings.shape
     config = LanguageModelConfig(
         pattern=(mixer,),
@@ -86,10 +81,8 @@ def set_taps(layer: ConvolutionAugmentedAttention | LandmarkCAT, name: str, taps
 
 
 def sharpness(length: int, distance: float, gap: float) -> float:
-    """The factor c = log(4 L / eps) / gap of scores, above which softmax is close to a choice.
-
-    If one of L = `length` scores exceeds all others by `gap`, then c times them gives the others a weight of at most
-    (L - 1) eps / (4 L) together. A mean of vectors of length 1 is then closer than eps / 2 to the chosen one, and the
-    chosen one is the nearest of all vectors whose smallest distance is eps = `distance`.
-    """
+    """Returns the factor c = log(4 L / eps) / gap of scores above which softmax approximates a choice. If one of L =
+    `length` scores exceeds all others by `gap`, then c times them gives the others a weight of at most (L - 1) eps / (4
+    L) together. A mean of vectors of length 1 is then closer than eps / 2 to the chosen one, the nearest of all vectors
+    with smallest distance eps."""
     return math.log(4 * length / distance) / gap

@@ -33,11 +33,9 @@ class Item(NamedTuple):
 
 
 def build(n: int, bits: int) -> Circuit:
-    """Circuit for n triples, a power of 2, of tokens of some bits.
-
-    Inputs: for each triple the bits of the key (most significant first), the value, the bits of the query. Outputs: for
-    each triple but the first whether its query has a match, then for each the value, or 0.
-    """
+    """Builds the circuit for n triples, a power of 2. Inputs per triple: the bits of the key (most significant first),
+    the value, the query. Outputs: for each triple but the first whether its query has a match, then for each the value,
+    or 0."""
     circuit = Circuit(n * (2 * bits + 1))
     triple = 2 * bits + 1
     keys = [list(range(i * triple, i * triple + bits)) for i in range(n)]

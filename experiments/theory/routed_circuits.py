@@ -145,14 +145,9 @@ class _Layers:
         lags: Sequence[int | None] = (None,) * DATA,
         delay: int = 0,
     ) -> None:
-        """Layer `(u mix + gates) . (h * u)`, or `u mix` where there is no h: no lag of any channel.
-
-        Args:
-          mix: (3, 3), W of the data.
-          gates: (w, 3), of the rows of the window.
-          lags: where the one tap of each data channel's filter stands; None: the channel has none.
-          delay: rows that the window moves down.
-        """
+        """Adds a layer `(u mix + gates) . (h * u)`, or `u mix` without lags. `mix` (3, 3) is W of the data, `gates` (w,
+        3) apply to the rows of the window, `lags` gives the one tap of each data channel's filter, and the window moves
+        down by `delay` rows."""
         kernel, conv_bias = np.zeros((self.width, self.width)), np.zeros(self.width)
         if mix is not None:
             kernel[:DATA, :DATA] = mix
@@ -184,14 +179,8 @@ class _Layers:
 
 
 class RoutedCircuit:
-    """Layers of BaseConv that compute a circuit on a sequence of rows of one wire.
-
-    Attributes:
-      rows: w, a power of 2.
-      n_layers: L.
-      delay: rows from the input's window to the output's; the sequence has `rows + delay` of them.
-      width: d', channels.
-    """
+    """L = `n_layers` layers of BaseConv of width d' that compute a circuit on a sequence with one wire per row. `rows`
+    is w, a power of 2; the sequence has `rows + delay` rows."""
 
     def __init__(self, circuit: Circuit) -> None:
         levels = schedule(circuit)

@@ -45,14 +45,9 @@ SMALLEST_TAP = 1e-30
 
 
 def decay_copy_model(task: SelectiveCopyConfig, *, rho: float | None = None) -> LanguageModel:
-    """The first construction: a filter on queries of as many taps as the sequence has tokens, and no positions.
-
-    Args:
-      task: vocabulary and length; its signals are all different, and any number.
-      rho: decay of the filter; None: 1 - 1 / L.
-
-    Raises `ValueError`: rho^L leaves float32.
-    """
+    """Makes the first construction: a filter on queries with as many taps as the sequence has tokens, no positions. The
+    signals of the task are distinct. `rho` is the decay of the filter; None: 1 - 1 / L. Raises `ValueError` if rho^L
+    exceeds the range of float32."""
     n, embeddings = task.length + 1, copy_embeddings(task)
     rho = 1 - 1 / n if rho is None else rho
     if not (0 < rho < 1 and rho**n >= SMALLEST_TAP):
@@ -66,10 +61,8 @@ def decay_copy_model(task: SelectiveCopyConfig, *, rho: float | None = None) -> 
 
 
 def position_copy_model(task: SelectiveCopyConfig) -> LanguageModel:
-    """The second construction: a filter on queries of as many taps as the prompt has signals, and learned positions.
-
-    The signals of the task are all different; a prompt may have fewer of them.
-    """
+    """Makes the second construction: a filter on queries with as many taps as the prompt has signals, and learned
+    positions. The signals of the task are distinct; a prompt may have fewer of them."""
     n, w = task.length + 1, task.n_signals
     embeddings = np.pad(copy_embeddings(task), ((0, 0), (0, 2)))
     unit = np.eye(embeddings.shape[1])

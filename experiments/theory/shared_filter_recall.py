@@ -57,10 +57,8 @@ class SharedFilterRecall(nnx.Module):
 
 
 def build(vocab_size: int, n_distances: int, *, error: float = 1e-6, seed: int = 0) -> SharedFilterRecall:
-    """The two layers; a query's answer is wrong with a probability of `error` over the codes, which `seed` draws.
-
-    Raises `ValueError`: `error` is not in (0, 1).
-    """
+    """Builds the two layers; a query's answer is wrong with a probability of `error` over the codes, which `seed`
+    draws. Raises `ValueError` unless `error` is in (0, 1)."""
     if not 0 < error < 1:
         raise ValueError(f"build: error={error} must be above 0 and below 1")
     w = width(vocab_size, n_distances, error)
