@@ -191,16 +191,16 @@ def _as_general(name: str) -> Callable:
 def _fla(name: str) -> Callable:
     """Adapts a function of flash-linear-attention to the inputs of its rule; scale 1."""
 
-    def forward(workload: Workload, run: Callable) -> Callable:
+    def forward(workload: Workload, function: Callable) -> Callable:
         if workload.name != name:
             raise NotImplementedError(f"this function computes the rule {name}")
 
         def call(q, k, v, *rest):
             if name == "general":
                 u, z, log_decay = rest
-                return run(q, log_decay, k, v, u, z, scale=1.0)[0]
+                return function(q, log_decay, k, v, u, z, scale=1.0)[0]
             beta, *decay = rest
-            return run(q, k, v, *decay, beta, scale=1.0)[0]
+            return function(q, k, v, *decay, beta, scale=1.0)[0]
 
         return call
 

@@ -3,9 +3,7 @@
 Memory is kept from call to call, as our trainer does.
 """
 
-import os
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from benchmarks.peer_process import PeerProcess
 from benchmarks.subjects import in_model
 from jaxzoo.mixers import Context, Mixer, MixerConfig
 from jaxzoo.models.accounting import count_parameters
@@ -69,37 +68,18 @@ def measure(config: MixerConfig, size: Size, peer: "Peer | None" = None) -> dict
     return row
 
 
-class Peer:
-    """A running `mixers_cpu_torch.py`; a context manager that ends it."""
+class Peer(PeerProcess):
+    """A running `mixers_cpu_torch.py`, with the module `name` of `PEERS`."""
 
     def __init__(self, python: str, zoology: Path, name: str, size: Size):
         file = Path(__file__).with_name("mixers_cpu_torch.py")
-        words = [python, str(file), str(zoology), name, str(size.width), str(size.batch), str(size.length)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **host_memory.ENVIRONMENT}
-        self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        self.parameters = int(self._answer())
+        sizes = map(str, (size.width, size.batch, size.length))
+        super().__init__([python, str(file), str(zoology), name, *sizes], host_memory.ENVIRONMENT)
+        self.parameters = int(self.first_answer)
 
     def cpu_ms(self, seconds: float) -> float:
         """Returns the CPU ms per forward and backward, measured as by `_cpu_ms`."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{seconds}\n")
-        self._process.stdin.flush()
-        return float(self._answer())
-
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the peer ended with status {self._process.wait()}; its own message stands above")
-        return line.strip()
-
-    def __enter__(self) -> "Peer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate()
+        return self.ask(str(seconds))[0]
 
 
 def _training(mixer: Mixer, size: Size) -> tuple[Callable, Any, float]:

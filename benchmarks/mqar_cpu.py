@@ -22,9 +22,7 @@ import contextlib
 import dataclasses
 import datetime
 import json
-import platform
 import statistics
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -34,9 +32,11 @@ import numpy as np
 import tyro
 from flax import nnx
 
+from benchmarks.peer_process import PeerProcess
 from jaxzoo.layers.implicit_filter import position_features
 from jaxzoo.layers.variables import traits_of
 from jaxzoo.models import presets
+from jaxzoo.sweep.machine import commit, machine, versions
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
@@ -60,6 +60,7 @@ AUTHORS_CPU_MS = {
 }
 """CPU ms of the authors' code as released, and with the head at labelled positions only; one run each."""
 FORMS = ("authors", "lean")
+PEER = Path(__file__).with_name("mqar_cpu_torch.py")
 CHECKED_UPDATES = 3
 PEER_BATCHES = 8
 
@@ -136,41 +137,6 @@ class Ours:
         }
 
 
-class Peer:
-    """A running `mqar_cpu_torch.py`; a context manager that ends it."""
-
-    def __init__(self, python: str, file: dict, forms: str):
-        self._folder = tempfile.TemporaryDirectory()
-        path = Path(self._folder.name) / "model.npz"
-        np.savez(path, **file, forms=forms)
-        command = [python, str(Path(__file__).with_name("mqar_cpu_torch.py")), str(path)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **(host_memory.ENVIRONMENT if forms == "lean" else {})}
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        self.version = self._answer()
-
-    def ask(self, task: str, count: int) -> list[float]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{task} {count}\n")
-        self._process.stdin.flush()
-        return [float(word) for word in self._answer().split()]
-
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the peer ended with status {self._process.wait()}; its own message stands above")
-        return line.strip()
-
-    def __enter__(self) -> "Peer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate()
-        self._folder.cleanup()
-
-
 def main(config: BenchmarkConfig) -> None:
     host_memory.keep_freed_memory()
     peers = FORMS if config.peer else ()
@@ -200,15 +166,23 @@ def _measure(name: str, length: int, config: BenchmarkConfig) -> dict:
     with contextlib.ExitStack() as stack:
         peers = {}
         if config.peer:
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             file = ours.file()
-            peers = {forms: stack.enter_context(Peer(config.peer, file, forms)) for forms in FORMS}
+            for forms in FORMS:
+                np.savez(path / f"{forms}.npz", **file, forms=forms)
+                words = [config.peer, str(PEER), str(path / f"{forms}.npz")]
+                settings = host_memory.ENVIRONMENT if forms == "lean" else {}
+                peers[forms] = stack.enter_context(PeerProcess(words, settings))
             expected = Ours(name, length, dropout=False).losses(CHECKED_UPDATES)
             for forms, peer in peers.items():
                 np.testing.assert_allclose(
-                    peer.ask("check", CHECKED_UPDATES), expected, rtol=1e-4, err_msg=f"{forms} {name} {length}: losses"
+                    peer.ask(f"check {CHECKED_UPDATES}"),
+                    expected,
+                    rtol=1e-4,
+                    err_msg=f"{forms} {name} {length}: losses",
                 )
-            row["peer_torch"] = peers[FORMS[0]].version
-        runs = {"ours": ours.cpu_ms} | {f: lambda n, peer=peer: peer.ask("time", n)[0] for f, peer in peers.items()}
+            row["peer_torch"] = peers[FORMS[0]].first_answer
+        runs = {"ours": ours.cpu_ms} | {f: lambda n, peer=peer: peer.ask(f"time {n}")[0] for f, peer in peers.items()}
         for run in runs.values():
             run(10)  # until memory has found its size
         blocks = {key: [] for key in runs}
@@ -227,21 +201,13 @@ def _flat(tree: dict) -> dict:
     return {name.replace("stacks/", "layers/").replace("/blocks/0", ""): leaf for name, leaf in leaves.items()}
 
 
-def _processor() -> str:
-    """Name of the processor, where Linux tells it."""
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text().splitlines() if file.exists() else []
-    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), f"{platform.machine()} CPU")
-
-
 def _environment() -> dict:
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return {
-        "device": f"{_processor()}, 1 thread of {os.cpu_count()} cores",
+        "device": f"{machine()}, 1 thread",
         "load": os.getloadavg()[1],
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "versions": {"jax": jax.__version__, "python": platform.python_version()},
-        "commit": commit.stdout.strip(),
+        "versions": versions(),
+        "commit": commit(),
     }
 
 

@@ -161,40 +161,21 @@ def _whole(y: Any) -> Any:
     return y.transpose(1, 0, 3, 2, 4).reshape(y.shape[1], -1, y.shape[2], y.shape[4])
 
 
-_LINEAR_FORMS = {"token by token": linear_token_by_token, "all chunks at once": linear_all_chunks_at_once}
+TOKEN_BY_TOKEN, AT_ONCE = "token by token", "all chunks at once"
+LINEAR_FORMS = {TOKEN_BY_TOKEN: linear_token_by_token, AT_ONCE: linear_all_chunks_at_once}
+DELTA_FORMS = {TOKEN_BY_TOKEN: delta_token_by_token, AT_ONCE: delta_all_chunks_at_once}
+DELTA_BY_TOKEN = {TOKEN_BY_TOKEN: delta_token_by_token}
+DIAGONAL_FORMS = {TOKEN_BY_TOKEN: diagonal_token_by_token, "associative scan": diagonal_associative}
+BONUS = "jaxzoo.ops.bonus_linear_attention.linear_attention"
 SUBJECTS: dict[str, tuple[MixerConfig, str, dict[str, Callable]]] = {
-    "delta_net": (
-        DeltaNetConfig(n_heads=4),
-        DELTA,
-        {"token by token": delta_token_by_token, "all chunks at once": delta_all_chunks_at_once},
-    ),
-    "gated_delta_net": (
-        GatedDeltaNetConfig(n_heads=4),
-        DELTA,
-        {"token by token": delta_token_by_token, "all chunks at once": delta_all_chunks_at_once},
-    ),
-    "kimi_delta_attention": (
-        KimiDeltaAttentionConfig(n_heads=4),
-        DELTA,
-        {"token by token": delta_token_by_token},
-    ),
-    "rwkv7_time_mix": (
-        RWKV7TimeMixConfig(n_heads=4),
-        f"{LINEAR}.rwkv7.delta_rule",
-        {"token by token": delta_token_by_token},
-    ),
-    "mamba2": (Mamba2Config(), "jaxzoo.mixers.ssm.mamba2.linear_attention", _LINEAR_FORMS),
-    "hgrn2": (HGRN2Config(n_heads=4), f"{LINEAR}.hgrn2.linear_attention", _LINEAR_FORMS),
-    "rwkv6_time_mix": (
-        RWKV6TimeMixConfig(n_heads=4),
-        "jaxzoo.ops.bonus_linear_attention.linear_attention",
-        _LINEAR_FORMS,
-    ),
-    "rg_lru": (
-        RGLRUConfig(n_heads=4),
-        "jaxzoo.mixers.ssm.rg_lru.diagonal_scan",
-        {"token by token": diagonal_token_by_token, "associative scan": diagonal_associative},
-    ),
+    "delta_net": (DeltaNetConfig(n_heads=4), DELTA, DELTA_FORMS),
+    "gated_delta_net": (GatedDeltaNetConfig(n_heads=4), DELTA, DELTA_FORMS),
+    "kimi_delta_attention": (KimiDeltaAttentionConfig(n_heads=4), DELTA, DELTA_BY_TOKEN),
+    "rwkv7_time_mix": (RWKV7TimeMixConfig(n_heads=4), f"{LINEAR}.rwkv7.delta_rule", DELTA_BY_TOKEN),
+    "mamba2": (Mamba2Config(), "jaxzoo.mixers.ssm.mamba2.linear_attention", LINEAR_FORMS),
+    "hgrn2": (HGRN2Config(n_heads=4), f"{LINEAR}.hgrn2.linear_attention", LINEAR_FORMS),
+    "rwkv6_time_mix": (RWKV6TimeMixConfig(n_heads=4), BONUS, LINEAR_FORMS),
+    "rg_lru": (RGLRUConfig(n_heads=4), "jaxzoo.mixers.ssm.rg_lru.diagonal_scan", DIAGONAL_FORMS),
 }
 """For each mixer its config, the op that plain forms replace, and the plain forms."""
 

@@ -11,6 +11,7 @@ is amplified by training, the first of each run, up to `MOST_APART`.
 
 import dataclasses
 import datetime
+import functools
 import json
 import os
 import resource
@@ -78,7 +79,8 @@ def _measure(argv: Sequence[str]) -> None:
             cache = Path(name, "cache", way)
             for start in range(2):
                 folder = Path(name, "runs")
-                accuracies, cost = _timed(lambda way=way, f=folder, cache=cache: _made(way, command, f, cache))
+                make = _by_commands if way == "commands" else _by_sweep
+                accuracies, cost = _timed(functools.partial(make, way, command, folder, cache))
                 shutil.rmtree(folder)
                 screen.say(f"{way}, start {start + 1}: {cost['seconds']:.0f} s, {cost['cpu_seconds']:.0f} CPU-s")
                 expected = expected or accuracies
@@ -130,11 +132,7 @@ def _timed(make: Callable[[], Accuracies]) -> tuple[Accuracies, dict[str, float]
     return made, {"seconds": round(seconds, 2), "cpu_seconds": round(cpu_seconds, 2)}
 
 
-def _made(way: str, command: Command, folder: Path, cache: Path) -> Accuracies:
-    return _by_commands(command, folder, cache) if way == "commands" else _by_sweep(way, command, folder, cache)
-
-
-def _by_commands(command: Command, folder: Path, cache: Path) -> Accuracies:
+def _by_commands(_: str, command: Command, folder: Path, cache: Path) -> Accuracies:
     from benchmarks.sweep_cpu_runs import POINTS, flags
 
     points = POINTS[command.scale]

@@ -64,18 +64,10 @@ def flash_linear_attention(root: Path, platform: str, wanted: Mapping[str, FlaFu
             function = getattr(import_part(root, "fla", ("ops",), entry.package), entry.function)
         except ImportError as error:
             return Peers(notes=[f"peers: {root} does not import ({error}); fla not run"])
-        found.append(torch_candidate(name, functools.partial(_of_fla, entry, function)))
+        found.append(torch_candidate(name, functools.partial(entry.call, function=function)))
     commit = git_commit(root)
     named = _written_version(root, "fla") if commit == "unknown" else commit
     return Peers(found, versions=_versions() | {"flash-linear-attention": named})
-
-
-def _of_fla(entry: FlaFunction, function: Callable, workload: Workload) -> Callable:
-    return entry.call(workload, function)
-
-
-def _as_it_is(workload: Workload, function: Callable) -> Callable:
-    return function
 
 
 def _gated(decay: str, workload: Workload, function: Callable) -> Callable:
@@ -86,8 +78,8 @@ def _gated(decay: str, workload: Workload, function: Callable) -> Callable:
 
 FLA = {
     "taylor_attention": {
-        "fla_fused_chunk": FlaFunction("based", "fused_chunk_based", _as_it_is),
-        "fla_parallel": FlaFunction("based", "parallel_based", _as_it_is),
+        "fla_fused_chunk": FlaFunction("based", "fused_chunk_based", lambda _, function: function),
+        "fla_parallel": FlaFunction("based", "parallel_based", lambda _, function: function),
     },
     "gated_linear_attention": {
         "fla_simple_gla": FlaFunction("simple_gla", "chunk_simple_gla", functools.partial(_gated, "head")),

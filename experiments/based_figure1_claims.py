@@ -145,12 +145,10 @@ CLAIMS = (
     ),
     Claim(
         name="small-windows-alike",
-        text="A window of 64 takes 1.2 times as long as one of 16 at most. (The paper says so of products of "
-        "matrices of "
-        "these sizes on tensor cores.)",
+        text="A window of 64 takes 1.2 times as long as one of 16 at most. (The paper says so of products of matrices "
+        "of these sizes on tensor cores.)",
         quote="tiny sliding window softmax attention (e.g., 64 or 128 tokens in width) enables improved recall "
-        "accuracy "
-        "with limited efficiency overhead vs. smaller tile sizes",
+        "accuracy with limited efficiency overhead vs. smaller tile sizes",
         source="Based, caption of Figure 1",
         rule="1.2 stands for limited; four times the work would be 4.",
         controls=(),

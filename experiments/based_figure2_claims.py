@@ -261,9 +261,8 @@ CLAIMS = (
     Claim(
         name="tradeoff",
         text="Within a class, a larger state recalls more in four of five pairs of sizes.",
-        quote="Within each architecture class (e.g. H3 models), increasing the recurrent state size almost "
-        "always leads to "
-        "an improvement in accuracy.",
+        quote="Within each architecture class (e.g. H3 models), increasing the recurrent state size almost always "
+        "leads to an improvement in accuracy.",
         source="Based, Sec. 3.1",
         rule="Four of five stands for almost always; chance fails it (permutation test, p = 0.05).",
         controls=(learned(model=CLASSES),),
@@ -397,9 +396,8 @@ CLAIMS = (
         "based-smooth",
         "From the least to the most recall of Based no step between neighbouring sizes is over half of it.",
         _based_is_smooth,
-        quote="By varying hyper-parameters that determine its state size (e.g. feature dimension and model "
-        "dimension), we "
-        "can smoothly navigate the tradeoff",
+        quote="By varying hyper-parameters that determine its state size (e.g. feature dimension and model dimension), "
+        "we can smoothly navigate the tradeoff",
         rule="One step over half of the way would be a switch; the whole way must be 0.1 of accuracy at least.",
         of=("Based",),
         broken_by=Change({"model": "Based"}, lambda at: 0.9 if at["feature_dim"] >= 16 else 0.2),

@@ -57,9 +57,8 @@ ABOUT = {
     "Without MRA, which the paper does not show.",
 }
 QUOTE = (
-    "The plot shows a fundamental tradeoff between the recurrent state size and recall capacity that applies to "
-    "broad class "
-    "of models."
+    "The plot shows a fundamental tradeoff between the recurrent state size and recall capacity that applies to broad "
+    "class of models."
 )
 RULE = "Four of five pairs leave room for noise, and chance fails them (permutation test, p = 0.05)."
 

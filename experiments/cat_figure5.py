@@ -219,9 +219,8 @@ def _claims_on(task: str) -> tuple[Claim, ...]:
 
 
 IMPROVES = (
-    "Notably, both Mamba and Based models exhibit improved performance as the model dimension increases, "
-    "particularly with "
-    "shorter sequence lengths."
+    "Notably, both Mamba and Based models exhibit improved performance as the model dimension increases, particularly "
+    "with shorter sequence lengths."
 )
 BUMPS = (
     "we observe non-monotonic accuracy behavior for Mamba and Attention-only models as a function of sequence length"

@@ -155,9 +155,8 @@ experiment = Experiment(
         ),
         Claim(
             name="long",
-            text="One layer of CAT with a long filter on queries has 0.985 with any number of signals (proven "
-            "there for "
-            "some parameters; here, trained).",
+            text="One layer of CAT with a long filter on queries has 0.985 with any number of signals (proven there "
+            "for some parameters; here, trained).",
             quote="it outputs all signal tokens in order for all inputs where signal tokens appear uniquely",
             source="CAT, Theorem 3",
             rule="Runs end at 0.99, which is 0.985 to two digits.",

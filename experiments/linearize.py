@@ -100,16 +100,12 @@ class Nats(NamedTuple):
         return mean, float(error)
 
 
-def learn_own_tokenizer(out: Path) -> None:
-    documents = read_corpus("", valid_fraction=0.05, seed=0).train
-    out.mkdir(parents=True)
-    save_tokenizer(learn_bpe(documents, VOCAB_SIZE), out)
-
-
 def pretraining(command: Command) -> RunConfig:
     tokenizer = command.out.absolute() / "tokenizer"
     if not tokenizer.exists():
-        learn_own_tokenizer(tokenizer)
+        documents = read_corpus("", valid_fraction=0.05, seed=0).train
+        tokenizer.mkdir(parents=True)
+        save_tokenizer(learn_bpe(documents, VOCAB_SIZE), tokenizer)
     model = LanguageModelConfig(
         pattern=(AttentionConfig(n_heads=N_HEADS, positions="rotary"),),
         d_model=32 * N_HEADS,
@@ -221,13 +217,6 @@ def bigrams_of(loaded: Loaded) -> dict[int, int]:
     return dict(zip(pairs.tolist(), counts.tolist(), strict=True))
 
 
-def one_layer(attention: Loaded, converted: Loaded, layer: int) -> LanguageModel:
-    """Returns the transformer with one layer of the converted model."""
-    model = attention.model.unstacked()
-    model.stacks[layer] = converted.model.unstacked().stacks[layer]
-    return model
-
-
 def measure(command: Command, errors: Mapping[str, Any]) -> dict[str, Any]:
     out = command.out.absolute()
     models = {name: load(attention_run(command) if name == "attention" else out / name) for name in STAGES}
@@ -255,7 +244,11 @@ def measure(command: Command, errors: Mapping[str, Any]) -> dict[str, Any]:
             "decode_tokens_per_s": decode_speed(loaded, LENGTH),
         }
         print(STAGES[name], rows[name], flush=True)
-    layers = [scores(score(one_layer(first, models["transfer"], i), data, seen)) for i in range(N_LAYERS)]
+    layers = []
+    for i in range(N_LAYERS):
+        model = first.model.unstacked()
+        model.stacks[i] = models["transfer"].model.unstacked().stacks[i]
+        layers.append(scores(score(model, data, seen)))
     return {
         "window": WINDOW,
         "rare": RARE,

@@ -209,9 +209,8 @@ experiment = Experiment(
             name="positive",
             text="No model whose transitions have positive eigenvalues only solves parity at all lengths (for us: "
             "more than 0.95 of all places at each).",
-            quote="(in our words) finite precision linear RNNs with state-transition matrices having only "
-            "positive eigenvalues cannot solve "
-            "parity",
+            quote="(in our words) finite precision linear RNNs with state-transition matrices having only positive "
+            "eigenvalues cannot solve parity",
             source="arXiv 2411.12537, abstract and Theorem 1",
             rule=LINE,
             controls=_learned(("parity",), POSITIVE),
@@ -221,9 +220,8 @@ experiment = Experiment(
         Claim(
             name="parity",
             text="With eigenvalues down to -1 the delta rule solves parity at all lengths.",
-            quote="(in our words) Our experiments confirm that extending the eigenvalue range of Mamba and "
-            "DeltaNet to include negative "
-            "values enables them to solve parity",
+            quote="(in our words) Our experiments confirm that extending the eigenvalue range of Mamba and DeltaNet to "
+            "include negative values enables them to solve parity",
             source="arXiv 2411.12537, abstract",
             rule=LINE,
             controls=_learned(("parity",), NEGATIVE),

@@ -13,7 +13,6 @@ import datetime
 import os
 import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
@@ -30,6 +29,7 @@ from jaxzoo.generation.sampling import Sampling, knobs
 from jaxzoo.models.accounting import count_parameters, state_bytes
 from jaxzoo.models.blueprint import Variables, make_blueprint
 from jaxzoo.models.language_model import LanguageModelConfig, ModelState
+from jaxzoo.sweep.machine import commit
 
 PREFILL_BATCH = 2
 """Based, Figure 4, left."""
@@ -100,16 +100,12 @@ def measure(
 def environment() -> dict[str, Any]:
     device = jax.devices()[0]
     cpu = f"{platform.machine()} CPU, {os.cpu_count()} cores"
-    here = os.path.dirname(__file__)
-    commit = subprocess.run(
-        ["git", "-C", here, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-    )
     return {
         "platform": device.platform,
         "device": cpu if device.platform == "cpu" else device.device_kind,
         "load_average": os.getloadavg()[0],
         "versions": {"jax": jax.__version__, "python": platform.python_version()},
-        "commit": commit.stdout.strip(),
+        "commit": commit(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
 
