@@ -1,11 +1,10 @@
-"""A benchmark of real bases with known labels: on which strand a gene of a bacterium lies.
+"""A classification benchmark of real bases: the strand of a bacterial gene.
 
 `python -m benchmarks.coding_strand --fasta GENOME.fna.gz --out corpora/coding_strand` writes train.csv and test.csv for
-`python -m jaxzoo.classify`. No annotation is needed: an open reading frame of at least 300 codons is a gene in a
-bacterial genome with hardly an exception, as random bases have a stop in every 21 codons on the mean. Of overlapping
-frames the longest counts. A row is a window of bases from within one, read on the forward strand; the label is the
-strand. The last fifth of the genome is the test split, and frames are distinct, so no base is in both. No frame spans
-two sequences of the file, or a gap of an assembly.
+`python -m jaxzoo.classify`. No annotation is needed: nearly every open reading frame of at least 300 codons in a
+bacterial genome is a gene, as random bases have a stop in every 21 codons on average. Of overlapping frames the longest
+counts. A row is a window within a frame, read on the forward strand; the label is the frame's strand. The last fifth of
+the genome is the test split. No frame spans two sequences of the file, or a gap of an assembly.
 """
 
 import csv

@@ -1,18 +1,17 @@
 """CPU cost of every mixer on one thread: `python -m benchmarks.mixers_cpu`; see `--help`.
 
-Forward and backward of a batch, one decode step after as many tokens, the temporary memory of the first (XLA's own
-count) and its compile time, at several lengths. All times are CPU times of the process, over all its threads, which a
-busy machine disturbs less than the clock. Mixers that are done stand in the file of the result, and are not measured
-again; a file of another machine or other versions is refused.
+At several lengths: forward and backward of a batch, one decode step after as many tokens, temporary memory of the
+former (by XLA's count) and its compile time. Times are CPU times of the process over all threads, which a busy machine
+disturbs less than wall time. Mixers in the result file are not measured again; a file of another machine or of other
+versions is refused.
 
-Where the mixer's own count of FLOPs says that a sequence costs less than O(t^2), the time is held against t log t: the
-last row of a mixer is marked `!` where its time grows by more than 8 * 13 / 10 times from 1,024 to 8,192 tokens, with a
-tenth for noise. A compile time of 10 CPU-s or more is marked too.
+If by the mixer's own count of FLOPs a sequence costs less than O(t^2), its time is compared with t log t: the last row
+is marked `!` if it grows from 1,024 to 8,192 tokens by more than 8 * 13 / 10, plus 10 %. Compile times of 10 CPU s or
+more are marked too.
 
-With `--peers`, pure PyTorch forms of the same mixers are timed in the same run (`mixers_cpu_torch.py`): those of
-HazyResearch/zoology from the checkout of the given path, and those of transformers. They get one thread and the
-allocator settings that our trainer makes for itself. A peer is left out where its time at the length before, growing
-with the square of the length, would exceed `--peer-limit`.
+With `--peers`, PyTorch forms of the same mixers alternate with ours (`mixers_cpu_torch.py`), with one thread and the
+allocator settings of our trainer. A peer is left out if its time at the previous length, extrapolated quadratically,
+exceeds `--peer-limit`.
 """
 
 import dataclasses

@@ -1,16 +1,14 @@
 """CPU cost of an MQAR training step: `python benchmarks/mqar_cpu.py [--peer PYTHON]`.
 
 Trains the released Zoology figure models (2 layers, d 64, vocabulary 8192, batch 64) for a few steps each on one
-thread, making the data included, and writes a table and `benchmarks/results/mqar_cpu.json`. CPU-ms is the process's
-own time over all its threads, which a busy machine disturbs less than wall time; each number is the median of blocks
-of steps. `authors` are figures of the authors' PyTorch code (HazyResearch/zoology d88d6f5) on such a machine, one
-thread, data not counted: its head runs at all positions.
+thread, data included, and writes a table and `benchmarks/results/mqar_cpu.json`. Numbers are medians over blocks of
+steps of the process's CPU time, which a busy machine disturbs less than wall time. `authors` are times of the authors'
+PyTorch code (HazyResearch/zoology d88d6f5), one thread, without data; its head runs at all positions.
 
-With `--peer`, a Python that has torch (CPU) and numpy, the same models run in PyTorch too, their head at labelled
-positions only as in ours (`benchmarks/mqar_cpu_torch.py`), in two forms: `authors` makes scores as their code does;
-`lean` takes the best of PyTorch, and the settings of the C allocator that our commands make. They start from
-our parameters and batches; three updates without dropout must give our losses before anything is timed. Blocks of all
-take turns; the peers' data are made beforehand.
+With `--peer`, a Python with torch (CPU) and numpy, blocks of ours alternate with two PyTorch forms of the same models
+(`benchmarks/mqar_cpu_torch.py`), with the head at labelled positions only and data made beforehand: `authors` computes
+scores as their code does; `lean` uses the best of PyTorch and our settings of the C allocator. They start from our
+parameters and batches; three updates without dropout must give our losses before anything is timed.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""A queue for minutes on a rented GPU: `python -m benchmarks.on_device --minutes 9 --out DIR`; see `--help`.
+"""Queue of measurements on a rented GPU: `python -m benchmarks.on_device --minutes 9 --out DIR`; see `--help`.
 
-Each piece is a process of its own, and results are written after each. Pieces that time something compile side by
-side, while those that time nothing run, and then have the device one at a time (`turns.py`). A second call with the
-same `--state` goes on where the first stopped. A piece is answered where results kept in the repository or in `--state`
-were measured by the same command and the same sources.
+Each piece is a process; results are written after each. Pieces that time programs compile concurrently, while pieces
+that time nothing run, and then use the device one at a time (`turns.py`). A second call with the same `--state`
+continues. A piece is skipped if results in the repository or in `--state` were measured by the same command and
+sources.
 """
 
 import argparse

@@ -45,36 +45,29 @@ def _rg_lru(a: Any, x: Any) -> Any:
     )[0]  # fmt: skip
 
 
+def _decayed(q: Any, k: Any, v: Any, log_decay: Any) -> Any:
+    return linear_attention(q, k, v, log_decay=log_decay)[0]
+
+
+def _gated_delta(q: Any, k: Any, v: Any, beta: Any, log_decay: Any) -> Any:
+    return delta_rule(q, k, v, beta=beta, log_decay=log_decay)[0]
+
+
 TOKENS = ((B, T, H, K),) * 3
 BY_TOKEN, BY_CHANNEL = ((B, T, H), "float32"), ((B, T, H, K), "float32")
 CHANNELS = ((H * K,), "float32")
 OPS: dict[str, tuple[Callable[..., Any], tuple]] = {
-    "taylor_attention": (
-        taylor_attention,
-        ((B, T, H, 16), (B, T, H, 16), (B, T, H, K)),
-    ),
+    "taylor_attention": (taylor_attention, ((B, T, H, 16), (B, T, H, 16), (B, T, H, K))),
     "linear_attention": (lambda *x: linear_attention(*x)[0], TOKENS),
-    "linear_attention, decay per token": (
-        lambda q, k, v, g: linear_attention(q, k, v, log_decay=g)[0],
-        (*TOKENS, BY_TOKEN),
-    ),
-    "linear_attention, decay per channel": (
-        lambda q, k, v, g: linear_attention(q, k, v, log_decay=g)[0],
-        (*TOKENS, BY_CHANNEL),
-    ),
+    "linear_attention, decay per token": (_decayed, (*TOKENS, BY_TOKEN)),
+    "linear_attention, decay per channel": (_decayed, (*TOKENS, BY_CHANNEL)),
     "bonus_linear_attention": (
         lambda q, k, v, g, u: bonus_linear_attention(q, k, v, log_decay=g, bonus=u)[0],
         (*TOKENS, BY_CHANNEL, ((H, K), "float32")),
     ),
     "delta_rule": (lambda q, k, v, beta: delta_rule(q, k, v, beta=beta)[0], (*TOKENS, BY_TOKEN)),
-    "delta_rule, decay per token": (
-        lambda q, k, v, beta, g: delta_rule(q, k, v, beta=beta, log_decay=g)[0],
-        (*TOKENS, BY_TOKEN, BY_TOKEN),
-    ),
-    "delta_rule, decay per channel": (
-        lambda q, k, v, beta, g: delta_rule(q, k, v, beta=beta, log_decay=g)[0],
-        (*TOKENS, BY_TOKEN, BY_CHANNEL),
-    ),
+    "delta_rule, decay per token": (_gated_delta, (*TOKENS, BY_TOKEN, BY_TOKEN)),
+    "delta_rule, decay per channel": (_gated_delta, (*TOKENS, BY_TOKEN, BY_CHANNEL)),
     "delta_rule, general": (
         lambda q, k, v, u, z, g: delta_rule(q, k, v, removal=Removal(u, z), log_decay=g)[0],
         (*TOKENS, *TOKENS[:2], BY_CHANNEL),

@@ -1,11 +1,10 @@
-"""CPU cost of the recurrent mixers next to plain JAX forms of their recurrences: `python -m benchmarks.recurrent_cpu`.
+"""CPU cost of the recurrent mixers compared with plain JAX forms: `python -m benchmarks.recurrent_cpu`.
 
-Forward and backward of one layer at `--length` tokens and width `--width`, in one process, the forms in turns. A plain
-form is the same mixer whose recurrence is computed in one of the ways of public JAX code, without packed documents,
-float32 guarantees or sequence parallelism: token by token (`lax.scan`), by `associative_scan` (RG-LRU), or in chunks
-that all form their scores at once (Mamba-2's minimal form; for delta rules the WY form with one batched triangular
-solve). Decays per channel in chunks divide by running products there, and so may overflow where ours do not.
-Times are CPU times of the process over all its threads; a busy machine disturbs them less than the clock.
+Forward and backward of one layer at `--length` tokens and width `--width`; forms alternate in one process. A plain form
+is the same mixer with its recurrence computed as in public JAX code, without packed documents, float32 guarantees or
+sequence parallelism: token by token (`lax.scan`), by `associative_scan` (RG-LRU), or in chunks that form all scores at
+once (Mamba-2's minimal form; for delta rules the WY form with one batched triangular solve), where decays per channel
+divide by running products, and may overflow. Times are CPU times of the process over all threads.
 """
 
 import argparse

@@ -1,12 +1,11 @@
-"""One sweep against as many separate commands, on a CPU: `python -m benchmarks.sweep_cpu`; see `--help`.
+"""One sweep compared with separate commands on a CPU: `python -m benchmarks.sweep_cpu`; see `--help`.
 
-Sixteen runs of one small model on MQAR, 4 rates x 4 seeds (`sweep_cpu_runs.py`), three ways: sixteen commands
-`python -m jaxzoo.train`, as many at once as the sweep has workers; one `python -m jaxzoo.sweep` with runs in step
-(`--parallel processes`), and with runs of one program together (`--parallel vmap`). Each process has one thread. Each
-way runs twice: with an empty cache of compiled programs, and with what the first run has left there. CPU-s are
-those of all processes, their start included. Before a number counts, the validations of the sixteen runs must be
-those of the separate commands: with `processes` all of them, digit for digit; with `vmap`, whose rounding differs and
-is amplified by training, the first of each run, up to `MOST_APART`.
+Sixteen runs of one small model on MQAR, 4 rates x 4 seeds (`sweep_cpu_runs.py`), run as sixteen commands
+`python -m jaxzoo.train` (as many at once as the sweep has workers), and as one `python -m jaxzoo.sweep` with
+`--parallel processes` or `vmap`. Each process has one thread. Each way runs twice: with an empty cache of compiled
+programs, and with the cache of its first run. CPU seconds are those of all processes, start included. The validations
+of the runs must equal those of the separate commands: with `processes` exactly; with `vmap`, whose rounding differs,
+the first of each run up to `MOST_APART`.
 """
 
 import dataclasses

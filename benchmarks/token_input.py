@@ -1,12 +1,9 @@
 """Speed and memory of the input from token shards: `python -m benchmarks.token_input`; see `--help`. Linux.
 
-Writes corpora of random bytes to a temporary directory and takes batches from them as the trainer does, each
-measurement in a process of its own: batches of short and of long windows; of one corpus, of the same with segments, and
-of a mixture of three by weight. Nothing else is done with a batch than to wait for it. Files are in the page cache, as
-they have just been written: what is measured is the program and not the disk.
-
-Memory is told in two parts. Private memory is what the process needs; it must not grow with the corpus. Mapped pages
-are those of the files that it has read so far, which the operating system takes back when it needs them.
+Writes corpora of random bytes to a temporary directory and takes batches of short and of long windows as the trainer
+does, each measurement in its own process: from one corpus, with segments, and from a mixture of three. Files are in the
+page cache, so that the program and not the disk is measured. Private memory must not grow with the corpus; mapped pages
+are those of the files that were read, which the operating system reclaims when needed.
 """
 
 import concurrent.futures

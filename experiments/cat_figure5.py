@@ -10,6 +10,7 @@ here the mean of the seeds counts, at the learning rate that is best in this mea
 import itertools
 import math
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from experiments import recall
@@ -59,19 +60,18 @@ def _small(point: Point, *, vocab_size: int, batches: int, valid: int, protocol:
     return protocol.run_preset(model, data, learning_rate=where["learning_rate"], seed=where["seed"])
 
 
+def _points(seeds: Sequence[int]) -> list[Point]:
+    names = tuple(name for name in MODELS if name != "linear attention")
+    sizes = {"task": tuple(TASKS), "d_model": (16, 32), "length": (32, 48, 64)}
+    return grid(**sizes, model=names, learning_rate=LAPTOP.learning_rates, seed=seeds)
+
+
 def _laptop() -> Scale:
     return Scale(
         about="N = 32, 48 and 64 with N / 8 pairs and 128 token ids, widths 16 and 32, where the paper has 32 to 128 "
         "and Zoology's 64 to 512 tokens of 8,192; 1,500 steps of batch 64, two learning rates, one seed, no MLPs, "
         "no linear attention.",
-        points=grid(
-            task=tuple(TASKS),
-            d_model=(16, 32),
-            length=(32, 48, 64),
-            model=tuple(name for name in MODELS if name != "linear attention"),
-            learning_rate=LAPTOP.learning_rates,
-            seed=(0,),
-        ),
+        points=_points((0,)),
         config=lambda point: _small(point, vocab_size=128, batches=1_500, valid=512),
     )
 
@@ -81,14 +81,7 @@ def _overnight() -> Scale:
         about="N = 32, 48 and 64 with N / 8 pairs, so that one answer in five of MQNAR is 'no match' at every length, "
         "128 token ids, widths 16 and 32, where the paper has 32 to 128 and Zoology's 64 to 512 tokens of 8,192; 3,000 "
         "steps of batch 64 at most, two learning rates, three seeds, no MLPs, no linear attention.",
-        points=grid(
-            task=tuple(TASKS),
-            d_model=(16, 32),
-            length=(32, 48, 64),
-            model=tuple(name for name in MODELS if name != "linear attention"),
-            learning_rate=LAPTOP.learning_rates,
-            seed=SEEDS,
-        ),
+        points=_points(SEEDS),
         config=lambda point: _small(point, vocab_size=128, batches=3_000, valid=512, protocol=OVERNIGHT),
         all_seeds=2,
     )

@@ -35,7 +35,7 @@ from experiments.protocol import LAPTOP, OVERNIGHT, PAPER, SEEDS, Protocol
 from jaxzoo.layers.rotary_scaling import RotaryScaling
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
-from jaxzoo.sweep import Change, Claim, Experiment, Missing, Results, Scale, grid, learned
+from jaxzoo.sweep import Change, Claim, Experiment, Missing, Point, Results, Scale, grid, learned
 from jaxzoo.sweep.curves import accuracy_label, marked_line
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.config import RunConfig
@@ -147,12 +147,16 @@ def _paper() -> Scale:
     )
 
 
+def _points(seeds: Sequence[int]) -> list[Point]:
+    return grid(task=tuple(TASKS), d_model=(32, 64), model=NAMES, learning_rate=LAPTOP.learning_rates, seed=seeds)
+
+
 def _laptop() -> Scale:
     return Scale(
         about="Trained at 32 tokens with 4 pairs and asked at 16 to 256 with N / 8, 320 token ids, widths 32 and 64, "
         "where the paper trains at 128, asks at up to 1,024, and has widths of up to 128 and Zoology's 8,192 ids; "
         "1,500 steps of batch 64, two learning rates, one seed, no MLPs.",
-        points=grid(task=tuple(TASKS), d_model=(32, 64), model=NAMES, learning_rate=LAPTOP.learning_rates, seed=(0,)),
+        points=_points((0,)),
         config=LAPTOPS.config,
         also=LAPTOPS.also,
     )
@@ -163,13 +167,7 @@ def _overnight() -> Scale:
         about="Trained at 64 tokens with 8 pairs and asked at 32 to 512 with N / 8, 640 token ids, widths 32 and 64, "
         "where the paper trains at 128, asks at up to 1,024, and has widths of up to 128 and Zoology's 8,192 ids; "
         "3,000 steps of batch 64, two learning rates, three seeds, no MLPs.",
-        points=grid(
-            task=tuple(TASKS),
-            d_model=(32, 64),
-            model=NAMES,
-            learning_rate=LAPTOP.learning_rates,
-            seed=SEEDS,
-        ),
+        points=_points(SEEDS),
         config=OVERNIGHTS.config,
         also=OVERNIGHTS.also,
         all_seeds=2,

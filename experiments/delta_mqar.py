@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from experiments import recall
+from experiments.frontier import by_state
 from experiments.protocol import LAPTOP, Protocol
 from jaxzoo.mixers import (
     AttentionConfig,
@@ -66,7 +67,7 @@ HEADS = (4, 1)
 """Fewer heads at one width have a larger state: d^2 / heads."""
 
 
-def _task(n_pairs: int) -> TaskConfig:
+def mqar_task(n_pairs: int) -> TaskConfig:
     return mqar.paper(length=LENGTH, n_pairs=n_pairs, vocab_size=VOCAB_SIZE)
 
 
@@ -84,7 +85,7 @@ class Setting:
         train, valid = self.examples
         return self.protocol.run(
             (BaseConvConfig(n_taps=3), MODELS[point["model"]](size)),
-            recall.mixture(_task, (*FEWER, N_PAIRS), train=train, valid=valid),
+            recall.mixture(mqar_task, (*FEWER, N_PAIRS), train=train, valid=valid),
             d_model=self.d_model,
             learning_rate=point["learning_rate"],
             seed=point["seed"],
@@ -138,17 +139,6 @@ def _smoke() -> Scale:
     )
 
 
-def by_state(results: Results, model: str) -> dict[int, float]:
-    """Returns the best accuracy by state bytes. Raises `Missing` if there is no finished run."""
-    found: dict[int, float] = {}
-    for size in results.values("size", model=model):
-        score = results.seeds(model=model, size=size)
-        found[score.rows[0]["state_bytes"]] = score.mean
-    if not found:
-        raise Missing(f"no finished run of {model}")
-    return found
-
-
 def _in_words(found: dict[str, dict[int, float]]) -> str:
     return "; ".join(
         f"{name} {', '.join(f'{score:.2f} ({state:,} B)' for state, score in sorted(scores.items()))}"
@@ -159,7 +149,7 @@ def _in_words(found: dict[str, dict[int, float]]) -> str:
 def _recalls_more(results: Results, model: str, than: Sequence[str]) -> Finding:
     """Tests whether a model is within `NEAR` of all others with at most the same state, at every size, and somewhere
     better."""
-    found = {name: by_state(results, name) for name in (model, *than)}
+    found = {name: by_state(results, model=name) for name in (model, *than)}
     pairs = [
         (max(own), score)
         for name in than
@@ -179,7 +169,7 @@ def _control(results: Results) -> Finding:
 
 def _more_state(results: Results) -> Finding:
     """Tests whether each mixer recalls at least as much with its larger state, and some more."""
-    found = {name: by_state(results, name) for name in MODELS if name != CONTROL and results.select(model=name)}
+    found = {name: by_state(results, model=name) for name in MODELS if name != CONTROL and results.select(model=name)}
     grown = [scores[max(scores)] - scores[min(scores)] for scores in found.values() if len(scores) > 1]
     if not grown:
         raise Missing("no mixer with two states")
@@ -193,7 +183,7 @@ def draw(results: Results) -> Figure:
     for series, name in enumerate(MODELS):
         if not results.select(model=name):
             continue
-        found = by_state(results, name)
+        found = by_state(results, model=name)
         states = sorted(found)
         marked_line(panel, states, [found[state] for state in states], label=name, series=series)
     panel.axhline(GUESS, color="0.6", linestyle=":", label="guessing a value of the example")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+from experiments.recall import in_words
 from jaxzoo.sweep import Finding, Missing, Results
 from jaxzoo.sweep.claims import CHANCE, chance
 from jaxzoo.sweep.curves import accuracy_label, curve, guessing
@@ -33,7 +34,7 @@ def by_state(results: Results, *, metric: str = SCORE, **where: Any) -> dict[int
         with contextlib.suppress(Missing):
             found[size] = Results(rows).score(metric)
     if not found:
-        raise Missing(f"no finished run with a state at {_in_words(where)}")
+        raise Missing(f"no finished run with a state at {in_words(where)}")
     return dict(sorted(found.items()))
 
 
@@ -65,7 +66,7 @@ def leads(
         if a is not None and b is not None:
             found[budget] = a - b
     if not found:
-        raise Missing(f"{_in_words(ours)}: no state as large as those of {_in_words(theirs)}")
+        raise Missing(f"{in_words(ours)}: no state as large as those of {in_words(theirs)}")
     return found
 
 
@@ -126,9 +127,3 @@ def size_curve(
             best[x] = Results([row for row in results.select(**where) if row[size] == x]).best(metric)
     points = [{axis: value for axis, value in best[x]["point"].items() if axis not in OVER} for x in sorted(best)]
     curve(panel, results, x=lambda row: row[size], points=points, label=label, series=series, metric=metric)
-
-
-def _in_words(where: dict[str, Any]) -> str:
-    """Formats coordinates: `model Mamba or H3`."""
-    words = {axis: " or ".join(map(str, v)) if isinstance(v, tuple) else v for axis, v in where.items()}
-    return ", ".join(f"{axis} {value}" for axis, value in words.items())

@@ -13,6 +13,7 @@ import itertools
 from typing import Any
 
 from experiments import recall
+from experiments.delta_mqar import FEWER, GUESS, LENGTH, N_PAIRS, mqar_task
 from experiments.protocol import LAPTOP
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.mixers import (
@@ -28,21 +29,14 @@ from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned
 from jaxzoo.sweep.curves import marked_line
 from jaxzoo.sweep.results import SCORE
-from jaxzoo.tasks import mqar
-from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
 from jaxzoo.utils.figure import TITLE_POINTS, Figure, add_legend, panels
 
-LENGTH, N_PAIRS, VOCAB_SIZE = 64, 16, 128
-FEWER = (N_PAIRS // 4, N_PAIRS // 2)
-"""Numbers of pairs of a third of the training examples each, which come first."""
 N_LAYERS = 4
 SHARES = (0, 1, 2, 4)
 """Number of full attention layers, of four."""
 BITS = "valid/bits_per_byte"
 METRICS = {"recall": SCORE, "text": BITS}
-GUESS = 1 / N_PAIRS
-"""Accuracy on MQAR of an answer drawn from the values of the example."""
 
 
 def linear_mixers(heads: int) -> dict[str, MixerConfig]:
@@ -61,10 +55,6 @@ def hybrid(linear: MixerConfig, n_attention: int, heads: int) -> tuple[MixerConf
     return tuple(attention if (i + 1) % period == 0 else linear for i in range(N_LAYERS))
 
 
-def _task(n_pairs: int) -> TaskConfig:
-    return mqar.paper(length=LENGTH, n_pairs=n_pairs, vocab_size=VOCAB_SIZE)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
     d_model: int
@@ -81,7 +71,7 @@ class Setting:
         pattern = (BaseConvConfig(n_taps=3), *layers)
         if point["task"] == "recall":
             protocol = dataclasses.replace(LAPTOP, mlp="swiglu", evals=10)
-            data = recall.mixture(_task, (*FEWER, N_PAIRS), train=64 * self.recall_steps, valid=512)
+            data = recall.mixture(mqar_task, (*FEWER, N_PAIRS), train=64 * self.recall_steps, valid=512)
             rate, seed = point["learning_rate"], point["seed"]
             run = protocol.run(
                 pattern, data, d_model=self.d_model, learning_rate=rate, seed=seed, n_layers=len(pattern)

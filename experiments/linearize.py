@@ -1,13 +1,12 @@
-"""Cost of turning a small transformer into Based: loss, recall and state, stage by stage and layer by layer.
+"""Cost of turning a small transformer into Based: loss, recall and state, by stage and by layer.
 
-`python -m experiments.linearize --out sweeps/linearize`, with `--run RUN` for a transformer that exists already
+`python -m experiments.linearize --out sweeps/linearize`, with `--run RUN` for an existing transformer
 
-On the source of Python's standard library in tokens of a BPE of 2,048 ids, a transformer of 2.2 million parameters has
-its attention replaced by a window of 16 tokens and Taylor features of what is before it. Compared: (a) transfer alone,
-(b) transfer and finetuning, (c) the same finetuning without the transfer, (d) training from scratch with the tokens
-that (b) had in all, (e) each layer alone, after the transfer; and the transformer trained on with the tokens and the
-learning rate of the finetuning, since part of what finetuning gains is more training. Finished stages in --out are
-kept.
+On the source of Python's standard library in tokens of a BPE of 2,048 ids, the attention of a transformer of 2.2
+million parameters is replaced by a window of 16 tokens and Taylor features of earlier tokens. Compared: (a) transfer
+alone, (b) transfer and finetuning, (c) the same finetuning without transfer, (d) training from scratch with all tokens
+of (b), (e) each layer alone after the transfer; and the transformer trained on with the tokens and learning rate of the
+finetuning, as a control. Finished stages in --out are kept.
 """
 
 import dataclasses

@@ -130,5 +130,6 @@ def least_widths_in_words(results: Results, models: Sequence[str], axis: str, va
 
 
 def in_words(where: dict[str, Any]) -> str:
-    """Formats coordinates: `model Hyena, length 64`."""
-    return ", ".join(f"{axis} {value}" for axis, value in where.items())
+    """Formats coordinates: `model Mamba or H3, length 64`."""
+    words = {axis: " or ".join(map(str, v)) if isinstance(v, tuple) else v for axis, v in where.items()}
+    return ", ".join(f"{axis} {value}" for axis, value in words.items())

@@ -1,12 +1,9 @@
 """Measures generation: prefill against length, decode against context, decode against batch.
 
 The protocol of Based (Arora et al. 2024), Figure 4: prompts of several lengths at batch 2 (left), and generation
-without a prompt at several batch sizes (right); and between them what the figure leaves out, decode after
-prompts of several lengths. The programs are those of `generate`, so prompts are read in chunks of 512 and
-key/value caches have a fixed capacity: as many tokens as the measurement will see, without rounding.
-
-Compilation and the first run of every program are left out; a time ends when the result is there. Key/value
-caches are full length at every step: what attention costs follows the capacity.
+without a prompt at several batch sizes (right); in addition decode after prompts of several lengths. The programs are
+those of `generate`: prompts are read in chunks of 512, and key-value caches have a fixed capacity, here the number of
+tokens, which determines the cost of attention. Compilation and the first run of each program are not timed.
 """
 
 import datetime
