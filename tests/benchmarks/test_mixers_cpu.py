@@ -7,7 +7,6 @@ import pytest
 
 from benchmarks.generation.measure import environment
 from benchmarks.mixers_cpu import exponent, grows_too_fast, main, table
-from benchmarks.mixers_cpu_measure import Size, measure
 from benchmarks.subjects import family, growth, subjects
 from jaxzoo.mixers import MIXERS, BaseConvConfig
 
@@ -18,24 +17,6 @@ def test_every_registered_mixer_is_a_subject():
     """Kills: a list of names beside the registry; a default that cannot be built without arguments."""
     assert set(MIXERS) <= set(subjects())
     assert {family(config) for config in subjects().values()} <= {"attention", "linear", "conv", "ssm"}
-
-
-@pytest.mark.full
-def test_the_peer_s_turn_is_between_ours():
-    """Kills: a peer that is timed after a change of the machine's pace, its number in place of ours."""
-
-    class Peer:
-        parameters = 7
-        asked = ()
-
-        def cpu_ms(self, seconds):
-            self.asked += (seconds,)
-            return 1e9
-
-    peer = Peer()
-    row = measure(BaseConvConfig(), Size(4, 2, 8, seconds=1e-3), peer)  # type: ignore[arg-type]
-    assert (row["peer_cpu_ms"], row["peer_parameters"], peer.asked) == (1e9, 7, (1e-3,))
-    assert row["cpu_ms"] < 1e6
 
 
 def rows(growth, *times):
@@ -74,21 +55,6 @@ def test_rows_of_elsewhere_are_not_taken_for_ours(name, value, tmp_path, capsys)
     assert main(["--lengths", "256", "--out", str(out)]) == 2
     assert f"has {name}={value}, not" in capsys.readouterr().err
     assert json.loads(out.read_text()) == report
-
-
-@pytest.mark.usefixtures("_quick")
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--only base_cnv", "unknown subject 'base_cnv'; did you mean 'base_conv'?"),
-        ("--peers /tmp", "--peer-python '' must come together with peers"),
-        ("--lengths 0", "--lengths 0 must be positive"),
-    ],
-)
-def test_one_line_for_a_mistake(flags, message, capsys):
-    """Kills: a traceback, or a mistake that shows after an hour."""
-    assert main(flags.split()) == 2
-    assert message in capsys.readouterr().err
 
 
 def test_growth_names_the_term_that_grows():

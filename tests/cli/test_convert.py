@@ -7,10 +7,7 @@ import pytest
 
 import jaxzoo
 from jaxzoo.cli.convert import main as convert
-from jaxzoo.cli.evaluate import main as evaluate
-from jaxzoo.cli.export import main as export
 from jaxzoo.cli.generate import main as generate
-from jaxzoo.cli.train import main as train
 from jaxzoo.data.tokenizer import END_OF_TEXT
 from jaxzoo.data.tokens.tokenizer_definition import byte_alphabet
 from jaxzoo.data.tokens.tokenizer_files import gpt2_content
@@ -68,26 +65,6 @@ def test_there_and_back(folder, tmp_path, capsys):
     ):
         assert run(convert, *words) == 2
         assert capsys.readouterr().err.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_commands_take_the_run(folder, tmp_path, capsys):
-    """Kills: a run that a command does not take, or whose tokenizer it does not find, also after a move."""
-    there, tuned = tmp_path / "run", tmp_path / "tuned"
-    assert run(convert, "--from", folder, "--out", there) == 0
-    assert run(generate, "--run", there, "--prompt", "a cab", "--max-tokens", "3", "--temperature", "0") == 0
-    data = ("--data.path", tmp_path / "text", "--data.length", "16", "--data.valid-tokens", "64")
-    capsys.readouterr()
-    assert run(evaluate, "--run", there, *data, "--train.valid-batch-size", "2") == 0
-    assert "bits_per_byte" in capsys.readouterr().out
-    short = ("--train.steps", "1", "--train.batch-size", "8", "--train.valid-batch-size", "8")
-    words = ("--config", there, "--init-from", there, "--run-dir", tuned, *data, *short)
-    assert run(train, *words) == 0, capsys.readouterr().err
-    said = capsys.readouterr()
-    assert "other meanings" not in said.err + said.out
-    assert run(export, "--run", tuned, "--out", tmp_path / "tuned.safetensors") == 0
-    there.rename(tmp_path / "moved")
-    assert run(generate, "--run", tmp_path / "moved", "--prompt", "a cab", "--max-tokens", "3") == 0
 
 
 def test_begin_and_end_tokens(folder, tmp_path, capsys):

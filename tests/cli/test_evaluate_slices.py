@@ -105,30 +105,3 @@ def test_counts_on_disk_of_the_run_s_own_tokens(runs, tmp_path, capsys):
     for name, message in (("other", "counts tokens of 'bpe-257', and these runs read"), ("no", "no bigram counts")):
         assert main([*words, str(tmp_path / name)]) == 2
         assert message in capsys.readouterr().err.splitlines()[-1]
-
-
-@pytest.mark.full
-def test_one_line_for_a_mistake(runs, capsys, tmp_path):
-    """Kills: a traceback, or numbers of two texts in one table."""
-    for flags, message in [
-        ([], "--run DIR is required"),
-        (["--slices", "colour", "--run", "run"], "invalid choice 'colour' for argument '--slices'"),
-        (["--run", "run", "--at-most", "-1"], "--at-most -1 must not be negative"),
-        (["--run", "run", "--at-most", "x"], "--at-most: 'x' must be INT"),
-        (["--run", "run", "--baseline", "run"], "is named twice"),
-        (["--run", "/no/such"], "/no/such does not exist"),
-        (["--run", "run", "--out", "/no/such/place"], "--out /no/such/place: its directory does not exist"),
-        (["--run", "run", "--out", "run"], "which no report of recall wrote"),
-        (["--run", "run", "--data.lenth", "8"], "unknown option --data.lenth; did you mean --data.length?"),
-        (["--run", "run", "--model.n-layers", "4"], "variable stacks/0"),
-        (["--run", "run", "--data.length", "64"], "LanguageModelConfig.max_length=16 must be at least the 64 tokens"),
-        (["--run", "run", "--checkpoint", "1"], "checkpoint 1 must be one of 3, 4"),
-        (["--run", "run", "--baseline", "short"], "data.length is 8 in short, 16 in run"),
-        (["--run", "lengths"], "of several lengths, 8, 16"),
-    ]:
-        assert main(["--slices", "recall", *(str(runs.get(flag, flag)) for flag in flags)]) == 2
-        captured = capsys.readouterr()
-        *said, line = captured.err.splitlines()
-        assert message in line
-        assert all(", checkpoint " in each for each in said)
-        assert captured.out == ""

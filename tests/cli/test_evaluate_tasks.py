@@ -97,34 +97,6 @@ def test_a_stopped_evaluation_is_resumed(trained_run, data, tmp_path, capsys, mo
     assert "--resume: data.fda.jsonl is" in capsys.readouterr().err
 
 
-def test_mistakes_are_one_line(trained_run, data, capsys):
-    """Kills: a traceback; a mistake that is found only after the model has run."""
-    for flags, message in [
-        ("--tasks fda --data DATA", "--run DIR is required"),
-        ("--run RUN --tasks --data DATA", "--tasks must name at least one"),
-        (
-            "--run RUN --tasks fda swde --data DATA",
-            "swde.jsonl does not exist; it must hold the rows of hazyresearch/based",
-        ),
-        ("--run RUN --tasks records --scorer own", "--data DIR is required: DIR/records.jsonl would be read"),
-        ("--run RUN --tasks hellaswag --scorer own --data DATA", "task 'hellaswag' must be one of fda, swde"),
-        ("--run RUN --tasks fda --data DATA --limit 0", "--limit 0 must be positive"),
-        ("--run RUN --tasks fda --data DATA --resume", "--resume needs --out FILE"),
-        ("--run RUN --resume", "--resume belongs to --tasks"),
-        ("--run RUN --tasks fda --data DATA --batch-size x", "--batch-size: 'x' must be INT"),
-        ("--run RUN --tasks fda --data DATA --scorer mine", "invalid choice 'mine'"),
-        ("--run RUN --tasks fda --data DATA --out none/out.json", "its directory does not exist"),
-        ("--run RUN --tasks fda --data DATA --modell.norm rms", "unknown option --modell.norm"),
-        ("--run RUN --tasks fda --data DATA --model.d-model 16", "may change what is computed, not which variables"),
-        ("--run none --tasks fda --data DATA", "none does not exist"),
-    ]:
-        words = flags.replace("RUN", str(trained_run)).replace("DATA", str(data)).split()
-        assert main(words) == 2
-        error = capsys.readouterr().err
-        assert message in error
-        assert error.count("\n") == 1
-
-
 def test_table_lines_up():
     """Kills: a standard error beside another metric, columns out of line."""
     results = {

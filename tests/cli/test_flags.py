@@ -70,11 +70,3 @@ def test_mistakes_are_one_line(mqar_file, capsys):
             parse_command(["--config", str(mqar_file), *flags.split()])
         assert "\n" not in str(raised.value)
     assert capsys.readouterr() == ("", "")
-
-
-def test_missing_config(tmp_path):
-    """Kills: a message that leaves open what to give."""
-    with pytest.raises(UsageError, match=r"^--config FILE is required, such as"):
-        parse_command([])
-    with pytest.raises(UsageError, match=r"^config file .*nothing\.py does not exist$"):
-        parse_command(["--config", str(tmp_path / "nothing.py")])

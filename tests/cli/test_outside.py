@@ -9,8 +9,6 @@ import pytest
 from jaxzoo.cli.evaluate import main as evaluate
 from jaxzoo.cli.tasks import main as tasks
 from jaxzoo.cli.train import main as train
-from jaxzoo.cli.user_files import import_file
-from jaxzoo.testing import check_mixer
 from tests.cli.test_mixer_flag import SMALL, ZOO
 
 PAGE = (Path(__file__).parents[2] / "docs" / "add_a_mixer.md").read_text()
@@ -25,15 +23,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("jaxzoo.train.hooks.draw_learning_curve", lambda *_, **__: None)
     return tmp_path
-
-
-@pytest.mark.slow
-def test_a_mixer_of_a_file_trains_and_is_evaluated(folder, capsys):
-    """Kills a name that only the registry knows, a run that cannot be read again, a contract that asks for more."""
-    flags = ["--config", str(ZOO), "--model.mixer", "moving_average.py:MovingAverage", "--run-dir", "run"]
-    assert train([*flags, *SMALL.split(), "--model.pattern.1.fastest", "2"]) == 0, capsys.readouterr().err
-    assert evaluate(["--run", "run", "--config", "moving_average.py"]) == 0
-    check_mixer(import_file(Path("moving_average.py")).MovingAverageConfig.tiny())
 
 
 @pytest.mark.slow

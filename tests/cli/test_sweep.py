@@ -103,22 +103,6 @@ def test_a_report_is_made_again_without_the_runs(made, monkeypatch, capsys, tmp_
     assert error.count("\n") == 1
 
 
-@pytest.mark.slow
-def test_a_dry_run_tells_the_plan_and_writes_nothing(here, tmp_path, capsys):
-    """Kills: a plan that begins the work, or counts runs that the command takes over."""
-    new = ("--experiment", "small.py", "--out", str(tmp_path / "new"), "--dry-run", "--workers", "3")
-    assert here(*new) == 0
-    out = capsys.readouterr().out
-    assert "runs: 2, of which 2 are to make" in out
-    assert "programs to compile: 1" in out
-    assert "by 3 workers" in out
-    assert "steps of 1 of 1 programs measured" in out
-    for words in ((*new, "--reuse", "out"), ("--experiment", "small.py", "--out", "out", "--dry-run")):
-        assert here(*words) == 0
-        assert "runs: 2, of which 0 are to make" in capsys.readouterr().out
-    assert not (tmp_path / "new").exists()
-
-
 WRONG = [
     ([], "--experiment FILE is required"),
     (["--experiment", "none.py"], "experiment file none.py does not exist"),

@@ -109,37 +109,6 @@ def test_flags_reach_the_task(capsys, monkeypatch):
         assert capsys.readouterr().out.splitlines()[:2] == [f"{name}: {DEMOS[name].summary}", legend]
 
 
-def test_refuses_in_one_line(capsys):
-    """Kills a traceback or a box for values that fit no task."""
-    for flags, message in (
-        ("--n-pairs 9", "MQARConfig.length="),
-        ("--show 0", "--show 0 must be positive"),
-        ("--show few", "--show: invalid literal for int() with base 10: 'few'"),
-        ("--seed -1", "--seed -1 must be in [0, 2^32)"),
-        ("--split valid", "invalid choice 'valid' for argument '--split'"),
-        ("--task copying", "--task: unknown task 'copying'; there are ar, compositional_mqar, compression, "),
-        ("--task mqnarr", "--task: unknown task 'mqnarr'; did you mean 'mqnar'?"),
-        ("--task", "Missing value for argument '--task'"),
-        ("--pairs 2", "unknown option --pairs; did you mean --n-pairs?"),
-        ("--task parity --sead 2", "unknown option --sead; did you mean --seed?"),
-        ("--task ar --n-pairs 2", "task ar has no option --n-pairs; it has --length, --vocab-size\n"),
-        (
-            "--task parity --n_gram=2",
-            "task parity has no option --n-gram; it has --vocab-size, --length, --cumulative\n",
-        ),
-        ("--task nar --length 15", "nar: length=15 must be 2 more than a multiple of 3"),
-        ("--task compositional_mqar --n-pairs 5", "CompositionalMQARConfig.n_pairs=5 must be a square"),
-        ("--task mqnar --length long", "--length: invalid literal for int"),
-        ("--task mqar --fillers noise", "invalid choice 'noise' for argument '--fillers'"),
-        ("mqar", "unexpected argument 'mqar'"),
-    ):
-        assert main(flags.split()) == 2
-        out, err = capsys.readouterr()
-        assert err.startswith(f"error: {message}")
-        assert err.count("\n") == 1
-        assert out == ""
-
-
 def test_choices_are_the_task_s():
     """Kills a choice that only one of the two has; the options are read without JAX, and so without the tasks."""
     for split in typing.get_args(base.Split):

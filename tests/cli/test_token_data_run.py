@@ -5,7 +5,6 @@ import textwrap
 
 import pytest
 
-from jaxzoo.cli.train import main
 from jaxzoo.train.session import Session
 from tests.data.test_token_data import write
 from tests.train.conftest import CONFIG
@@ -39,22 +38,3 @@ def test_a_run_that_dies_and_is_resumed_equals_an_unbroken_one(tmp_path, run, ro
     assert run(file, "broken", "--resume") == 0
     assert "resumed at step 3" in capsys.readouterr().out
     assert rows("broken") == rows("whole")
-
-
-@pytest.mark.full
-def test_damaged_tokens_are_refused_in_one_line(tmp_path, capsys):
-    """Kills: a bit that is trained on, and a traceback of what the first batch raises while the step is compiled."""
-    path = write(tmp_path / "tokens", seed=1)
-    file = tmp_path / "tokens.py"
-    data = f"data=TokenDataConfig(path={str(path)!r}, length=16, valid_tokens=96)"
-    file.write_text(
-        "from jaxzoo.train.config import TokenDataConfig\n" + textwrap.dedent(CONFIG).replace("data=DATA", data)
-    )
-    shard = path / "train-00000.tokens.npy"
-    whole = shard.read_bytes()
-    shard.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    assert main(["--config", str(file), "--run-dir", str(tmp_path / "r")]) == 2
-    error = capsys.readouterr().err
-    assert "train-00000.tokens.npy is damaged: its content has another digest than was written" in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "r").exists()

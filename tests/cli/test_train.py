@@ -264,27 +264,6 @@ def test_parameters_that_are_not_finite_are_never_saved(mqar_file, run, tmp_path
     assert Checkpoints(place).newest == 3
 
 
-@pytest.mark.slow
-def test_wanted_accuracy_ends_the_run(mqar_file, run, rows, tmp_path):
-    """Kills: a threshold that is not looked at, an end without checkpoint, a resume that trains on."""
-    flags = (
-        "--train.stop-at-accuracy",
-        "0.000001",
-        "--optimizer.learning-rate",
-        "0.05",
-        "--train.steps",
-        "100",
-    )
-    assert run(mqar_file, "r", *flags) == 0
-    steps = [row["step"] for row in rows("r") if "valid/loss" in row]
-    assert rows("r")[-1]["valid/accuracy"] > 0
-    assert steps[-1] == rows("r")[-1]["step"] < 100
-    assert Checkpoints(tmp_path / "r" / "checkpoints").newest == steps[-1]
-    before = rows("r")
-    assert run(mqar_file, "r", *flags, "--resume") == 0
-    assert rows("r") == before
-
-
 def test_a_full_disk_is_named_in_one_line(tmp_path, monkeypatch):
     """Kills: a page of the storage layer's own words, in which the reason is lost."""
     told = f"Error writing local file: {'x' * 300} [source locations='a.cc:1'] [No space left on device (28)]\nmore"
@@ -347,19 +326,6 @@ def test_nonsense_is_refused_before_an_array_exists(mqar_file, run, tmp_path, ca
     """Kills: a compiler that aborts, a search over a million layers, and a run directory made before memory ends."""
     for flags, text in NONSENSE:
         assert text in refused(run, mqar_file, capsys, tmp_path, *flags.split(), "--mesh.data", "4", "--mesh.fsdp", "2")
-
-
-@pytest.mark.slow
-def test_oversize_is_refused_unless_it_is_allowed(mqar_file, run, tmp_path, monkeypatch, capsys):
-    """Kills: a limit that nobody can lift, or that is looked at only after the first file; either check left out."""
-    monkeypatch.setattr("jaxzoo.train.memory.memory_of_each", lambda _: 1000)
-    for left_out in ("train.checks.check_estimate", "fitting.check_compiled"):
-        with monkeypatch.context() as patch:
-            patch.setattr(f"jaxzoo.{left_out}", lambda *_: None)
-            message = refused(run, mqar_file, capsys, tmp_path)
-        assert "must fit into 0.0 GB; " in message
-        assert "or try all the same with --allow-oversize" in message
-    assert run(mqar_file, "r", "--train.steps", "1", "--allow-oversize") == 0
 
 
 @pytest.mark.full

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -259,17 +257,3 @@ def test_a_split_that_holds_no_window_is_an_error(tmp_path, train, valid, split)
     if split == "valid":
         with pytest.raises(ValueError, match=r"valid_lengths=10 must be below the 7 tokens of the valid split"):
             make(tmp_path, valid_lengths=(2, 5))
-
-
-@pytest.mark.slow
-def test_an_open_stream_does_not_hold_or_crash_the_interpreter(folder):
-    """Kills a prefetch thread that blocks the exit of a script or prints a traceback there."""
-    code = (
-        "import sys; from jaxzoo.data.text_data import *\n"
-        "config = TextDataConfig(path=sys.argv[1], length=7, valid_fraction=0.3)\n"
-        "stream = TextData(config, batch_size=2, valid_batch_size=2).train(); next(stream); print('taken')\n"
-    )
-    command = [sys.executable, "-W", "error", "-c", code, str(folder)]
-    root = Path(__file__).parents[2]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=root)
-    assert (result.returncode, result.stdout, result.stderr) == (0, "taken\n", "")

@@ -1,20 +1,14 @@
 """Training windows against slices of the flat token list, over epochs, processes, sources and restarts."""
 
 import json
-import os
-import resource
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from jaxzoo.cli.flags import override
-from jaxzoo.config.config_io import from_json, to_json
 from jaxzoo.data import token_data
-from jaxzoo.data.base import DataConfig
 from jaxzoo.data.token_data import TokenData
-from jaxzoo.data.tokens.token_shards import allow_open_shards
 from jaxzoo.data.tokens.token_windows import Concatenation, as_integers, source_of
 from jaxzoo.train.config import TokenDataConfig, TokenSourceConfig
 from tests.data.shards import BYTES, write_tokens
@@ -282,41 +276,3 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path, tokens):
             make(*paths, **fields)
         assert "\n" not in str(raised.value)
     assert make(tokens, expected_tokenizer="bytes").vocab_size == 257
-
-
-@pytest.mark.full
-def test_more_shards_than_files_may_be_open(tmp_path, monkeypatch):
-    """Kills: a corpus of some hundred shards that cannot be opened under the usual limit of 1024 files, each array
-    being one; and a limit of the system that is met in the middle of reading."""
-    splits = {"train": [[([1, 2, 3], "")]] * 40, "valid": [[([1] * 9, "")]]}
-    write_tokens(tmp_path, splits, tokenizer=BYTES)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = [os.open(os.devnull, os.O_RDONLY) for _ in range(60)]
-    for file in free:
-        os.close(file)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(free) + 1, before[1]))
-        assert len(take(make(tmp_path, valid_tokens=7).train(), 1)) == 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
-    with pytest.raises(
-        ValueError, match=r"6,000 arrays of token shards need 6,512 open files, but .* 4,096; raise its"
-    ):
-        allow_open_shards(2000)
-
-
-def test_config_is_kept_and_every_field_is_a_flag(tmp_path):
-    """Kills: a field that a config.json loses, or that the command line does not know."""
-    sources = (TokenSourceConfig(path="a", weight=2.0), TokenSourceConfig(path="b"))
-    for config in (TokenDataConfig(path="x", length=31, expected_tokenizer="bytes"), TokenDataConfig(sources=sources)):
-        assert from_json(json.loads(json.dumps({"type": "TokenDataConfig", **to_json(config)})), DataConfig) == config
-    flags = "--path y --length 9 --valid-lengths 9 18 --packing segments --valid-tokens 36 --seed 4 --valid-split test"
-    expected = TokenDataConfig(
-        path="y", length=9, valid_lengths=(9, 18), packing="segments", valid_tokens=36, seed=4, valid_split="test"
-    )
-    assert override(TokenDataConfig(path="x"), flags.split(), prog="train") == expected
-    flags = "--sources.1.weight 3 --sources.0.path c --expected-tokenizer gpt2"
-    changed = override(TokenDataConfig(sources=sources), flags.split(), prog="train")
-    assert [(s.path, s.weight) for s in changed.sources] == [("c", 2.0), ("b", 3.0)]
-    assert changed.expected_tokenizer == "gpt2"

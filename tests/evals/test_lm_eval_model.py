@@ -14,7 +14,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.utils import get_rolling_token_windows
 
 from jaxzoo.evals.lm_eval_model import LMEvalModel
-from jaxzoo.evals.lm_eval_tasks import averages, score_tasks, task_names
+from jaxzoo.evals.lm_eval_tasks import score_tasks
 from jaxzoo.evals.text_model import windows
 
 
@@ -96,32 +96,3 @@ class Anything(Letters):
 
     def encode(self, text: str) -> np.ndarray:
         return np.array([ord(letter) % 11 for letter in text], np.uint16)
-
-
-@pytest.mark.slow
-def test_the_paper_s_tables_and_shots(tmp_path, monkeypatch):
-    """Kills: examples that are the question itself, with its answer; shots of another row; another metric's average."""
-    text_model = TextModel(letters_model(), Anything(), batch_size=3)
-    rows = {**ROWS, "lambada_openai": {"text": "bad cab head"}, "arc_challenge": ROWS["arc_easy"]}
-    for name in (name.partition("@")[0] for name in task_names(["based-table-2", "boolq"])):
-        (tmp_path / f"{name}.jsonl").write_text(f"{json.dumps(rows[name])}\n" * 2)
-    asked = []
-    score = text_model.log_likelihoods
-    monkeypatch.setattr(text_model, "log_likelihoods", lambda pairs: asked.extend(pairs) or score(pairs))
-
-    with pytest.raises(ValueError, match=r"task boolq@1: .*boolq\.train\.jsonl does not exist; .* split 'train'"):
-        score_tasks(text_model, ["boolq@1"], data=tmp_path)
-    examples = [{"passage": "an egg", "question": "is a hen", "label": 1, "idx": i} for i in range(3)]
-    (tmp_path / "boolq.train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in examples))
-    with pytest.raises(ValueError, match=r"task boolq@3: .* has 3 different rows and must have more than 3"):
-        score_tasks(text_model, ["boolq@3"], data=tmp_path)
-    results = score_tasks(text_model, task_names(["boolq", "boolq@0", "boolq@2", "based-table-2"]), data=tmp_path)
-    told = "an egg\nQuestion: is a hen?\nAnswer: yes\n\n"
-    for k in (0, 2):
-        assert (f"{told * k}a\nQuestion: b?\nAnswer:", " yes") in asked
-    assert results["boolq"] == results["boolq@0"]
-    found = averages(["based-table-2", "boolq@2"], results)
-    metrics = ("acc", "acc_norm", "acc", "acc", "acc_norm", "acc")
-    names = ("lambada_openai", "hellaswag", "piqa", "arc_easy", "arc_challenge", "winogrande")
-    expected = sum(results[f"{name}@0"][metric] for name, metric in zip(names, metrics, strict=True)) / 6
-    assert found == {"based-table-2": {"average": pytest.approx(expected), "n": 6}}

@@ -1,9 +1,7 @@
 """Slices of targets against a slow search of what the model has read, and ten tokens worked out by hand."""
 
 import dataclasses
-import json
 import math
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,10 +9,9 @@ import pytest
 
 from jaxzoo.data.base import Batch
 from jaxzoo.data.text_data import TextDataConfig
-from jaxzoo.evals.recall_report import FILES, RecallReport, check_directory, draw_recall, write_report
+from jaxzoo.evals.recall_report import RecallReport
 from jaxzoo.evals.recall_slices import MeasuredModel, RecallSums, SliceScore, target_repeats
 from jaxzoo.evals.valid_tokens import valid_digest
-from tests.data.recall_reference import bigram_counts
 from tests.evals.slices_reference import CountedBigrams, check_sections, distance_back, slow_sections
 
 SEQUENCE = "abcabcabdbc"
@@ -139,29 +136,6 @@ def test_distances_reach_to_the_last_target():
         assert np.count_nonzero(found[:, -1]) or n > 2
 
 
-@pytest.mark.parametrize("packing", ["concatenate", "segments"])
-def test_real_text_equals_the_slow_search(tmp_path, packing):
-    """Kills: bins of long distances and high counts that no small example reaches; `packing` that is not honoured."""
-    sources = [json.__file__, json.decoder.__file__, dataclasses.__file__]
-    for i, source in enumerate(sources * 2):
-        (tmp_path / f"{i}.py").write_text(Path(source).read_text()[i * 500 : i * 500 + 900])
-    config = TextDataConfig(path=str(tmp_path), length=600, valid_fraction=0.5, valid_tokens=1200, packing=packing)
-    data = config.build(batch_size=1, valid_batch_size=1)
-    stream = np.asarray(next(data.train()).tokens).ravel().tolist() * 30
-    bigrams = CountedBigrams(bigram_counts(stream))
-    sums, rows = RecallSums(bigrams, at_most=100), []
-    for i in range(data.valid()[0].n_batches):
-        batch = data.valid()[0].batch(i)
-        nats = np.random.default_rng(i).exponential(size=batch.tokens.shape)
-        sums.add(batch, nats)
-        segments = np.zeros_like(batch.tokens) if batch.segment_ids is None else batch.segment_ids
-        rows += zip(*(np.asarray(x).tolist() for x in (batch.tokens, batch.targets, segments, nats)), strict=True)
-    slow = slow_sections(rows, bigrams, 100)
-    assert {"AR hits", "frequent repeats", "AR hits, n = 3"} < slow["slices"].keys()
-    assert len(slow["hits_by_distance"]) >= 3
-    check_sections(as_json(sums.sections()), slow)
-
-
 def test_report_of_two_models(by_hand):
     """By hand: hits 3 of 10, on average worse by 6 nats; by 2 overall on 18 + 2 nats: 1.8 of 2.0.
 
@@ -183,53 +157,6 @@ def test_report_of_two_models(by_hand):
         "3", "30.00%", "1097 (7.000 ± 1.528)", "2.718 (1.000 ± 0.000)", "+6.000"
     ]  # fmt: skip
     assert "Share of the gap of conv to attention due to AR hits: 90.0% (+1.8000 of +2.0000 nats" in shown
-
-
-def test_written_over_an_earlier_report_and_nothing_else(by_hand, tmp_path):
-    """Kills: files of somebody else that are lost, an earlier report that cannot be replaced."""
-    out = tmp_path / "recall"
-    for digest in ("1", "2"):
-        write_report(out, report_of(by_hand, digest=digest), title="t")
-    assert sorted(p.name for p in out.iterdir()) == sorted(FILES)
-    assert json.loads((out / "recall.json").read_text())["validation"]["sha256"] == "2"
-    (out / "notes.txt").touch()
-    with pytest.raises(ValueError, match=r"holds 'notes.txt', which no report of recall wrote"):
-        check_directory(out)
-    (tmp_path / "killed").mkdir()
-    (tmp_path / "killed" / "recall.json.tmp").touch()
-    check_directory(tmp_path / "killed")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "recall.json").write_text('{"format": "mine"}')
-    with pytest.raises(ValueError, match=r"holds 'recall.json', which no report of recall wrote"):
-        check_directory(tmp_path / "other")
-    with pytest.raises(ValueError, match="is a file"):
-        check_directory(tmp_path / "other" / "recall.json")
-    with pytest.raises(ValueError, match="its directory does not exist"):
-        check_directory(tmp_path / "no" / "such")
-
-
-@pytest.mark.parametrize("at_most", [1250, None])
-def test_picture_has_every_model(by_hand, tmp_path, monkeypatch, at_most):
-    """Kills: a panel, a model or the line of the threshold that is left out; bars at other heights than the scores."""
-    drawn = []
-    monkeypatch.setattr("jaxzoo.evals.recall_report.save", lambda figure, path: drawn.append(figure))
-    report = report_of(by_hand, at_most=at_most)
-    draw_recall(report, tmp_path / "recall.png", title="t")
-    (figure,) = drawn
-    lines = {line.get_label(): line for line in figure.axes[0].get_lines() if not line.get_label().startswith("_")}
-    if at_most is None:
-        assert len(figure.axes) == 1
-        return
-    containers = {c.get_label(): c for c in figure.axes[0].containers}
-    assert list(containers) == [
-        f"{name}, {which} bigrams" for name in ("conv", "attention") for which in ("repeated", "other")
-    ]
-    assert containers["conv, repeated bigrams"][0].get_xydata().tolist() == [[1, 6.0], [5, 6.5]]
-    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == [
-        "0", "1", "2-9", "10-99", "100-999", "1,000 +"
-    ]  # fmt: skip
-    assert 4.5 < lines["seen 1,250 times"].get_xdata()[0] < 5
-    assert figure.axes[1].containers[1][0].get_xydata().tolist() == [[0, 1.0]]
 
 
 def test_validation_tokens_are_the_same_however_they_are_batched(tmp_path):

@@ -1,13 +1,8 @@
-"""Rows of a sweep and scores of untrained models, for tests of experiments."""
+"""Rows of a sweep, for tests of experiments."""
 
-from collections.abc import Mapping
 from typing import Any
 
-import jax
-
 from jaxzoo.sweep.results import Row
-from jaxzoo.train.config import RunConfig
-from jaxzoo.train.session import Session
 
 
 def row(accuracy: float | None, metrics: dict[str, float] | None = None, **point: Any) -> Row:
@@ -16,11 +11,3 @@ def row(accuracy: float | None, metrics: dict[str, float] | None = None, **point
     status = "diverged" if accuracy is None else "finished"
     name = "-".join(map(str, point.values()))
     return {"point": point, "id": name, "status": status, "metrics": found, "state_bytes": 100}
-
-
-def answers(config: RunConfig, asked: Mapping[str, RunConfig]) -> dict[str, dict[str, float]]:
-    """Returns the untrained model's validation metrics: its own under the empty name, then those of `asked`."""
-    session = Session(config)
-    with jax.set_mesh(session.mesh):
-        variables = jax.device_get(session.init_state().variables)
-        return {name: Session(other).evaluate(variables) for name, other in {"": config, **asked}.items()}

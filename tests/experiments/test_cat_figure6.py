@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from experiments.cat_figure6 import LAPTOPS, experiment
+from experiments.cat_figure6 import experiment
 from experiments.cat_lengths import LEARNED, ROTARY, YARN, by_length
-from jaxzoo.layers.rotary_scaling import NO_SCALING
 from jaxzoo.mixers import ConvolutionAugmentedAttentionConfig
 from jaxzoo.models.presets import mqar_cat
 from jaxzoo.sweep import Results
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
-from tests.experiments.hand_made import answers, row
+from tests.experiments.hand_made import row
 
 pytestmark = pytest.mark.full
 
@@ -51,35 +50,6 @@ def test_the_papers_scale():
     assert one == dataclasses.replace(mqar_cat(d_model=64, length=1024), mlp_bias=True)
     assert isinstance(two.pattern[0], ConvolutionAugmentedAttentionConfig)
     assert (two.pattern[0].n_heads, two.pattern[0].filters) == (2, "mixing")
-
-
-@pytest.mark.slow
-def test_yarn_changes_longer_examples_alone():
-    """Kills: scaling that is dropped or that a factor misses, a model that is trained anew, other variables."""
-    setting = dataclasses.replace(LAPTOPS, trained=16, asked=(8, 16, 32), tokens_a_pair=4, vocab_size=64)
-    setting = dataclasses.replace(setting, examples=(64, 64, 64))
-    point = {"task": "MQAR", "d_model": 16, "model": ROTARY, "learning_rate": 0.3, "seed": 0}
-    config, also = setting.config(point), setting.also(point)
-    assert config.model.pattern[0].rotary_scaling == NO_SCALING
-    scaling = also["YaRN 32"].model.pattern[0].rotary_scaling
-    assert (scaling.kind, scaling.factor, scaling.original_length) == ("yarn", 2.0, 16)
-    assert list(also) == ["asked", "YaRN 32"]
-    found = answers(config, also)
-    lengths = [f"valid/accuracy/length={n}" for n in (8, 16, 32)]
-    assert found["asked"].keys() > set(lengths)
-    assert found["asked"][lengths[1]] == pytest.approx(found[""]["valid/accuracy"])
-    assert found["YaRN 32"]["valid/loss"] != found["asked"]["valid/loss"]
-    assert lengths[2] in found["YaRN 32"]
-    assert lengths[0] not in found["YaRN 32"]
-
-
-@pytest.mark.slow
-def test_learned_positions_have_room_for_the_longest():
-    """Kills: a model that cannot be asked beyond its training."""
-    setting = dataclasses.replace(LAPTOPS, trained=16, asked=(16, 32), vocab_size=64, examples=(64, 64, 64))
-    point = {"task": "MQNAR", "d_model": 16, "model": LEARNED, "learning_rate": 0.01, "seed": 0}
-    found = answers(setting.config(point), setting.also(point))
-    assert 0 <= found["asked"]["valid/accuracy/length=32"] <= 1
 
 
 def means(results, curve, **where):

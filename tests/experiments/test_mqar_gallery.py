@@ -5,9 +5,8 @@ from typing import Any
 
 import jax
 import pytest
-from matplotlib.collections import LineCollection
 
-from experiments.mqar_gallery import FAMILIES, LENGTH, VOCAB_SIZE, config, draw, experiment, scores
+from experiments.mqar_gallery import LENGTH, VOCAB_SIZE, config, experiment, scores
 from jaxzoo.evals.validation import Validation
 from jaxzoo.mixers import MIXERS, RetNetConfig
 from jaxzoo.sweep import Results
@@ -55,32 +54,6 @@ def test_scores_are_the_best_mean_not_the_mean_of_the_best():
     found = scores(Results([*rows, run("b", None)]))
     assert list(found) == ["a"]
     assert found["a"].accuracy == pytest.approx(0.6)
-
-
-def test_the_picture():
-    """Kills: lines in another order than their states, a name at another mixer's line, one that does not stream and
-    vanishes or has a state, the range of other seeds, a mark that does not know its runs, one style for two families, a
-    legend of mixers, a guessing line across the accuracies.
-    """
-    rows = [run("ret_net", 0.5, state_bytes=400), run("ret_net", 0.7, seed=1, state_bytes=400), run("mamba", 0.2)]
-    rows.append(run("attention", 0.9, state_bytes=None))
-    figure = draw(Results([{**row, "guess": {"valid/accuracy": 0.25}} for row in rows]))
-    recall, state = figure.axes
-    assert [list(line.get_xdata()) for line in recall.lines] == [[0.25, 0.25]]
-    (legend,) = figure.legends
-    assert {text.get_text() for text in legend.get_texts()} == {
-        *map(FAMILIES.get, ("linear", "ssm", "attention")),
-        "guessing",
-    }
-    dots = [dot for dot in recall.collections if not isinstance(dot, LineCollection)]
-    places = [tuple(dot.get_offsets()[0]) for dot in dots]
-    assert places == [(0.2, 0), (pytest.approx(0.6), 1), (0.9, 2)]
-    assert [text.get_text() for text in recall.get_yticklabels()] == ["mamba", "ret_net", "attention"]
-    assert len({dot.get_facecolor().tobytes() for dot in dots}) == 3
-    (bar,) = (line.get_segments()[0].tolist() for line in recall.collections if isinstance(line, LineCollection))
-    assert bar == [[0.5, 1], [0.7, 1]]
-    assert [tuple(dot.get_offsets()[0]) for dot in state.collections] == [(100, 0), (400, 1)]
-    assert [(text.get_text(), text.xy[1]) for text in state.texts] == [("does not stream", 2)]
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.interop import load, save
-from jaxzoo.interop.loading import open_folder, read_tensors
+from jaxzoo.interop.loading import read_tensors
 from tests.interop import published, torch_files
 
 D, HEADS, LAYERS, HIDDEN, ROWS = 12, 3, 3, 20, 61
@@ -173,24 +173,3 @@ def test_folder_of_fla(tmp_path):
     for name, array in theirs.items():
         np.testing.assert_array_equal(again[name], array, err_msg=name)
     assert load(tmp_path / "ours").config == loaded.config
-
-
-def test_refusals(tmp_path):
-    """Kills: a damaged folder that is taken for a smaller model, two models of which one is chosen in silence."""
-    tensors = released()
-    lacking = {name: array for name, array in tensors.items() if name != "blocks.2.att.g2"}
-    published.write_folder(tmp_path / "a", {"model_type": "rwkv7"}, lacking)
-    with pytest.raises(ValueError, match=r"tensor blocks.2.att.g2 of shape \[5, 12\] is missing"):
-        open_folder(tmp_path / "a")
-    del lacking["blocks.1.att.w1"]
-    published.write_folder(tmp_path / "b", {"model_type": "rwkv7"}, lacking)
-    with pytest.raises(ValueError, match=r"config.json: tensor blocks.1.att.w1 is missing, or no matrix"):
-        open_folder(tmp_path / "b")
-    published.write_folder(tmp_path / "c", {"model_type": "rwkv7", "head_size": 64}, tensors)
-    with pytest.raises(ValueError, match="head_size = 64 is a field that this library does not know"):
-        open_folder(tmp_path / "c")
-    for name in ("one.pth", "two.pth"):
-        torch_files.write_tensors(tmp_path / name, tensors)
-    (tmp_path / "config.json").write_text('{"model_type": "rwkv7"}')
-    with pytest.raises(ValueError, match="holds 2 models, such as one"):
-        open_folder(tmp_path)

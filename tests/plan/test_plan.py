@@ -161,23 +161,6 @@ def test_advice_to_fit():
     assert [line.split(":")[0] for line in advice(followed)] == ["more devices, or a smaller --train.batch-size"]
 
 
-def test_advice_to_speed_up():
-    """Kills advice for a plan that is bound by something else."""
-    assert [line.split(":")[0] for line in advice(example())] == ["--mesh.data 4 --mesh.fsdp 2"]
-    assert advice(example(traffic=())) == []
-    again = example(remat="period", memory=dataclasses.replace(example().memory, peak=GIB))
-    assert advice(again)[0].startswith("plan it with --model.remat nothing: 16.1 GB are free, and 50% of the FLOPs")
-    again = example(remat="period", memory=dataclasses.replace(example().memory, peak=5 * GIB))
-    assert advice(again)[0].startswith("plan it with --model.remat projections: ")
-    assert "remat" not in str(advice(example(remat="period")))
-    line = "plan it with --model.no-scan-layers: "
-    gpu = example(device="h100", memory_bytes=10**14)
-    assert [x.startswith(line) for x in advice(gpu)] == [True]
-    unrolled, grouped = dataclasses.replace(gpu, scan_layers=False), dataclasses.replace(gpu, remat="everything")
-    for other in (example(device="h100"), unrolled, grouped, example(memory_bytes=10**14)):
-        assert line not in str(advice(other))
-
-
 def test_program_that_is_too_large(topology, monkeypatch):
     """A TPU's compiler refuses what does not fit. Kills a traceback in place of a verdict."""
     said = (

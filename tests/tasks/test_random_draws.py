@@ -39,16 +39,6 @@ def test_distinct_tuples_are_equally_likely(n, size):
 
 
 @pytest.mark.full
-def test_distinct_draw_does_not_depend_on_its_neighbours():
-    """Kills a redraw whose rounds or bits are shared by the batch: lanes finish after different rounds."""
-    keys = jax.random.split(jax.random.key(3), 40)
-    one = jax.jit(lambda key: random_draws.distinct(key, 9, 18))
-    together, alone = jax.vmap(one)(keys), np.stack([one(key) for key in keys])
-    np.testing.assert_array_equal(together, alone)
-    assert together.dtype == jnp.int32
-
-
-@pytest.mark.full
 def test_successive_is_sampling_without_replacement():
     """Kills a race of the wrong rates, reversed or sorted places; numpy is held to the same law."""
     weights, n, n_draws = np.arange(1.0, 6) ** -0.9, 3, 20_000

@@ -1,17 +1,13 @@
 """The trainer's view of recall tasks: what an epoch visits, resumption, and validation grids."""
 
 import dataclasses
-import functools
 import json
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.data.base import Batch
 from jaxzoo.tasks import mqar
-from jaxzoo.tasks.base import Split, TaskConfig
+from jaxzoo.tasks.base import Split
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.presets import based_figure2, zoology_figure2
 from jaxzoo.tasks.recall_data import Examples, RecallData, RecallDataConfig
@@ -142,57 +138,6 @@ def test_examples_and_their_order_stay_what_they_are():
     np.testing.assert_array_equal(batch.tokens, tokens)
     np.testing.assert_array_equal(batch.positions, [[12, 8], [12, 4]])
     np.testing.assert_array_equal(batch.targets, [[50, 37], [37, 39]])
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FirstTokenConfig(TaskConfig):
-    """Recall the first token at the last position; it is even in training and odd in validation."""
-
-    vocab_size: int = 50
-    length: int = 5
-    marker: int = 1
-    """Token of all positions but the first."""
-
-    @property
-    def slices(self) -> dict[str, int]:
-        return {"length": self.length, "marker": self.marker}
-
-    def generate(self, key, numbers, split) -> Batch:
-        return self.jitted(key, numbers, split)
-
-    @functools.partial(jax.jit, static_argnums=(0, 3))
-    def jitted(self, key, numbers, split) -> Batch:
-        def first(number):
-            return jax.random.randint(jax.random.fold_in(key, number), (1,), 0, self.vocab_size // 2)
-
-        answers = jax.vmap(first)(numbers) * 2 + int(split == "test")
-        rest = jnp.full((numbers.size, self.length - 1), self.marker, jnp.int32)
-        last = jnp.full((numbers.size, 1), self.length - 1, jnp.int32)
-        return Batch(tokens=jnp.concatenate([answers, rest], axis=1), positions=last, targets=answers)
-
-
-@pytest.mark.full
-def test_any_task_makes_data():
-    """Kills an epoch, a stream, a size or a slice that only MQAR has; a vocabulary of the first task alone."""
-    longer = FirstTokenConfig(length=7, vocab_size=90)
-    train = (recall(16, 2, 11), Examples(task=FirstTokenConfig(), n_examples=9), Examples(task=longer, n_examples=4))
-    valid = (Examples(task=FirstTokenConfig(marker=3), n_examples=5),)
-    data = RecallDataConfig(train=train, valid=valid).build(batch_size=3, valid_batch_size=4)
-    assert (data.vocab_size, data.max_length, data.batches_per_epoch) == (90, 16, 3 + 3 + 1)
-    stream, lengths, firsts = data.train(), [], set()
-    for batch in [next(stream) for _ in range(2 * data.batches_per_epoch)]:
-        lengths.append(batch.tokens.shape[1])
-        if lengths[-1] < 16:
-            np.testing.assert_array_equal(batch.tokens[:, :1], batch.targets)
-            firsts |= set(batch.targets.ravel().tolist())
-    assert sorted(lengths) == [5] * 6 + [7] * 2 + [16] * 6
-    assert len(firsts) > 9
-    assert all(first % 2 == 0 for first in firsts)
-    (held_out,) = data.valid()
-    assert held_out.slices == {"length": 5, "marker": 3}
-    batches = [held_out.batch(i) for i in range(held_out.n_batches)]
-    assert [len(batch.tokens) for batch in batches] == [3, 2]
-    assert all((batch.targets % 2 == 1).all() and (batch.tokens[:, 1:] == 3).all() for batch in batches)
 
 
 def test_zoology_figure2_is_the_papers():

@@ -117,15 +117,6 @@ def test_held_out_text_is_of_the_records_of_evaluation():
     assert {dict(pairs(row["text"]))["Package"] for row in rows} == names
 
 
-def test_documents_depend_on_seed_and_records_alone():
-    """Kills: an order that depends on the directory listing or on hash randomisation; a seed that nobody reads."""
-    one, other = record_set(), record_set(seed=4)
-    backwards = RecordSet(packages()[::-1], RecordsConfig(documents=200, seed=3))
-    for same in (RecordSet.examples, lambda each: list(each.training_documents())):
-        assert same(one) == same(backwards)
-        assert same(one) != same(other)
-
-
 def test_baselines_by_hand():
     """Kills: a guess from the evaluation's own values, a score that is not the task's."""
     records = record_set()
@@ -230,24 +221,3 @@ def test_the_command_writes_a_set_whole_and_again_the_same(status, tmp_path, cap
     assert len(first["train/debian.jsonl"].splitlines()) == 60
     assert main([*flags[2:], "--out", str(tmp_path / "fda.jsonl")]) == 0
     assert (tmp_path / "fda.jsonl").read_bytes() == first["records.jsonl"]
-
-
-@pytest.mark.usefixtures("no_python")
-def test_mistakes_are_one_line(status, tmp_path, capsys, monkeypatch):
-    """Kills: a traceback, a directory that is left behind, a stranger's directory that is replaced."""
-    monkeypatch.chdir(tmp_path)
-    before = files(tmp_path)
-    for flags, message in (
-        (["--documents", "0"], "--documents 0 must be positive"),
-        (["--valid-fraction", "1"], "--valid-fraction 1.0 must be in (0, 1)"),
-        (["--document-bytes", "5"], "--document-bytes 5 leaves no room for a question"),
-        (["--dpkg-status", "none"], "0 records with values to ask for must be at least 50"),
-        (["--field-per-document", "2"], "did you mean --fields-per-document?"),
-        (["--out", "none/set"], "its directory does not exist"),
-        (["--out", "."], "exists; name another"),
-    ):
-        assert main(["--out", "set", "--dpkg-status", str(status), "--overwrite", *flags]) == 2
-        error = capsys.readouterr().err
-        assert message in error
-        assert error.count("\n") == 1
-        assert files(tmp_path) == before

@@ -18,7 +18,7 @@ from jaxzoo.models.blueprint import Variables, names_of, split_variables
 from jaxzoo.train.checkpoint import CheckpointManifest
 from jaxzoo.train.export import read_header, read_portable, write_portable
 from jaxzoo.utils.checksums import digests
-from tests.train.test_origin import SHORT, configured, make_run, saved_variables
+from tests.train.test_origin import SHORT, saved_variables
 
 NANS = np.array([[0x7FC00123, 0xFFC12345, 0x7F800000], [0x80000000, 0x00000001, 0x3F800000]], np.uint32)
 """NaNs with payloads, infinity, negative zero, the smallest subnormal number, one; as bits of float32."""
@@ -131,45 +131,3 @@ def test_an_exported_folder_is_read_like_a_run(text_file, run, tmp_path, capfd):
     assert run(text_file, "small", *SHORT, "--overwrite") == 0
     assert saved_variables(folder, 3).keys() == before.keys()
     assert not (folder / "model.safetensors").exists()
-
-
-@pytest.mark.full
-def test_refusals(mqar_file, run, tmp_path, capfd):
-    """Kills: a file or run that is overwritten, a file whose config is of another model, a riddle."""
-    make_run(configured(mqar_file), tmp_path / "r")
-    file = tmp_path / "m.safetensors"
-    given = ["--run", str(tmp_path / "r")]
-    assert export([*given, "--out", str(file)]) == 0
-    with safetensors.safe_open(file, framework="np") as content:
-        metadata = content.metadata()
-    config = json.loads(metadata["config"])
-    places = {}
-    for name, fields in (
-        ("other", {"d_model": 16}),
-        ("deep", {"n_layers": 2**30}),
-        ("large", {"n_layers": 60_000, "d_model": 2**16, "mlp_width": 2**18}),
-    ):
-        changed = json.dumps({**config, "model": {**config["model"], **fields}})
-        places[name] = tmp_path / f"{name}.safetensors"
-        save_file(load_file(file), places[name], metadata={**metadata, "config": changed})
-    other = places["other"]
-    capfd.readouterr()
-    before = sorted(tmp_path.rglob("*"))
-    for argv, line in [
-        ([*given, "--import", str(file)], "give either --run DIR"),
-        ([*given, "--out", str(tmp_path / "no" / "m.safetensors")], "its directory does not exist"),
-        ([*given, "--checkpoint", "7", "--out", str(tmp_path / "n.safetensors")], "checkpoint 7 must be one of 2, 3"),
-        (
-            ["--import", str(other), "--out", str(tmp_path / "x")],
-            "embedding has shape (264, 8) there and (264, 16) by other.safetensors",
-        ),
-        (["--import", str(places["deep"]), "--out", str(tmp_path / "x")], "n_layers=1073741824 must be in [1, 65536]"),
-        (["--import", str(places["large"]), "--out", str(tmp_path / "x")], "and must fit into the "),
-        (["--import", str(file), "--out", str(tmp_path / "r")], "holds a run"),
-    ]:
-        assert export(argv) == 2, argv
-        (said,) = capfd.readouterr().err.splitlines()
-        assert line in said
-    assert run(mqar_file, "new", "--init-from", str(file), "--model.d-model", "16") == 2
-    assert "variable embedding has shape (264, 8) there and (264, 16) in this model" in capfd.readouterr().err
-    assert sorted(tmp_path.rglob("*")) == before

@@ -12,17 +12,13 @@ import pytest
 
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.parallel.sharding import MeshConfig, make_mesh
-from jaxzoo.plan.collectives import read_traffic
-from jaxzoo.plan.hlo import Hlo
 from jaxzoo.train.cross_entropy import rows_at_once, rows_by_passes
-from jaxzoo.train.loss import _Head, _mean_of_first, _on_mesh, _sums, score_targets, sum_of_losses
-from jaxzoo.train.session import Session
+from jaxzoo.train.loss import _Head, _mean_of_first, _on_mesh, _sums, score_targets
 from jaxzoo.train.step import _accumulated
 from pallas_kernels.dispatch import lowering_for
 from tests.mixers.outside import N_TOKENS, SignedTokensConfig
-from tests.mixers.test_sequence_parallel import HASTY
 from tests.pallas_kernels.shared import full, needs_eight_devices, slow
-from tests.train.test_train_step import make_step, recall_batch, spread, without_dropout
+from tests.train.test_train_step import make_step, recall_batch, spread
 
 
 def changed(config, **fields):
@@ -202,29 +198,3 @@ def test_accumulated_parts_draw_their_own_dropout():
     rows, noise = jax.jit(lambda key: _accumulated(drawn, {}, batch, key, 4))(jax.random.key(0))
     np.testing.assert_array_equal(rows, 1)
     assert len(set(np.asarray(noise).tolist())) == 4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sizes", [{"data": 2, "fsdp": 2, "tensor": 2}, {"data": 1, "fsdp": 8}])
-@needs_eight_devices
-def test_traffic_of_the_head_does_not_grow_with_the_chunks(tiny_config, sizes):
-    """Kills: a gradient of the head that the devices sum up once a chunk, or a table that they gather once a chunk."""
-    b, m, vocab = 16, 32, 1024
-    model = dataclasses.replace(tiny_config.model, vocab_size=vocab, max_length=m, n_layers=2)
-    config = dataclasses.replace(without_dropout(tiny_config), model=model, mesh=MeshConfig(**sizes))
-    session = Session(config)
-    batch = Batch(**dict.fromkeys(("tokens", "targets"), jax.ShapeDtypeStruct((b, m), jnp.int32)))
-    sent = []
-    with jax.set_mesh(session.mesh):
-        variables = session.abstract_state.variables
-        for chunk in (m // 2, m // 16):
-
-            def loss(variables, batch, chunk=chunk):
-                return sum_of_losses(session.blueprint.model(variables), batch, None, chunk=chunk)[0]
-
-            lowered = jax.jit(jax.grad(loss, allow_int=True)).lower(variables, batch)
-            hlo = Hlo(lowered.compile(compiler_options=HASTY).as_text())
-            sent.append(sum(each.wire for each in read_traffic(hlo, dict(session.mesh.shape))))
-    assert sent[1] > 4 * vocab * config.model.d_model / 8
-    small = 8 * 4 * 3 * b * m  # what a mesh with a tensor axis says of each target: maximum, sum, logit, and back
-    assert sent[1] - sent[0] < small if "tensor" in sizes else sent[1] == sent[0]

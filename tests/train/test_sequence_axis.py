@@ -4,14 +4,11 @@ import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.data.base import Batch
 from jaxzoo.mixers import MIXERS, BigBirdConfig
-from jaxzoo.parallel.sharding import MeshConfig, make_mesh
-from jaxzoo.train.loss import sum_of_losses
+from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.train.session import Session
 from tests.pallas_kernels.shared import needs_eight_devices
 
@@ -91,39 +88,6 @@ def test_losses_are_those_of_one_device(tiny_config, on_one_device, name, mesh):
     expected = on_one_device(name)
     assert np.ptp(expected[:, 0]) > 1e-3
     np.testing.assert_allclose(curve(config, MESHES[mesh]), expected, atol=2e-5, rtol=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("chunk", "mesh"),
-    [
-        pytest.param(0, MIXED, marks=pytest.mark.slow),
-        (4, MIXED),
-        pytest.param(5, "data x fsdp x tensor", marks=pytest.mark.slow),
-    ],
-)
-def test_language_modelling_in_parts(tiny_config, chunk, mesh):
-    """Kills targets at every position that are shared out otherwise than the logits, chunks of the head that take a
-    part of one device alone, and rows of padding that count on the device that has them."""
-    train = dataclasses.replace(tiny_config.train, loss_chunk=chunk)
-    model = dataclasses.replace(tiny_config.model, pad_vocab_multiple=16)
-    config = dataclasses.replace(tiny_config, model=model, train=train)
-    session = Session(dataclasses.replace(config, mesh=MeshConfig(**MESHES[mesh])))
-    tokens = np.random.default_rng(0).integers(0, 40, (16, 17), np.int32)
-
-    def gradients(mesh):
-        def loss(variables):
-            batch = Batch(tokens=jnp.asarray(tokens[:, :-1]), targets=jnp.asarray(tokens[:, 1:]))
-            return sum_of_losses(session.blueprint.model(variables), batch, None, chunk=chunk)[0] / tokens.size
-
-        with jax.set_mesh(mesh):
-            return jax.tree.map(np.asarray, jax.jit(jax.value_and_grad(loss))(variables))
-
-    with jax.set_mesh(session.mesh):
-        variables = jax.tree.map(np.asarray, session.init_state().variables)
-    one, parts = gradients(make_mesh(MeshConfig(), jax.devices()[:1])), gradients(session.mesh)
-    errors = jax.tree.map(lambda a, b: float(np.linalg.norm(a - b) / np.linalg.norm(b)), parts, one)
-    assert max(jax.tree.leaves(errors)) < 1e-4, errors
 
 
 def test_refusals(tiny_config):

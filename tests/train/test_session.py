@@ -84,23 +84,6 @@ def test_mesh_equals_one_device(tiny_config, on_one_device, name, sizes):
 
 
 @pytest.mark.slow
-def test_state_is_born_sharded_and_stays_so(tiny_config):
-    """Kills: Adam moments replicated over the mesh, parameters gathered by the first update."""
-    session = Session(with_mesh(with_pattern(tiny_config, "hybrid"), **MIXED))
-    with jax.set_mesh(session.mesh):
-        state, stream = fresh(session)
-        _, after = losses(session, session.init_state(), stream, steps=1)
-    for each in (state, after):
-        moments = each.opt_state[1][0]
-        for param, mu, nu in zip(*map(jax.tree.leaves, (each.params, moments.mu, moments.nu)), strict=True):
-            assert param.sharding == mu.sharding == nu.sharding
-        assert each.params["embedding"].sharding.spec == jax.sharding.PartitionSpec(("tensor",), ("fsdp",))
-        first = jax.devices()[0]
-        here = sum(s.data.size for x in jax.tree.leaves(each) for s in x.addressable_shards if s.device == first)
-        assert here < 0.4 * sum(x.size for x in jax.tree.leaves(each))
-
-
-@pytest.mark.slow
 def test_second_step_compiles_nothing(tiny_config):
     """Kills: output shardings that differ from the input's, so that the second step compiles again."""
     session = Session(with_mesh(with_pattern(tiny_config, "hybrid"), **MIXED))

@@ -1,7 +1,6 @@
 """The clock of a run: what it counts, what it leaves out, and where it writes."""
 
 import dataclasses
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.train import speed as module
-from jaxzoo.train.metrics import RowFile, rows_until
 from jaxzoo.train.session import Session
 from jaxzoo.train.speed import Speed, StepWork, step_work
 from jaxzoo.utils.devices import find_device
@@ -45,18 +43,6 @@ def test_rates_by_hand(clock):
     assert speed.row(54)["tokens_per_second"] == pytest.approx(10 / 0.5 * 512)
     assert speed.steps_per_second(54) == pytest.approx(14 / 2.5)
     assert speed.describe(54) == ["2,867 tokens/s", "1.7% MFU", "7.3 GB"]
-
-
-def test_rows_are_cut_where_a_resumed_run_begins(tmp_path):
-    """Kills: rows twice after a resume, and rows that stay in a buffer."""
-    path = tmp_path / "speed.jsonl"
-    with RowFile(path) as log:
-        for step in (2, 4, 6):
-            log.write(step, {"mfu": 0.5})
-            assert json.loads(path.read_text().splitlines()[-1]) == {"step": step, "mfu": 0.5}
-    with RowFile(path, rows_until(path, 4)) as log:
-        log.write(6, {"mfu": 0.25})
-    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [2, 4, 6]
 
 
 def test_work_of_a_step(tiny_config, tmp_path, monkeypatch):

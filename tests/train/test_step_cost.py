@@ -38,9 +38,3 @@ def test_a_step_costs_what_it_did():
     ]
     assert not changes, f"{'; '.join(changes)}; if this is wanted, {write}"
     assert found["faults"] < 50
-
-
-@pytest.mark.slow
-def test_page_faults_tell_that_memory_is_not_kept():
-    """Kills: a step that is too small for the allocator to matter."""
-    assert measure("--let-go")["faults"] > 5000

@@ -55,27 +55,6 @@ def test_a_picture_appears_whole_or_not_at_all(drawn, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_caption_is_below_all_else():
-    """Kills: a caption on top of the legend or beyond an edge, panels or a title that its room stretches or moves."""
-    figure, axes = panels(2, 2, size=(6, 4), title="title", sharex=True)
-    for panel in axes.flat:
-        panel.plot([1, 2], [1, 2], label="a curve")
-    add_legend(figure)
-    figure.draw_without_rendering()
-    inches = [panel.get_position().size * figure.get_size_inches() for panel in figure.axes]
-    (title,), (legend,) = figure.texts, figure.legends
-    from_top = figure.bbox.height - title.get_window_extent().y1
-    add_caption(figure, "Wide letters and narrow ones, 12,345 steps of batch 64. " * 8)
-    figure.draw_without_rendering()
-    caption = figure.texts[-1].get_window_extent()
-    assert caption.y0 > 0
-    assert 0 < caption.x0 < caption.x1 < figure.bbox.width
-    assert caption.y1 < legend.get_window_extent().y0 < min(panel.get_tightbbox().y0 for panel in figure.axes)
-    assert figure.bbox.height - title.get_window_extent().y1 == pytest.approx(from_top)
-    for panel, before in zip(figure.axes, inches, strict=True):
-        assert panel.get_position().size * figure.get_size_inches() == pytest.approx(before)
-
-
 def test_names_are_no_formulas(tmp_path):
     """Kills a run whose name has two dollar signs, which matplotlib refuses to parse, in titles, labels and legends."""
     figure, ((axes,),) = panels(1, 1, size=(4, 3), title="runs/lr$1_$2")

@@ -6,8 +6,6 @@ import hashlib
 import json
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -251,21 +249,3 @@ def test_refuses_what_it_did_not_write(built, config, pile, tmp_path):
     with pytest.raises(ValueError, match="is in --paths and in --valid-paths"):
         Build(twice, tmp_path / "new")
     assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.full
-def test_tensorflow_is_never_imported(pile, tmp_path):
-    """Kills: a build or a reading that drags TensorFlow in where it is installed, or needs it where it is not."""
-    (tmp_path / "tensorflow").mkdir()
-    (tmp_path / "tensorflow" / "__init__.py").write_text("raise AssertionError('TensorFlow is imported')")
-    program = f"""
-import sys
-sys.path.append("{tmp_path}")
-from jaxzoo.cli.data_build import main
-assert main(["--source", "pile", "--paths", "{pile}/val.jsonl.zst", "--out", "{tmp_path}/out"]) == 0
-import tensorflow_datasets as tfds
-source = tfds.builder_from_directory("{tmp_path}/out/the_pile/1.0.0").as_data_source("train")
-print(len(source), len(source[0]["text"]) > 0, "tensorflow" in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.split()[-2:] == ["True", "False"]

@@ -1,38 +1,16 @@
 """FASTA as documents: against a reader of ten lines that holds all in memory; splits, damage, and a killed build."""
 
 import gzip
-import json
 import random
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from jaxzoo.cli import data_build
 from jaxzoo.data.corpus import fasta
 from jaxzoo.data.corpus.fasta import FastaLayout, Interval, read_bases, read_layout
 from jaxzoo.data.corpus.lines import DamagedFileError, TextDocument
 from jaxzoo.data.tokenizer import DNATokenizer, reverse_complement
-from tests.data.corpus.test_building import read_back
-
-KILLED = """
-import os, signal, sys
-count, replace, rename = 0, os.replace, os.rename
-def counted(move):
-    def moved(*places):
-        global count
-        count += 1
-        if count == int(sys.argv[1]):
-            os.kill(os.getpid(), signal.SIGKILL)
-        move(*places)
-    return moved
-os.replace, os.rename = counted(replace), counted(rename)
-from jaxzoo.cli.data_build import main
-raise SystemExit(main(sys.argv[2:]))
-"""
-"""The command, killed when it is about to give a file its place for the n-th time."""
 
 
 def sequences(seed, lengths):
@@ -141,25 +119,6 @@ def test_damage(tmp_path, content, message):
     file.write_bytes(content)
     with pytest.raises(DamagedFileError, match=message):
         list(read_bases(file, FastaLayout({})))
-
-
-def test_command(tmp_path, capsys):
-    """A build that is killed once gives the same splits; a name that no file has is said. Kills: a resumed build that
-    loses its place, the hash that takes bases of a named split."""
-    made = sequences(1, [3000, 2000, 500])
-    write(tmp_path / "x.fa.gz", made)
-    options = ["--source", "fasta", "--paths", str(tmp_path / "x.fa.gz"), "--valid-regions", "chr2,chr7"]
-    options += ["--test-regions", "chr1:1001-1500", "--out", str(tmp_path / "out")]
-    killed = subprocess.run([sys.executable, "-c", KILLED, "3", *options], check=False, capture_output=True)
-    assert killed.returncode == -9
-    assert data_build.main(options) == 0
-    output = capsys.readouterr()
-    assert "no file has the sequence 'chr7' (1 of those named are missing)" in output.out + output.err
-    layout = read_layout(valid_regions="chr2", test_regions="chr1:1001-1500")
-    found = read_back(tmp_path / "out" / "dna" / "1.0.0")
-    for split, documents in found.items():
-        assert documents == [row[:2] for row in expected(made, layout) if row.split == split and row.text]
-    assert json.loads((tmp_path / "out" / "build.json").read_text())["source"] == "fasta"
 
 
 def test_tokenizer():

@@ -9,7 +9,6 @@ from jaxzoo.data.statistics.bigram_counts import BigramCounts, count_bigrams
 from jaxzoo.data.tokens.token_shards import TokenDirectory
 from jaxzoo.utils.checksums import add_checksum
 from tests.data import recall_reference
-from tests.data.killing import content, killed_everywhere
 from tests.data.shards import random_documents, write_tokens
 
 
@@ -72,24 +71,6 @@ def test_large_ids(tmp_path):
     tokens = write_tokens(tmp_path / "tokens", {"train": [[(ids, "a")]]}, vocab_size=2**20)
     count_bigrams(tokens.path, tmp_path / "counts")
     assert as_dictionary(BigramCounts(tmp_path / "counts")) == recall_reference.bigram_counts(stream_of(tokens))
-
-
-@pytest.mark.full
-def test_killed_and_started_again(tmp_path):
-    """Kills: half a file taken for a whole one, parts counted twice, leftovers; results that depend on workers or
-    memory. A process is killed just before and just after each of its files appears, and another continues."""
-    rng = np.random.default_rng(0)
-    shards = [random_documents(rng, 6, n_ids=50, longest=200) for _ in range(2)]
-    tokens = write_tokens(tmp_path / "tokens", {"train": shards}, vocab_size=51)
-    count_bigrams(tokens.path, tmp_path / "whole", workers=2, memory=5000)
-    n_files, results = killed_everywhere(
-        tmp_path / "killed",
-        imports="from jaxzoo.data.statistics.bigram_counts import count_bigrams",
-        call=f"count_bigrams(Path({str(tokens.path)!r}), out, memory=20_000)",
-    )
-    assert n_files == 1 + 2 * 4 + 4  # the plan; progress and files of two shards, and of the results
-    for result in results:
-        assert content(result) == content(tmp_path / "whole")
 
 
 def test_damaged_counts_are_refused(tokens, tmp_path):

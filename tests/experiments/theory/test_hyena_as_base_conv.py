@@ -61,20 +61,3 @@ def test_base_conv_is_hyena(n_taps):
     hyena = to_hyena(base_conv)
     assert isinstance(hyena, Hyena)
     assert_equal(hyena, base_conv, 3, 50)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"form": "listing"}, "form='listing' must be 'paper'"),
-        ({"filter": "implicit", "n_taps": 4}, "filter='implicit' must be 'short' or 'long'"),
-        ({"activation": "silu"}, "activation='silu' must be 'none'"),
-        ({}, "conv_bias must be 0"),
-    ],
-)
-def test_what_a_hyena_cannot_be(options, message):
-    """Kills a Hyena that is another function: with a residual, a SiLU or a b2."""
-    base_conv, _ = moved(lambda: BaseConv(BaseConvConfig(d_model=D, **options), rngs=quick_rngs()))
-    with pytest.raises(ValueError, match=message):
-        to_hyena(base_conv)

@@ -128,20 +128,6 @@ def test_theorem_1_at_4096(n_gram, length, delay):
     assert accuracy(nar(length, n_gram, vocab_size=vocab_size), model, delay, n=4) == 1
 
 
-def test_a_gram_that_the_start_looks_like():
-    """Kills a docstring that excludes what is harmless, and a margin that does not see it: `a b .. a a v .. a a`."""
-    embeddings = orthonormal_rows(8)
-    row = np.array([[2, 3, 5, 2, 2, 6, 4, 7, 2, 2]])
-    plain, signed = np.array([1.0, 0.5]), np.array([-0.5, 1.0])
-    with pytest.raises(ValueError, match="two 2-grams have one direction; take other taps"):
-        ngram_recall_layer(embeddings, plain, length=10)
-    x = jnp.asarray(embeddings[row], jnp.float32)
-    both = applied(ngram_recall_layer(embeddings, plain, length=10, from_start=False), x)[0, -1]
-    np.testing.assert_allclose(both @ embeddings[3], both @ embeddings[6], rtol=0, atol=1e-5)
-    one = applied(ngram_recall_layer(embeddings, signed, length=10), x)[0, -1]
-    np.testing.assert_allclose(one, embeddings[6], rtol=0, atol=0.1)
-
-
 def test_margin_by_hand():
     """Kills a margin over grams of one length only, over equal grams too, or above 1; orthogonal embeddings.
     The closest of F = (1, 1/2) are `b a` and `a a`, those of F = (-1/2, 1) `a b` and `a a`."""
