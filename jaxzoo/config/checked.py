@@ -67,8 +67,27 @@ FractionAboveZero = Annotated[float, Rule("must be in (0, 1]", 0, 1, excluded=(0
 Seed = Annotated[int, Rule("must be in [0, 2^32)", 0, 2**32 - 1)]
 
 
+class _PlainSignature:
+    """Descriptor: the signature of a config's class with plain types, `int` where a field declares `PositiveInt`."""
+
+    def __get__(self, _: Any, cls: type) -> inspect.Signature:
+        try:
+            plain = typing.get_type_hints(cls)
+        except NameError:  # types that only the module of a user's function knows
+            plain = {}
+        found = []
+        for field in dataclasses.fields(cls):
+            default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+            kind: Any = inspect.Parameter.KEYWORD_ONLY
+            annotation = plain.get(field.name, field.type)
+            found.append(inspect.Parameter(field.name, kind, default=default, annotation=annotation))
+        return inspect.Signature(found)
+
+
 class Checked:
     """Base of config dataclasses. Whatever a subclass does in `__post_init__`, its fields were checked before."""
+
+    __signature__ = _PlainSignature()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -48,5 +48,6 @@ def shift_step(
 def _correlate(x: jax.Array, c: jax.Array) -> jax.Array:
     """`sum_m x_m c_{m+a}` for a = 0 .. w - 1, over the axis before the last."""
     w, axis = c.shape[-2], c.ndim - 2
+    x, c = (each.astype(jnp.promote_types(each.dtype, jnp.float32)) for each in (x, c))
     spectrum = jnp.fft.rfft(x, n=2 * w, axis=axis).conj() * jnp.fft.rfft(c, n=2 * w, axis=axis)
     return jax.lax.slice_in_dim(jnp.fft.irfft(spectrum, n=2 * w, axis=axis), 0, w, axis=axis)

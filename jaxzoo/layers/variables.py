@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
+from jax.typing import DTypeLike
 
 from jaxzoo.parallel.sharding import LOGICAL_AXES, named_sharding
 
@@ -31,6 +32,10 @@ class Traits:
     """Factor of the learning rate."""
     is_embedding: bool = False
     """A table of embeddings (or a head), whose decay the optimizer's config decides."""
+
+    def decays(self, *, embeddings: bool = True, everything: bool = False) -> bool:
+        """Whether weight decay applies, where tables of embeddings decay or not, and perhaps norms and biases too."""
+        return embeddings if self.is_embedding else self.decay or everything
 
 
 def metadata(axes: tuple[str | None, ...], **traits: Any) -> dict[str, Any]:
@@ -69,12 +74,22 @@ def weight_decay_mask(module: nnx.Module) -> nnx.State:
       True or False in place of each variable of `nnx.state(module, nnx.Param)`; variables that are not of this library
       decay.
     """
-    return _of_each(nnx.state(module, nnx.Param), lambda traits: traits.decay)
+    return _of_each(nnx.state(module, nnx.Param), Traits.decays)
 
 
 def learning_rate_scales(module: nnx.Module) -> nnx.State:
     """Factor of the learning rate of each parameter of a module, as `weight_decay_mask` returns them."""
     return _of_each(nnx.state(module, nnx.Param), lambda traits: traits.learning_rate_scale)
+
+
+def cast_matrices(module: nnx.Module, dtype: DTypeLike) -> None:
+    """Casts the parameters of a module that weight decay applies to, in place."""
+
+    def cast(variable: nnx.Variable[Any], decays: bool) -> nnx.Variable[Any]:
+        return variable.replace(variable[...].astype(dtype)) if decays else variable
+
+    state = nnx.state(module, nnx.Param)
+    nnx.update(module, jax.tree.map(cast, state, weight_decay_mask(module), is_leaf=_is_variable))
 
 
 def shardings(module: nnx.Module, mesh: Mesh) -> nnx.State:

@@ -34,6 +34,7 @@ from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
 from jaxzoo.config.checked import Checked, NonNegativeFloat, PositiveInt
+from jaxzoo.layers.variables import cast_matrices
 from jaxzoo.utils.array_typing import Array, Float, Int, PRNGKeyArray
 from jaxzoo.utils.explicit_mesh import explicit_mesh, with_auto_axes
 
@@ -266,7 +267,11 @@ def _checked(method: Callable) -> Callable:
         given = (*args, *kwargs.values())
         context = next((value for value in given if isinstance(value, Context)), NO_CONTEXT)
         self.config.check_context(context, streaming=streaming)
-        x = args[0] if args else kwargs.get("x", kwargs.get("x_t"))
+        name = next((name for name in ("x", "x_t") if name in kwargs), None)
+        x = args[0] if args else kwargs.get(name)
+        if self.dtype is not None and x is not None:
+            x = x.astype(self.dtype)
+            args, kwargs = ((x, *args[1:]), kwargs) if args else (args, {**kwargs, name: x})
         if x is not None and x.shape[-1:] != (self.config.width,):
             name = type(self).__name__
             raise ValueError(
@@ -278,10 +283,18 @@ def _checked(method: Callable) -> Callable:
 
 
 def _with_fields(init: Callable, declared: type[MixerConfig]) -> Callable:
-    """A mixer's `__init__` that also takes the fields of its config in place of a config."""
+    """A mixer's `__init__` that also takes the fields of its config in place of a config, and dtypes."""
 
     @functools.wraps(init)
-    def run(self: Any, config: MixerConfig | None = None, *, rngs: nnx.Rngs, **fields: Any) -> None:
+    def run(
+        self: Any,
+        config: MixerConfig | None = None,
+        *,
+        rngs: nnx.Rngs,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike | None = None,
+        **fields: Any,
+    ) -> None:
         if config is not None and fields:
             raise TypeError(f"{type(self).__name__} takes a config or its fields ({', '.join(fields)}), not both")
         known = [field.name for field in dataclasses.fields(declared)]
@@ -290,8 +303,30 @@ def _with_fields(init: Callable, declared: type[MixerConfig]) -> Callable:
                 near = difflib.get_close_matches(name, known, 1) or known
                 raise TypeError(f"{type(self).__name__} has no field {name}; did you mean {', '.join(near)}?")
         init(self, declared(**fields) if config is None else config, rngs=rngs)
+        if dtype is not None:
+            self.dtype = jnp.dtype(dtype)
+        if param_dtype is not None:
+            cast_matrices(self, param_dtype)
 
     return run
+
+
+def _signature(declared: type[MixerConfig]) -> inspect.Signature:
+    """The fields of a mixer's config and what `_with_fields` adds to them."""
+    kind: Any = inspect.Parameter.KEYWORD_ONLY
+    added = {"rngs": (inspect.Parameter.empty, nnx.Rngs)} | dict.fromkeys(("dtype", "param_dtype"), (None, DTypeLike))
+    more = [inspect.Parameter(name, kind, default=x, annotation=of) for name, (x, of) in added.items()]
+    return inspect.Signature([*inspect.signature(declared).parameters.values(), *more])
+
+
+class _Signature:
+    """Descriptor: the signature of a mixer's class."""
+
+    def __get__(self, _: Any, cls: type) -> inspect.Signature:
+        config = getattr(cls, "__annotations__", {}).get("config")
+        if not (isinstance(config, type) and issubclass(config, MixerConfig)):
+            raise AttributeError("__signature__")
+        return _signature(config)
 
 
 class Mixer(nnx.Module):
@@ -299,9 +334,23 @@ class Mixer(nnx.Module):
 
     config: Any
     """The mixer's own `MixerConfig`."""
+    dtype: Any = None
+    """Dtype that inputs are cast to, and so of the computation and the output; None: that of the input."""
+    __signature__ = _Signature()
 
-    def __init__(self, config: Any = None, *, rngs: nnx.Rngs, **fields: Any):
-        """The mixer of a config, or of the config's fields: `RetNet(d_model=64, n_heads=4, rngs=rngs)`."""
+    def __init__(
+        self, config: Any = None, *, rngs: nnx.Rngs, dtype: Any = None, param_dtype: Any = None, **fields: Any
+    ):
+        """Builds the mixer of a config, or of the config's fields: `RetNet(d_model=64, n_heads=4, rngs=rngs)`.
+
+        Args:
+          config: its `MixerConfig`; None: made of the other arguments.
+          rngs: the `params` stream initialises the parameters.
+          dtype: dtype of computation and output, as in Flax; None: that of the input.
+          param_dtype: dtype of the parameters that weight decay applies to; None: float32. Norms, biases, decay rates
+            and buffers are float32 always.
+          **fields: fields of the config.
+        """
         raise NotImplementedError
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -48,11 +48,7 @@ def make_schedule(
 
 def decay_mask(traits: dict[str, Any], config: OptimizerConfig) -> dict[str, Any]:
     """Mask of the parameters that are decayed, in the structure of `traits`, the `Traits` of each parameter."""
-
-    def decays(of: Traits) -> bool:
-        return config.decay_embeddings if of.is_embedding else of.decay or config.decay_all
-
-    return jax.tree.map(decays, traits)
+    return jax.tree.map(lambda of: of.decays(embeddings=config.decay_embeddings, everything=config.decay_all), traits)
 
 
 def is_hidden_matrix(traits: Traits) -> bool:

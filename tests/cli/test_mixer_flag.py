@@ -58,7 +58,7 @@ def test_aliases(capsys):
 def test_mistakes_are_one_line(capsys):
     """Kills: a traceback for a typo, another mixer in place of the misspelt one, a choice that is dropped."""
     for file, flags, message in (
-        ("zoo", "--model.mixer retnet", r"--model\.mixer: unknown mixer 'retnet'; did you mean 'ret_net'\?$"),
+        ("zoo", "--model.mixer retmet", r"--model\.mixer: unknown mixer 'retmet'; did you mean 'ret_net'\?$"),
         ("zoo", "--model.mixer zzz", r"unknown mixer 'zzz'; there are attention, base_conv, "),
         ("zoo", f"--model.mixer ret_netz{'z' * 100_000}", r"^.{40,200}there are attention, base_conv, .{100,2000}$"),
         ("zoo", "--model.mixr ret_net", r"unknown option --model\.mixr; did you mean --model\.mixer\?$"),

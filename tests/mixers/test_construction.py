@@ -1,13 +1,15 @@
 """A mixer is built from its config or from the config's fields, and says in one line what it cannot take."""
 
 import dataclasses
+import inspect
 
 import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from jaxzoo.mixers import MIXERS, RetNet, RetNetConfig
+from jaxzoo import weight_decay_mask
+from jaxzoo.mixers import MIXERS, Context, RetNet, RetNetConfig
 
 
 @pytest.mark.parametrize("name", sorted(MIXERS))
@@ -34,3 +36,35 @@ def test_wrong_arguments():
         mixer(jnp.zeros((1, 3, 6)))
     with pytest.raises(ValueError, match=r"RetNet got an input of shape \(1, 6\)"):
         mixer.step(jnp.zeros((1, 6)), mixer.init_state(1))
+
+
+@pytest.mark.parametrize("name", sorted(MIXERS))
+def test_dtypes_as_in_flax(name):
+    """Kills: a dtype that is ignored, parameters that are not cast, a mixer that fails with bfloat16 parameters."""
+    config = MIXERS[name].tiny()
+    needs = config.capabilities
+    context = Context(
+        tokens=jnp.zeros((1, 5), jnp.int32) if needs.needs_tokens else None,
+        first_values=jnp.zeros((1, 5, config.width), jnp.bfloat16) if needs.needs_values else None,
+    )
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+
+    def build():
+        return config.mixer_class(**fields, rngs=nnx.Rngs(0), dtype=jnp.bfloat16, param_dtype=jnp.bfloat16)
+
+    mixer = nnx.eval_shape(build)
+    decays = jax.tree.leaves(weight_decay_mask(mixer))
+    cast = [x.dtype == jnp.bfloat16 for x in jax.tree.leaves(nnx.state(mixer, nnx.Param))]
+    assert any(cast)
+    assert cast == decays
+    with jax.numpy_dtype_promotion("standard"):
+        x = jax.ShapeDtypeStruct((1, 5, config.width), jnp.float32)
+        assert jax.eval_shape(lambda x: build()(x, context), x).dtype == jnp.bfloat16
+
+
+def test_signatures_are_readable():
+    """Kills: `Annotated[int, Rule(...)]` in `help(RetNet)`, and a signature without the config's fields."""
+    shown = str(inspect.signature(RetNet))
+    assert "n_heads: int = " in shown
+    assert "rngs: flax.nnx.rnglib.Rngs" in shown
+    assert "Rule" not in shown + str(inspect.signature(RetNetConfig))
