@@ -20,4 +20,4 @@ def test_program(section, tmp_path):
 
 def test_every_program_is_run():
     """Kills a second program of a section, which no test would run."""
-    assert len(SECTIONS) == PAGE.read_text().count("```python") == 6
+    assert len(SECTIONS) == PAGE.read_text().count("```python") == 8

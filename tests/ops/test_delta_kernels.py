@@ -128,7 +128,7 @@ def test_without_decay_gradients_do_not_lose_digits_with_length():
     expected = jax.jit(gradients)(*(x.astype(jnp.float32) for x in inputs))
     with lowering_for("cuda"), certificates.using("all"):
         found = jax.jit(gradients)(*inputs)
-    assert max(relative_l2(x, y) for x, y in zip(found, expected, strict=True)) < 5e-3
+    assert max(relative_l2(x, y) for x, y in zip(found, expected, strict=True)) < 6e-3  # beta k is rounded, too
 
 
 @needs_eight_devices
