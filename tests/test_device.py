@@ -1,4 +1,4 @@
-"""Who runs the tests of real devices, and who is told that he should."""
+"""Markers of tests on devices. Kills: a suite that skips everything on its own hardware."""
 
 import jax
 import pytest

@@ -1,4 +1,4 @@
-"""What the README says must run."""
+"""README.md. Kills: an example, link or number that no longer holds."""
 
 import re
 from pathlib import Path

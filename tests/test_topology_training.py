@@ -1,4 +1,4 @@
-"""A training step compiled for eight real chips without them: kernels on every chip, tokens never gathered."""
+"""Training steps compiled for eight absent chips. Kills: a kernel that is missing on a mesh."""
 
 import dataclasses
 import re

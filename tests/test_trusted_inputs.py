@@ -1,4 +1,4 @@
-"""The rule of CONTRIBUTING on trusted inputs: nothing but what the user names is imported or unpickled."""
+"""Imports and unpickling (CONTRIBUTING, trusted inputs). Kills: data that run code when read."""
 
 import ast
 from pathlib import Path

@@ -1,3 +1,3 @@
-"""Tests of benchmarks compile as the trainer's do."""
+"""Fixtures of benchmarks: compilation as in the trainer's tests."""
 
 from tests.train.conftest import compilation  # noqa: F401 a fixture: quick compilations, kept from the user's

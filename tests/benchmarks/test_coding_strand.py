@@ -1,4 +1,4 @@
-"""`python -m benchmarks.coding_strand` on a genome whose frames are known."""
+"""`python -m benchmarks.coding_strand`. Kills: a strand read in the wrong direction."""
 
 import csv
 import random

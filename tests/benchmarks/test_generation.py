@@ -1,4 +1,4 @@
-"""The benchmark of generation: equal models, a complete report, nothing overwritten."""
+"""`python -m benchmarks.generation`. Kills: a report without some measurement."""
 
 import json
 

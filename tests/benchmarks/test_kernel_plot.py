@@ -1,4 +1,4 @@
-"""Plots of kernel benchmarks show the rows and the floor."""
+"""`python -m benchmarks.kernel_plot`. Kills: curves that are not the rows."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The benchmark of the mixers' CPU cost: complete rows, true marks, nothing measured twice."""
+"""`python -m benchmarks.mixers_cpu`. Kills: times of another machine, a mixer that is left out."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The benchmarks under the README's CPU table, at their smallest size."""
+"""`python -m benchmarks.mqar_cpu`. Kills: a peer that computes another loss."""
 
 import json
 import os

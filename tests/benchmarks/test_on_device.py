@@ -1,4 +1,4 @@
-"""The queue for a rented GPU: order, time, turns, what a second call does, and a rehearsal of its pieces."""
+"""`python -m benchmarks.on_device`. Kills: a piece that is repeated, lost or broken."""
 
 import dataclasses
 import itertools

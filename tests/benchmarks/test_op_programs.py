@@ -1,4 +1,4 @@
-"""Programs of ops compiled for an absent H100: as many launches and bytes as the committed table says."""
+"""`python -m benchmarks.op_programs`. Kills: a further kernel launch or array."""
 
 import json
 

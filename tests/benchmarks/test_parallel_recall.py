@@ -1,4 +1,4 @@
-"""`python -m benchmarks.parallel_recall` at its smallest."""
+"""`python -m benchmarks.parallel_recall`. Kills: a program with wrong answers."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The recurrent mixers next to plain forms, at a size that takes seconds."""
+"""`python -m benchmarks.recurrent_cpu`. Kills: a plain form with other values."""
 
 import json
 

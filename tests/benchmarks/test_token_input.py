@@ -1,4 +1,4 @@
-"""The benchmark of the input from token shards: every measurement, told in two tables."""
+"""`python -m benchmarks.token_input`. Kills: a kind of input that is not measured."""
 
 import json
 import sys

@@ -1,7 +1,4 @@
-"""Runs of the command line: the trainer's fixtures, and a language model that it has trained on a mesh of 8 devices.
-
-The other runs have one device, for which programs compile in half the time.
-"""
+"""Fixtures for commands: those of the trainer, and a language model trained on a mesh of 8 devices."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The walk through `docs/add_a_mixer.md`, as its reader takes it."""
+"""The steps of docs/add_a_mixer.md. Kills: a step of the page that no longer works."""
 
 import json
 import re

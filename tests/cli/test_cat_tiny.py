@@ -1,4 +1,4 @@
-"""`configs/lm/cat_tiny.py`: what its flags change, and that it runs, at a small size."""
+"""The flags of configs/lm/cat_tiny.py. Kills: a baseline of another shape than CAT."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.classify`: from a run and a folder of sequences to an accuracy with its interval."""
+"""`python -m jaxzoo.classify`. Kills: an accuracy on the training split."""
 
 import json
 import random

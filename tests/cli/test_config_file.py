@@ -1,4 +1,4 @@
-"""Config files: files of the user's own, with what they define and import."""
+"""Config files of users. Kills: a class or module taken from another config file."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""From a folder of another library to a run, through every command, and back."""
+"""`python -m jaxzoo.convert` to a run and back. Kills: a tensor or tokenizer lost on the way."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.data.bigrams`: what it prints, what it refuses."""
+"""`python -m jaxzoo.data.bigrams`. Kills: a second count of tokens that are counted."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.data.recall_statistics`: what it prints, what it refuses."""
+"""`python -m jaxzoo.data.recall_statistics`. Kills: workers that run the whole command."""
 
 import subprocess
 import sys

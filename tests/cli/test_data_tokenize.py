@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.data.tokenize` and `python -m jaxzoo.data.train_tokenizer` on their command lines."""
+"""`python -m jaxzoo.data.tokenize` and `train_tokenizer`. Kills: two commands that do not fit together."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.evaluate` from the run directory to the table."""
+"""`python -m jaxzoo.evaluate`. Kills: scores of another checkpoint or of other examples."""
 
 import json
 import textwrap

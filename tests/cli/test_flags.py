@@ -1,4 +1,4 @@
-"""The command line: what it takes, and one line for what it does not."""
+"""Flags of the command line. Kills: an override that is dropped or resets other fields."""
 
 import dataclasses
 from pathlib import Path

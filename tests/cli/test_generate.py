@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.generate` from the run directory to standard output."""
+"""`python -m jaxzoo.generate`. Kills: text from another checkpoint, tokenizer or model."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.inspect`, `python -m jaxzoo.compare` and `jaxzoo.load` on a run of three steps and its export."""
+"""`python -m jaxzoo.inspect` and `compare`. Kills: scores of padding, unpaired errors."""
 
 import json
 from types import SimpleNamespace

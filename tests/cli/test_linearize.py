@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.linearize`: from a run with attention to a run without, and back on after a stop."""
+"""`python -m jaxzoo.linearize`. Kills: a stage that is repeated or lost after a stop."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""`--model.mixer NAME`: a config file that leaves its mixer open."""
+"""The flag `--model.mixer NAME`. Kills: a registered mixer that the flag does not accept."""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Mixers and tasks that the package does not know: in a file, by FILE.py:NAME, and of an installed package."""
+"""Mixers and tasks of other packages. Kills: an entry point that is not read."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""The package by name: its console command, its packaged configs and experiments, its wheel."""
+"""The console command and packaged configs. Kills: a command or file missing from the package."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.plan` from the command line, without any compiler."""
+"""`python -m jaxzoo.plan` without a compiler. Kills: a traceback in place of a refusal."""
 
 import dataclasses
 from pathlib import Path

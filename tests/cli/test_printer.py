@@ -1,4 +1,4 @@
-"""Texts on standard output, one after the other."""
+"""The printer of parallel texts. Kills: texts that mix on the screen."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Progress on standard error."""
+"""Progress lines on standard error. Kills: a long command without output."""
 
 import io
 import sys

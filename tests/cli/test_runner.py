@@ -1,4 +1,4 @@
-"""One table of exit statuses for all commands, also where nobody reads what they print."""
+"""Exit statuses of all commands. Kills: a traceback at a closed pipe, a defect reported as a user's mistake."""
 
 import io
 import os

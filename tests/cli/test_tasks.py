@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.tasks`: what it prints, what it refuses."""
+"""`python -m jaxzoo.tasks`. Kills: examples printed with other targets than the task has."""
 
 import re
 import typing

@@ -1,4 +1,4 @@
-"""A run on token shards through the command line."""
+"""Training on token shards, resumed. Kills: a cursor that skips or repeats batches."""
 
 import json
 import textwrap

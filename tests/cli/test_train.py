@@ -1,4 +1,4 @@
-"""Whole runs through the command line: what they leave behind, how they stop, what they refuse."""
+"""`python -m jaxzoo.train`. Kills: a resumed run that differs from an unbroken one, a diverged state that is saved."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Every field of every config is held to its declaration: type, finiteness and range."""
+"""Checks of all config fields. Kills: a value of another type, or not finite, that passes."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Configs survive JSON, and what JSON gets wrong is named."""
+"""Configs as JSON. Kills: a class or tuple that is lost, a field that is dropped."""
 
 import dataclasses
 import importlib

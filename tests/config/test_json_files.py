@@ -1,4 +1,4 @@
-"""JSON from files: as declared, or one line."""
+"""JSON files. Kills: a traceback or an ignored field for a damaged file."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""The rows of the papers' tables of language models, and the training settings of each, typed from the papers."""
+"""Rows and training settings of the papers' tables of language models, typed by hand."""
 
 from typing import NamedTuple
 

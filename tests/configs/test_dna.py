@@ -1,4 +1,4 @@
-"""`configs/dna` against Based, Table 3, and against sums by hand."""
+"""configs/dna against Based, Table 3. Kills: another number of layers or parameters."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`configs/lm`: each configuration against its row of a paper's tables (`papers.py`), and a sharded train step."""
+"""configs/lm against the papers' tables. Kills: another preset, schedule or optimizer."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Small tensorflow-datasets directories for tests, of documents in a list."""
+"""Small tensorflow-datasets directories."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Repeated n-grams and bigram counts, slowly and obviously: dictionaries and loops."""
+"""Repeated n-grams and bigram counts by dictionaries and loops."""
 
 import itertools
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Token directories for tests, written from lists."""
+"""Token directories written from lists."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One rule for all readers of users' text: a byte order mark at the beginning is dropped, blank lines are skipped."""
+"""Byte order marks and blank lines in all readers. Kills: one reader with other rules."""
 
 import codecs
 import gzip

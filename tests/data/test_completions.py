@@ -1,4 +1,4 @@
-"""Prompt and response pairs: which tokens the loss counts, by hand."""
+"""Prompt and response pairs. Kills: a loss on the prompt or on padding."""
 
 import json
 

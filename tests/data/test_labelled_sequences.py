@@ -1,4 +1,4 @@
-"""Sequences with a class each: both layouts, what a batch says, the cursor, and damage in one line."""
+"""Labelled sequences as data. Kills: a label of another class, a damaged benchmark that is read."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Jobs of a directory, shared among processes and commands, some of which die."""
+"""Jobs shared by processes. Kills: a job made twice, or never after a worker died."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Batches against slices of the text itself; the cursor against an uninterrupted stream."""
+"""Batches of text against slices of the text. Kills: targets off by one, a cursor that skips batches."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Training windows against slices of the flat token list, over epochs, processes, sources and restarts."""
+"""Batches of token shards against the flat tokens. Kills: windows lost between shards, epochs or sources."""
 
 import json
 from collections import Counter

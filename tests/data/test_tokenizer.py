@@ -1,4 +1,4 @@
-"""Bytes in, the same bytes out; end-of-text and broken characters visible."""
+"""The byte tokenizer. Kills: bytes that change on the way."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Commands that README.md and the pages of docs/ print: flags and files exist, and a test runs each program."""
+"""Commands of README and docs. Kills: a flag, file or field that was renamed."""
 
 import ast
 import functools

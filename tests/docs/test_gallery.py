@@ -1,4 +1,4 @@
-"""Pages of the site that are made from the registries, and links between the repository's files and the site."""
+"""Generated pages and links. Kills: a page without its equation, a broken link."""
 
 import sys
 

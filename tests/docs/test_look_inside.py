@@ -1,4 +1,4 @@
-"""The script of docs/look_inside.md runs and finds what the page says."""
+"""The script of docs/look_inside.md. Kills: a renamed function on the page."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The notebooks of docs/notebooks, at a small size."""
+"""Notebooks at a small size. Kills: a cell that fails."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The site as mkdocs builds it (`pip install -e '.[docs]'`)."""
+"""The site built by mkdocs (`pip install -e '.[docs]'`). Kills: a broken link, a resource from the network."""
 
 import json
 import re

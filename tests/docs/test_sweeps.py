@@ -1,4 +1,4 @@
-"""The experiment in docs/sweeps.md is one."""
+"""The experiment of docs/sweeps.md. Kills: an example that fails."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The programs of docs/your_own_code.md, as a reader runs them."""
+"""The programs of docs/your_own_code.md. Kills: a program that fails."""
 
 import re
 import subprocess

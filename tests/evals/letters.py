@@ -1,4 +1,4 @@
-"""A tokenizer of few letters, a small model that knows more ids than it, and the slow truth about both."""
+"""A tokenizer of few letters, a small model, and slow reference scores."""
 
 import functools
 from collections.abc import Sequence

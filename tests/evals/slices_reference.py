@@ -1,4 +1,4 @@
-"""Slices of targets, slowly and obviously: what the model has read, as a list, searched from the end."""
+"""Slices of targets by a linear search."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The share of a gap that is due to AR hits, case by case."""
+"""The share of a gap that is due to AR hits. Kills: a wrong sign, cap or interval."""
 
 import numpy as np
 import pytest

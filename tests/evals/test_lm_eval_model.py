@@ -1,4 +1,4 @@
-"""Our models through lm_eval: what it asks, and its tasks on local files."""
+"""Models in lm_eval. Kills: answers in another order, other windows than lm_eval's."""
 
 import json
 

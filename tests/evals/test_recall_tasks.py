@@ -1,4 +1,4 @@
-"""The recall scorers without lm_eval: what is asked, what counts, and lm_eval's numbers on the same files."""
+"""Recall tasks without lm_eval. Kills: scores that differ from lm_eval's."""
 
 import json
 import math

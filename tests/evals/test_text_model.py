@@ -1,4 +1,4 @@
-"""Texts scored and continued in batches: against one row at a time without padding."""
+"""Scored texts, one row at a time. Kills: padding that is scored, context that is lost."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Scales of Based's figures: every point a run, and the numbers of paper and release, read by hand."""
+"""Scales of Based's figures, read from the paper and release by hand. Kills: another grid or protocol."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""CAT, Figure 4: what is computed, its claims on rows made by hand, and its picture."""
+"""CAT, Figure 4: points and bands. Kills: quantiles of another filter."""
 
 from typing import Any
 

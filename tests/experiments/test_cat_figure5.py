@@ -1,4 +1,4 @@
-"""CAT, Figure 5: its points, what its claims say of rows made by hand, and its picture."""
+"""CAT, Figure 5: points and programs. Kills: another protocol, a program per learning rate."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every claim of every experiment: rows that must hold and rows that must fail, and the verdicts that are kept."""
+"""Claims of all experiments, on the rows that they bring. Kills: a claim that always holds or never does."""
 
 import dataclasses
 import importlib

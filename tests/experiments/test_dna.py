@@ -1,4 +1,4 @@
-"""The experiment on a genome: its claim on rows made by hand, its table, and bases that are scored once."""
+"""The experiment on a genome. Kills: bases that are scored twice or not at every length."""
 
 import numpy as np
 import pytest

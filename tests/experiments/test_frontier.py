@@ -1,7 +1,4 @@
-"""Frontiers of recall over state size, computed by hand.
-
-Kills: a smallest sufficient state, or a trend, read off the wrong runs.
-"""
+"""Frontiers of recall over state size. Kills: a size or trend read from the wrong runs."""
 
 import pytest
 

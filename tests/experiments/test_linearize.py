@@ -1,4 +1,4 @@
-"""`experiments/linearize.py`: the committed numbers, and all of it with a step a stage."""
+"""experiments/linearize.py. Kills: an error that counts tokens as independent."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The trained models in `experiments/models`: their size, and that they score what their files say."""
+"""Trained models in experiments/models. Kills: scores that the stored weights do not reach."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The gallery's picture: its points, scores, claims on rows made by hand, and whether every mixer learns."""
+"""The gallery of mixers on MQAR. Kills: a mixer that passes the contract and does not learn."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""The experiment on pretrained models, with a small run that this repository keeps."""
+"""Recall of pretrained models. Kills: a filler that is also a key."""
 
 import json
 

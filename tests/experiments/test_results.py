@@ -1,4 +1,4 @@
-"""The results that are kept: their tables and verdicts are those of their numbers, whoever changes a claim."""
+"""Kept results. Kills: a verdict or table that its numbers do not give."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every experiment file from its points to its report, at the scale `smoke`: a few steps of two or three models."""
+"""All experiments at the scale `smoke`. Kills: an experiment that fails before its report."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""The Zoology figures: the runs of their points, and the paper's numbers, written down by hand."""
+"""Scales of Zoology's figures, read from the paper and release by hand. Kills: another grid or protocol."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Recall of pretrained models, with models whose answers are known."""
+"""Perplexities of models whose answers are known. Kills: a perplexity of other tokens."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Zoology, Table 1: equal models, AR hits counted by hand, and shares of gaps whose intervals are known."""
+"""Zoology, Table 1. Kills: AR hits or intervals that differ from those by hand."""
 
 import dataclasses
 import itertools

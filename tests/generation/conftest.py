@@ -1,3 +1,3 @@
-"""Tests of generation compile as the trainer's do."""
+"""Fixtures of generation: compilation as in the trainer's tests."""
 
 from tests.train.conftest import compilation  # noqa: F401 a fixture: quick compilations, kept from the user's

@@ -1,4 +1,4 @@
-"""Generation as a library: what it gives, what it costs, what it refuses."""
+"""Generation. Kills: a token at the wrong position, a row that reads another row's state."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Chunks and tails give back the prompts, in few shapes."""
+"""Chunks of prompts. Kills: a token that is read twice or never."""
 
 import numpy as np
 import pytest

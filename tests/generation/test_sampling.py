@@ -1,4 +1,4 @@
-"""Draws against probabilities worked out in float64."""
+"""Draws against probabilities in float64. Kills: top-p of the wrong distribution."""
 
 import jax
 import jax.numpy as jnp

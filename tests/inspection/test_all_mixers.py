@@ -1,4 +1,4 @@
-"""What every registered mixer shows to `jaxzoo.capture`, from inside a scan of layers."""
+"""`jaxzoo.capture` of every mixer. Kills: scores that are shifted by a token."""
 
 import dataclasses
 

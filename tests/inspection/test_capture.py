@@ -1,4 +1,4 @@
-"""Captured values against float64, and replacements against models that were changed by hand."""
+"""Captured values against float64. Kills: a value of another layer."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""GGUF files, written here in llama.cpp's layout: logits of transformers, and tokenizers of both kinds."""
+"""GGUF files in llama.cpp's layout, against logits of transformers. Kills: rows in llama.cpp's order."""
 
 import importlib.util
 

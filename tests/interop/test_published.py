@@ -1,4 +1,4 @@
-"""Folders in published layouts: logits that transformers computed, files that come back bit for bit."""
+"""Published layouts, against logits of transformers. Kills: a transposed or misplaced tensor."""
 
 import jax
 import jax.numpy as jnp

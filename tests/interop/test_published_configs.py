@@ -1,4 +1,4 @@
-"""Folders with the config fields of published models load, and mean what their fields say."""
+"""Published config.json files. Kills: a field that is refused or skipped."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""What is refused in a folder: one line each, with the name of what is wrong."""
+"""Refused folders of other libraries. Kills: a field or tensor that is ignored."""
 
 import json
 import tracemalloc

@@ -1,4 +1,4 @@
-"""RWKV-7 by the names of its authors and of flash-linear-attention, against its equations token by token in float64."""
+"""RWKV-7 of its authors and of FLA, against its equations in float64. Kills: a swapped low-rank map."""
 
 import re
 

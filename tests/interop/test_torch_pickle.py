@@ -1,4 +1,4 @@
-"""The reader of `pytorch_model.bin`: honest files give their numbers, hostile ones a line and nothing else."""
+"""The reader of pytorch_model.bin. Kills: code that runs from a pickle, numbers from a wrong offset."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""Taking over of weights, the transfer of outputs, and what is measured before and after."""
+"""Conversion of attention layers. Kills: a projection of another head, a gradient that does not reach the mixer."""
 
 import dataclasses
 from typing import Any

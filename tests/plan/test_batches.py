@@ -1,4 +1,4 @@
-"""Shapes of batches without the data, against batches of the data."""
+"""Batch shapes without data. Kills: a plan for another program than the run's."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Collectives of programs worked out by hand, compiled for eight CPU devices or in the words of other compilers."""
+"""Collectives of compiled programs. Kills: a loop body that counts once, a wrong group."""
 
 import jax
 import jax.numpy as jnp

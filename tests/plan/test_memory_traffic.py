@@ -1,4 +1,4 @@
-"""Bytes between chip and memory of programs small enough to count them by hand."""
+"""Memory traffic against counts by hand. Kills: a stack that counts whole in every layer."""
 
 from benchmarks.op_programs import launches
 from jaxzoo.plan.hlo import Hlo

@@ -1,4 +1,4 @@
-"""Plans on CPU devices that stand for accelerators: what is read off a program, and what is made of it."""
+"""Plans for absent accelerators, on CPU devices. Kills: sizes of the whole model in place of a device's."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Stand-ins for Slurm's commands: jobs are processes of this machine, one of which waits for a node for ever."""
+"""Stand-ins for Slurm's commands; jobs are local processes."""
 
 import stat
 import sys

@@ -1,4 +1,4 @@
-"""Claims: positive controls, permutation tests, made-up rows, and the score over seeds."""
+"""Claims of sweeps. Kills: a claim that holds although no model learned."""
 
 import dataclasses
 import itertools

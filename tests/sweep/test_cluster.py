@@ -1,4 +1,4 @@
-"""Workers that are jobs: options, errors, and that they end when they should."""
+"""Sweep workers as cluster jobs. Kills: an option that is dropped, a job that ends without saving."""
 
 import os
 import re

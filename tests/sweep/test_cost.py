@@ -1,4 +1,4 @@
-"""What runs cost: FLOPs by hand, and seconds by those of others."""
+"""Costs of runs against sums by hand. Kills: FLOPs of a token taken for those of a step."""
 
 import dataclasses
 

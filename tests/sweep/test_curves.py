@@ -1,4 +1,4 @@
-"""Curves of figures: what they draw of the results."""
+"""Curves of figures. Kills: a curve of other runs."""
 
 from jaxzoo.sweep import Results
 from jaxzoo.sweep.curves import curve, guessing

@@ -1,4 +1,4 @@
-"""What a sweep will take, told before it is made."""
+"""Estimates of a sweep's time. Kills: validations or compilation that cost nothing."""
 
 import re
 

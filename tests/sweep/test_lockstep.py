@@ -1,4 +1,4 @@
-"""Runs side by side are the runs that they would be alone."""
+"""Runs trained side by side. Kills: a learning rate or state of another run."""
 
 import dataclasses
 from types import SimpleNamespace

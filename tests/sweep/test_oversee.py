@@ -1,4 +1,4 @@
-"""Progress of a sweep."""
+"""Progress of a sweep. Kills: runs that are counted twice, an estimate that never ends."""
 
 import dataclasses
 import io

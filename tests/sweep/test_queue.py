@@ -1,4 +1,4 @@
-"""Which worker makes which run."""
+"""The queue of runs. Kills: two workers on one run, a run that no worker takes again."""
 
 import os
 import subprocess

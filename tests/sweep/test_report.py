@@ -1,4 +1,4 @@
-"""The files of a report: what the table and the claims say, and that they are whole."""
+"""Reports of sweeps. Kills: a wrong best run, a claim without runs that counts as false."""
 
 import dataclasses
 import json

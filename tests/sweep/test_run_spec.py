@@ -1,4 +1,4 @@
-"""Which points share a run, and which runs share a program."""
+"""Identities of runs. Kills: a result found for another config."""
 
 import dataclasses
 

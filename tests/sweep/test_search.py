@@ -1,4 +1,4 @@
-"""Which runs of a sweep are left: the search of learning rates with one seed, damaged results, linked folders."""
+"""The search of learning rates. Kills: seeds spent on a rate that has lost."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Runs of a group begin where they were and end as stopped or finished; with stand-ins for all that trains."""
+"""Groups of runs, with stand-ins for training. Kills: a stopped run that begins again."""
 
 from types import SimpleNamespace
 from unittest.mock import MagicMock

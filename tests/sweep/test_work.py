@@ -1,4 +1,4 @@
-"""What a worker makes of a queue: results, and nothing twice."""
+"""Workers. Kills: a result of another run, a stopped run that begins again."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Devices of workers, and their number."""
+"""Devices of workers. Kills: workers that reserve a GPU that others use."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Examples of every task, and the laws that they are held to."""
+"""Examples of every task, and tests of their distributions."""
 
 import math
 

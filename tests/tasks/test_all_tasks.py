@@ -1,4 +1,4 @@
-"""What holds for every task: an oracle that only reads, chance, pure functions of the number, and disjoint splits."""
+"""The contract of all tasks. Kills: a label that the tokens do not determine, an example in both splits."""
 
 import dataclasses
 import importlib

@@ -1,4 +1,4 @@
-"""Parity and majority: strings, answers and the split."""
+"""Parity and majority. Kills: a wrong answer or split."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Compositional MQAR: examples, laws and the split."""
+"""Compositional MQAR. Kills: a value bound to two pairs, a split that a token reveals."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""MAD's compression: examples, laws and the split."""
+"""MAD's compression task. Kills: tokens that are not uniform."""
 
 import numpy as np
 import pytest

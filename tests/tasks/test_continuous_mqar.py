@@ -1,4 +1,4 @@
-"""Continuous MQAR: examples, laws and the split."""
+"""Continuous MQAR. Kills: a key with two values, orders that depend on each other."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Forgetting MQAR: examples, laws and the split."""
+"""Forgetting MQAR. Kills: the first value as the target, an update of no key."""
 
 import itertools
 

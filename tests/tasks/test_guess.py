@@ -1,4 +1,4 @@
-"""Guessing lines of recall tasks."""
+"""Guessing lines of tasks. Kills: a line that is lower than guessing."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""N-gram recall: examples, laws and the split."""
+"""N-gram recall. Kills: grams that repeat by accident."""
 
 import math
 

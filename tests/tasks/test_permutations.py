@@ -1,4 +1,4 @@
-"""The word problem of small symmetric groups: products, moves and the split."""
+"""Word problems of permutations. Kills: products in the wrong order."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The laws of the draws, against enumeration and numpy; seeds are fixed, so that no test is flaky."""
+"""Random draws against enumeration. Kills: a draw that prefers some outcomes."""
 
 import itertools
 

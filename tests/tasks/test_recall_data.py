@@ -1,4 +1,4 @@
-"""The trainer's view of recall tasks: what an epoch visits, resumption, and validation grids."""
+"""Recall tasks as training data. Kills: an epoch that skips examples, a stream that cannot resume."""
 
 import dataclasses
 import json

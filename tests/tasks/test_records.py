@@ -1,4 +1,4 @@
-"""The extraction task of package metadata: what is asked, what must not leak, and the command."""
+"""The extraction task of package metadata. Kills: answers that training has seen."""
 
 import hashlib
 import json

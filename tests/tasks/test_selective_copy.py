@@ -1,4 +1,4 @@
-"""Selective copying: examples, laws and the split."""
+"""Selective copying. Kills: outputs that are not the signals in their order."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tasks as text of subword tokens."""
+"""Recall tasks as text. Kills: distractors that answer the question."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""The generator of small test arrays draws what can be told apart."""
+"""The generator of small test arrays. Kills: two streams that are equal or shifted."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""A tiny experiment as a config file, and the command line run inside the test's own process."""
+"""Fixtures of the trainer: tiny experiments as config files, and `train` in the test's process."""
 
 import dataclasses
 import gc

@@ -1,4 +1,4 @@
-"""LoRA on prompt and response pairs: what learns, what stays, what is merged."""
+"""LoRA. Kills: base parameters that learn, a merge that changes the outputs."""
 
 import json
 import shutil

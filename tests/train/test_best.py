@@ -1,4 +1,4 @@
-"""Checkpoints that stay because their validation was among the best."""
+"""The best checkpoints. Kills: a best checkpoint that is removed as too old."""
 
 from pathlib import Path
 

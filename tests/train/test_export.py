@@ -1,4 +1,4 @@
-"""Models as safetensors files, read back by the library alone and by us."""
+"""Models as safetensors files. Kills: a bit or a field that is lost."""
 
 import json
 from types import SimpleNamespace

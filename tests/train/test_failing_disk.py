@@ -1,4 +1,4 @@
-"""Writes that fail: a save is tried once more; a second failure ends the run with a line."""
+"""Writes that fail. Kills: a run that ends at one failed write, half a row that stays."""
 
 import errno
 import os

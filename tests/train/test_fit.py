@@ -1,4 +1,4 @@
-"""`jaxzoo.fit`: training from Python, with and without a run directory."""
+"""`jaxzoo.fit`. Kills: results that depend on a run directory."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""kill -9 at any moment, also in the middle of a save: the resumed run equals the unbroken one."""
+"""kill -9 at any moment. Kills: a resumed run that differs from an unbroken one."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What the loop and its hooks do at a step, with stand-ins for the model and the files."""
+"""The training loop and hooks, with stand-ins. Kills: a hook that runs at the wrong step."""
 
 import math
 from types import SimpleNamespace

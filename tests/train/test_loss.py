@@ -1,4 +1,4 @@
-"""Chunked cross-entropy, gradient accumulation and z-loss against one pass over the whole batch."""
+"""Chunked cross-entropy and accumulation against one pass. Kills: a wrong loss or gradient of a part."""
 
 import dataclasses
 import functools

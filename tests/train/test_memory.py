@@ -1,4 +1,4 @@
-"""What a run needs of memory, told from shapes."""
+"""Memory estimates from shapes. Kills: layers that are counted once for all repeats."""
 
 import dataclasses
 from types import SimpleNamespace

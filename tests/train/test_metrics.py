@@ -1,4 +1,4 @@
-"""Rows on disk: exact, cut where a resumed run begins, whole or refused."""
+"""Metric rows on disk. Kills: rows lost or repeated by a resume."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""A run that moves: saved on one mesh, restored on another, with fewer devices or more, split otherwise."""
+"""Runs resumed on another mesh. Kills: a shard or moment that is lost."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The optimizers against their rules written out in float64 numpy."""
+"""Optimizers against NumPy in float64. Kills: a wrong update rule, mask or schedule."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""`--init-from`: a run that begins with the parameters of another one."""
+"""`--init-from`. Kills: parameters that are random or rounded."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""`--profile`: which steps are traced, and what is refused in one line."""
+"""`--profile`. Kills: a range of steps that no run traces."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The care for what lies in a run directory."""
+"""Run directories. Kills: a file of somebody else that is deleted, two processes in one run."""
 
 import dataclasses
 import json

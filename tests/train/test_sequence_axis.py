@@ -1,4 +1,4 @@
-"""Training whose sequences are shared out over devices: the losses of one device, refusals, and what XLA warns of."""
+"""Training on a sequence mesh axis. Kills: losses that differ from those of one device."""
 
 import dataclasses
 import functools

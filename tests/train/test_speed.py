@@ -1,4 +1,4 @@
-"""The clock of a run: what it counts, what it leaves out, and where it writes."""
+"""Speed of a run. Kills: pauses or compilation that count as steps."""
 
 import dataclasses
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Every task in the trainer: its examples reach the model, its answers the loss, its config the run."""
+"""Every task in the train step. Kills: a batch that the trainer cannot take."""
 
 import dataclasses
 

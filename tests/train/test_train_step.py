@@ -1,4 +1,4 @@
-"""One update: the loss against float64 NumPy, the gathered head against the full one, dropout by step."""
+"""One training step against NumPy. Kills: a loss of unlabelled positions, dropout that differs on resume."""
 
 import dataclasses
 import functools

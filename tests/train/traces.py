@@ -1,4 +1,4 @@
-"""What a trace holds."""
+"""Reader of profiler traces."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Checksums of objects and lines; digests of arrays: the formula, the same on every mesh, no change overlooked."""
+"""Checksums of objects, lines and arrays. Kills: a single bit that does not count."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The style of all pictures: series that differ without colour, one legend, files that appear whole."""
+"""The style of pictures. Kills: half a picture after a failure, a name read as a formula."""
 
 import os
 import subprocess

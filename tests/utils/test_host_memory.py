@@ -1,4 +1,4 @@
-"""The allocator of a process that computes on a CPU: what a step frees is there for the next one."""
+"""The CPU allocator. Kills: pages that every step maps anew."""
 
 import platform
 import subprocess

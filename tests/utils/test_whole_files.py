@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files written atomically. Kills: half a file after a failure."""
 
 import os
 

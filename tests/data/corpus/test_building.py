@@ -1,4 +1,4 @@
-"""Corpora as tensorflow-datasets directories: the right documents, the same bytes whoever makes them and how often."""
+"""Building tensorflow-datasets directories. Kills: a document lost, doubled or moved by workers or a kill."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""Documents from files: right ones, damaged ones, and reading that goes on where it stopped."""
+"""Documents read from files. Kills: damage that passes as text, memory that grows with a line."""
 
 import bz2
 import gzip

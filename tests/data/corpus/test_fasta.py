@@ -1,4 +1,4 @@
-"""FASTA as documents: against a reader of ten lines that holds all in memory; splits, damage, and a killed build."""
+"""FASTA files as documents. Kills: coordinates that are off by one, damage read as a shorter genome."""
 
 import gzip
 import random

@@ -1,4 +1,4 @@
-"""Which files, on which side: the split must survive a moved, grown or shrunk corpus."""
+"""The split of files into train and valid. Kills: a file that changes its side when others come."""
 
 import hashlib
 import json

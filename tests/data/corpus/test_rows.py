@@ -1,4 +1,4 @@
-"""Rows of parquet and Arrow files as documents."""
+"""Parquet and Arrow files as documents. Kills: rows lost at the edge of a batch."""
 
 import pyarrow as pa
 import pyarrow.parquet as parquet

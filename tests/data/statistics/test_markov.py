@@ -1,4 +1,4 @@
-"""Markov baselines of DNA against counting with dictionaries."""
+"""Markov baselines of DNA against dictionaries. Kills: a context that is off by one."""
 
 import math
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""Fits to samples whose law is known."""
+"""Power-law fits of samples with a known law. Kills: a wrong normalizer or standard error."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Histograms of repeated n-grams against a slow count of the same documents."""
+"""Histograms of repeats against a slow count. Kills: sequences that cross subsets or shards."""
 
 from collections import Counter
 

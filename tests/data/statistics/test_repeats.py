@@ -1,3 +1,5 @@
+"""Distances of repeated n-grams against a slow count. Kills: a repeat across segments."""
+
 import itertools
 
 import numpy as np

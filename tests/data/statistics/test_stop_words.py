@@ -1,3 +1,5 @@
+"""Stop words as token ids. Kills: words that stay because of case or white space."""
+
 from pathlib import Path
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""BPE by the library: GPT-2's ids against a slow encoder of our own, bytes that come back, and what is refused."""
+"""Tokenizers of the library tokenizers. Kills: bytes that do not come back, a changed fingerprint."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Windows of the other strand: which ones, and of DNA alone."""
+"""Windows of the reverse strand. Kills: a window reversed without its target."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Text that streams: the same characters however the tokens are cut."""
+"""Streamed text. Kills: half a character or half a stop string."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Token shards against the documents that went in, and what a reader says of damaged ones."""
+"""Token shards. Kills: a flipped bit that is trained on."""
 
 import json
 

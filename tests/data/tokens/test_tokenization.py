@@ -1,4 +1,4 @@
-"""Token shards of built data: every document in its place, whoever makes them, wherever they were stopped."""
+"""Tokenization of built data. Kills: documents lost, doubled or moved by workers or a kill."""
 
 import hashlib
 import json

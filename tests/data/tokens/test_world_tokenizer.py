@@ -1,4 +1,4 @@
-"""RWKV's World vocabulary: the longest token at each byte."""
+"""RWKV's World vocabulary. Kills: a shorter token than the longest."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the tests of recall theorems share."""
+"""Helpers of the tests of recall theorems."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""Zoology, Prop. 4.3 and H.27: constructed attention solves MQAR in triples, and each part of it is needed."""
+"""Zoology, Prop. 4.3 and H.27: attention solves MQAR. Kills: a shift by one token."""
 
 import functools
 

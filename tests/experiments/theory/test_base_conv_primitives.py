@@ -1,4 +1,4 @@
-"""Zoology, H.7 to H.11: BaseConv's primitives against numpy on random sequences."""
+"""Zoology, H.7 to H.11: primitives of BaseConv. Kills: a filter or gate in another row."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Zoology, Theorem H.21: circuits as layers of BaseConv against direct evaluation in float64."""
+"""Zoology, Theorem H.21: circuits as BaseConv layers. Kills: a gate computed before its inputs."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Short convolution and attention solve the MQAR task from token ids, at the sizes of configs/mqar/attention.py."""
+"""Short convolution and attention solve MQAR. Kills: an answer from the wrong place."""
 
 import functools
 

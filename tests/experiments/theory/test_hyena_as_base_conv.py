@@ -1,4 +1,4 @@
-"""Zoology, Prop. H.12: Hyena as BaseConv layers and BaseConv as Hyena, with random parameters, equal as functions."""
+"""Zoology, Prop. H.12: Hyena as BaseConv and back. Kills: gates or filters in another order."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Zoology, Thm 4.5 and H.38: convolutions with the input's own distances solve MQAR with few of them, and no more."""
+"""Zoology, Thm 4.5 and H.38: input-dependent filters solve MQAR. Kills: a wrong distance."""
 
 import functools
 

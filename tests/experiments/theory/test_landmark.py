@@ -1,4 +1,4 @@
-"""Propositions 1 and 2 of CAT: the law of landmarks against tokens, the layer against both, and the bounds."""
+"""CAT, Propositions 1 and 2. Kills: a law of landmarks that tokens do not follow, a wrong bound."""
 
 import math
 

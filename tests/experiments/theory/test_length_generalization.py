@@ -1,4 +1,4 @@
-"""CAT's Theorem 2: a layer that is trained at 16 tokens obeys its bounds at 4 to 1024."""
+"""CAT, Theorem 2: trained at 16 tokens, bounded at others. Kills: a wrong map or filter."""
 
 import jax
 import jax.numpy as jnp

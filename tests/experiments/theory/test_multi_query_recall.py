@@ -1,4 +1,4 @@
-"""Many queries, and "no match", by the construction that goes beyond CAT's Theorem 1."""
+"""Recall of many queries and of "no match". Kills: a sink that answers with a token."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""CAT's Corollary 1 and Theorem 1 on random instances: no training, no error."""
+"""CAT, Corollary 1 and Theorem 1. Kills: a sharpness that is too small for its bound."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""Zoology, Algorithm 11 and Theorem H.37: the program against a dictionary, the circuit against it, and as BaseConv."""
+"""Zoology, Algorithm 11 and Theorem H.37. Kills: a query that sees later keys."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""CAT's Theorem 3, both constructions, reading their own words: no training, no error."""
+"""CAT, Theorem 3. Kills: a signal that is copied twice or in another order."""
 
 import numpy as np
 import pytest

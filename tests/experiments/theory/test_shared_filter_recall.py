@@ -1,4 +1,4 @@
-"""One input-dependent filter and bound pairs solve the MQAR task from token ids, while distances are few."""
+"""One filter and bound pairs solve MQAR. Kills: an answer from the wrong pair."""
 
 import functools
 
