@@ -13,11 +13,8 @@ from jaxzoo.utils.whole_files import replacing
 
 
 class ArrayWriter:
-    """Writer of a NumPy file in little memory; made by `writing_arrays`.
-
-    Attributes:
-        digest: SHA-256 of the array's bytes, once the block has ended.
-    """
+    """Writes a NumPy file part by part; made by `writing_arrays`. `digest` is the SHA-256 of the array's bytes once the
+    block has ended."""
 
     def __init__(self, file: IO[bytes], dtype: np.dtype):
         self.digest = ""
@@ -28,7 +25,6 @@ class ArrayWriter:
         file.write(_header(dtype, 0))
 
     def append(self, array: np.ndarray) -> None:
-        """Adds to the end."""
         data = np.ascontiguousarray(array, self._dtype).data
         self._file.write(data)
         self._sha256.update(data)
@@ -42,7 +38,7 @@ class ArrayWriter:
 
 
 def _header(dtype: np.dtype, size: int) -> bytes:
-    """Returns the header of a file, which has 128 bytes for every size: NumPy leaves room for the longest."""
+    """Returns the header of a file: 128 bytes for every size, as NumPy leaves room for the longest."""
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": (size,)})
     return file.getvalue()
@@ -52,7 +48,7 @@ def _header(dtype: np.dtype, size: int) -> bytes:
 def writing_arrays(
     directory: Path, name: str, dtypes: Mapping[str, np.dtype | str]
 ) -> Iterator[dict[str, ArrayWriter]]:
-    """Gives the writers, by key, of files that exist, whole, when the block ends without an exception."""
+    """Yields writers by key; the files appear, whole, when the block ends without an exception."""
     with contextlib.ExitStack() as stack:
         writers = {}
         for key, dtype in dtypes.items():
@@ -64,15 +60,10 @@ def writing_arrays(
 
 
 class ArrayGroup:
-    """Arrays that `writing_arrays` wrote, memory-mapped and read-only; a pair of type and size by key.
-
-    `group[key]` compares an array with its digest when it is first read, at 1.7 GB/s.
-
-    Raises:
-        ValueError: a file is missing, damaged, or holds another array; with the remedy.
-        OSError: from `group[key]`, an array has another digest than was written. Training, which may read a shard at
-            any step, takes a ValueError for a defect of the model's code.
-    """
+    """Memory-mapped, read-only arrays of `writing_arrays`, by key; `kinds` holds their types and sizes. `group[key]`
+    compares an array with its digest when it is first read, at 1.7 GB/s. Raises `ValueError` if a file is missing,
+    damaged or of another array; `OSError` from `group[key]` if the digest differs (training takes a ValueError for a
+    defect of the model's code)."""
 
     def __init__(
         self,

@@ -22,30 +22,27 @@ UNLABELLED = -100
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """Rows of tokens, and the answers that a model should give, all int32; a pytree."""
+    """Rows of tokens and their targets, all int32; a pytree."""
 
     tokens: Int[Array, "b t"]
-    """Input tokens of the model."""
     targets: Int[Array, "b m"]
-    """The answers, or `UNLABELLED`: one at every position (m = t), or at each of `positions`."""
+    """Targets, or `UNLABELLED`: one at every position (m = t), or at each of `positions`."""
     positions: Int[Array, "b m"] | None = None
-    """Positions of the answers, in any order: the head runs on those alone. None: every position."""
+    """Positions of the targets, in any order, at which alone the head runs. None: every position."""
     pooled: Int[Array, "b"] | None = None
-    """Answers (m = 1) are read from the mean of the features of this number of first tokens. None: no pooling."""
+    """The target (m = 1) is predicted from the mean of the features of this many first tokens. None: no pooling."""
     segment_ids: Int[Array, "b t"] | None = None
-    """Document of each token in its row: one contiguous run of equal ids, which do not return. A token's context is
-    its own document alone. None: each row is one document."""
+    """Document id of each token: one contiguous run of equal ids per document, which do not recur. A token attends to
+    its own document only. None: each row is one document."""
 
 
 class Stream(Protocol):
     """An endless iterator of training batches; its state is the data cursor of a checkpoint."""
 
-    def __next__(self) -> Batch:
-        """Returns the next training batch."""
-        ...
+    def __next__(self) -> Batch: ...
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the cursor, JSON-able: after `set_state` of it, `next` gives the batch that it would give now."""
+        """Returns the cursor, JSON-able; after `set_state(cursor)`, `next` returns the same batch as now."""
         ...
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -57,7 +54,7 @@ class ValidSet(NamedTuple):
     """One homogeneous validation set."""
 
     slices: Mapping[str, int]
-    """Slice names and values, as reported: `{"length": 64, "pairs": 8}`; empty if there is one set only."""
+    """Slice names and values, as reported: `{"length": 64, "pairs": 8}`; empty for a single set."""
     n_batches: int
     """Number of batches; the last may be smaller."""
     batch: Callable[[int], Batch]
@@ -67,7 +64,7 @@ class ValidSet(NamedTuple):
 def make_valid_set(
     slices: Mapping[str, int], n_rows: int, batch_size: int, batch: Callable[[Int[np.ndarray, "b"]], Batch]
 ) -> ValidSet:
-    """Returns a set of rows 0 .. n_rows - 1, of which `batch` makes those with some numbers."""
+    """Returns a set of rows 0 .. n_rows - 1; `batch` makes the batch of the given row numbers."""
     n_batches = -(-n_rows // batch_size)
 
     def numbered(i: int) -> Batch:
@@ -84,7 +81,7 @@ class Score(NamedTuple):
     nats_per_token: float
     """Mean of `-log p(target)`."""
     bits_per_byte: float
-    """The same in bits per byte of text that the targets stand for; `ngram.bits_per_byte`."""
+    """Bits per byte of text that the targets stand for; `ngram.bits_per_byte`."""
     perplexity: float
     """`exp(nats_per_token)`."""
 
@@ -104,22 +101,18 @@ class Dataset(Protocol):
     """Description of the data for the user, in one line; may be empty."""
 
     def train(self, rows: Sequence[int] | None = None) -> Stream:
-        """Returns a new training stream at its beginning, of these rows of every batch, in this order; None: all.
-
-        A process of several gives the rows that it uses; the cursor does not depend on them.
-        """
+        """Returns a new training stream at its beginning, of the given rows of every batch, in this order; None: all.
+        Each of several processes passes its own rows; the cursor does not depend on them."""
         ...
 
-    def valid(self) -> Sequence[ValidSet]:
-        """The validation sets."""
-        ...
+    def valid(self) -> Sequence[ValidSet]: ...
 
     def manifest(self) -> dict[str, Any] | None:
         """Description of the data, JSON-able, for the run directory; None if the config says it all."""
         ...
 
     def baselines(self) -> Mapping[str, Score]:
-        """Scores on the validation targets that a model must beat, by name; may be empty."""
+        """Scores on the validation targets that a model must exceed, by name; may be empty."""
         ...
 
 
@@ -129,36 +122,32 @@ class DataConfig(Checked, abc.ABC):
 
     @abc.abstractmethod
     def build(self, *, batch_size: int, valid_batch_size: int) -> Dataset:
-        """Makes the data, for batches of so many rows; the last batch of a validation set may have fewer.
-
-        Raises `ValueError` if there are no such data, or too few for one batch.
-        """
+        """Makes the data with the given batch sizes; the last batch of a validation set may be smaller. Raises
+        `ValueError` if there are no such data, or too few for one batch."""
 
     def abstract_batch(self, batch_size: int) -> Batch:
-        """Shapes of a training batch of so many rows, the largest if they differ; raises as `build` does."""
+        """Shapes of a training batch, the largest if they differ; raises as `build`."""
         batch = next(self.build(batch_size=batch_size, valid_batch_size=1).train())
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
 
     @property
     def model_fields(self) -> Mapping[str, Any]:
-        """Fields of `LanguageModelConfig` that the data determine besides their sizes; default: they ask for the next
-        token."""
+        """Fields of `LanguageModelConfig` that the data determine besides their sizes; default: next-token
+        prediction."""
         return {}
 
     def guessing_lines(self) -> Mapping[str, float]:
-        """Accuracies of guessing by the name of the metric; default: none are known."""
+        """Accuracies of guessing by name of the metric; empty if none are known."""
         return {}
 
     def tokenizer(self) -> Tokenizer | None:
-        """Tokenizer of these data; None: they are no text, and no text is generated from their runs.
-
-        The cursor of a stream with a tokenizer holds a `fingerprint` that begins with the tokenizer's own and a colon.
-        """
+        """Tokenizer of these data; None if they are no text. The cursor of a stream with a tokenizer holds a
+        `fingerprint` that begins with the tokenizer's own and a colon."""
         return None
 
 
 def require_batch_sizes(config: DataConfig, **sizes: int) -> None:
-    """Raises `ValueError` unless all sizes, by name, are positive: a caller's own, not those of a checked config."""
+    """Raises `ValueError` unless all sizes, by name, are positive."""
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{type(config).__name__}.build: {name}={size!r} must be positive")

@@ -36,7 +36,7 @@ class Pair(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompletionsConfig(DataConfig):
-    """Place of the pairs, and how they are read."""
+    """Location of the pairs, and how they are read."""
 
     path: str
     """JSONL file, or a glob of some."""
@@ -56,19 +56,15 @@ class CompletionsConfig(DataConfig):
     """Seed of the order of the pairs."""
 
     def build(self, *, batch_size: int, valid_batch_size: int) -> "Completions":
-        """Reads the files."""
         return Completions(self, batch_size=batch_size, valid_batch_size=valid_batch_size)
 
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the text."""
         return load_tokenizer(self.tokenizer_path)
 
 
 class Completions(ExampleData):
-    """A `Dataset` of prompts and responses.
-
-    Raises `ValueError`: no file, a line that is no pair, or fewer training pairs than rows of a batch.
-    """
+    """`Dataset` of prompts and responses. Raises `ValueError` for an absent file, a line that is no pair, or fewer
+    training pairs than rows per batch."""
 
     def __init__(self, config: CompletionsConfig, *, batch_size: int, valid_batch_size: int):
         texts = read_pairs(config.path, config)
@@ -93,7 +89,6 @@ class Completions(ExampleData):
         self.summary: str = f"pairs: train {len(train):,}, valid {len(valid):,}; {cut:,} of train are cut"
 
     def manifest(self) -> dict[str, Any]:
-        """Sizes and fingerprint, JSON-able."""
         return {"train": len(self._train), "valid": len(self._scored), "fingerprint": self.fingerprint}
 
     def _encode(self, texts: Sequence[tuple[str, str]]) -> list[Pair]:
@@ -109,7 +104,7 @@ class Completions(ExampleData):
         ]
 
     def _cut(self, pair: Pair) -> Pair:
-        """The tokens of a pair that a row has room for; the last one of the response is a target alone."""
+        """Cuts a pair to the row's length; the last token of the response is a target only."""
         length = self.config.length
         prompt = pair.prompt[-max(1, length + 1 - len(pair.response)) :]
         return Pair(prompt, pair.response[: length + 1 - len(prompt)])
@@ -126,10 +121,7 @@ class Completions(ExampleData):
 
 
 def read_pairs(path: str, config: CompletionsConfig) -> list[tuple[str, str]]:
-    """Prompts and responses of files.
-
-    Raises `ValueError`: no file, or a line that is no object with both fields as strings.
-    """
+    """Reads prompts and responses. Raises `ValueError` for an absent file, or a line without both fields as strings."""
     place = Path(path).expanduser()
     files = [str(place)] if place.is_file() else sorted(glob.glob(str(place), recursive=True))
     if not files:

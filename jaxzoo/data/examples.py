@@ -42,27 +42,25 @@ class ExampleData(abc.ABC):
         """Makes a batch of examples."""
 
     def train(self, rows: Sequence[int] | None = None) -> "ExampleStream":
-        """Returns a new stream at batch 0; `rows` as in `Dataset.train`."""
         return ExampleStream(self, rows)
 
     def valid(self) -> Sequence[ValidSet]:
-        """The examples that are scored."""
         rows = self._scored
         return [make_valid_set({}, len(rows), self._valid_batch_size, lambda ids: self.batch([rows[i] for i in ids]))]
 
     def baselines(self) -> dict[str, Score]:
-        """None of them."""
         return {}
 
     def training_examples(self, number: int, *stream: int) -> list[Any]:
-        """Examples of batch `number`: each once per epoch but for a remainder; order of (seed, stream, epoch)."""
+        """Returns the examples of batch `number`, each once per epoch except for a remainder, in an order that depends
+        on (seed, stream, epoch)."""
         epoch, place = divmod(number, len(self._train) // self._batch_size)
         order = np.random.default_rng((self.config.seed, *stream, epoch)).permutation(len(self._train))
         return [self._train[i] for i in order[place * self._batch_size : (place + 1) * self._batch_size]]
 
 
 class ExampleStream:
-    """Endless iterator of training batches; the number of the next one is the cursor."""
+    """Endless iterator of training batches; the cursor is the number of the next batch."""
 
     def __init__(self, data: ExampleData, rows: Sequence[int] | None):
         self._data = data
@@ -70,13 +68,11 @@ class ExampleStream:
         self._next = 0
 
     def __next__(self) -> Batch:
-        """Returns the next batch."""
         examples = self._data.training_examples(self._next)
         self._next += 1
         return self._data.batch(examples if self._rows is None else [examples[row] for row in self._rows])
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the cursor, JSON-able."""
         return {"fingerprint": self._data.fingerprint, "next": self._next}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -90,5 +86,5 @@ class ExampleStream:
 
 
 def is_held_out(text: str, one_in: int) -> bool:
-    """Returns whether an example validates: one in so many, by the hash of its text."""
+    """Returns whether an example is for validation: one in `one_in`, by the hash of its text."""
     return int(text_sha256(text)[:8], 16) % one_in == 0

@@ -27,7 +27,7 @@ from jaxzoo.data.tokenizer import ByteTokenizer, DNATokenizer, reverse_complemen
 
 TOKENIZERS: dict[str, type[DNATokenizer] | type[ByteTokenizer]] = {"dna": DNATokenizer, "bytes": ByteTokenizer}
 VALID_SHARE = 10
-"""One sequence in so many validates, where no split does."""
+"""One sequence in this many is for validation if there is no split for it."""
 
 
 class Labelled(NamedTuple):
@@ -44,13 +44,13 @@ class LabelledSequencesConfig(DataConfig):
     path: str
     """Directory with the splits."""
     length: PositiveInt = 512
-    """Tokens of a row, the end-of-text included."""
+    """Tokens of a row, including the end-of-text."""
     alphabet: Literal["dna", "bytes"] = "dna"
-    """Tokens: those of bases, or bytes."""
+    """Tokens: bases, or bytes."""
     pool: Literal["last", "mean"] = "last"
-    """Features that the head reads: those of the end-of-text, or their mean over the sequence before it."""
+    """Features that the head reads: of the end-of-text, or their mean over the sequence before it."""
     scored: Literal["valid", "test"] = "valid"
-    """The split that is scored."""
+    """Split for validation."""
     reverse_complements: bool = False
     """DNA only: half of the training rows are read from the other strand."""
     seed: Seed = 0
@@ -62,20 +62,12 @@ class LabelledSequencesConfig(DataConfig):
         self.require("reverse_complements", is_dna, f"must be False for {self.alphabet}", "it is for dna")
 
     def build(self, *, batch_size: int, valid_batch_size: int) -> "LabelledSequences":
-        """Reads the files."""
         return LabelledSequences(self, batch_size=batch_size, valid_batch_size=valid_batch_size)
 
 
 class LabelledSequences(ExampleData):
-    """`Dataset` of sequences with a class each.
-
-    Attributes:
-      classes: names, in the order of their ids.
-      splits: the sequences.
-
-    Raises `ValueError`: no such files, a class without sequences, classes that differ between splits, or more classes
-    than ids.
-    """
+    """`Dataset` of sequences with a class each: `classes` by id, and the sequences of all `splits`. Raises `ValueError`
+    for absent files, a class without sequences, classes that differ between splits, or more classes than ids."""
 
     classes: list[str]
     splits: dict[str, list[Labelled]]
@@ -96,7 +88,6 @@ class LabelledSequences(ExampleData):
         self.summary: str = f"classes {', '.join(self.classes)}; sequences: {counts}; {cut:,} of train are cut"
 
     def manifest(self) -> dict[str, Any]:
-        """Classes and sizes, JSON-able."""
         sizes = {split: len(found) for split, found in self.splits.items()}
         return {"classes": self.classes, "sequences": sizes, "fingerprint": self.fingerprint}
 
@@ -115,7 +106,7 @@ class LabelledSequences(ExampleData):
         return Batch(tokens=tokens, targets=targets, positions=lengths[:, None])
 
     def _encode(self, found: Sequence[Labelled]) -> list["_Row"]:
-        """Cuts both ends of long sequences alike, and pads all with end-of-text."""
+        """Cuts long sequences equally at both ends, and pads with end-of-text."""
         length = self.config.length
         end = self._tokenizer.end_of_text
         rows = []
@@ -135,13 +126,12 @@ class _Row(NamedTuple):
     label: int
 
     def flipped(self) -> "_Row":
-        """Returns the row from the other strand of DNA."""
         tokens = np.concatenate([reverse_complement(self.tokens[: self.length]), self.tokens[self.length :]])
         return self._replace(tokens=tokens)
 
 
 def read_splits(path: Path) -> tuple[list[str], dict[str, list[Labelled]]]:
-    """Returns names of the classes, and the sequences of train, valid and test; raises as `LabelledSequences`."""
+    """Returns class names, and the sequences of train, valid and test; raises as `LabelledSequences`."""
     if any(any(path.glob(f"{above}dataset_info.json")) for above in ("", "*/", "*/*/")):
         data = BuiltData(path)
         found = {split: list(data.read(split, range(sum(lengths)))) for split, lengths in data.splits.items()}

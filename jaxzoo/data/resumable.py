@@ -30,41 +30,37 @@ from jaxzoo.utils.work_queue import WorkQueue
 T = TypeVar("T")
 
 WAIT_SECONDS = 1.0
-"""Time between two looks at jobs that other processes make."""
+"""Interval at which jobs of other processes are checked."""
 QUEUE = ".queue"
-"""Folder of the work queue, as long as there is work."""
+"""Folder of the work queue; exists while there is work."""
 
 Report = Callable[[str, int, int], None]
 """Receives the name of a finished job, and the numbers of finished and of all jobs."""
 Arguments = Mapping[str, tuple[Any, ...]]
-"""Picklable arguments by name of the job, in the order in which jobs are begun."""
+"""Picklable arguments by job name, in the order in which jobs start."""
 
 
 class Job(NamedTuple):
-    """What a job gets besides its arguments."""
+    """What a job receives besides its arguments: the note, its last file, and `tell(documents=3)`, which reports
+    progress."""
 
     note: Path
-    """File that it writes last."""
     tell: Callable[..., None]
-    """`tell(documents=3)` reports progress."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ResumableDirectory:
-    """Directory of results, with unfinished work in it.
-
-    Raises `ValueError` if the directory holds something else, or results of another plan.
-    """
+    """Directory of results, with unfinished work in it. Raises `ValueError` if it holds something else, or results of
+    another plan."""
 
     path: Path
     plan: Mapping[str, Any]
-    """Everything that determines the results, the most important fields first."""
+    """Everything that determines the results, most important fields first."""
     plan_file: str = "plan.json"
-    """Holds the plan; the first file."""
+    """First file, with the plan."""
     notes: str = "parts"
-    """Directory of the notes."""
     result: str = "manifest.json"
-    """The last file; where `plan_file` is temporary, it holds the plan as well."""
+    """Last file; if `plan_file` is temporary, it holds the plan as well."""
     temporary: tuple[str, ...] = ("plan.json", "parts")
     """Files and directories that are removed once the results exist."""
 
@@ -72,7 +68,7 @@ class ResumableDirectory:
         self._check()
 
     def _check(self) -> None:
-        """Raises as the class does; again before the work, as another command may have begun since."""
+        """Raises as the class does; also called before the work, as another command may have started meanwhile."""
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"--out {self.path} must be a directory")
         is_temporary = self.plan_file in self.temporary
@@ -96,11 +92,9 @@ class ResumableDirectory:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the results exist."""
         return (self.path / self.result).is_file()
 
     def note(self, name: str) -> Path:
-        """Note of a job."""
         return self.path / self.notes / f"{name}.json"
 
     def is_done(self, name: str) -> bool:
@@ -108,7 +102,6 @@ class ResumableDirectory:
         return self.note(name).exists() or self.is_finished
 
     def queue(self) -> WorkQueue:
-        """The queue of the jobs, as one more worker has it."""
         return WorkQueue(self.path / QUEUE, str(os.getpid()))
 
     def make(
@@ -157,10 +150,8 @@ class ResumableDirectory:
 
     @contextlib.contextmanager
     def _begun(self) -> Iterator[None]:
-        """Makes the directory and writes its plan; removes them if an input is refused before a job is done.
-
-        Otherwise a command with the repaired input would find another plan.
-        """
+        """Makes the directory and writes its plan; removes them if an input is refused before any job is done, so that
+        the command with the repaired input finds no other plan."""
         existed = self.path.exists()
         was_empty = not any(self.path.glob("*"))
         self.path.mkdir(parents=True, exist_ok=True)
@@ -181,7 +172,7 @@ class ResumableDirectory:
 def _run(
     directory: ResumableDirectory, make: Callable[..., None], arguments: Arguments, workers: int, report: Report
 ) -> None:
-    """Makes the jobs in so many processes, and waits for those that other commands make."""
+    """Makes the jobs in `workers` processes, and waits for those of other commands."""
     todo = [name for name in arguments if not directory.is_done(name)]
 
     def tell() -> None:
@@ -223,7 +214,7 @@ def _work(
     arguments: Arguments,
     tell: Callable[[], None] = lambda: None,
 ) -> None:
-    """Loop of a worker: takes jobs from the queue and makes them, until all are done."""
+    """Takes jobs from the queue and makes them until all are done."""
     with directory.queue() as queue:
         while left := [name for name in arguments if not directory.is_done(name)]:
             taken = 0
@@ -244,7 +235,7 @@ def _work(
 
 
 def _work_in_pool(*arguments: Any) -> None:
-    """`_work` in another process, from which errors of other types may not come back."""
+    """Calls `_work` in another process, which can return only picklable errors."""
     try:
         _work(*arguments)
     except (ValueError, OSError, MemoryError):
@@ -254,7 +245,7 @@ def _work_in_pool(*arguments: Any) -> None:
 
 
 def _begin_worker() -> None:
-    """Leaves Ctrl-C to the command, and ends this process with it, however that ends."""
+    """Leaves Ctrl-C to the command, and ends this process when the command ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def follow() -> None:
@@ -266,10 +257,8 @@ def _begin_worker() -> None:
 
 
 def read_manifest(path: Path, declared: type[T], format: int, what: str, *, command: str, remedy: str) -> T:
-    """Reads `manifest.json` of finished results as `read_checked` does.
-
-    Raises `ValueError` if it is damaged, of another format, or missing; with the remedy, or the command that makes it.
-    """
+    """Reads `manifest.json` of finished results as `read_checked` does. Raises `ValueError` if it is damaged, of
+    another format, or missing; with the remedy, or the command that makes it."""
     file = path / "manifest.json"
     if not file.is_file():
         raise ValueError(f"{path} holds no {what}: {file.name} is missing; make them, or finish them, with {command}")

@@ -22,31 +22,27 @@ from jaxzoo.data.windows import WindowedText, WindowsConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextDataConfig(WindowsConfig):
-    """Location of text, and its windows. The files of validation come in the order of their hashes."""
+    """Location of text, and its windows. Validation files are sorted by their hashes."""
 
     path: str = ""
     """Directory, file or glob (`**` allowed) of UTF-8 text; empty: the source of the standard library."""
     tokenizer_path: str = "bytes"
     """Tokenizer of the text: bytes, a tokenizer.json, or a directory that holds one."""
     valid_fraction: Annotated[float, Rule("must be in (0, 1)", 0, 1, excluded=(0, 1))] = 0.05
-    """Share of the files, chosen by a hash of the name, kept for validation; of a single file, its end."""
+    """Share of the files, chosen by a hash of the name, for validation; of a single file, its end."""
     seed: Seed = 0
     """Seed of the split and of the training windows."""
 
     def build(self, *, batch_size: int, valid_batch_size: int) -> "TextData":
-        """Reads the text."""
         return TextData(self, batch_size=batch_size, valid_batch_size=valid_batch_size)
 
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the text."""
         return load_tokenizer(self.tokenizer_path)
 
 
 class TextData(WindowedText):
     """`Dataset` of text files; validation is the beginning of the validation text, in whole windows of every length.
-
-    Raises `ValueError`: the path holds no readable text, or a split is too short for one window.
-    """
+    Raises `ValueError` if the path holds no readable text, or a split is too short for one window."""
 
     def __init__(self, config: TextDataConfig, *, batch_size: int, valid_batch_size: int):
         corpus = read_corpus(config.path, valid_fraction=config.valid_fraction, seed=config.seed)
@@ -72,7 +68,6 @@ class TextData(WindowedText):
         return self._manifest
 
     def windows(self, index: int, rows: Sequence[int]) -> UInt[np.ndarray, "b length+1"]:
-        """Windows at random offsets."""
         length = self.config.length
         rng = np.random.default_rng((self._seed, index))
         starts = rng.integers(0, len(self._tokens) - length, size=self._batch_size)[np.asarray(rows)]

@@ -24,9 +24,9 @@ from jaxzoo.data.windows import WindowedText, WindowsConfig
 from jaxzoo.utils.checksums import text_sha256
 
 MOST_COUNTED = 2**28
-"""Most training tokens, in all, for which baselines are counted: a second or two per 100 million."""
+"""Most training tokens for which baselines are counted: a second or two per 100 million."""
 SHOWN_SUBSETS = 4
-"""Number of subsets in the summary; the largest ones."""
+"""Number of subsets in the summary, largest first."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class TokenSourceConfig(Checked):
     path: str
     """Directory that `python -m jaxzoo.data.tokenize` made."""
     weight: PositiveFloat = 1.0
-    """Share of the training rows, and of the validation tokens, relative to the sum of all weights."""
+    """Share of the training rows and of the validation tokens, relative to the sum of all weights."""
 
     def __post_init__(self) -> None:
         self.require("path", bool(self.path), "must name a token directory")
@@ -53,7 +53,7 @@ class TokenDataConfig(WindowsConfig):
     expected_tokenizer: str = ""
     """Tokenizer that must have made the shards: bytes, its file or its directory; empty: any."""
     valid_split: str = "valid"
-    """The split that is scored."""
+    """Split for validation."""
     seed: Seed = 0
     """Seed of the order of the training windows."""
     reverse_complements: bool = False
@@ -68,26 +68,20 @@ class TokenDataConfig(WindowsConfig):
 
     @property
     def mixture(self) -> tuple[TokenSourceConfig, ...]:
-        """The sources, also where there is one alone."""
         return self.sources or (TokenSourceConfig(path=self.path),)
 
     def build(self, *, batch_size: int, valid_batch_size: int) -> "TokenData":
-        """Opens the shards."""
         return TokenData(self, batch_size=batch_size, valid_batch_size=valid_batch_size)
 
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the shards."""
         return load_tokenizer(self.mixture[0].path)
 
 
 class TokenData(WindowedText):
-    """`Dataset` of token shards.
-
-    Of a mixture, each source gives its share by weight of `valid_tokens`, in whole windows of every length and at least
-    one, from its own beginning; no window holds tokens of two sources. Baselines are counted on every training token
-    once, whatever the weight of its source. Raises `ValueError`: a directory holds no token shards, lacks a split,
-    holds too little text for one window, or tokens of another tokenizer.
-    """
+    """`Dataset` of token shards. Of a mixture, each source contributes its share of `valid_tokens`, from its own
+    beginning, in whole windows of every length, at least one; no window mixes sources. Baselines count every training
+    token once, whatever the weights. Raises `ValueError` for a directory without token shards, without a split, with
+    too little text for one window, or with tokens of another tokenizer."""
 
     def __init__(self, config: TokenDataConfig, *, batch_size: int, valid_batch_size: int):
         self._directories = [TokenDirectory(Path(source.path).expanduser()) for source in config.mixture]
@@ -145,7 +139,7 @@ class TokenData(WindowedText):
         return super().baselines()
 
     def windows(self, index: int, rows: Sequence[int]) -> UInt[np.ndarray, "b length+1"]:
-        """Windows of the mixture; the share of a source in the rows is its weight over the sum of all."""
+        """Returns windows of the mixture; a source's share of the rows is its weight over the sum of all."""
         chosen = (source_of(index * self._batch_size + row, self._shares) for row in rows)
         return np.stack([self._texts[source].window(number) for source, number in chosen])
 
@@ -165,7 +159,7 @@ def _read(config: TokenDataConfig, directory: TokenDirectory, split: str, *, val
 def _valid_text(
     config: TokenDataConfig, directories: Sequence[TokenDirectory], shares: Sequence[int]
 ) -> tuple[UInt[np.ndarray, "t"], UInt[np.ndarray, "t"]]:
-    """Returns tokens and targets of all sources' shares, one after the other."""
+    """Returns tokens and targets of all sources' shares, in sequence."""
     unit = config.valid_unit
     parts = []
     chosen = [source_of(i, shares)[0] for i in range(config.valid_tokens // unit)]
@@ -196,7 +190,7 @@ def _tokenizer_of(directories: Sequence[TokenDirectory], *, expected: str) -> To
 
 
 def _fingerprint_of(directories: Sequence[TokenDirectory]) -> str:
-    """Returns the tokenizer's own, a colon, and 12 digits of all directories in their order."""
+    """Returns the tokenizer's fingerprint, a colon, and 12 digits of all directories in order."""
     if len(directories) == 1:
         return directories[0].fingerprint
     content = json.dumps([directory.fingerprint for directory in directories])

@@ -7,30 +7,24 @@ import numpy as np
 from jaxtyping import Integer, UInt, UInt16
 
 END_OF_TEXT = "<|endoftext|>"
-"""Text of the end-of-text token in `decode`; the same characters in a text stay 13 bytes."""
+"""Text of the end-of-text token in `decode`; in a text the same characters are 13 bytes."""
 
 
 class Tokenizer(abc.ABC):
-    """Base of tokenizers, whose ids, in `[0, vocab_size)`, each stand for bytes of their own.
-
-    Args:
-        table: bytes of each id; none for special tokens.
-        shown: text of special tokens in `decode`, by id; end-of-text is always shown as `END_OF_TEXT`.
-    """
+    """Base of tokenizers; each id in `[0, vocab_size)` stands for bytes, `table[id]` (empty for special tokens).
+    `shown` holds the text of special tokens in `decode`; end-of-text is always shown as `END_OF_TEXT`."""
 
     name: str
-    """Name for the user."""
     vocab_size: int
-    """Number of ids."""
     end_of_text: int
     """Id that ends a document; it stands for no byte."""
     begin: tuple[int, ...] = ()
-    """Ids before the text of a prompt, by the tokenizer's own template; `encode` leaves them out."""
+    """Ids before the text of a prompt, by the tokenizer's own template; `encode` omits them."""
     ends: tuple[int, ...] = ()
-    """Ids after which the text of a model ends; `end_of_text` is the first."""
+    """Ids at which generation ends; `end_of_text` is the first."""
     fingerprint: str
-    """Identity, without a colon; changes when an id gets another meaning. Saved cursors and token shards are valid
-    under one meaning only."""
+    """Identity, without a colon; changes when an id changes its meaning, and then invalidates saved cursors and token
+    shards."""
 
     def __init__(self, table: Sequence[bytes], shown: dict[int, str] | None = None):
         self.ends = self.ends or (self.end_of_text,)
@@ -42,24 +36,23 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, text: str) -> UInt[np.ndarray, "t"]:
-        """Ids of a text, without end-of-text; the characters of a special token are text."""
+        """Ids of a text, without end-of-text; the characters of a special token are plain text."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[UInt[np.ndarray, "t"]]:
-        """Ids of each text, as `encode` gives them."""
         return [self.encode(text) for text in texts]
 
     def prompt(self, text: str) -> UInt[np.ndarray, "t"]:
-        """Ids of a text after the tokens of `begin`."""
+        """Ids of `begin` and a text."""
         ids = self.encode(text)
         return np.concatenate([np.array(self.begin, ids.dtype), ids])
 
     @property
     def begin_of_text(self) -> int:
-        """Id that begins a text where one is asked for: end-of-text, where there is no other."""
+        """Id that begins a text on request; end-of-text if there is no other."""
         return self.end_of_text
 
     def choose_begin(self, choice: str) -> None:
-        """Sets `begin`: `auto` keeps the template's, `no` has none, `yes` has the template's or `begin_of_text`."""
+        """Sets `begin`: `auto` keeps the template's, `no` is empty, `yes` is the template's or `begin_of_text`."""
         if choice == "no":
             self.begin = ()
         elif choice == "yes" and not self.begin:
@@ -77,16 +70,15 @@ class Tokenizer(abc.ABC):
         return b"".join(self._shown[ids]).decode("utf-8", errors="replace")
 
     def to_bytes(self, ids: Integer[np.ndarray, "t"]) -> bytes:
-        """Bytes that ids stand for: a part of a text, which may begin and end inside a character."""
+        """Bytes of ids: part of a text, which may begin and end inside a character."""
         return b"".join(self._bytes[np.asarray(ids, np.int64)])
 
     def count_bytes(self, ids: Integer[np.ndarray, "..."]) -> int:
-        """Number of bytes that ids stand for."""
         return int(np.take(self._lengths, ids).sum())
 
 
 class ByteTokenizer(Tokenizer):
-    """Tokenizer whose id is a byte of the UTF-8 text, 0 to 255; id 256 ends a document."""
+    """Tokenizer of UTF-8 bytes, ids 0 to 255; id 256 ends a document."""
 
     name = "bytes"
     end_of_text = 256
@@ -110,13 +102,13 @@ class DNATokenizer(Tokenizer):
     vocab_size = 6
     fingerprint = "dna-6"
     complement: np.ndarray = np.array([3, 2, 1, 0, 4, 5], np.uint16)
-    """Id of the base on the other strand, by id."""
+    """Id of the base on the other strand."""
 
     def __init__(self) -> None:
         super().__init__([b"A", b"C", b"G", b"T", b"N", b""])
 
     def encode(self, text: str) -> UInt16[np.ndarray, "t"]:
-        """Ids of bases. Raises `ValueError` if a character is none of A, C, G, T, N."""
+        """Ids of bases. Raises `ValueError` for other characters than A, C, G, T, N."""
         ids = _BASE_IDS[np.frombuffer(text.encode("utf-8"), np.uint8)]
         if (ids == self.vocab_size).any():
             wrong = next(c for c in text if c.upper() not in "ACGTN")

@@ -33,21 +33,21 @@ _VALID = ("valid_lengths", "valid_positions")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WindowsConfig(DataConfig):
-    """Windows of text: the base of the configs of text."""
+    """Windows of text: base of the configs of text."""
 
     length: PositiveInt = 256
     """Tokens of a window."""
     valid_lengths: tuple[PositiveInt, ...] = ()
-    """Tokens of the windows of validation, each length scored by itself on the same targets; empty: `length` alone."""
+    """Lengths of validation windows, each scored separately on the same targets; empty: `length` only."""
     valid_positions: tuple[PositiveInt, ...] = ()
-    """Places in a window that validation scores: for each P the positions P to 2P - 1, in overlapping windows of 2P
-    tokens, on the same targets for every P. Empty: every position of the windows of validation."""
+    """Positions that validation scores: for each P the positions P to 2P - 1, in overlapping windows of 2P tokens, on
+    the same targets for every P. Empty: every position of the validation windows."""
     packing: Packing = "concatenate"
-    """Context of a token in its window: all tokens before it, or (segments) only those of its own document."""
+    """Context of a token in its window: all earlier tokens, or (segments) those of its own document."""
     begin: NonNegativeInt | None = None
-    """Token that takes the place of the first one of every window, such as a model's begin of text; None: none."""
+    """Token that replaces the first one of every window, such as a model's begin of text; None: none."""
     valid_tokens: PositiveInt = 100_000
-    """Upper bound of the validation tokens that are scored, from the beginning of the validation text."""
+    """Maximal number of validation tokens, from the beginning of the validation text."""
 
     def __post_init__(self) -> None:
         unit = self.valid_unit
@@ -62,16 +62,13 @@ class WindowsConfig(DataConfig):
 
     @property
     def valid_unit(self) -> int:
-        """The fewest tokens that are whole windows of every length of validation.
-
-        For `valid_positions` the first half of them is context alone.
-        """
+        """Smallest number of tokens that is a multiple of all validation windows. For `valid_positions` the first half
+        of them is context only."""
         if self.valid_positions:
             return 2 * math.lcm(*self.valid_positions)
         return math.lcm(*self.valid_lengths) if self.valid_lengths else self.length
 
     def abstract_batch(self, batch_size: int) -> Batch:
-        """Shapes of a training batch; no text is read."""
         array: Any = jax.ShapeDtypeStruct((batch_size, self.length), jnp.int32)
         return Batch(tokens=array, targets=array, segment_ids=array if self.packing == "segments" else None)
 
@@ -88,15 +85,10 @@ class WindowsConfig(DataConfig):
 
 
 class WindowedText(abc.ABC):
-    """Base of a `Dataset` of text: the targets are the next tokens, at every position.
-
-    `valid` has the validation text in whole windows of every length, and the token after each of its tokens.
-
-    Attributes:
-      fingerprint: changes with the tokenizer, the text or its split; everything else in the config (lengths, weights,
-        packing) a resumed run compares with its own config.
-      bytes_per_token: bytes of text over tokens of the validation targets; see `ngram.bits_per_byte`.
-    """
+    """Base of a `Dataset` of text: the targets are the next tokens, at every position. `valid` holds the validation
+    text in whole windows of every length, and the token after each of its tokens. `fingerprint` changes with the
+    tokenizer, the text or its split; a resumed run compares all other fields with its config. `bytes_per_token` is
+    bytes of text over tokens of the validation targets; see `ngram.bits_per_byte`."""
 
     summary = ""
 
@@ -135,15 +127,12 @@ class WindowedText(abc.ABC):
         """Returns the given rows of training batch `index`, with the target of each row's last token."""
 
     def train(self, rows: Sequence[int] | None = None) -> "WindowStream":
-        """Returns a new stream at batch 0, of these rows of every batch; None: all."""
         return WindowStream(self, range(self._batch_size) if rows is None else rows)
 
     def valid(self) -> Sequence[ValidSet]:
-        """Consecutive windows, every target scored once: one set, or one for each of `valid_lengths`.
-
-        Each window starts without context, so that its first targets are harder than in a running text. With
-        `valid_positions`, a set for each, whose windows overlap by half and are scored in their second half.
-        """
+        """Consecutive windows, every target scored once: one set, or one for each of `valid_lengths`. Each window
+        starts without context, so that its first targets are harder than in a running text. With `valid_positions`, one
+        set for each: windows overlap by half and are scored in their second half."""
         config = self.config
         size = self._valid_batch_size
         if positions := config.valid_positions:
@@ -152,7 +141,7 @@ class WindowedText(abc.ABC):
         return sets or [self._valid_set(config.length, 0, {}, size)]
 
     def _valid_set(self, length: int, unscored: int, slices: dict[str, int], size: int) -> ValidSet:
-        """Windows of `length` tokens that score all targets of `_scored`, in batches of `size` rows."""
+        """Returns windows of `length` tokens that score all targets of `_scored`, in batches of `size` rows."""
         first = len(self._valid_tokens) - len(self._scored[0])
         starts = np.arange(first - unscored, len(self._valid_tokens) - length + 1, length - unscored)
 
@@ -182,10 +171,8 @@ class WindowedText(abc.ABC):
 
 
 class WindowStream:
-    """Endless iterator of training batches (a `Stream`) that knows which data its cursor belongs to.
-
-    A thread makes the batches ahead of time. The number of the next one is the whole cursor.
-    """
+    """Endless iterator of training batches, made ahead of time by a thread; the cursor is the number of the next
+    one."""
 
     def __init__(self, text: WindowedText, rows: Sequence[int]):
         ahead = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
@@ -194,12 +181,11 @@ class WindowStream:
         self._text = text
 
     def __next__(self) -> Batch:
-        """Returns the next batch."""
         windows = next(self._windows)
         return self._text.batch(windows[:, :-1], windows[:, 1:])
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the cursor, JSON-able; batches that were made ahead but not taken are still to come."""
+        """Returns the cursor, JSON-able; batches that were made ahead but not taken are not counted."""
         return {"fingerprint": self._text.fingerprint, "windows": self._windows.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:

@@ -30,12 +30,11 @@ from jaxzoo.utils.extras import need
 FORMAT = 1
 """Format of `build.json`; changes when the same request would give other bytes."""
 COMPRESSED_FACTOR = 2.0
-"""Bytes of shards per byte of compressed input, at most: shards compress each document by itself."""
+"""Upper bound of bytes of shards per byte of compressed input: shards compress each document separately."""
 MEGABYTE = 10**6
 VALID_FRACTION = 0.01
-"""Share of the documents, where no files are named for validation."""
+"""Share of the documents for validation if no files are named for it."""
 OPEN = ("jsonl", "parquet")
-"""Sources whose fields the user names."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,7 +85,7 @@ class BuildConfig(Checked):
 
     @property
     def fields(self) -> Layout:
-        """Where text and subset stand in a line, or which bases belong to which split."""
+        """Fields of text and subset in a line, or splits of bases."""
         if self.source == "fasta":
             return read_layout(
                 valid_regions=self.valid_regions, test_regions=self.test_regions, intervals=self.intervals
@@ -97,32 +96,27 @@ class BuildConfig(Checked):
 
     @property
     def hashed_fraction(self) -> float:
-        """Share of the documents of `paths` that go to validation."""
+        """Share of the documents of `paths` for validation."""
         if self.valid_fraction is not None:
             return self.valid_fraction
         return VALID_FRACTION if self.valid_paths is None and self.source != "labelled" else 0.0
 
 
 class BuildProgress(NamedTuple):
-    """Progress of a build."""
-
     documents: int
     bytes: int
-    """Bytes of text."""
     files: int
-    """Inputs of finished pieces."""
+    """Input files of finished pieces."""
 
 
 class Built(NamedTuple):
-    """Finished data set."""
-
     directory: Path
     """Directory for `tensorflow_datasets.builder_from_directory`."""
     subsets: dict[str, dict[str, dict[str, int]]]
     """`documents` and `bytes` of text, by split and subset."""
     skipped: Skipped
     is_new: bool
-    """Whether this call has made any of it."""
+    """Whether this call made any of it."""
 
     def total(self, split: str, what: str) -> int:
         """`documents` or `bytes` of a split."""
@@ -130,10 +124,8 @@ class Built(NamedTuple):
 
 
 class Build:
-    """Build in a directory. Finds the inputs, and refuses what could not work, before anything is written.
-
-    Raises `ValueError` if there is no input, or if `out` holds something else, with the first difference.
-    """
+    """Build in a directory. Finds the inputs and refuses unusable ones before anything is written. Raises `ValueError`
+    if there is no input, or if `out` holds something else, with the first difference."""
 
     def __init__(self, config: BuildConfig, out: Path):
         for library in ("tensorflow_datasets", "array_record", "zstandard"):
@@ -146,19 +138,15 @@ class Build:
 
     @property
     def n_files(self) -> int:
-        """Number of inputs."""
         return sum(map(len, self._files.values()))
 
     @property
     def is_finished(self) -> bool:
-        """Whether the data set exists."""
         return self._work.is_finished
 
     def check_disk(self) -> None:
-        """Raises `ValueError` if the disk has too little space for the rest of the build.
-
-        It needs `COMPRESSED_FACTOR` times the size of compressed inputs, and the size of others.
-        """
+        """Raises `ValueError` if the disk has too little space for the rest of the build: `COMPRESSED_FACTOR` times the
+        size of compressed inputs, and the size of others."""
         out = self._work.path
         needed = 0.0
         for file in (file for files in self._files.values() for file in files):
@@ -175,7 +163,7 @@ class Build:
             )
 
     def progress(self) -> BuildProgress:
-        """Progress of all commands that share the build."""
+        """Returns the progress of all commands that share the build."""
         total = TextCounts()
         files = 0
         for name, piece in self._pieces(skip_bad=False):
@@ -207,7 +195,7 @@ class Build:
         return Built(self._directory, found["subsets"], Skipped(**found["skipped"]), is_new)
 
     def _pieces(self, skip_bad: bool) -> Iterator[tuple[str, FilePiece]]:
-        """Joins the files of every split, in their order, while their sizes add up to at most a shard's."""
+        """Groups the files of every split, in order, into pieces of at most a shard's size."""
         limit = self.config.max_shard_mb * MEGABYTE
         fields = self.config.fields
         for split, found in self._files.items():
@@ -226,10 +214,8 @@ class Build:
 
 
 def _inputs(config: BuildConfig) -> tuple[dict[str, Any], dict[str, list[Path]]]:
-    """Returns everything that determines the bytes of the result, for `build.json`, and the files of each split.
-
-    Raises `ValueError` if a split that is asked for has no file, or a file is of two splits.
-    """
+    """Returns everything that determines the bytes of the result, for `build.json`, and the files of each split. Raises
+    `ValueError` if a requested split has no file, or a file is in two splits."""
     given = (
         ("train", "--paths", config.paths),
         ("valid", "--valid-paths", config.valid_paths),

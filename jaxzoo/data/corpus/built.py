@@ -18,7 +18,7 @@ from jaxzoo.utils.extras import need
 from jaxzoo.utils.whole_files import write_json
 
 AT_ONCE = 64
-"""Documents that are read together."""
+"""Documents per read."""
 
 _FEATURES = "tensorflow_datasets.core.features"
 _DICTIONARY = f"{_FEATURES}.features_dict.FeaturesDict"
@@ -27,8 +27,6 @@ _AGAIN = "build the data set again with python -m jaxzoo.data.build"
 
 
 class SplitInfo(NamedTuple):
-    """Split in dataset_info.json."""
-
     name: str
     shardLengths: list[str]
     """Documents in each file."""
@@ -46,14 +44,9 @@ class DatasetInfo(NamedTuple):
 
 
 class BuiltData:
-    """Documents of a directory: one version of a data set, or a directory above it that holds no other.
-
-    Attributes:
-        path: directory of the version of the data set.
-        splits: number of documents in each shard, by split; `validation` is called `valid`.
-
-    Raises `ValueError`: it holds no such data set, several, one of other features or with damaged files.
-    """
+    """Documents of one version of a data set, in its directory or one above it that holds no other. `splits` gives the
+    number of documents in each shard, by split; `validation` is called `valid`. Raises `ValueError` for a directory
+    without such a data set, with several, with other features or damaged files."""
 
     def __init__(self, path: Path):
         for library in ("tensorflow_datasets", "array_record"):
@@ -93,7 +86,7 @@ class BuiltData:
         self._readers: dict[Path, Any] = {}
 
     def identity(self) -> dict[str, Any]:
-        """Identity of the data, JSON-able: name, version, and documents and size of every file."""
+        """Returns name, version, and documents and size of every file, JSON-able."""
         splits = {
             name: [[n, file.stat().st_size, file.name] for n, file in zip(lengths, self._files[name], strict=True)]
             for name, lengths in self.splits.items()
@@ -132,7 +125,7 @@ class BuiltData:
 
 
 def _find(path: Path) -> Path:
-    """Returns the directory of the one version of the one data set in a directory, which may be that itself."""
+    """Returns the directory of the only version of the only data set at or below a directory."""
     if not path.is_dir():
         raise ValueError(f"--data {path} is no directory; it must be one that python -m jaxzoo.data.build has made")
     for pattern in (".", "*", "*/*"):

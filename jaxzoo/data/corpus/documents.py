@@ -26,13 +26,13 @@ from jaxzoo.data.corpus.lines import (
 )
 
 LINES = (".jsonl", *(f".jsonl{ending}" for ending in COMPRESSED))
-"""Endings of the files that are read in a directory of JSON lines."""
+"""Suffixes of JSON lines files that are read in a directory."""
 FASTA = tuple(name + packed for name in (".fa", ".fasta", ".fna") for packed in ("", ".gz", ".bgz"))
-"""Endings of the files that are read in a directory of sequences."""
+"""Suffixes of FASTA files that are read in a directory."""
 MOST_TEXT_BYTES = 2**28
-"""Largest file of text, 256 MiB: it is one document."""
+"""Largest text file, 256 MiB, as it is one document."""
 MOST_REMEMBERED = 5
-"""Number of skipped places that are named."""
+"""Number of skipped places that are listed."""
 
 
 class DocumentFields(NamedTuple):
@@ -40,26 +40,24 @@ class DocumentFields(NamedTuple):
 
     text: str = "text"
     subset: str = ""
-    """Empty: the documents are of no subset."""
+    """Empty: the documents have no subset."""
 
 
 class LabelledLayout(NamedTuple):
-    """Sequences with a class each, which is the subset: `jaxzoo/data/corpus/labelled.py`."""
+    """Sequences with a class each, the subset: `jaxzoo/data/corpus/labelled.py`."""
 
 
 Layout = DocumentFields | FastaLayout | LabelledLayout | None
-"""Layout of documents in a file: fields of lines, bases of FASTA, labelled sequences, or None: the file is one
+"""Layout of documents in a file: fields of lines, bases of FASTA, labelled sequences; None: the file is one
 document."""
 
 
 class Source(NamedTuple):
-    """Kind of corpus."""
-
     dataset: str
     """Name of its tensorflow-datasets data set."""
     fields: Layout
     endings: tuple[str, ...] = ()
-    """Endings of the files that are read in a directory; empty: all."""
+    """Suffixes of the files that are read in a directory; empty: all."""
 
 
 SOURCES = {
@@ -80,7 +78,6 @@ SUMMARIES = {
     "dna": "Bases (A, C, G, T, N) of sequences in FASTA files, without the gaps of the assembly.",
     "labelled_sequences": "Sequences with a class each, whose name is the subset, in the splits of their folders.",
 }
-"""Description of each data set."""
 
 
 @dataclasses.dataclass
@@ -90,14 +87,13 @@ class Skipped:
     lines: int = 0
     """Damaged lines; a file of text counts as one."""
     files: int = 0
-    """Damaged files, of which the rest was left out."""
+    """Damaged files whose rest was skipped."""
     empty: int = 0
     """Documents without a character."""
     places: list[str] = dataclasses.field(default_factory=list)
-    """The first damaged places, each `file name:line: error`."""
+    """First damaged places, each `file name:line: error`."""
 
     def add(self, other: "Skipped") -> None:
-        """Adds other counts."""
         self.lines += other.lines
         self.files += other.files
         self.empty += other.empty
@@ -105,10 +101,8 @@ class Skipped:
 
 
 def find_source_files(source: str, path: str, *, option: str = "--paths") -> dict[str, Path]:
-    """Returns relative POSIX name -> file, as `find_files` does; in a directory, those with the endings of the source.
-
-    Raises `ValueError`, with `option` as the name of `path`, if there is no file.
-    """
+    """Returns relative POSIX name -> file, as `find_files` does; in a directory, those with the suffixes of the source.
+    Raises `ValueError`, with `option` as the name of `path`, if there is no file."""
     if source == "labelled":
         place = Path(path).expanduser()
         read_benchmark(place)  # refuses what is wrong before anything is written
@@ -137,15 +131,9 @@ def find_source_files(source: str, path: str, *, option: str = "--paths") -> dic
 def read_documents(
     files: Sequence[Path], fields: Layout, skipped: Skipped, *, skip_bad: bool = False
 ) -> Iterator[TextDocument]:
-    """Yields the documents of files, in their order.
-
-    Args:
-        files: of one layout, `fields`.
-        skipped: counts what is left out. Empty lines are not counted.
-        skip_bad: whether damage is counted and left out; after damaged compression, the rest of its file is.
-
-    Raises `ValueError`: a line or file is damaged (no JSON, no text, not UTF-8, bad compression): file, line, error.
-    """
+    """Yields the documents of files of the layout `fields`, in order. `skipped` counts what is skipped, without empty
+    lines; with `skip_bad` damaged lines are skipped, and after damaged compression the rest of the file. Otherwise
+    raises `ValueError` for a damaged line or file (no JSON, no text, not UTF-8, bad compression): file, line, error."""
     unit = "document" if isinstance(fields, FastaLayout) else "line"
     for file in files:
         number = 0
@@ -167,10 +155,8 @@ def read_documents(
 
 
 def _numbered(file: Path, fields: Layout) -> Iterator[tuple[int, TextDocument | str]]:
-    """Yields number and document of each non-blank line, run of bases, row, or file of text.
-
-    For one that holds no document, yields what is wrong with it.
-    """
+    """Yields number and document of each non-blank line, run of bases, row, or file of text; an error text if it holds
+    no document."""
     if isinstance(fields, FastaLayout):
         yield from enumerate(read_bases(file, fields), start=1)
     elif isinstance(fields, LabelledLayout):
@@ -192,7 +178,7 @@ def _numbered(file: Path, fields: Layout) -> Iterator[tuple[int, TextDocument | 
 
 
 def _document(data: bytes | dict, fields: DocumentFields | None) -> TextDocument | str:
-    """Returns the document of a row, a line of JSON, or (without fields) a text; or what is wrong with it."""
+    """Returns the document of a row, a line of JSON, or (without fields) a text; an error text if it holds none."""
     try:
         text = "" if isinstance(data, dict) else data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
         if fields is None:
@@ -211,7 +197,6 @@ def _document(data: bytes | dict, fields: DocumentFields | None) -> TextDocument
 
 
 def _field(record: Any, keys: str) -> str:
-    """Raises `LookupError` unless the record has a string at these keys."""
     value = record
     for key in keys.split("."):
         if not isinstance(value, dict) or key not in value:

@@ -20,9 +20,9 @@ from jaxzoo.data.corpus.lines import DamagedFileError, TextDocument, reading
 DOCUMENT_BASES = 2**20
 """Most bases of a document."""
 GAP_BASES = 100
-"""Shortest run of N that is left out."""
+"""Shortest run of N that is skipped."""
 PART_BYTES = 2**16
-"""Most bytes that are read at once: a part of a line, where it is longer."""
+"""Most bytes read at once; longer lines are read in parts."""
 SPLITS = ("train", "valid", "test")
 
 _TO_BASE = bytes.maketrans(b"acgtnRYSWKMBDHVryswkmbdhv", b"ACGTN" + b"N" * 20)
@@ -32,11 +32,10 @@ _REGION = re.compile(r"(?P<name>[^:]+)(?::(?P<first>\d+)-(?P<last>\d+))?")
 
 
 class Interval(NamedTuple):
-    """Part of a sequence, from 0, the end excluded."""
+    """Part of a sequence, from 0, end excluded; `end` None: to the end of the sequence."""
 
     start: int
     end: int | None
-    """None: the end of the sequence."""
     split: str
 
 
@@ -44,12 +43,12 @@ class FastaLayout(NamedTuple):
     """Split of each base."""
 
     intervals: dict[str, list[Interval]]
-    """By name of the sequence, sorted, without overlaps."""
+    """Sorted, disjoint intervals by name of the sequence."""
     rest: str | None = "train"
-    """Split of all other bases; None: they are left out."""
+    """Split of all other bases; None: they are skipped."""
 
     def of(self, name: str) -> list[Interval]:
-        """Returns the intervals of a sequence, those of the rest included, in order."""
+        """Returns the intervals of a sequence in order, including those of the rest."""
         found = self.intervals.get(name, [])
         if self.rest is None:
             return found
@@ -123,10 +122,8 @@ def _without_overlaps(intervals: Iterable[tuple[str, Interval]], where: str) -> 
 
 
 def read_bases(file: Path, layout: FastaLayout) -> Iterator[TextDocument]:
-    """Yields the documents of a file, in order; subsets are the names of the sequences.
-
-    Raises `DamagedFileError`, with the line, if it is no FASTA, has a letter that is no base, or damaged compression.
-    """
+    """Yields the documents of a file, in order; subsets are the names of the sequences. Raises `DamagedFileError`, with
+    the line, for a file that is not FASTA, a letter that is no base, or damaged compression."""
     pending: _Pending | None = None
     for number, part in enumerate(_parts(file), start=1):
         if part.startswith(b">"):
@@ -182,7 +179,6 @@ class _Pending:
         self._at += len(letters)
 
     def end(self) -> Iterator[TextDocument]:
-        """Yields the last documents of the sequence."""
         if self._intervals:
             last = self._intervals[-1]
             if last.end is not None and last.end > self._at:
@@ -192,7 +188,7 @@ class _Pending:
             yield from self._cut(is_end=True)
 
     def _cut(self, *, is_end: bool) -> Iterator[TextDocument]:
-        """Yields held documents, without the last one, and a run of N after it, unless it is the end."""
+        """Yields held documents, without the last one and a run of N after it, unless it is the end."""
         held = bytes(self._held)
         n = len(held) if is_end else len(held.rstrip(b"N"))
         *runs, last = _GAP.split(held[:n])
@@ -205,7 +201,7 @@ class _Pending:
 
 
 def _parts(file: Path) -> Iterator[bytes]:
-    """Yields lines without their ends; a line longer than `PART_BYTES` in parts."""
+    """Yields lines without their ends; lines longer than `PART_BYTES` in parts."""
     with reading(file) as stream:
         while part := stream.readline(PART_BYTES):
             yield part.rstrip(b"\r\n")

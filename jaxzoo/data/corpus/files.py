@@ -23,16 +23,16 @@ from jaxzoo.utils.checksums import text_sha256
 STDLIB_LEFT_OUT = frozenset(
     ("__pycache__", "dist-packages", "encodings", "idle_test", "pydoc_data", "site-packages", "test", "tests")
 )
-"""Directories of the standard library outside the default corpus: installed packages; test suites, which would be most
-of it; and generated tables, whose near copies would fall on both sides of the split."""
+"""Directories of the standard library outside the default corpus: installed packages; tests, which would be most of it;
+generated tables, whose near copies would be in both splits."""
 MACHINE_MADE = ("_sysconfigdata", "config-")
-"""Beginnings of names in the standard library whose content depends on the machine."""
+"""Prefixes of names in the standard library whose content depends on the machine."""
 
 _FIELD = "TextDataConfig.path"
 
 
 class Document(NamedTuple):
-    """One file, or one end of it where the corpus is a single file."""
+    """One file, or one end of it if the corpus is a single file."""
 
     name: str
     """Relative POSIX path; `name[:n]` and `name[n:]` for the two ends of a single file, cut at byte n."""
@@ -47,9 +47,9 @@ class Corpus:
     train: tuple[Document, ...]
     """Sorted by name."""
     valid: tuple[Document, ...]
-    """In the order of their hashes: any beginning of them is a fair sample."""
+    """Sorted by hash, so that any prefix is a fair sample."""
     n_skipped: int = 0
-    """Number of files that were left out because they are empty or not UTF-8."""
+    """Number of skipped files, which are empty or not UTF-8."""
 
     def manifest(self) -> dict[str, list[list[Any]]]:
         """Listing of the files, JSON-able: `{split: [[name, bytes, sha256 of content], ...]}`."""
@@ -63,7 +63,6 @@ class Corpus:
         return text_sha256(json.dumps(self.manifest()))[:12]
 
     def summary(self) -> str:
-        """Files and bytes of each split, in one line."""
         sizes = [
             f"{split} {len(documents)} files, {sum(len(d.data) for d in documents):,} bytes"
             for split, documents in (("train", self.train), ("valid", self.valid))
@@ -110,11 +109,9 @@ def read_corpus(path: str = "", *, valid_fraction: float, seed: int) -> Corpus:
 
 
 def find_files(path: str = "", *, field: str = _FIELD) -> dict[str, Path]:
-    """Returns relative POSIX name -> regular file, sorted by name, without hidden ones unless `path` names them.
-
-    What exists under the very name `path` wins over its reading as a glob. Raises `ValueError`, with `field` as the
-    name of `path`, if it neither exists nor is a glob.
-    """
+    """Returns relative POSIX name -> regular file, sorted by name, without hidden ones unless `path` names them. An
+    existing file of the very name `path` has priority over its reading as a glob. Raises `ValueError`, with `field` as
+    the name of `path`, if it neither exists nor is a glob."""
     place = os.path.expanduser(path)
     if not path:
         root = Path(sysconfig.get_path("stdlib"))
@@ -136,7 +133,7 @@ def find_files(path: str = "", *, field: str = _FIELD) -> dict[str, Path]:
 
 
 def _walk(root: Path, left_out: Iterable[str] = (), prefixes: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Yields files below `root` but hidden ones, directories of `left_out`, and names that begin with `prefixes`."""
+    """Yields files below `root` except hidden ones, those in directories of `left_out`, and names with `prefixes`."""
 
     def stop(error: OSError) -> None:
         raise error  # os.walk by itself passes over a directory that it cannot list

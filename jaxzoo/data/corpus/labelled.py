@@ -38,7 +38,7 @@ def read_benchmark(path: Path) -> dict[str, list[TextDocument]]:
 
 
 def check_splits(path: Path, found: dict[str, list[TextDocument]]) -> None:
-    """Raises `ValueError` where train or test is missing, or a class is in one of the splits only."""
+    """Raises `ValueError` if train or test is missing, or a class is in only one of the splits."""
     for split in ("train", "test"):
         if split not in found:
             raise ValueError(f"{path} must hold {split}/CLASS/*.txt or {split}.csv, and has neither; check the path")
@@ -50,10 +50,8 @@ def check_splits(path: Path, found: dict[str, list[TextDocument]]) -> None:
 
 
 def read_labelled(file: Path) -> list[TextDocument]:
-    """Returns the sequences of a file, in capitals; the subset is the class.
-
-    Raises `ValueError` for an empty one and for what is no table in UTF-8.
-    """
+    """Returns the sequences of a file, in capitals; the subset is the class. Raises `ValueError` for an empty sequence
+    and a file that is no table in UTF-8."""
     if file.suffix != ".csv":
         text = _checked(file.read_text("utf-8-sig").strip(), str(file))
         return [TextDocument(text, file.parent.name, file.parent.parent.name)]

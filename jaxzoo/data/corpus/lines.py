@@ -18,23 +18,21 @@ from jaxzoo.utils.extras import need
 CHUNK_BYTES = 2**16
 """Bytes that are read at once."""
 ZSTD_BYTES = 2**9
-"""Bytes that are decompressed at once; zstd makes at most 32,768 times as many of them, 16 MiB."""
+"""Bytes that are decompressed at once; zstd expands them at most 32,768 times, to 16 MiB."""
 HELD_BYTES = 2**22
-"""Decompressed bytes of a zstd frame that are held back until its end, whose checksum shows damage."""
+"""Decompressed bytes of a zstd frame that are held until its end, where a checksum shows damage."""
 MOST_LINE_BYTES = 2**26
 """Longest line, 64 MiB."""
 WINDOW_BYTES = 2**31
-"""Largest window of a zstd frame that is read: what `zstd --long=31` makes."""
+"""Largest window of a zstd frame, that of `zstd --long=31`."""
 COMPRESSED = (".zst", ".gz", ".bgz", ".bz2")
-"""Endings of the names of compressed files."""
 TABLES = (".parquet", ".arrow")
-"""Endings of parquet and Arrow files."""
 ROWS_AT_ONCE = 256
 """Rows of parquet that are decoded at once."""
 
 
 class DamagedFileError(ValueError):
-    """Error after which the rest of a file cannot be read; the message lacks its name."""
+    """Error after which the rest of a file cannot be read; the message lacks the file's name."""
 
 
 class TextDocument(NamedTuple):
@@ -42,19 +40,17 @@ class TextDocument(NamedTuple):
 
     text: str
     subset: str
-    """Part of the corpus; empty where there are no parts."""
+    """Part of the corpus; empty if there are no parts."""
     split: str = ""
     """Split that the document itself names; empty: that of its file."""
     is_repaired: bool = False
-    """Whether U+FFFD stands in the text for bytes that are not UTF-8."""
+    """Whether U+FFFD replaces bytes that are not UTF-8."""
 
 
 @contextlib.contextmanager
 def reading(file: Path) -> Iterator[io.BufferedReader]:
-    """Opens a file, decompressed by the ending of its name, without a byte order mark.
-
-    Raises `DamagedFileError` in the block where the compressed data are damaged or truncated.
-    """
+    """Opens a file, decompressed by its suffix, without a byte order mark. Raises `DamagedFileError` in the block if
+    the compressed data are damaged or truncated."""
     refuse_pointer(file)
     kind = file.suffix[1:]
     try:
@@ -78,7 +74,7 @@ def _opened(file: Path) -> io.BufferedReader:
 
 
 class _ZstdFile(io.RawIOBase):
-    """Content of the frames of a zstd file. zstandard's own reader takes a truncated file for a whole one."""
+    """Content of the frames of a zstd file. zstandard's own reader does not notice truncation."""
 
     def __init__(self, file: Path):
         import zstandard
@@ -107,7 +103,7 @@ class _ZstdFile(io.RawIOBase):
         return n
 
     def _next(self) -> bytes | bytearray:
-        """The next content: of whole frames, or more than `HELD_BYTES`; empty at the end of the file."""
+        """Returns the next content: of whole frames, or more than `HELD_BYTES`; empty at the end of the file."""
         held = bytearray()
         while part := self._unused or self._source.read(ZSTD_BYTES):
             self._frame = self._frame or self._decompressor.decompressobj()
@@ -127,10 +123,8 @@ class _ZstdFile(io.RawIOBase):
 
 
 def read_lines(file: Path) -> Iterator[bytes | None]:
-    """Yields the lines of a file without their ends, None for a line longer than `MOST_LINE_BYTES`.
-
-    Raises `DamagedFileError` as `reading` does, after the lines before the damage.
-    """
+    """Yields the lines of a file without their ends, None for a line longer than `MOST_LINE_BYTES`. Raises
+    `DamagedFileError` as `reading` does, after the lines before the damage."""
     parts: list[bytes] = []
     n_bytes = 0
     with reading(file) as stream:
@@ -149,17 +143,9 @@ def read_lines(file: Path) -> Iterator[bytes | None]:
 
 
 def read_rows(file: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields number (from 1) and columns of each row.
-
-    Args:
-        file: parquet, or Arrow as a stream or file of record batches, as Hugging Face `datasets` keeps them.
-        columns: names; no others are read.
-
-    Raises:
-        DamagedFileError: no such file format, or no such column.
-        ValueError: the library is missing.
-        OSError: the file cannot be opened.
-    """
+    """Yields number (from 1) and `columns` of each row of a parquet file, or an Arrow stream or file, as Hugging Face
+    `datasets` writes them. Raises `DamagedFileError` for another format or an absent column, `ValueError` if pyarrow is
+    missing, `OSError` if the file cannot be opened."""
     need("pyarrow", f"{file.name}", extra="parquet")
     import pyarrow as pa
 

@@ -17,7 +17,6 @@ from jaxzoo.utils.whole_files import replacing
 
 FILES = ("train/00.jsonl.zst", "train/01.jsonl.zst", "val.jsonl.zst")
 VALID_FRACTION = 0.1
-"""Expected share of the documents in `val.jsonl.zst`."""
 
 
 def write_python_pile(

@@ -23,7 +23,6 @@ from jaxzoo.utils.whole_files import replacing, write_json, write_whole
 WRITER_OPTIONS = "group_size:1,zstd:3"
 """Options of array_record that determine its bytes; one document per group, so that any can be read alone."""
 VERSION = "1.0.0"
-"""Version of the data sets."""
 RELEASE_NOTES = {VERSION: "Documents with text and subset."}
 
 
@@ -41,8 +40,6 @@ class FilePiece(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TextCounts:
-    """Documents and bytes of their text."""
-
     documents: Count = 0
     bytes: Count = 0
 
@@ -52,28 +49,22 @@ class TextCounts:
 
 @dataclasses.dataclass
 class ShardContent:
-    """Content of a shard."""
-
     file_bytes: Count = 0
     subsets: dict[str, TextCounts] = dataclasses.field(default_factory=dict)
 
     @property
     def total(self) -> TextCounts:
-        """Content of all subsets."""
         return sum(self.subsets.values(), TextCounts())
 
 
 @dataclasses.dataclass
 class PieceNote:
-    """Content of a finished piece."""
-
     sections: list[dict[str, ShardContent]]
     """Shards by split."""
     skipped: Skipped
 
     @property
     def total(self) -> TextCounts:
-        """Content of all shards."""
         return sum((shard.total for section in self.sections for shard in section.values()), TextCounts())
 
 
@@ -83,7 +74,6 @@ def read_note(note: Path) -> PieceNote:
 
 
 def _shard(note: Path, section: int, split: str) -> Path:
-    """Shard of a section of a piece in the directory that becomes the data set."""
     return note.parent.parent / "dataset" / f"{note.stem}-{section:05d}-{split}.array_record"
 
 
@@ -111,7 +101,7 @@ def write_piece(piece: FilePiece, job: Job) -> None:
 
 
 class _SectionWriter(contextlib.ExitStack):
-    """Writer of the shards of a section, which are in their places after the block."""
+    """Writer of the shards of a section, which appear after the block."""
 
     def __init__(self, piece: FilePiece, note: Path, section: int):
         super().__init__()
@@ -121,7 +111,6 @@ class _SectionWriter(contextlib.ExitStack):
         self._content: dict[str, ShardContent] = {}
 
     def add(self, document: TextDocument) -> int:
-        """Writes a document to the shard of its split; returns the bytes of its text."""
         from array_record.python.array_record_module import ArrayRecordWriter
 
         data = document.text.encode()
@@ -138,7 +127,6 @@ class _SectionWriter(contextlib.ExitStack):
         return len(data)
 
     def content(self) -> dict[str, ShardContent]:
-        """Content of the finished shards by split."""
         for split, content in self._content.items():
             content.file_bytes = self._place(split).stat().st_size
         return self._content
@@ -146,10 +134,8 @@ class _SectionWriter(contextlib.ExitStack):
 
 @functools.cache
 def serializer() -> Callable[[TextDocument], bytes]:
-    """Returns a function that serializes a document as tensorflow-datasets does.
-
-    The features' own `serialize_example` gives the two fields in an order that changes from process to process.
-    """
+    """Returns a function that serializes a document as tensorflow-datasets does. The features' own `serialize_example`
+    writes the two fields in an order that changes from process to process."""
     import tensorflow_datasets as tfds
 
     encode = _features().encode_example
@@ -161,22 +147,20 @@ def serializer() -> Callable[[TextDocument], bytes]:
 
 
 def _features() -> Any:
-    """Features of every corpus: `text`, and `subset`, which is empty where the corpus has no parts."""
+    """Features of every corpus: `text`, and `subset`, empty if the corpus has no parts."""
     import tensorflow_datasets as tfds
 
     return tfds.features.FeaturesDict({"text": tfds.features.Text(), "subset": tfds.features.Text()})
 
 
 Shards = dict[str, list[tuple[Path, ShardContent]]]
-"""Shards in the work directory, by split, in their order."""
+"""Shards in the work directory, by split, in order."""
 
 
 def finish(notes: Sequence[Path], directory: Path) -> None:
-    """Makes the directory of a data set of the shards of all pieces, whole or not at all.
-
-    Notes are in the order of the inputs; the directory's parent has the data set's name. Raises `ValueError` if there
-    is no document to train on.
-    """
+    """Makes the directory of a data set from the shards of all pieces, whole or not at all. Notes are in the order
+    of the inputs; the directory's parent has the data set's name. Raises `ValueError` if there is no document to
+    train on."""
     shards: Shards = {}
     totals: dict[str, dict[str, TextCounts]] = {}
     skipped = Skipped()

@@ -26,53 +26,39 @@ from jaxzoo.utils.checksums import add_checksum, read_checked
 from jaxzoo.utils.whole_files import write_json
 
 FORMAT = 2
-"""Format of the directory; another number is refused."""
 THRESHOLD = 1250
 """Zoology's, for 10 billion tokens of training."""
 AGAIN = "remove its directory and count again"
-"""Remedy for damaged counts."""
 KEY_BYTES = 64
-"""Memory for each key that is counted at once: the sorted keys, the distinct ones, their places and counts, twice."""
+"""Memory per key counted at once: sorted keys, distinct ones, their places and counts, twice."""
 MERGE_BYTES = 72
-"""Memory for each entry that is summed at once."""
+"""Memory per entry summed at once."""
 
 _TYPES = {"keys": "uint64", "counts": "int64"}
 
 
 class BigramManifest(NamedTuple):
-    """Content of `manifest.json`."""
-
     kind: Literal["bigrams"]
     format: int
     tokens: str
     """Fingerprint of the token directory."""
     split: str
     total: Count
-    """Pairs."""
     distinct: Count
-    """Distinct pairs."""
     sha256: dict[str, str]
 
 
 class SortedCounts(NamedTuple):
-    """Counts of keys; entries in rising order of their keys, each key once."""
+    """Counts of distinct keys, in rising order."""
 
     keys: UInt64[np.ndarray, "n"]
     counts: Int64[np.ndarray, "n"]
 
 
 class BigramCounts:
-    """Directory of counts, memory-mapped.
-
-    Attributes:
-        manifest: content of `manifest.json`.
-        entries: counts of all pairs that occur, by `pair_keys`.
-        fingerprint: fingerprint of the counted tokens.
-
-    Raises:
-        ValueError: there are no counts, or they are not finished, of another size or of another format.
-        OSError: a file is damaged.
-    """
+    """Memory-mapped directory of counts: `manifest`, `entries` (all occurring pairs, by `pair_keys`) and the
+    `fingerprint` of the counted tokens. Raises `ValueError` if the counts are absent, unfinished, or of another size or
+    format; `OSError` if a file is damaged."""
 
     def __init__(self, path: Path):
         self.path: Path = path
@@ -94,10 +80,8 @@ class BigramCounts:
     def counts(
         self, previous: Integer[np.ndarray, "*shape"], following: Integer[np.ndarray, "*shape"]
     ) -> Int64[np.ndarray, "*shape"]:
-        """Returns how often `following` came right after `previous`; 0: never.
-
-        Cost: a sort of the given pairs, and a binary search for each, in the order of the entries on disk.
-        """
+        """Returns how often `following` came right after `previous`. Cost: a sort of the given pairs, and a binary
+        search for each, in the order of the entries on disk."""
         keys = pair_keys(previous, following)
         asked, places = np.unique(keys, return_inverse=True)
         found = np.searchsorted(self.entries.keys, asked)
@@ -109,7 +93,7 @@ class BigramCounts:
 
 
 def pair_keys(previous: Integer[np.ndarray, "..."], following: Integer[np.ndarray, "..."]) -> UInt64[np.ndarray, "..."]:
-    """Returns one number per pair of ids in [0, 2^32); pairs are ordered by their first id, then by their second."""
+    """Returns one number per pair of ids in [0, 2^32), ordered by first id, then second."""
     return np.asarray(previous).astype(np.uint64) << np.uint64(32) | np.asarray(following).astype(np.uint64)
 
 
@@ -160,15 +144,12 @@ def count_bigrams(
 
 
 class _Note(NamedTuple):
-    """Note of the runs of a shard."""
-
     runs: list[Count]
-    """Number of entries of each."""
     sha256: dict[str, str]
 
 
 def _count_shard(data: Path, split: str, index: int, memory: int, job: Job) -> None:
-    """Counts the pairs of a shard, and that of its last token with the first of the next shard."""
+    """Counts the pairs of a shard, and the pair of its last token and the first of the next shard."""
     shards = TokenDirectory(data).shards(split)
     tokens = shards[index].tokens
     after = shards[index + 1].tokens[:1] if index + 1 < len(shards) else tokens[:0]
@@ -198,13 +179,12 @@ def _write(directory: Path, name: str, blocks: Iterable[SortedCounts]) -> tuple[
 
 
 def _read(directory: Path, name: str, n: int, sha256: Mapping[str, str]) -> SortedCounts:
-    """Returns n entries, memory-mapped. Raises `ValueError` if a file is missing, `OSError` if it is damaged."""
+    """Returns n memory-mapped entries. Raises `ValueError` if a file is missing, `OSError` if it is damaged."""
     arrays = ArrayGroup(directory, name, {key: (kind, n) for key, kind in _TYPES.items()}, sha256, remedy=AGAIN)
     return SortedCounts(arrays["keys"], arrays["counts"])
 
 
 def _read_runs(note: Path) -> Iterator[SortedCounts]:
-    """Yields the runs of a shard, memory-mapped."""
     content = read_checked(note, _Note, remedy=AGAIN)
     entries = _read(note.parent, note.stem, sum(content.runs), content.sha256)
     start = 0
@@ -214,11 +194,9 @@ def _read_runs(note: Path) -> Iterator[SortedCounts]:
 
 
 def merge(runs: Sequence[SortedCounts], memory: int, report: Callable[[int], None]) -> Iterator[SortedCounts]:
-    """Yields the sums of several counts, block by block in the order of the keys.
-
-    The range of keys is halved until its entries in all runs fit into memory; one key alone may need `MERGE_BYTES`
-    times the number of runs. `report` receives the growing number of summed entries.
-    """
+    """Yields the sums of several counts, block by block in the order of the keys. The range of keys is halved until its
+    entries in all runs fit into memory; one key alone may need `MERGE_BYTES` times the number of runs. `report`
+    receives the growing number of summed entries."""
     most = memory // MERGE_BYTES
     n_done = 0
     waiting = [(0, 2**64, [0] * len(runs), [len(run.keys) for run in runs])]

@@ -52,25 +52,21 @@ class Cut:
     """Sequences of a split."""
 
     data: Path
-    """Token directory."""
     split: str
     length: int
     """Tokens of a sequence."""
     n: tuple[int, ...]
     """Lengths of n-grams."""
     sequences: int | None = None
-    """At most so many of each subset, evenly spread over the split; None: all."""
+    """Maximal number per subset, evenly spread over the split; None: all."""
 
 
 def make_recall_statistics(
     cut: Cut, out: Path, *, stop_words: Path | None = None, workers: int = 1, report: Report = lambda *_: None
 ) -> bool:
-    """Counts the repeated n-grams of a split, and writes numbers and pictures.
-
-    Unfinished work in the directory `out` continues; `workers` and `report` are those of `ResumableDirectory.make`.
-    `stop_words` is a text file; None: this package's. Returns False if the results existed already.
-    Raises `ValueError`: there are no such tokens, no sequence, or `out` holds something else.
-    """
+    """Counts the repeated n-grams of a split; writes numbers and pictures to `out`, where unfinished work continues.
+    `stop_words` is a text file; None: this package's. Returns False if the results existed already. Raises `ValueError`
+    if there are no such tokens, no sequence, or `out` holds something else."""
     tokens = TokenDirectory(cut.data)
     tokens.shards(cut.split)
     if len(set(cut.n)) < len(cut.n) or max(cut.n) >= cut.length:
@@ -131,11 +127,9 @@ def read_stop_words(path: Path | None = None) -> frozenset[str]:
 
 
 def stop_tokens(tokenizer: Tokenizer, words: Collection[str]) -> Bool[np.ndarray, "vocab"]:
-    """Marks tokens that are stop words, or have neither letter nor digit, or end a document.
-
-    A token is compared by its text alone, without case and the space around it: a piece of a longer word counts as the
-    word that it spells. A token that holds a part of a character is no punctuation.
-    """
+    """Marks tokens that are stop words, have neither letter nor digit, or end a document. Only a token's own text
+    counts, without case and surrounding space: a piece of a longer word counts as the word that it spells. A token with
+    part of a character is no punctuation."""
     result = np.zeros(tokenizer.vocab_size, bool)
     for i in range(tokenizer.vocab_size):
         text = tokenizer.decode(np.array([i])).strip().lower()
@@ -145,10 +139,8 @@ def stop_tokens(tokenizer: Tokenizer, words: Collection[str]) -> Bool[np.ndarray
 
 
 def count_repeats(cut: Cut, index: int, stop: Bool[np.ndarray, "vocab"], job: Job) -> None:
-    """Counts the repeats in a shard; an n-gram of content holds no token of `stop`.
-
-    Writes an array of `_shape`, flat, and a note with its digest.
-    """
+    """Counts the repeats in a shard; an n-gram of content holds no token of `stop`. Writes a flat array of `_shape`,
+    and a note with its digest."""
     directory = TokenDirectory(cut.data)
     split = directory.split(cut.split)
     shard = directory.shards(cut.split)[index]
@@ -173,10 +165,8 @@ def count_repeats(cut: Cut, index: int, stop: Bool[np.ndarray, "vocab"], job: Jo
 
 
 def sum_repeats(cut: Cut, notes: Iterable[Path]) -> dict[str, Histograms]:
-    """Returns the sums over all shards of every subset that has a sequence.
-
-    By subset, in the order of their names; axes kind (of `KINDS`) and n before the histogram's own.
-    """
+    """Returns the sums over all shards by subset, without empty subsets; axes kind (of `KINDS`) and n precede the
+    histogram's."""
     subsets = sorted(TokenDirectory(cut.data).split(cut.split).subsets)
     total = np.zeros(_shape(cut, len(subsets)), np.int64)
     for note in notes:
@@ -198,7 +188,6 @@ def _shape(cut: Cut, n_subsets: int) -> tuple[int, ...]:
 def _sequences(
     shard: TokenShard, subset: str, length: int, numbers: Int64[np.ndarray, "k"]
 ) -> UInt[np.ndarray, "k length"]:
-    """Returns sequences of a subset, by their numbers."""
     documents = np.flatnonzero(shard.subset_ids == shard.subsets.index(subset))
     ends = np.append(shard.starts[1:], len(shard.tokens))
     lengths = ends[documents] - shard.starts[documents]

@@ -29,32 +29,26 @@ from jaxzoo.data.base import Score
 from jaxzoo.data.tokenizer import DNATokenizer
 
 CHUNK = 2**22
-"""Training tokens counted at once: bounds the memory of the int64 copies to some 100 MB."""
+"""Training tokens counted at once; limits the memory of int64 copies to some 100 MB."""
 LARGEST_TABLE = 512
-"""Ids of the largest vocabulary whose bigrams are counted: a table has 8 bytes for each pair of them."""
+"""Largest vocabulary whose bigrams are counted, in a table of 8 bytes per pair."""
 BASES = 4
 HIGHEST_ORDER = 11
-"""Highest order of a Markov model of DNA; the counts of its contexts, 4^12 numbers, take 128 MB."""
+"""Highest order of a Markov model of DNA; its counts, 4^12 numbers, take 128 MB."""
 
 
 class Tokens(Protocol):
     """Array of token ids, or an object with its slices."""
 
-    def __len__(self) -> int:
-        """Number of tokens."""
-        ...
+    def __len__(self) -> int: ...
 
-    def __getitem__(self, index: slice, /) -> Integer[np.ndarray, "t"]:
-        """Tokens of a slice."""
-        ...
+    def __getitem__(self, index: slice, /) -> Integer[np.ndarray, "t"]: ...
 
 
 def bits_per_byte(nats_per_token: float, bytes_per_token: float) -> float:
-    """Returns total nats / ln 2 / total bytes of text; `bytes_per_token` as in `Dataset.bytes_per_token`, positive.
-
-    The nats are those of all target tokens, end-of-text included: a model pays for predicting the end of a document.
-    The bytes are those that the targets stand for, and end-of-text stands for none.
-    """
+    """Returns total nats / ln 2 / total bytes of text; `bytes_per_token` as in `Dataset.bytes_per_token`, positive. The
+    nats include those of end-of-text tokens: a model pays for predicting the end of a document. End-of-text stands for
+    no byte."""
     return nats_per_token / math.log(2) / bytes_per_token
 
 
@@ -66,13 +60,9 @@ def ngram_baselines(
     vocab_size: int,
     n_bytes: int,
 ) -> dict[str, Score]:
-    """Scores the baselines of text, `{"unigram": ..., "bigram": ...}`; the unigram alone above `LARGEST_TABLE` ids.
-
-    Args:
-        train: training tokens, at least 1, ids in `[0, vocab_size)`; read once for each order, in parts.
-        tokens: input tokens of the validation windows; `targets` has the token after each.
-        n_bytes: how many bytes of text `targets` stand for, positive.
-    """
+    """Scores the baselines of text, `{"unigram": ..., "bigram": ...}`; above `LARGEST_TABLE` ids the unigram only.
+    `train` is read once per order, in parts; `targets` holds the token after each of `tokens`, in all `n_bytes` bytes
+    of text."""
     tokens, targets, bytes_per_token = tokens.ravel(), targets.ravel(), n_bytes / targets.size
     p = _shares(train, vocab_size)[targets]
     scores = {"unigram": _score(p, bytes_per_token)}
@@ -85,12 +75,8 @@ def ngram_baselines(
 def markov_baselines(
     train: Tokens, tokens: Integer[np.ndarray, "t"], targets: Integer[np.ndarray, "t"], *, highest: int = HIGHEST_ORDER
 ) -> dict[str, Score]:
-    """Scores each order of DNA, `{"order-0": ..., "order-11": ...}`.
-
-    Args:
-        train: training tokens of `DNATokenizer`; read once for each order, in parts.
-        tokens: input tokens of the validation windows, one after the other; `targets` has the token after each.
-    """
+    """Scores each order of DNA, `{"order-0": ..., "order-11": ...}`. `train` is read once per order, in parts;
+    `targets` holds the token after each of `tokens`."""
     is_base = targets < BASES
     bytes_per_token = DNATokenizer().count_bytes(targets) / targets.size
     share = _shares(train, DNATokenizer.vocab_size)
@@ -127,7 +113,7 @@ def _counts(train: Tokens, order: int, n_ids: int) -> Int64[np.ndarray, "context
 def _contexts(
     text: Integer[np.ndarray, "t"], order: int, n_ids: int
 ) -> tuple[Bool[np.ndarray, "t-order"], Int64[np.ndarray, "t-order"]]:
-    """Returns, for each place from `order` on, whether the tokens before it are all below `n_ids`, and their number."""
+    """Returns, for each place from `order` on, whether the tokens before it are all below `n_ids`, and their index."""
     n = max(len(text) - order, 0)
     known = np.ones(n, bool)
     context = np.zeros(n, np.int64)
@@ -145,7 +131,7 @@ def _refined(
     targets: Integer[np.ndarray, "t"],
     order: int,
 ) -> Float64[np.ndarray, "t"]:
-    """Computes `p_k` of each target from `p_(k-1)`; unchanged where the context holds other tokens than ids."""
+    """Computes `p_k` of each target from `p_(k-1)`; unchanged if the context holds other tokens than ids."""
     n_ids = counts.shape[1]
     known, context = _contexts(np.concatenate([tokens, targets[-1:]]), order, n_ids)
     context = context[known]
@@ -159,6 +145,5 @@ def _refined(
 
 
 def _score(probability: Float64[np.ndarray, "t"], bytes_per_token: float) -> Score:
-    """Scores predictions by the probabilities that they gave the targets."""
     nats = -float(np.mean(np.log(probability)))
     return Score(nats, bits_per_byte(nats, bytes_per_token), math.exp(nats))

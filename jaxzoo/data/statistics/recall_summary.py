@@ -9,13 +9,12 @@ from jaxtyping import Float, Int64, Integer
 from jaxzoo.utils.figure import PALETTE, Axes, Figure, add_legend, panels, plain_log_ticks, series_style
 
 KINDS = ("all", "content")
-"""All n-grams, those with an end-of-text token too; and those without stop words, punctuation and end-of-text."""
+"""All n-grams, including those with end-of-text; and those without stop words, punctuation and end-of-text."""
 NEAR = 100
-"""Tokens within which the paper finds most of the repeats."""
+"""Distance within which the paper finds most of the repeats."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 TOGETHER = "all subsets"
 _LAW: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 1.0, "marker": ""}
-"""Style of a fitted law."""
 _BINS = 40
 _STEEPEST = 50.0
 """Exponents are searched in [-50, 50]: beyond, all but one distance has a share below 1e-15."""
@@ -71,7 +70,8 @@ def _numbers(histograms: Histograms) -> Json:
 
 
 def distance_bins(by_distance: Int64[np.ndarray, "m"]) -> Json:
-    """Bins of equal width in the logarithm of distances 1 .. m: `first`, `last`, mean `share` of all repeats at one."""
+    """Returns log-spaced bins of distances 1 .. m: `first`, `last`, and the mean `share` of all repeats per
+    distance."""
     edges = np.unique(np.geomspace(1, len(by_distance) + 1, _BINS + 1).round().astype(np.int64))
     counts = np.add.reduceat(by_distance, edges[:-1] - 1)
     share = counts / np.diff(edges) / max(by_distance.sum(), 1)
@@ -79,7 +79,7 @@ def distance_bins(by_distance: Int64[np.ndarray, "m"]) -> Json:
 
 
 def table(summary: Mapping[str, Json], without_sequence: Sequence[str] = ()) -> str:
-    """Returns the numbers as Markdown, with the subsets of which there is no sequence."""
+    """Returns the numbers as Markdown, with the names of subsets without a sequence."""
     lines = [
         "| n-grams | source | sequences | repeats per sequence: mean | median (quartiles) | of all tokens | within "
         f"{NEAR} tokens | alpha | misfit |",
@@ -122,7 +122,7 @@ class PowerLaw(NamedTuple):
     standard_error: float
     """Standard error of alpha if counts are independent; those of one text are not, and the true error is larger."""
     misfit: float
-    """Largest difference between the cumulative shares of counts and law (Kolmogorov and Smirnov's distance)."""
+    """Largest difference between the cumulative shares of counts and law (Kolmogorov-Smirnov distance)."""
 
     def shares(self, m: int) -> Float[np.ndarray, "m"]:
         """p(1) .. p(m)."""
@@ -166,7 +166,8 @@ def _shares(alpha: float, log_d: Float[np.ndarray, "m"]) -> Float[np.ndarray, "m
 
 
 def draw_distances(summary: Mapping[str, Json]) -> Figure:
-    """Figure 3: share of repeats by the distance to the last occurrence, all n-grams of all subsets, and their laws."""
+    """Draws Figure 3: share of repeats by distance to the last occurrence, all n-grams of all subsets, and power
+    laws."""
     figure, axes = panels(1, 1, size=(5.5, 4.2), title="Distance of repeated n-grams, and fitted power laws")
     for i, (n, numbers) in enumerate(summary[TOGETHER]["all"].items()):
         law = numbers["power_law"]
@@ -177,7 +178,7 @@ def draw_distances(summary: Mapping[str, Json]) -> Figure:
 
 
 def draw_distances_by_source(summary: Mapping[str, Json]) -> Figure:
-    """Figure 5: the same of each subset, without n-grams that hold a stop word; a panel for each n."""
+    """Draws Figure 5: the same per subset, without n-grams with stop words; one panel per n."""
     sizes = list(summary[TOGETHER]["content"])
     width = 1 + 4.2 * len(sizes)
     title = "Distance of repeated n-grams without stop words, by source"
@@ -194,7 +195,7 @@ def draw_distances_by_source(summary: Mapping[str, Json]) -> Figure:
 
 
 def draw_repeats_by_source(summary: Mapping[str, Json]) -> Figure:
-    """Figure 4: repeated n-grams without stop words in a sequence of each subset: means, and quartiles as lines."""
+    """Draws Figure 4: repeated n-grams without stop words per sequence and subset: means, and quartiles as lines."""
     sources = _sources(summary)
     sizes = list(summary[TOGETHER]["content"])
     title = "Repeated n-grams without stop words in a sequence, by source"
@@ -219,7 +220,7 @@ def _sources(summary: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _curve(panel: Axes, numbers: Json, series: int, *, label: str) -> None:
-    """Draws the bins that are not empty, and the law."""
+    """Draws the non-empty bins, and the law."""
     first, last, share = (np.array(numbers["distances"][key]) for key in ("first", "last", "share"))
     middle = np.sqrt(first * last)
     is_met = share > 0

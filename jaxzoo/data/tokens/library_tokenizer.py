@@ -15,11 +15,10 @@ from jaxzoo.utils.extras import need
 from jaxzoo.utils.screen import warn
 
 END_OF_TEXT_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
-"""Default end-of-text tokens: the first of them in the vocabulary."""
+"""Default end-of-text tokens; the first one in the vocabulary is used."""
 UTF8_BYTES = bytes(byte for byte in range(0xF5) if byte not in (0xC0, 0xC1))
-"""Bytes that occur in UTF-8."""
 PROBE = "Tab\tand  two spaces\r\n\n naïve ŁÓDŹ 漢字 😀 \0\x7f x=['a'] 12345 don't <0x41> "
-"""Text that a lossless tokenizer must give back, with everything that normalizers like to change; in NFC."""
+"""Text that a lossless tokenizer must reproduce, with everything that normalizers tend to change; in NFC."""
 
 
 class LibraryTokenizer(Tokenizer):
@@ -98,14 +97,11 @@ class LibraryTokenizer(Tokenizer):
         return ids.get(token or "", named if isinstance(named, int) else self.end_of_text)
 
     def encode(self, text: str) -> UInt[np.ndarray, "t"]:
-        """Ids of a text, without begin tokens and end-of-text; uint16, or uint32 for more than 65,536 ids.
-
-        Raises `ValueError` at a lone surrogate, which no bytes stand for.
-        """
+        """Ids of a text, without begin tokens and end-of-text; uint16, or uint32 above 65,536 ids. Raises `ValueError`
+        at a lone surrogate, which no bytes stand for."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[UInt[np.ndarray, "t"]]:
-        """Ids of each text, as `encode` gives them."""
         if not self._is_complete:
             for text in texts:
                 self._report(text)
@@ -118,7 +114,7 @@ class LibraryTokenizer(Tokenizer):
         return [np.array(encoding.ids, self._dtype) for encoding in encodings]
 
     def _report(self, text: str) -> None:
-        """Names the first byte of a text that no token stands for."""
+        """Reports the first byte of a text that no token stands for."""
         lost = set(text.encode().translate(None, self._present))
         if not lost or (not self._lossless and lost <= self._reported):
             return
@@ -154,7 +150,7 @@ class LibraryTokenizer(Tokenizer):
         return library
 
     def _template(self, content: Mapping[str, Any]) -> tuple[int, ...]:
-        """The tokens that the file's own template puts before a text."""
+        """Returns the tokens that the file's own template puts before a text."""
         settings = self.files.get("tokenizer_config.json", {})
         names = definition.token_ids(content)
         if settings.get("add_bos_token") is True and (token := token_text(settings.get("bos_token"))) in names:
@@ -168,14 +164,14 @@ class LibraryTokenizer(Tokenizer):
         return tuple(whole[: starts[0]]) if starts else ()
 
     def _pieces(self) -> list[bytes]:
-        """What the library's decoder adds for each id after another token; of tokens that stand for no bytes."""
+        """Returns what the library's decoder adds for each id after another token, if tokens stand for no bytes."""
         first = self._library.encode("a", add_special_tokens=False).ids[:1]
         before = self._library.decode(first)
         texts = self._library.decode_batch([[*first, i] for i in range(self.vocab_size)])
         return [text.removeprefix(before).encode() for text in texts]
 
     def _check_lossless(self, scheme: str | None) -> None:
-        """Raises `ValueError` unless text comes back, that of special tokens too."""
+        """Raises `ValueError` unless text is reproduced, including that of special tokens."""
         known, special = set(self._present), self.special
         probe = "".join(c for c in PROBE if set(c.encode()) <= known)
         text = " ".join([probe, *special.values()])
@@ -197,7 +193,7 @@ class LibraryTokenizer(Tokenizer):
 
 
 def token_text(value: Any) -> str | None:
-    """Text of a token in `tokenizer_config.json`: a string, or an object with content."""
+    """Returns the text of a token in `tokenizer_config.json`: a string, or an object with content."""
     text = value.get("content") if isinstance(value, dict) else value
     if not isinstance(text, str | None):
         raise ValueError(f"a token must be a string, or an object with content; got {shorten(value)}")
@@ -205,6 +201,6 @@ def token_text(value: Any) -> str | None:
 
 
 def _ends(files: Mapping[str, Any]) -> list[int]:
-    """Ids after which a model's text ends, as the generation config names them."""
+    """Returns the ids that end a model's text, from the generation config."""
     named = files.get("generation_config.json", {}).get("eos_token_id")
     return [i for i in (named if isinstance(named, list) else [named]) if isinstance(i, int)]

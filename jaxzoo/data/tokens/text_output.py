@@ -10,14 +10,9 @@ from jaxzoo.data.tokenizer import Tokenizer
 
 
 class TextOutput:
-    """Text of one row: the results of `push` and `finish`, joined, are the same however the tokens are cut.
-
-    A character is held back until its last byte is there, and the beginning of a possible stop string until it is
-    decided. Of several stop strings, the one that is complete first counts (the longest, if several end together).
-
-    Attributes:
-      ended_by: the stop string that ended the text, which is left out of it, or None.
-    """
+    """Incremental decoder of one row: the joined results of `push` and `finish` do not depend on how tokens are split.
+    Incomplete characters and possible prefixes of a stop string are held back. The stop string that is complete first
+    ends the text (the longest, if several end together); it is left out, and `ended_by` holds it."""
 
     def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = ()):
         check_stops(stops)
@@ -28,11 +23,11 @@ class TextOutput:
         self._held = ""
 
     def push(self, ids: Integer[np.ndarray, "t"]) -> str:
-        """Returns the text that is certain after these tokens; empty once the text has ended."""
+        """Returns the text that is final after these tokens; empty once the text has ended."""
         return self._take(self._decoder.decode(self._tokenizer.to_bytes(ids)))
 
     def finish(self) -> str:
-        """Returns the rest of a text without a stop string; U+FFFD stands for a character without its end."""
+        """Returns the rest of a text without a stop string; U+FFFD replaces an incomplete character."""
         text = self._take(self._decoder.decode(b"", final=True)) + self._held
         self._held = ""
         return text
@@ -53,6 +48,5 @@ class TextOutput:
 
 
 def check_stops(stops: Sequence[str]) -> None:
-    """Raises `ValueError` if a stop string is empty."""
     if "" in stops:
         raise ValueError("stop='' must not be empty; every text would end before it begins")

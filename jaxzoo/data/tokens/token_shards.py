@@ -33,9 +33,8 @@ from jaxzoo.utils.checksums import add_checksum, read_checked, text_sha256
 from jaxzoo.utils.whole_files import write_json
 
 FORMAT = 2
-"""Format of the directory; another number is refused."""
 OTHER_FILES = 512
-"""Open files other than arrays: libraries, checkpoints, logs."""
+"""Number of open files other than arrays: libraries, checkpoints, logs."""
 
 _ARRAYS = ("tokens", "starts", "subsets")
 _AGAIN = "tokenize again into another directory"
@@ -43,8 +42,6 @@ _AGAIN = "tokenize again into another directory"
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Content of a shard, a subset or a split."""
-
     documents: Count = 0
     bytes: Count = 0
     """Bytes of UTF-8 text."""
@@ -57,22 +54,16 @@ class Counts:
 
 @dataclasses.dataclass(frozen=True)
 class ShardNote:
-    """Note of a shard."""
-
     subsets: dict[str, Counts]
-    """Content of each subset."""
     sha256: dict[str, str]
-    """Digest of each array."""
     empty: Count
     """Documents without a token."""
     repaired: Count
-    """Documents in which U+FFFD stands for bytes that are not UTF-8."""
+    """Documents in which U+FFFD replaces bytes that are not UTF-8."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerIdentity:
-    """Tokenizer of a token directory."""
-
     name: str
     fingerprint: str
     vocab_size: PositiveInt
@@ -81,21 +72,16 @@ class TokenizerIdentity:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Shards of a split, and content of its subsets."""
-
     shards: dict[str, ShardNote]
     subsets: dict[str, Counts]
 
     @property
     def total(self) -> Counts:
-        """Content of all subsets."""
         return sum(self.subsets.values(), Counts())
 
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """Content of `manifest.json`."""
-
     format: int
     tokenizer: TokenizerIdentity
     dtype: Literal["uint16", "uint32"]
@@ -104,16 +90,10 @@ class Manifest:
 
 
 class TokenShard:
-    """One shard: a sequence of tokens, with the beginnings and subsets of its documents.
-
-    The arrays are memory-mapped, read-only. Each is compared with its digest when it is first read, which raises
-    `OSError` where it is damaged or has a token outside of the vocabulary.
-
-    Attributes:
-        subsets: names that `subset_ids` index, sorted.
-
-    Raises `ValueError`: a file is missing, or its size or type differs from the note's.
-    """
+    """Sequence of tokens with the beginnings and subsets of its documents, memory-mapped and read-only. Each array is
+    compared with its digest when it is first read, which raises `OSError` if it is damaged or has a token outside of
+    the vocabulary. `subsets` holds the sorted names that `subset_ids` index. Raises `ValueError` if a file is missing,
+    or its size or type differs from the note's."""
 
     def __init__(self, directory: Path, name: str, *, dtype: str, vocab_size: int, note: ShardNote):
         self.subsets: tuple[str, ...] = tuple(sorted(note.subsets))
@@ -137,7 +117,6 @@ class TokenShard:
 
     @functools.cached_property
     def tokens(self) -> UInt[np.ndarray, "t"]:
-        """Token ids, below the vocabulary's size."""
         tokens = self._arrays["tokens"]
         if (largest := int(tokens.max())) >= self._vocab_size:
             rule = f"has the token {largest}, which must be in [0, {self._vocab_size})"
@@ -156,20 +135,17 @@ class TokenShard:
 
 
 class TokenizedDocument(NamedTuple):
-    """Document of a shard."""
-
     tokens: UInt[np.ndarray, "t"]
     """Without end-of-text; may be empty."""
     n_bytes: int
-    """Bytes of its text."""
     subset: str
-    """Part of the corpus; empty where there are no parts."""
+    """Part of the corpus; empty if there are no parts."""
     is_repaired: bool = False
-    """Whether U+FFFD stands for bytes that are not UTF-8."""
+    """Whether U+FFFD replaces bytes that are not UTF-8."""
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """Returns the smallest of uint16 and uint32 that holds ids below `vocab_size`, also of subsets."""
+    """Returns the smaller of uint16 and uint32 that holds ids below `vocab_size`, also for subsets."""
     return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
 
 
@@ -181,10 +157,8 @@ def shard_name(split: str, index: int) -> str:
 def write_shard(
     directory: Path, name: str, documents: Iterable[TokenizedDocument], *, vocab_size: int, end_of_text: int
 ) -> None:
-    """Writes a shard of at least one document, whole or not at all, its note last.
-
-    `name` is `shard_name` of split and index; ids are below `vocab_size`, `end_of_text` comes after every document.
-    """
+    """Writes a shard of at least one document, whole or not at all, its note last. `name` is `shard_name` of split and
+    index; `end_of_text` follows every document."""
     end = np.array([end_of_text])
     lengths: list[int] = []
     names: list[str] = []
@@ -212,17 +186,15 @@ def write_shard(
 
 
 def read_note(directory: Path, name: str) -> ShardNote:
-    """Reads the note of a whole shard. Raises `ValueError` if it is damaged."""
+    """Reads the note of a complete shard. Raises `ValueError` if it is damaged."""
     return read_checked(directory / f"{name}.json", ShardNote, remedy="remove it and tokenize again")
 
 
 def write_manifest(
     directory: Path, shards: Mapping[str, int], *, tokenizer: Mapping[str, Any], versions: Mapping[str, str]
 ) -> None:
-    """Joins the notes of all shards, whose numbers are given by split; the directory can be read from then on.
-
-    `tokenizer` has the fields of `TokenizerIdentity`, `versions` those of the software that made the tokens, by name.
-    """
+    """Joins the notes of all shards (`shards` holds their number by split), after which the directory can be read.
+    `tokenizer` has the fields of `TokenizerIdentity`, `versions` those of the software, by name."""
     splits = {}
     for split, n_shards in shards.items():
         notes = {name: read_note(directory, name) for name in (shard_name(split, i) for i in range(n_shards))}
@@ -238,16 +210,8 @@ def write_manifest(
 
 
 class TokenDirectory:
-    """Finished token directory.
-
-    Attributes:
-        path: the directory.
-        json: content of `manifest.json`, without the checksum.
-        tokenizer: the tokenizer that made the tokens.
-        splits: shards and subsets, by split.
-
-    Raises `ValueError`: it holds no finished shards, is damaged, or of another format.
-    """
+    """Finished token directory; `json` is the content of `manifest.json` without the checksum. Raises `ValueError` if
+    it holds no finished shards, is damaged, or of another format."""
 
     def __init__(self, path: Path):
         self.path: Path = path
@@ -260,7 +224,7 @@ class TokenDirectory:
 
     @property
     def fingerprint(self) -> str:
-        """The tokenizer's own, a colon, and 12 digits that change when any token of any split does."""
+        """The tokenizer's fingerprint, a colon, and 12 digits that change with any token of any split."""
         content = json.dumps(self.json["splits"], sort_keys=True)
         return f"{self.tokenizer.fingerprint}:{text_sha256(content)[:12]}"
 
@@ -271,11 +235,8 @@ class TokenDirectory:
         return self.splits[name]
 
     def shards(self, split: str) -> tuple[TokenShard, ...]:
-        """Returns the shards of a split, in order.
-
-        Raises `ValueError` if there is no such split, a file is missing or of another size than the manifest says, or
-        there are more than files may be open.
-        """
+        """Returns the shards of a split, in order. Raises `ValueError` if there is no such split, a file is missing or
+        of another size than in the manifest, or the system allows too few open files."""
         notes = self.split(split).shards
         allow_open_shards(len(notes))
         size = self.tokenizer.vocab_size
@@ -285,10 +246,8 @@ class TokenDirectory:
 
 
 def allow_open_shards(n_shards: int) -> None:
-    """Raises this process's limit of open files, often 1024: a memory-mapped array holds one for as long as it lives.
-
-    Raises `ValueError` if the limit that the system sets is lower.
-    """
+    """Raises this process's limit of open files, often 1024, as each memory-mapped array needs one. Raises `ValueError`
+    if the limit that the system sets is lower."""
     n_arrays = len(_ARRAYS) * n_shards
     needed = n_arrays + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -28,11 +28,11 @@ from jaxzoo.data.statistics.ngram import Tokens
 from jaxzoo.data.tokenizer import reverse_complement
 
 MOST_WINDOWS = 2**32 - 1
-"""Most windows of an epoch: grain's permutation has 32 bits."""
+"""Largest number of windows per epoch: grain's permutation has 32 bits."""
 
 
 class Concatenation:
-    """Arrays of tokens (or objects with their slices), of one dtype and none empty, joined without a copy."""
+    """Non-empty arrays of tokens (or objects with their slices) of one dtype, joined without a copy."""
 
     def __init__(self, parts: Sequence[Tokens]):
         self._parts = parts
@@ -42,7 +42,7 @@ class Concatenation:
         return self._starts[-1]
 
     def __getitem__(self, rows: slice) -> UInt[np.ndarray, "t"]:
-        """Tokens of a slice with step 1; a copy if it spans two parts or more."""
+        """Returns the tokens of a slice with step 1; a copy if it spans several parts."""
         start, stop, _ = rows.indices(len(self))
         index = max(bisect.bisect_right(self._starts, start, hi=len(self._parts)) - 1, 0)
         pieces = []
@@ -56,17 +56,9 @@ class Concatenation:
 
 
 class ShuffledText:
-    """Windows of one text in the order of its epochs; number i is a pure function of (text, length, seed, i).
-
-    Attributes:
-      n_windows: of an epoch.
-
-    Args:
-      tokens: the text, longer than `length`.
-      length: tokens of a window, its last target not counted.
-      seed: of the orders and of the epochs' first tokens; one or more numbers that are not negative.
-      reverse_complements: whether half of the windows, drawn by the seed, are of the other strand of DNA.
-    """
+    """Windows of one text in the order of its epochs; window i is a pure function of (text, length, seed, i). `tokens`
+    is longer than `length`, the tokens of a window without its last target; `seed` holds non-negative numbers; with
+    `reverse_complements` half of the windows are of the other strand of DNA. An epoch has `n_windows`."""
 
     def __init__(self, tokens: Concatenation, *, length: int, seed: Sequence[int], reverse_complements: bool = False):
         self.n_windows: int = (len(tokens) - 1) // length
@@ -97,7 +89,7 @@ class ShuffledText:
 
 
 def as_integers(weights: Sequence[float]) -> tuple[int, ...]:
-    """Returns the smallest integers in the proportion of positive weights, taken as the decimals that they print as."""
+    """Returns the smallest integers in the proportion of positive weights, read as printed decimals."""
     fractions = [Fraction(repr(float(weight))) for weight in weights]
     denominator = math.lcm(*(fraction.denominator for fraction in fractions))
     integers = [int(fraction * denominator) for fraction in fractions]
@@ -106,11 +98,9 @@ def as_integers(weights: Sequence[float]) -> tuple[int, ...]:
 
 
 def source_of(row: int, weights: Sequence[int]) -> tuple[int, int]:
-    """Returns the source of a row, and the row's number among those of its source.
-
-    Of the first k rows, the first source gives `k - floor(k r / w)`, w being the sum of all weights and r that of the
-    others; the others share out what is left among them in the same way.
-    """
+    """Returns the source of a row, and the row's number within its source. Of the first k rows, the first source has `k
+    - floor(k r / w)`, w being the sum of all weights and r that of the others; the others divide the rest in the same
+    way."""
     total = sum(weights)
     for source, weight in enumerate(weights):
         rest = total - weight

@@ -29,14 +29,12 @@ from jaxzoo.data.tokens.token_shards import (
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer, save_tokenizer
 
 BATCH_BYTES = 2**20
-"""Text that is encoded together."""
+"""Size of the text that is encoded together."""
 
 _HEADER_BYTES = 128
 
 
 class TokenizationProgress(NamedTuple):
-    """Progress of a tokenization."""
-
     shards: int
     """Finished shards."""
     tokens: int
@@ -48,11 +46,9 @@ class TokenizationProgress(NamedTuple):
 
 
 class Tokenization:
-    """Token shards of the documents of a directory. Refuses what could not work before anything is written.
-
-    Raises `ValueError` if there are no such data, or `out` holds something else, or tokens of other data or another
-    tokenizer.
-    """
+    """Token shards of the documents of a directory. Refuses unusable inputs before anything is written. Raises
+    `ValueError` if there are no such data, or `out` holds something else, or tokens of other data or another
+    tokenizer."""
 
     def __init__(self, data: Path, tokenizer: Tokenizer, out: Path):
         self._data = BuiltData(data)
@@ -67,16 +63,14 @@ class Tokenization:
 
     @property
     def n_shards(self) -> int:
-        """Number of shards, of all splits."""
         return len(self._arguments)
 
     @property
     def is_finished(self) -> bool:
-        """Whether the shards and their manifest exist."""
         return self._work.is_finished and all(self._work.note(name).exists() for name in self._arguments)
 
     def progress(self) -> TokenizationProgress:
-        """Progress of all commands that share the work."""
+        """Returns the progress of all commands that share the work."""
         out = self._work.path
         done = Counts()
         under_way = 0
@@ -90,7 +84,7 @@ class Tokenization:
         return TokenizationProgress(len(names), done.tokens + under_way, done.bytes, done.tokens)
 
     def run(self, *, workers: int = 1) -> TokenDirectory:
-        """Makes the missing shards and the manifest in so many processes. Raises `ValueError` for damaged data."""
+        """Makes the missing shards and the manifest. Raises `ValueError` for damaged data."""
         out = self._work.path
         if not self.is_finished:
             (out / "manifest.json").unlink(missing_ok=True)
@@ -109,7 +103,7 @@ class Tokenization:
 
 
 def write_token_shard(data: Path, split: str, index: int, job: Job) -> None:
-    """Makes one token shard of one file of the data, with the tokenizer next to its note."""
+    """Makes the token shard of one file of the data, with the tokenizer next to its note."""
     note = job.note
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # workers are the parallelism; read when a batch is encoded
     for draft in note.parent.glob(f"{note.stem}.*.tmp"):  # of a killed worker
@@ -121,7 +115,7 @@ def write_token_shard(data: Path, split: str, index: int, job: Job) -> None:
 
 
 def _tokenized(documents: Iterator[TextDocument], tokenizer: Tokenizer) -> Iterator[TokenizedDocument]:
-    """Encodes the documents, those of about `BATCH_BYTES` together."""
+    """Encodes the documents in batches of about `BATCH_BYTES`."""
     while True:
         some: list[TextDocument] = []
         n_bytes = 0

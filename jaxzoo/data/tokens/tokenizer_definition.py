@@ -24,7 +24,7 @@ Json = Mapping[str, Any]
 
 
 def lossless(content: Json, end_of_text: str) -> dict[str, Any]:
-    """The lossless form of a `tokenizer.json`; merges are pairs, and `end_of_text` is a special token."""
+    """Returns the lossless form of a `tokenizer.json`; merges are pairs, and `end_of_text` is a special token."""
     model = content["model"]
     ids = token_ids(content)
     stages = {name: _without_prefix(content.get(name)) for name in ("normalizer", "pre_tokenizer")}
@@ -43,12 +43,10 @@ def lossless(content: Json, end_of_text: str) -> dict[str, Any]:
 
 
 def added_tokens(content: Json) -> list[dict[str, Any]]:
-    """The added tokens of a `tokenizer.json`."""
     return list(content.get("added_tokens") or ())
 
 
 def token_ids(content: Json) -> dict[str, int]:
-    """Ids of all tokens by their text."""
     vocab = content["model"]["vocab"]
     if isinstance(vocab, list):  # Unigram: pairs of token and score
         vocab = {token: i for i, (token, _) in enumerate(vocab)}
@@ -56,7 +54,7 @@ def token_ids(content: Json) -> dict[str, int]:
 
 
 def scheme(content: Json) -> str | None:
-    """`byte-level` or `byte-fallback` BPE; None: tokens stand for no bytes of their own."""
+    """Returns `byte-level` or `byte-fallback` BPE; None if tokens stand for no bytes of their own."""
     if "merges" not in content["model"]:
         return None
     if any(part.get("type") == "ByteLevel" for part in _parts(content, ("normalizer", "pre_tokenizer"))):
@@ -65,7 +63,7 @@ def scheme(content: Json) -> str | None:
 
 
 def byte_table(content: Json) -> list[bytes]:
-    """Bytes that each id stands for; none for special tokens and ids without token. Needs a `scheme`."""
+    """Returns the bytes of each id; empty for special tokens and ids without token. Needs a `scheme`."""
     added, ids = added_tokens(content), token_ids(content)
     table = [b""] * (max(ids.values()) + 1)
     alphabet, is_byte_level, space = byte_alphabet(), scheme(content) == "byte-level", space_of(content)
@@ -81,7 +79,7 @@ def byte_table(content: Json) -> list[bytes]:
 
 
 def space_of(content: Json) -> str:
-    """Character for a space in tokens with byte fallback."""
+    """Returns the character for a space in tokens with byte fallback."""
     for part in _parts(content, ("normalizer", "pre_tokenizer")):
         if part.get("type") == "Metaspace":
             return part.get("replacement", "▁")
@@ -91,7 +89,7 @@ def space_of(content: Json) -> str:
 
 
 def fingerprint(content: Json, end_of_text: str) -> str:
-    """`bpe-<ids>-<12 digits>`, or another kind's name: the same for the same meaning of all ids."""
+    """Returns `bpe-<ids>-<12 digits>`, or another kind's name: the same for the same meaning of all ids."""
     plain = lossless(content, end_of_text)
     model, ids = plain["model"], token_ids(plain)
     added = [
@@ -114,7 +112,7 @@ def fingerprint(content: Json, end_of_text: str) -> str:
 
 
 def _without_prefix(part: Any) -> Any:
-    """Returns a normalizer or pre-tokenizer without the space before a text; None if nothing is left of it."""
+    """Returns a normalizer or pre-tokenizer without the space before a text; None if nothing remains."""
     if not isinstance(part, dict) or part.get("type") == "Prepend":
         return None
     for name in ("normalizers", "pretokenizers"):
@@ -126,7 +124,7 @@ def _without_prefix(part: Any) -> Any:
 
 
 def _parts(content: Json, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """Yields all steps of the named stages, those of sequences one by one."""
+    """Yields all steps of the named stages, with those of sequences."""
     for part in filter(None, map(content.get, names)):
         yield part
         for inner in ("normalizers", "pretokenizers"):

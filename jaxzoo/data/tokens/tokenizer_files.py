@@ -20,13 +20,11 @@ from jaxzoo.utils.whole_files import write_whole
 PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 """Names of GPT-2's two files: its authors', and other publishers'."""
 WORLD = "rwkv_vocab*.txt"
-"""Pattern of the name of the vocabulary of RWKV's World models."""
+"""File name pattern of the vocabulary of RWKV's World models."""
 SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
 """Files next to a tokenizer.json that say how a text begins and ends; they are kept with a model."""
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-"""Ids that a config.json names, too."""
 TEMPLATE = "chat_template.jinja"
-"""File of a chat template; kept, too."""
 
 
 def load_tokenizer(place: str | Path, end_of_text: str | None = None, *, lossless: bool = True) -> Tokenizer:
@@ -80,7 +78,7 @@ def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
 
 
 def _made_by(path: Path) -> str | None:
-    """Fingerprint of the tokenizer that made the token shards of a directory; None: it holds none."""
+    """Returns the fingerprint of the tokenizer that made the token shards of a directory; None if it holds none."""
     for name in ("manifest.json", "request.json"):
         if (path / name).is_file():
             made_by = read_json(path / name, dict).get("tokenizer")

@@ -12,14 +12,14 @@ from jaxzoo.data.tokens.library_tokenizer import LibraryTokenizer
 from jaxzoo.utils.extras import need
 
 SMALLEST = 257
-"""Ids of the bytes and of end-of-text."""
+"""Number of ids of the bytes and end-of-text."""
 LEAST_COUNT = 2
-"""Occurrences that a pair needs to be merged."""
+"""Minimal number of occurrences of a merged pair."""
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class Learnt(NamedTuple):
-    """Learnt tokenizer, and the size of its training text."""
+    """Learned tokenizer, and the size of its training text."""
 
     tokenizer: LibraryTokenizer
     documents: int

@@ -14,10 +14,8 @@ from jaxzoo.data.tokenizer import Tokenizer
 
 
 class WorldTokenizer(Tokenizer):
-    """Tokenizer of a vocabulary file; id 0 ends a document.
-
-    Raises `ValueError`: a line is none of a vocabulary, or a byte has no token.
-    """
+    """Tokenizer of a vocabulary file; id 0 ends a document. Raises `ValueError` for a malformed line, or a byte without
+    token."""
 
     name = "rwkv-world"
     end_of_text = 0
@@ -53,7 +51,6 @@ class WorldTokenizer(Tokenizer):
         super().__init__(table)
 
     def encode(self, text: str) -> UInt16[np.ndarray, "t"]:
-        """Ids of a text, without end-of-text."""
         data = text.encode()
         ids, at = [], 0
         while at < len(data):
