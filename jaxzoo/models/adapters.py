@@ -24,7 +24,7 @@ from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.utils.array_typing import PRNGKeyArray
 
 FROZEN = "frozen"
-"""Key of the buffers under which the parameters of the adapted model are kept."""
+"""Key of the buffers that hold the parameters of the adapted model."""
 
 
 class Lora(NamedTuple):
@@ -42,25 +42,24 @@ class Lora(NamedTuple):
 
 
 class AdaptedBlueprint(NamedTuple):
-    """A language model with adapters: its parameters are A and B of each, the model's own are buffers."""
+    """Language model with adapters: its parameters are A and B of each adapter, the model's own are buffers."""
 
     base: Blueprint
-    """The model alone."""
+    """The model without adapters."""
     lora: Lora
     shapes: Variables
     traits: Variables
 
     @property
     def n_params(self) -> int:
-        """Number of parameters of the adapters."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.shapes.params))
 
     def model(self, variables: Variables) -> LanguageModel:
-        """The module with merged matrices; to be made and used inside one traced function."""
+        """Returns the module with merged matrices; for use inside one traced function."""
         return self.base.model(self.merged(variables))
 
     def merged(self, variables: Variables) -> Variables:
-        """The variables of the model alone, with W' in the place of each W."""
+        """Returns the variables of the model with W' instead of W."""
         own = self.own(variables)
         flat = _flat(own.params)
         for path, a in _flat(variables.params).items():
@@ -71,12 +70,12 @@ class AdaptedBlueprint(NamedTuple):
         return Variables(unflatten_dict(flat), own.buffers)
 
     def own(self, variables: Variables) -> Variables:
-        """The variables of the model alone, as they were before the adapters."""
+        """Returns the variables of the model before adaptation."""
         buffers = dict(variables.buffers)
         return Variables(buffers.pop(FROZEN), buffers)
 
     def adopt(self, own: Variables, key: PRNGKeyArray) -> Variables:
-        """The variables with fresh adapters of a model."""
+        """Adds fresh adapters to the variables of a model."""
         fresh = {}
         for path, shape in _flat(self.shapes.params).items():
             key, drawn = jax.random.split(key)
@@ -87,10 +86,8 @@ class AdaptedBlueprint(NamedTuple):
 
 
 def adapt(base: Blueprint, lora: Lora) -> AdaptedBlueprint:
-    """The blueprint of a model with adapters.
-
-    Raises `ValueError`: a target is no matrix of the model (with the nearest name).
-    """
+    """Makes the blueprint of a model with adapters. Raises `ValueError` if a target is no matrix of the model (with the
+    nearest name)."""
     traits, shapes = _flat(base.traits.params), _flat(base.shapes.params)
     matrices = {path: of for path, of in traits.items() if len(of.axes) == 2 and path[-1] == "kernel"}
     known = sorted({str(path[-2]) for path in matrices})
@@ -115,7 +112,7 @@ def adapt(base: Blueprint, lora: Lora) -> AdaptedBlueprint:
 
 
 def stored_lora(config: Json) -> Lora | None:
-    """The adapters that a stored config names; None: none."""
+    """Returns the adapters that a stored config names, or None."""
     train = config.get("train")
     if not isinstance(train, dict) or not train.get("lora_rank"):
         return None
@@ -123,7 +120,7 @@ def stored_lora(config: Json) -> Lora | None:
 
 
 def with_adapters(blueprint: AdaptedBlueprint, own: Variables) -> Variables:
-    """Shapes and places of a model with adapters, which every device has, by those of its own variables."""
+    """Returns the sharding of a model with adapters: adapters are replicated, other variables keep their sharding."""
     first = jax.tree.leaves(own)[0].sharding
     place: Any = NamedSharding(first.mesh, PartitionSpec()) if isinstance(first, NamedSharding) else first
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), blueprint.shapes.params)
@@ -131,11 +128,10 @@ def with_adapters(blueprint: AdaptedBlueprint, own: Variables) -> Variables:
 
 
 def merge(blueprint: AdaptedBlueprint, variables: Variables) -> Variables:
-    """The variables of the merged model, each where that of the adapted one lies."""
+    """Returns the variables of the merged model, with the sharding of the adapted one."""
     places = jax.tree.map(lambda x: x.sharding, blueprint.own(variables))
     return jax.jit(blueprint.merged, out_shardings=places)(variables)
 
 
 def _flat(tree: dict) -> dict[tuple, Any]:
-    """Leaves of nested dicts by their keys."""
     return dict(flatten_dict(tree))

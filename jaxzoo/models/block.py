@@ -22,18 +22,15 @@ from jaxzoo.parallel.sharding import constrain
 from jaxzoo.utils.array_typing import Array, Float, PRNGKeyArray
 
 Mix = Callable[[Mixer, Array, State, Context], tuple[Array, State, Losses]]
-"""Way to run a mixer: (mixer, normed input, state, context) -> (output, new state, its terms of the loss)."""
+"""Function that runs a mixer: (mixer, normed input, state, context) -> (output, new state, loss terms)."""
 
 BRANCH_INPUT = "branch_input"
-"""Name of the residual in front of each branch, by which a remat policy keeps it."""
+"""Name of the residual before each branch, for remat policies."""
 
 
 def dropout(x: Array, rate: float, key: PRNGKeyArray | None) -> Array:
-    """Zeroes entries at `rate`, to 2^-17, and scales the others by 1 / (1 - rate); without a key, `x` itself.
-
-    Two entries share the 32 bits of a random number: half the random numbers, and none of their floats. On a CPU that
-    takes some 5 to 15 % off an MQAR step of attention.
-    """
+    """Zeroes entries at `rate`, to 2^-17, and scales the others by 1 / (1 - rate); without a key returns `x`. Two
+    entries share the 32 bits of a random number, which takes 5 to 15 % off an MQAR step of attention on a CPU."""
     if key is None or rate == 0:
         return x
     *leading, width = x.shape
@@ -44,22 +41,20 @@ def dropout(x: Array, rate: float, key: PRNGKeyArray | None) -> Array:
 
 
 def constrain_residual(x: Array) -> Array:
-    """Rows of the residual stream (b, t, d), or (b, d) of a step, and its tokens are sharded; the width is whole."""
+    """Shards rows and tokens of the residual stream (b, t, d), or rows of (b, d); the width is not sharded."""
     return constrain(x, *("batch", "time")[: x.ndim - 1], None)
 
 
 def add_losses(first: Losses, second: Losses) -> Losses:
-    """The terms of both, added up by name."""
+    """Adds loss terms by name."""
     zero = jnp.zeros((), jnp.float32)
     return {name: first.get(name, zero) + second.get(name, zero) for name in first | second}
 
 
 class Block(nnx.Module):
-    """A pre-norm layer: `r += mixer(norm(r))`, then `r += mlp(norm(r))`; the residual `r` is float32.
-
-    With `mlp="identity"` the second line is `r += norm(r)`; with `none` it is left out.
-    With `parallel_residual` both are one: `r += mixer(norm(r)) + mlp(norm'(r))`, as in GPT-NeoX.
-    """
+    """A pre-norm layer: `r += mixer(norm(r))`, then `r += mlp(norm(r))`; the residual `r` is float32. With
+    `mlp="identity"` the second step is `r += norm(r)`; `none` omits it. With `parallel_residual` both are one: `r +=
+    mixer(norm(r)) + mlp(norm'(r))`, as in GPT-NeoX."""
 
     def __init__(self, config: LanguageModelConfig, mixer: MixerConfig, *, rngs: nnx.Rngs):
         self.dtype: jnp.dtype = config.compute_dtype
@@ -86,7 +81,7 @@ class Block(nnx.Module):
         self, residual: Float[Array, "... d"], mix: Mix, state: State, context: Context
     ) -> tuple[Float[Array, "... d"], State, Losses, Array | None]:
         """Runs the layer, its mixer by `mix`; returns the residual, the mixer's new state, its weighted losses, and the
-        `first_values` of the layers that follow."""
+        `first_values` of later layers."""
         dropout_keys = (None, None)
         if context.key is not None:
             *dropout_keys, mixer_key = jax.random.split(context.key, 3)
@@ -119,7 +114,7 @@ class Block(nnx.Module):
         return dropout(branch.astype(jnp.float32), self.dropout_rate, key)
 
     def _check_outputs(self, losses: Losses) -> None:
-        """Refuses terms without a weight, and what a mixer sows: it would be dropped in silence."""
+        """Refuses loss terms without a weight, and values that a mixer sows, which would be dropped."""
         name = type(self.mixer).__name__
         unknown = losses.keys() - self.mixer.config.loss_weights.keys()
         if unknown:
@@ -131,12 +126,8 @@ class Block(nnx.Module):
 
 
 class Stack(nnx.Module):
-    """`repeats` periods of blocks that are alike: their variables have a leading axis of `repeats`.
-
-    They are the body of a loop, or follow each other, as `scan_layers` says.
-
-    A period that is not repeated is run as it is, without that axis.
-    """
+    """`repeats` periods of equal blocks, whose variables have a leading axis of `repeats`. They are scanned or unrolled
+    (`scan_layers`). A single period runs without that axis."""
 
     blocks: nnx.List[Block]
 
@@ -162,7 +153,7 @@ class Stack(nnx.Module):
         self, residual: Float[Array, "... d"], mix: Mix, states: tuple[State, ...], context: Context
     ) -> tuple[Float[Array, "... d"], tuple[State, ...], Losses, Array | None]:
         """Runs all layers; `states` holds one mixer state per block of the period, stacked over repeats. Also returns
-        the `first_values` of the stacks that follow; a stack of several periods leaves them as they are."""
+        the `first_values` for later stacks; a stack of several periods does not change them."""
         if self.repeats > 1 and is_recording():
             raise ValueError("values cannot leave a scan of layers; capture from jaxzoo.inspection.laid_open(model)")
         definition, variables = nnx.split(self.blocks)
@@ -202,7 +193,7 @@ class Stack(nnx.Module):
         return residual, states, jax.tree.map(jnp.sum, losses), context.first_values
 
     def init_state(self, batch_size: int, *, capacity: int | None, dtype: DTypeLike) -> tuple[State, ...]:
-        """The mixers' first states, one per block of the period; stacked periods add a leading axis."""
+        """Returns the mixers' initial states, one per block of the period; stacked periods add a leading axis."""
         states = tuple(block.mixer.init_state(batch_size, capacity=capacity, dtype=dtype) for block in self.blocks)
         if self.repeats == 1:
             return states
@@ -226,7 +217,7 @@ def influence(mixer: Mixer, x: Float[Array, "b t d"], context: Context) -> Float
 
 
 def states_after_each_token(mixer: Mixer, x: Float[Array, "b t d"], context: Context) -> State:
-    """States of `step`, token by token from the first; leaves (b, t, ...)."""
+    """Returns the states of `step` after each token; leaves (b, t, ...)."""
     b, t, _ = x.shape
 
     def step(state: State, now: tuple) -> tuple[State, State]:
@@ -242,18 +233,16 @@ def states_after_each_token(mixer: Mixer, x: Float[Array, "b t d"], context: Con
 
 
 def fold_in(context: Context, number: jax.typing.ArrayLike) -> Context:
-    """The context with a key of its own for part `number`."""
+    """Returns the context with its own key for part `number`."""
     if context.key is None:
         return context
     return dataclasses.replace(context, key=jax.random.fold_in(context.key, number))
 
 
 def _scan_in_groups(body: Callable, carry: Array, xs: Any, length: int) -> tuple[Array, Any]:
-    """`jax.lax.scan(body, carry, xs)` whose backward pass keeps the carries in front of groups alone.
-
-    The groups have about sqrt(length) elements, so that as many carries are kept as are computed again at once (Chen et
-    al. 2016, sec. 4.1). What does not fill a group is one of its own; then `xs` is copied.
-    """
+    """`jax.lax.scan(body, carry, xs)` whose backward pass keeps only the carries before groups of about sqrt(length)
+    elements, so that as many carries are kept as are recomputed at once (Chen et al. 2016, sec. 4.1). The rest is a
+    group of its own, for which `xs` is copied."""
     size = min(range(1, length + 1), key=lambda n: (-(-length // n) + n, length % n))
     whole = length - length % size
 

@@ -10,47 +10,40 @@ from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
 from jaxzoo.parallel.sharding import LOGICAL_AXES
 
 Shapes = dict[str, tuple[int, ...]]
-"""Shapes by the names of variables, such as `stacks/0/blocks/1/mixer/q/kernel`."""
+"""Shapes by name of the variable, such as `stacks/0/blocks/1/mixer/q/kernel`."""
 
 
 class Variables(NamedTuple):
     """Variables of a model, as nested dicts; layers of a repeated period have one leading axis of repeats."""
 
     params: dict[str, Any]
-    """Parameters, float32."""
     buffers: dict[str, Any]
     """Buffers, which are never updated."""
 
 
 class Blueprint(NamedTuple):
-    """A language model without its numbers."""
+    """Structure of a language model without its arrays."""
 
     graph: nnx.GraphDef[LanguageModel]
-    """Graph definition for `nnx.merge`."""
     shapes: Variables
-    """Shape and dtype of each."""
     traits: Variables
-    """`Traits` of each."""
 
     def model(self, variables: Variables) -> LanguageModel:
-        """The module with these variables; to be made and used inside one traced function."""
+        """Returns the module with these variables; for use inside one traced function."""
         return nnx.merge(self.graph, *map(nnx.State, variables))
 
     def own(self, variables: Variables) -> Variables:
-        """The variables of the model itself: all, without adapters (`jaxzoo.models.adapters`)."""
+        """Returns the variables of the model itself: all, if there are no adapters (`jaxzoo.models.adapters`)."""
         return variables
 
     @property
     def n_params(self) -> int:
-        """Number of parameters."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.shapes.params))
 
 
 def make_blueprint(config: LanguageModelConfig, *, scanned: bool = True) -> Blueprint:
-    """Reads structure, shapes and traits off the model, without computing anything.
-
-    Raises `ValueError`: a variable is neither parameter nor buffer, or has no logical axes.
-    """
+    """Reads structure, shapes and traits of the model without computing anything. Raises `ValueError` if a variable is
+    neither parameter nor buffer, or has no logical axes."""
     model = nnx.eval_shape(lambda: LanguageModel(config, rngs=nnx.Rngs(0), scanned=scanned))
     graph, params, buffers, others = nnx.split(model, nnx.Param, Buffer, ...)
     for path, variable in nnx.to_flat_state(others):
@@ -64,13 +57,12 @@ def make_blueprint(config: LanguageModelConfig, *, scanned: bool = True) -> Blue
 
 
 def split_variables(model: LanguageModel) -> Variables:
-    """The variables of a model."""
     _, params, buffers = nnx.split(model, nnx.Param, Buffer)
     return Variables(nnx.to_pure_dict(params), nnx.to_pure_dict(buffers))
 
 
 def names_of(tree: Any, separator: str = "/") -> dict[str, Any]:
-    """The leaves of a tree by name, such as `stacks/0/blocks/1/mixer/q/kernel`."""
+    """Returns the leaves of a tree by name, such as `stacks/0/blocks/1/mixer/q/kernel`."""
     leaves = jax.tree.leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator=separator): leaf for path, leaf in leaves}
 

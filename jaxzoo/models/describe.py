@@ -25,18 +25,10 @@ WIDTHS = (48, 16, 16, 16)
 
 
 def describe(config: LanguageModelConfig, length: int | None = None) -> str:
-    """The model as an aligned plain-text table of at most 100 columns.
-
-    One row a block of each scanned period (all its repeats together: mixer, norms and MLP), then embedding,
-    final norm, head and totals, then the papers' formulas where they have one. Nothing is allocated.
-
-    Args:
-      config: what the model is.
-      length: tokens for which FLOPs, and the state of a model with room for them, are given; None:
-        `max_length`.
-
-    Raises `ValueError`: `length` is not positive.
-    """
+    """Returns the model as a plain-text table of at most 100 columns, without allocating arrays: a row per block of
+    each scanned period (all repeats: mixer, norms and MLP), embedding, final norm, head, totals, and the papers'
+    formulas. FLOPs and states are for `length` tokens; None: `max_length`. Raises `ValueError` if `length` is not
+    positive."""
     length = config.max_length if length is None else length
     if length < 1:
         raise ValueError(f"describe: length={length} must be positive")
@@ -88,7 +80,7 @@ def _span(start: int, count: int) -> str:
 
 
 def _places(first: int, fold: Fold) -> str:
-    """Layers of one block of a period: `3`, `25-26`, `1,6` or `1,6..21`."""
+    """Formats the layers of one block of a period: `3`, `25-26`, `1,6` or `1,6..21`."""
     width, repeats = len(fold.period), fold.repeats
     if repeats == 1 or width == 1:
         return _span(first, repeats)
@@ -97,14 +89,14 @@ def _places(first: int, fold: Fold) -> str:
 
 
 def _settings(mixer: MixerConfig) -> str:
-    """The mixer's name, and its own fields: counts and choices that are on, numbers that were changed."""
+    """Formats the mixer's name and its fields: counts, enabled choices, changed numbers."""
     shared = {field.name for field in dataclasses.fields(MixerConfig)}
     own = [word for field in dataclasses.fields(mixer) if field.name not in shared for word in _words(mixer, field)]
     return " ".join([type(mixer).__name__.removesuffix("Config"), *own])
 
 
 def _words(config: Any, field: dataclasses.Field, prefix: str = "") -> Iterator[str]:
-    """`name=value` of a field that is to be shown; of a config in it, the fields that were changed."""
+    """Formats `name=value` of a field that is shown; of a nested config, the changed fields."""
     value, name = getattr(config, field.name), prefix + field.name
     if dataclasses.is_dataclass(value):
         for inner in dataclasses.fields(value):
@@ -143,7 +135,7 @@ def _total_lines(config: LanguageModelConfig, model: LanguageModel, length: int)
 
 
 def _formula_lines(config: LanguageModelConfig, length: int) -> Iterator[str]:
-    """Lines of the papers' own numbers, which count other things than ours; see `accounting`."""
+    """Returns lines of the papers' own numbers, which count other things than ours; see `accounting`."""
     sizes = [layer.papers_state_size(length) for layer in config.layers]
     known = [size for size in sizes if size is not None]
     yield ""

@@ -17,15 +17,9 @@ def project(
     soft_cap: float = 0.0,
     first_row: int | Int[Array, ""] = 0,
 ) -> Float[Array, "... vocab"]:
-    """Logits, float32; rows of padding hold -1e30.
-
-    Args:
-      features: in the compute dtype, which the table is cast to.
-      table: rows of the padded vocabulary.
-      vocab_size: real tokens, or other answers.
-      soft_cap: c in `c tanh(logit / c)`; 0: logits as they are.
-      first_row: which of them the table's first row is; 0 unless it is a device's part of one.
-    """
+    """Returns float32 logits `soft_cap tanh(logit / soft_cap)` (0: no cap) of features in the compute dtype, to which
+    the padded `table` is cast; rows from `vocab_size` on hold -1e30. `first_row` is the index of the table's first row
+    on a device."""
     contract = (((features.ndim - 1,), (1,)), ((), ()))
     logits = jax.lax.dot_general(features, table.astype(features.dtype), contract, preferred_element_type=jnp.float32)
     logits = constrain(logits, *("batch", "time")[: logits.ndim - 1], "vocab")

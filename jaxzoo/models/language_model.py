@@ -34,23 +34,16 @@ __all__ = ["LanguageModel", "LanguageModelConfig", "ModelState"]
 
 
 class ModelState(NamedTuple):
-    """State of the model after the tokens so far."""
-
     layers: tuple[tuple[State, ...], ...]
     """Mixer states by stack and block of its period; stacked periods have a leading axis before the batch."""
     position: Int[Array, "b"]
-    """Tokens seen, by row."""
+    """Tokens read so far, by row."""
 
 
 class LanguageModel(nnx.Module):
-    """Causal (or, with non-causal mixers, bidirectional) language model.
-
-    Args:
-      config: what the model is.
-      rngs: its `params` stream.
-      scanned: runs equal periods as one scan, with their parameters and states stacked. False: runs layer by
-        layer, which takes longer to compile but copies no state in and out of a stack.
-    """
+    """Causal (or, with non-causal mixers, bidirectional) language model. With `scanned` equal periods run as one scan,
+    with stacked parameters and states; otherwise layer by layer, which compiles more slowly but does not copy states in
+    and out of a stack. `rngs` has a stream `params`."""
 
     def __init__(self, config: LanguageModelConfig, *, rngs: nnx.Rngs, scanned: bool = True):
         self.config = config
@@ -94,7 +87,8 @@ class LanguageModel(nnx.Module):
         segment_ids: Int[Array, "b t"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "b t vocab"]:
-        """Logits of the next token at every position, float32, over the padded vocabulary; arguments of `features`."""
+        """Returns logits of the next token at every position, float32, over the padded vocabulary; arguments of
+        `features`."""
         return self.logits(self.features(tokens, segment_ids=segment_ids, key=key))
 
     def features(
@@ -104,17 +98,10 @@ class LanguageModel(nnx.Module):
         segment_ids: Int[Array, "b t"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "b t d"]:
-        """Features for the head: the final norm's output, in the compute dtype.
-
-        Args:
-          tokens: ids in `[0, vocab_size)`.
-          segment_ids: packed documents, as `Context.segment_ids`: each has the outputs that it has alone. None: one
-            document a row.
-          key: turns on dropout, and what else is random in training; the same key gives the same numbers.
-
-        Raises `ValueError`: learned positions, and more tokens than `max_positions`; or segment ids, and a mixer or a
-        decoder that does not honour them.
-        """
+        """Returns the final norm's output, in the compute dtype. `segment_ids` mark packed documents, as
+        `Context.segment_ids`: each has the outputs that it has alone. A `key` turns on dropout and other noise of
+        training; the same key gives the same numbers. Raises `ValueError` for more tokens than learned positions, or
+        for segment ids if a mixer or decoder does not support them."""
         return self.features_with_losses(tokens, segment_ids=segment_ids, key=key)[0]
 
     def features_with_losses(
@@ -124,7 +111,7 @@ class LanguageModel(nnx.Module):
         segment_ids: Int[Array, "b t"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "b t d"], Losses]:
-        """`features` as training calls it, and what the mixers add to the loss: by name, weighted, over all layers."""
+        """Returns `features` for training, and the mixers' weighted loss terms by name, over all layers."""
         self._check_length(tokens.shape[1])
         if segment_ids is not None and self.config.decode_last:
             raise ValueError(
@@ -140,28 +127,23 @@ class LanguageModel(nnx.Module):
         return features, losses
 
     def logits(self, features: Float[Array, "... d"]) -> Float[Array, "... vocab"]:
-        """The head, float32 over the padded vocabulary; padding rows hold -1e30."""
+        """Applies the head; float32 over the padded vocabulary; padding rows hold -1e30."""
         features = constrain_residual(features)  # as in `_run`: a caller may have picked some of them
         config = self.config
         return project(features, self.head_table, vocab_size=config.n_outputs, soft_cap=config.logit_soft_cap)
 
     @property
     def head_table(self) -> Float[Array, "vocab d"]:
-        """The rows whose products with the features are logits: the head's, or the embedding's where they are tied; of
-        pairs, those of their values, which are frozen."""
+        """Rows whose products with the features are logits: the head's, or the embedding's if tied; for pairs, those of
+        their values, which are frozen."""
         if self.config.pair_values:
             return self.pairs.values[...]
         return (self.embedding if self.config.tie_embeddings else self.head)[...]
 
     def init_state(self, batch_size: int, *, capacity: int | None = None) -> ModelState:
-        """The state before the first token of a document.
-
-        Args:
-          batch_size: rows.
-          capacity: tokens that growing states (key/value caches) can hold; None: `max_length`.
-
-        Raises `ValueError`: a mixer does not stream, or the model is an autoencoder.
-        """
+        """Returns the state before the first token. `capacity` is the number of tokens that growing states (key-value
+        caches) can hold; None: `max_length`. Raises `ValueError` if a mixer does not stream, or the model is an
+        autoencoder."""
         self._check_streams()
         for index, layer in enumerate(self.config.layers):
             if not layer.capabilities.streams:
@@ -174,7 +156,7 @@ class LanguageModel(nnx.Module):
         return ModelState(layers, jnp.zeros((batch_size,), jnp.int32))
 
     def prefill(self, tokens: Int[Array, "b t"], state: ModelState) -> tuple[Float[Array, "b t vocab"], ModelState]:
-        """Reads `t` more tokens from any state; returns logits at each of them and the state after them."""
+        """Reads `t` more tokens from any state; returns logits at each of them and the new state."""
         self._check_streams()
         self._check_length(tokens.shape[1])
         embedded = self._embed(tokens, _count_up(state.position, tokens.shape[1]), None)
@@ -182,19 +164,17 @@ class LanguageModel(nnx.Module):
         return self.logits(features), ModelState(layers, state.position + tokens.shape[1])
 
     def step(self, token: Int[Array, "b"], state: ModelState) -> tuple[Float[Array, "b vocab"], ModelState]:
-        """Reads one more token; returns the logits of the next and the state."""
+        """Reads one token; returns the logits of the next and the new state."""
         self._check_streams()
         embedded = self._embed(token[:, None], state.position[:, None], None)[:, 0]
         features, layers, _ = self._run(embedded, _step, state.layers, Context(tokens=token))
         return self.logits(features), ModelState(layers, state.position + 1)
 
     def unstacked(self) -> "LanguageModel":
-        """The same model layer by layer: no scan, a copy of the variables of every repeated layer by itself.
-
-        A scan copies the states of its layers out of a stack and into a new one at every token. Layer by layer every
-        state is updated in place: on a CPU, a decode step of a 20M Transformer++ after 4096 tokens took 131 CPU ms
-        scanned and 46 layer by layer, one of a 20M Based 12 and 6. And every state has the batch as its leading axis.
-        """
+        """Returns the same model layer by layer, with copies of the variables of repeated layers. A scan copies the
+        states of its layers at every token; layer by layer they are updated in place: on a CPU, a decode step after
+        4096 tokens took 131 CPU ms scanned and 46 layer by layer for a 20M Transformer++, 12 and 6 for a 20M Based. All
+        states have the batch as leading axis."""
         variables = nnx.to_pure_dict(nnx.state(self))
         layers = [
             {"blocks": {0: block if stack.repeats == 1 else jax.tree.map(lambda x, i=i: x[i], block)}}

@@ -23,7 +23,7 @@ from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
 Split = Literal["train", "test"]
 """Which of two disjoint sets of examples."""
 TRIALS = 1000
-"""Draws of an example until it is of its split; half of all are."""
+"""Number of draws until an example is of its split; half of all are."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,16 +35,17 @@ class TaskConfig(Checked, abc.ABC):
     length: PositiveInt
     """Tokens in an example."""
     folded: ClassVar[tuple[str, ...]] = ()
-    """Fields, or properties, that the key of a split depends on: examples of other sizes share no random numbers."""
+    """Fields, or properties, that the key of a split depends on: examples of different sizes share no random
+    numbers."""
 
     @property
     @abc.abstractmethod
     def slices(self) -> Mapping[str, int]:
-        """Labels of the examples in a validation, as reported: `{"length": 64, "pairs": 8}`."""
+        """Labels of a validation set, as reported: `{"length": 64, "pairs": 8}`."""
 
     @property
     def legend(self) -> str:
-        """Meaning of the tokens, in one line for the reader of examples."""
+        """Meaning of the tokens, in one line."""
         return f"tokens 0..{self.vocab_size - 1}"
 
     @property
@@ -53,34 +54,27 @@ class TaskConfig(Checked, abc.ABC):
         return {}
 
     def copied(self, tokens: Int[np.ndarray, "b t"]) -> Int[np.ndarray, "b t"]:
-        """The answer that copying each token gives: the token, but where tokens and answers are of two kinds."""
+        """The answer that copying each token gives: the token itself, unless answers are of another kind."""
         return tokens
 
     def as_text(self, tokens: Int[np.ndarray, "t"], targets: Int[np.ndarray, "t"]) -> str | None:
-        """An example as its reader sees it; None: the tokens say it all."""
+        """An example as readable text; None: the tokens are readable."""
         return None
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
-        """Makes one example, without the axis of the batch: `tokens (t,)`, `positions (m,)` and `targets (m,)`.
-
-        Args:
-          key: the example's own.
-          odd: whether it is of the test split; no example is in both splits.
-        """
+        """Makes one example without batch axis: `tokens (t,)`, `positions (m,)` and `targets (m,)`. `key` is the
+        example's own; `odd` says whether it is of the test split; no example is in both splits."""
         raise NotImplementedError(f"{type(self).__name__} must define `example` or `generate`")
 
     def split_key(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> PRNGKeyArray:
-        """Returns the key of a split, of which the number of an example makes the example's own."""
+        """Returns the key of a split, into which the number of an example is folded."""
         for field in self.folded:
             key = jax.random.fold_in(key, getattr(self, field))
         return jax.random.fold_in(key, odd.astype(jnp.uint32))
 
     def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
-        """Makes examples; `labelled` has checked its arguments.
-
-        Example i is a pure function of (config, key, i, split), not of the others in its batch, and no example is in
-        both splits. Returns `tokens (b, t)`, `positions (b, m)` and `targets (b, m)`.
-        """
+        """Makes examples; `labelled` has checked its arguments. Example i is a pure function of (config, key, i,
+        split), and no example is in both splits. Returns `tokens (b, t)`, `positions (b, m)` and `targets (b, m)`."""
         return _generate(self, key, split == "test", numbers)
 
     def labelled(
@@ -89,15 +83,9 @@ class TaskConfig(Checked, abc.ABC):
         numbers: Int[Array | np.ndarray, "b"] | UInt[Array | np.ndarray, "b"],
         split: Split = "train",
     ) -> Batch:
-        """The examples with these numbers, with answers at their labelled positions only.
-
-        Args:
-          seed_or_key: a seed, or a typed key of `jax.random.key`.
-          numbers: example numbers in [0, 2^32); may be traced.
-          split: which of the two disjoint sets of examples.
-
-        Raises `ValueError`: `numbers` are no integers or of another rank, or `split` has another name.
-        """
+        """Returns the examples with the given numbers, in [0, 2^32), which may be traced, with targets at labelled
+        positions. `seed_or_key` is a seed, or a typed key of `jax.random.key`. Raises `ValueError` if `numbers` are no
+        integers or of another rank, or `split` is unknown."""
         where = f"{type(self).__name__}.labelled"
         if split not in get_args(Split):
             raise ValueError(f"{where}: split={split!r} must be 'train' or 'test'")
@@ -123,16 +111,13 @@ class TaskExample(NamedTuple):
 
     tokens: list[int]
     targets: list[int]
-    """The answer at each token, or `UNLABELLED`."""
+    """Answer at each token, or `UNLABELLED`."""
 
 
 class HostTask(TaskConfig, abc.ABC):
-    """A task whose examples are made one by one on the host, of variable parts or of text; `labelled` takes no traced
-    numbers.
-
-    No example is in both splits: it is drawn again until the lowest bit of a hash of its tokens is 1 in test and 0 in
-    train, so that no part of an example tells its split.
-    """
+    """A task whose examples are made one by one on the host, such as text; `labelled` takes no traced numbers. Examples
+    are drawn again until the lowest bit of a hash of their tokens is 1 in test and 0 in train, so that no example is in
+    both splits, and no part of an example tells its split."""
 
     @abc.abstractmethod
     def draw(self, rng: np.random.Generator, split: Split) -> TaskExample:
@@ -144,7 +129,7 @@ class HostTask(TaskConfig, abc.ABC):
         return 0
 
     def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
-        """Makes examples; the answers stand at every position, most without a label."""
+        """Makes examples with targets at every position, most without a label."""
         words = [int(word) for word in np.asarray(jax.random.key_data(key)).ravel()]
         tokens = np.full((len(numbers), self.length), self.padding, np.int32)
         targets = np.full(tokens.shape, UNLABELLED, np.int32)

@@ -40,12 +40,12 @@ from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
 
 END = 2
-"""The token after the bits, which asks."""
+"""Token after the bits, which asks for the answer."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BitStringConfig(TaskConfig):
-    """Length and question of an example. Raises `ValueError` where no such example exists."""
+    """Length and question of an example. Raises `ValueError` if no such example exists."""
 
     vocab_size: PositiveInt = 3
     """Tokens: the bits 0 and 1, and `END`; 3."""
@@ -70,15 +70,14 @@ class BitStringConfig(TaskConfig):
 
     @property
     def n_bits(self) -> int:
-        """Bits of an example."""
         return self.length - (not self.cumulative)
 
     @abc.abstractmethod
     def answers(self, bits: Int[Array, "n"]) -> Int[Array, "n"]:
-        """The answer for each prefix of a string, 0 or 1: the first for its first bit, the last for all of it."""
+        """Returns the answer for each prefix of a string, 0 or 1."""
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
-        """Makes an example; m = 1, or with `cumulative` m = length, in the order of time."""
+        """Makes an example; m = 1, or with `cumulative` m = length, in order."""
 
         def draw(key: PRNGKeyArray) -> Int[Array, "n"]:
             words = jax.random.bits(key, (-(-self.n_bits // 32), 1), jnp.uint32)
@@ -104,7 +103,6 @@ class ParityConfig(BitStringConfig):
     """
 
     def answers(self, bits: Int[Array, "n"]) -> Int[Array, "n"]:
-        """1 where the number of ones up to a bit is odd."""
         return bits.cumsum() % 2
 
 
@@ -119,5 +117,4 @@ class MajorityConfig(BitStringConfig):
     """
 
     def answers(self, bits: Int[Array, "n"]) -> Int[Array, "n"]:
-        """1 where more than half of the bits up to here are ones."""
         return (2 * bits.cumsum() > 1 + jnp.arange(bits.size, dtype=jnp.int32)).astype(jnp.int32)

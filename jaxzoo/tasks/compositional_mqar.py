@@ -42,7 +42,7 @@ from jaxzoo.utils.array_typing import Array, Bool, PRNGKeyArray
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompositionalMQARConfig(SlottedRecallConfig):
-    """Sizes and distributions of an example; defaults as released. Raises `ValueError` where no such example exists."""
+    """Sizes and distributions of an example; defaults as released. Raises `ValueError` if no such example exists."""
 
     vocab_size: PositiveInt = 8192
     """Tokens: 0 is neutral, first keys are 1 .. vocab_size // 3 - 1, second keys the next vocab_size // 3, values the
@@ -78,7 +78,7 @@ class CompositionalMQARConfig(SlottedRecallConfig):
 
     @property
     def grid_size(self) -> int:
-        """First keys of an example, and second ones."""
+        """Number of first keys of an example, and of second ones."""
         return math.isqrt(self.n_pairs)
 
     @property
@@ -88,16 +88,15 @@ class CompositionalMQARConfig(SlottedRecallConfig):
 
     @property
     def first_second_key(self) -> int:
-        """The smallest token that can be a second key; first keys are those from 1 to the one before."""
+        """Smallest token that can be a second key; first keys are smaller, from 1 on."""
         return self.vocab_size // 3
 
     @property
     def first_value(self) -> int:
-        """The smallest token that can be a value."""
         return 2 * (self.vocab_size // 3)
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
-        """Makes an example; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs."""
+        """Makes an example; m = n_pairs, and `positions[:, j]` asks for pair j of the context."""
         first_rng, second_rng, order_rng, value_rng, word_rng = jax.random.split(key, 5)
         n = self.n_pairs
         size = self.grid_size

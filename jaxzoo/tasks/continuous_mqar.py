@@ -48,7 +48,7 @@ from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ContinuousMQARConfig(TaskConfig):
-    """Sizes of an example; defaults as released. Raises `ValueError` where no such example exists."""
+    """Sizes of an example; defaults as released. Raises `ValueError` if no such example exists."""
 
     vocab_size: PositiveInt = 4096 * 4097
     """Token ids, n_keys (n_values + 1); no table has as many rows."""
@@ -93,11 +93,10 @@ class ContinuousMQARConfig(TaskConfig):
 
     @property
     def model_fields(self) -> Mapping[str, Any]:
-        """The model reads pairs and answers values."""
         return {"pair_values": self.n_values}
 
     def as_text(self, tokens: Int[np.ndarray, "t"], targets: Int[np.ndarray, "t"]) -> str:
-        """A line per pass, and one of the queries with their answers."""
+        """One line per pass, and one of the queries with their answers."""
         answers = ["" if target == UNLABELLED else f" {target}" for target in targets]
         words = [pair_text(token, self.n_values) + answer for token, answer in zip(tokens, answers, strict=True)]
         n = self.n_pairs
@@ -108,7 +107,7 @@ class ContinuousMQARConfig(TaskConfig):
         return tokens % (self.n_values + 1) - 1
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
-        """Makes an example; the queries are its last m = n_pairs positions, in the order of time."""
+        """Makes an example; the queries are its last m = n_pairs positions."""
         key_rng, value_rng, order_rng = jax.random.split(key, 3)
         n = self.n_pairs
         passes = self.n_passes
@@ -125,13 +124,13 @@ class ContinuousMQARConfig(TaskConfig):
 
 
 def preset(n_pairs: int = 8, n_passes: int = 1, *, n_keys: int = 4096, n_values: int = 4096) -> ContinuousMQARConfig:
-    """The task by its number of pairs, with the length and the token ids that it needs."""
+    """Returns the task by its number of pairs, with the length and the token ids that it needs."""
     length = (n_passes + 1) * n_pairs
     vocab_size = n_keys * (n_values + 1)
     return ContinuousMQARConfig(vocab_size=vocab_size, length=length, n_passes=n_passes, n_values=n_values)
 
 
 def pair_text(token: int, n_values: int) -> str:
-    """`key=value`, or `key?` where the key is asked for."""
+    """Formats `key=value`, or `key?` for a query."""
     key, value = divmod(int(token), n_values + 1)
     return f"{key}={value - 1}" if value else f"{key}?"

@@ -22,15 +22,13 @@ from jaxzoo.data.base import UNLABELLED
 from jaxzoo.tasks.base import Split, TaskConfig
 
 Oracle = Callable[[np.ndarray, TaskConfig], np.ndarray]
-"""`oracle(tokens, config)`: the answer at each position `(b, t)`, or -100."""
+"""`oracle(tokens, config)` returns the answer at each position `(b, t)`, or -100."""
 
 N = 2000
-"""Examples of a batch; all checks of a config take as many, so that it is compiled once."""
+"""Number of examples of a batch, the same in all checks of a config, so that it is compiled once."""
 
 
 class MadeExamples(NamedTuple):
-    """A batch as NumPy arrays."""
-
     tokens: np.ndarray
     positions: np.ndarray
     targets: np.ndarray
@@ -38,23 +36,18 @@ class MadeExamples(NamedTuple):
 
 @functools.cache
 def make(config: TaskConfig, n: int = N, seed: int = 0, split: Split = "train") -> MadeExamples:
-    """Makes the first `n` examples; where the task names no positions, all are labelled."""
+    """Makes the first `n` examples; if the task names no positions, all are labelled."""
     return _as_arrays(config.labelled(seed, np.arange(n), split))
 
 
 def check_task(
     config: TaskConfig, oracle: Oracle | None = None, *, chance: float | None = None, n_examples: int = N
 ) -> None:
-    """Checks that examples are pure functions of their number, the oracle always right, and the splits disjoint.
-
-    Args:
-      config: sizes so small that a batch holds a good part of all examples: then an overlap of the splits shows.
-      oracle: solves the task; None: the function `oracle` of the module that defines the config.
-      chance: accuracy of shuffled labels; None: one over the number of different labels.
-      n_examples: examples of each batch.
-
-    Raises `AssertionError`: an invariant does not hold; the message names it and the first example that breaks it.
-    """
+    """Checks that examples are pure functions of their number, the oracle is always right, and the splits are disjoint.
+    `config` must be so small that a batch of `n_examples` holds a good part of all examples, so that overlaps are
+    found. `oracle` None: the function `oracle` of the config's module. `chance` is the accuracy of shuffled labels;
+    None: one over the number of labels. Raises `AssertionError` with the invariant and the first example that breaks
+    it."""
     if oracle is None:
         oracle = getattr(sys.modules[type(config).__module__], "oracle", None)
         assert oracle, f"{type(config).__name__}: pass an oracle, or define `oracle` next to the config"
@@ -66,7 +59,7 @@ def check_task(
 
 
 def check_shapes(config: TaskConfig, n: int = N) -> None:
-    """Examples have the config's length and vocabulary, int32, and a legend and slices for their reader."""
+    """Checks that examples have the config's length and vocabulary, int32, and a legend and slices."""
     name = type(config).__name__
     for split in ("train", "test"):
         made = make(config, n, split=split)
@@ -86,7 +79,7 @@ def check_shapes(config: TaskConfig, n: int = N) -> None:
 
 
 def check_oracle(config: TaskConfig, oracle: Oracle, n: int = N) -> None:
-    """The oracle gives every target."""
+    """Checks that the oracle gives every target."""
     for split in ("train", "test"):
         tokens, positions, targets = make(config, n, split=split)
         said = np.take_along_axis(np.asarray(oracle(tokens, config)), positions, axis=1)
@@ -99,7 +92,7 @@ def check_oracle(config: TaskConfig, oracle: Oracle, n: int = N) -> None:
 
 
 def check_chance(config: TaskConfig, chance: float | None = None, n: int = N) -> None:
-    """Shuffled labels score chance: no answer is right for most questions."""
+    """Checks that shuffled labels score chance: no answer is right for most questions."""
     targets = make(config, n, split="test").targets
     targets = targets[targets != UNLABELLED]
     n_labels = len(np.unique(targets))
@@ -114,7 +107,8 @@ def check_chance(config: TaskConfig, chance: float | None = None, n: int = N) ->
 
 
 def check_pure(config: TaskConfig, n: int = N) -> None:
-    """An example depends on config, split, seed and number alone: not on its batch, nor on the kind of seed."""
+    """Checks that an example depends on config, split, seed and number only: not on its batch, nor on the kind of
+    seed."""
     name = type(config).__name__
     whole = make(config, n)
     order = np.random.default_rng(1).permutation(n)
@@ -129,7 +123,6 @@ def check_pure(config: TaskConfig, n: int = N) -> None:
 
 
 def check_disjoint(config: TaskConfig, n: int = N) -> None:
-    """No example is in both splits."""
     train = {row.tobytes(): i for i, row in enumerate(make(config, n).tokens)}
     for i, row in enumerate(make(config, n, split="test").tokens):
         if (twin := train.get(row.tobytes())) is not None:

@@ -11,10 +11,9 @@ if TYPE_CHECKING:
 
 
 class Demo(NamedTuple):
-    """A task with small defaults. Its flags are the parameters of its config or preset."""
+    """Task with small defaults. Its flags are the parameters of its config or preset."""
 
     summary: str
-    """The question of the task, in one line."""
     target: "str | Callable[..., TaskConfig]"
     """Config class or preset function, or its name and module in `jaxzoo.tasks`, such as `ngram_recall.nar`."""
     sizes: Mapping[str, int | str]
@@ -29,16 +28,14 @@ class Demo(NamedTuple):
 
     @property
     def build(self) -> "Callable[..., TaskConfig]":
-        """The target with these defaults."""
         return functools.partial(self._target, **self.sizes)
 
     def full_size(self) -> "TaskConfig":
-        """The task at the target's own defaults."""
+        """Returns the task with the target's own defaults."""
         return self._target()
 
     @property
     def flags(self) -> list[str]:
-        """Names of the flags."""
         return [f"--{name.replace('_', '-')}" for name in inspect.signature(self.build).parameters]
 
 
@@ -124,4 +121,3 @@ DEMOS = {
         "Whether more than half of the bits of a string are ones.", "bit_strings.MajorityConfig", {"length": 14}
     ),
 }
-"""All tasks by their names on the command line."""

@@ -42,7 +42,7 @@ from jaxzoo.utils.array_typing import Array, Bool, PRNGKeyArray
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForgettingMQARConfig(SlottedRecallConfig):
-    """Sizes and distributions of an example; defaults as released. Raises `ValueError` where no such example exists."""
+    """Sizes and distributions of an example; defaults as released. Raises `ValueError` if no such example exists."""
 
     vocab_size: PositiveInt = 8192
     """Tokens: 0 is neutral, keys are 1 .. vocab_size // 2 - 1, values the rest."""
@@ -51,7 +51,7 @@ class ForgettingMQARConfig(SlottedRecallConfig):
     n_pairs: PositiveInt = 8
     """Keys of an example, each asked for once; at least 2. Their first values are all different."""
     n_updates: PositiveInt = 4
-    """Keys that are bound again; at most n_pairs. Without any the task is MQAR."""
+    """Keys that are bound again; at most n_pairs. 0: MQAR."""
     power: PositiveFloat = 0.01
     """Exponent a of the gap law a i^(a-1); 1 is uniform, smaller values ask sooner."""
     fillers: Literal["zero", "any"] = "any"
@@ -86,7 +86,7 @@ class ForgettingMQARConfig(SlottedRecallConfig):
         return 2 * (self.n_pairs + self.n_updates)
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
-        """Makes an example; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs."""
+        """Makes an example; m = n_pairs, and `positions[:, j]` asks for pair j of the context."""
         key_rng, value_rng, again_rng, word_rng = jax.random.split(key, 4)
         n = self.n_pairs
         m = self.n_updates

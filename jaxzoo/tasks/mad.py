@@ -42,7 +42,7 @@ from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MADConfig(HostTask, abc.ABC):
-    """Keys are the lower half of the tokens that are not special, values the upper half."""
+    """Keys are the lower half of the non-special tokens, values the upper half."""
 
     @property
     def slices(self) -> Mapping[str, int]:
@@ -51,16 +51,16 @@ class MADConfig(HostTask, abc.ABC):
     @property
     @abc.abstractmethod
     def n_plain(self) -> int:
-        """Tokens that are keys or values."""
+        """Number of tokens that are keys or values."""
 
     @property
     def n_keys(self) -> int:
-        """Tokens of keys: 0 .. n_keys - 1."""
+        """Number of keys: 0 .. n_keys - 1."""
         return self.n_plain // 2
 
     @property
     def n_values(self) -> int:
-        """Tokens of values: n_keys .. n_plain - 1."""
+        """Number of values: n_keys .. n_plain - 1."""
         return self.n_plain - self.n_keys
 
     @property
@@ -70,16 +70,16 @@ class MADConfig(HostTask, abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoisyRecallConfig(MADConfig):
-    """Sizes of an example; the value of the last key stands in it, too."""
+    """Sizes of an example; the value of the last key occurs in it."""
 
     vocab_size: PositiveInt = 32
-    """Tokens, those of noise included."""
+    """Tokens, including noise."""
     length: PositiveInt = 128
     """Tokens in an example, even."""
     noise_vocab_size: PositiveInt = 16
-    """Tokens of noise, the last of the vocabulary."""
+    """Noise tokens, the last of the vocabulary."""
     frac_noise: FractionBelowOne = 0.2
-    """Probability of noise in the place of a pair."""
+    """Probability that noise replaces a pair."""
 
     def __post_init__(self) -> None:
         self.require("length", self.length % 2 == 0 and self.length > 2, "must be even and at least 4")
@@ -88,7 +88,6 @@ class NoisyRecallConfig(MADConfig):
 
     @property
     def n_plain(self) -> int:
-        """Tokens that are no noise."""
         return self.vocab_size - self.noise_vocab_size
 
     @property
@@ -96,7 +95,7 @@ class NoisyRecallConfig(MADConfig):
         return f"{super().legend}, noise {self.n_plain}..{self.vocab_size - 1}"
 
     def draw(self, rng: np.random.Generator, split: Split) -> TaskExample:
-        """Pairs and noise, and the last pair one of those before."""
+        """Draws pairs and noise; the last pair is one of the earlier ones."""
         n = self.length // 2
         values = rng.integers(self.n_keys, self.n_plain, self.n_keys)
         keys = rng.integers(self.n_keys, size=n)
@@ -123,9 +122,9 @@ class FuzzyRecallConfig(MADConfig):
     length: PositiveInt = 128
     """Tokens in an example."""
     k_motif_size: PositiveInt = 3
-    """Most tokens of a key."""
+    """Longest key, in tokens."""
     v_motif_size: PositiveInt = 3
-    """Most tokens of a value."""
+    """Longest value, in tokens."""
 
     def __post_init__(self) -> None:
         longest = max(self.k_motif_size, self.v_motif_size)
@@ -135,11 +134,10 @@ class FuzzyRecallConfig(MADConfig):
 
     @property
     def n_plain(self) -> int:
-        """All tokens but the padding."""
         return self.vocab_size - 1
 
     def draw(self, rng: np.random.Generator, split: Split) -> TaskExample:
-        """Keys and values while there is room, one of them twice: somewhere, and at the end."""
+        """Draws keys and values as long as they fit; one key occurs twice, the second time at the end."""
 
         def motif(first: int, size: int, n: int) -> tuple[int, ...]:
             return tuple((first + rng.permutation(n)[:size]).tolist())
@@ -193,17 +191,16 @@ class MemorizationConfig(MADConfig):
 
     @property
     def n_plain(self) -> int:
-        """All tokens but the one that asks."""
         return self.vocab_size - 1
 
     @property
     def facts(self) -> Int[np.ndarray, "keys"]:
-        """The value of each key, all different."""
+        """The value of each key; all are distinct."""
         order = np.random.default_rng(self.kv_map_seed).permutation(self.n_values)
         return self.n_keys + order[: self.n_keys]
 
     def draw(self, rng: np.random.Generator, split: Split) -> TaskExample:
-        """Keys, and the question after each."""
+        """Draws keys, each followed by the question."""
         keys = rng.integers(self.n_keys, size=self.length // 2)
         tokens = np.stack([keys, np.full(keys.shape, self.n_plain)], 1)
         targets = np.stack([np.full(keys.shape, UNLABELLED), self.facts[keys]], 1)
@@ -212,16 +209,16 @@ class MemorizationConfig(MADConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompressionConfig(TaskConfig):
-    """Sizes of an example of compression. Raises `ValueError` where no such example exists."""
+    """Sizes of an example. Raises `ValueError` if no such example exists."""
 
     vocab_size: PositiveInt = 16
-    """Tokens, those of noise included; the last one is the compression token."""
+    """Tokens, including noise; the last one is the compression token."""
     length: PositiveInt = 32
-    """Tokens in an example, the compression token included; at least 3."""
+    """Tokens in an example, including the compression token; at least 3."""
     noise_vocab_size: NonNegativeInt = 0
-    """Tokens of noise, those before the compression token."""
+    """Noise tokens, which precede the compression token."""
     frac_noise: FractionBelowOne = 0.0
-    """Probability of noise in the place of a token."""
+    """Probability that noise replaces a token."""
     folded = ("length", "vocab_size")
 
     @property
@@ -237,7 +234,7 @@ class CompressionConfig(TaskConfig):
 
     @property
     def n_plain(self) -> int:
-        """Tokens that are neither noise nor the compression token: 0 .. n_plain - 1."""
+        """Number of tokens that are neither noise nor the compression token: 0 .. n_plain - 1."""
         return self.vocab_size - 1 - self.noise_vocab_size
 
     @property
@@ -248,15 +245,14 @@ class CompressionConfig(TaskConfig):
 
     @property
     def model_fields(self) -> Mapping[str, Any]:
-        """The model is an autoencoder."""
         return {"decode_last": True}
 
     def copied(self, tokens: Int[np.ndarray, "b t"]) -> Int[np.ndarray, "b t"]:
-        """No token can be copied: the decoder sees none of them."""
+        """-1: the decoder sees no token that it could copy."""
         return np.full(tokens.shape, UNLABELLED)
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
-        """Makes an example; m = t, in the order of time."""
+        """Makes an example; m = t, in order."""
 
         def draw(key: PRNGKeyArray) -> Int[Array, "n"]:
             words = jax.random.bits(key, (3, self.length - 1), jnp.uint32)

@@ -41,7 +41,7 @@ Places = Literal["slots", "anywhere"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MQARConfig(SlottedRecallConfig):
-    """Sizes and distributions of an MQAR example. Raises `ValueError` where no such example exists."""
+    """Sizes and distributions of an MQAR example. Raises `ValueError` if no such example exists."""
 
     vocab_size: PositiveInt = 8192
     """Tokens: 0 is neutral, keys are 1 .. vocab_size // 2 - 1, values the rest."""
@@ -73,7 +73,7 @@ class MQARConfig(SlottedRecallConfig):
 
     @property
     def slot_width(self) -> int:
-        """Positions from one that can hold a repeated key to the next."""
+        """Distance between positions that can hold a repeated key."""
         return 2 if self.places == "slots" else 1
 
     def split_key(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> PRNGKeyArray:
@@ -82,7 +82,7 @@ class MQARConfig(SlottedRecallConfig):
         return jax.random.fold_in(key, stream)
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
-        """Makes an example; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs."""
+        """Makes an example; m = n_pairs, and `positions[:, j]` asks for pair j of the context."""
         key_rng, value_rng, word_rng = jax.random.split(key, 3)
         n = self.n_pairs
         rows = 1 if self.places == "slots" else n
@@ -105,28 +105,20 @@ class MQARConfig(SlottedRecallConfig):
 
 
 def paper(length: int, n_pairs: int, *, vocab_size: int = 8192, fillers: Fillers = "zero") -> MQARConfig:
-    """Zoology's task (Appendix E.1, F.1) in all but the slots: a = 0.1, values drawn independently.
-
-    Procedure 1 as it is printed lets a key come again at any position after the context, and its law is one of
-    distances: `literal`. Here, as in the released code, every second position is a slot, and the law is one of slots.
-    """
+    """Zoology's task (Appendix E.1, F.1): a = 0.1, values drawn independently, but with the released code's slots: keys
+    recur at every second position, and the gap law is one of slots. `literal` is Procedure 1 as printed."""
     return MQARConfig(vocab_size=vocab_size, length=length, n_pairs=n_pairs, power=0.1, fillers=fillers)
 
 
 def literal(length: int, n_pairs: int, *, vocab_size: int = 8192, fillers: Fillers = "zero") -> MQARConfig:
-    """Zoology's Procedure 1 (Appendix E.1) to the letter: `paper` with keys that come again at any position.
-
-    Where it leaves a choice, the module docstring says ours. Slower to make: `n_pairs length` random words an example.
-    """
+    """Zoology's Procedure 1 (Appendix E.1) as printed: `paper` with keys that recur at any position, by a law of
+    distances. The module docstring lists our choices. Slower: `n_pairs length` random words per example."""
     return dataclasses.replace(paper(length, n_pairs, vocab_size=vocab_size, fillers=fillers), places="anywhere")
 
 
 def release(length: int, n_pairs: int, *, vocab_size: int = 8192, fillers: Fillers = "zero") -> MQARConfig:
-    """The task as the authors' released code makes it: a = 0.01, distinct values.
-
-    Its configurations for Zoology's Figure 2 leave empty positions at token 0 (`fillers="zero"`), those for
-    Based's Figures 2 and 3 fill them from the whole vocabulary (`fillers="any"`).
-    """
+    """The task of the authors' released code: a = 0.01, distinct values. Its configurations for Zoology's Figure 2 use
+    `fillers="zero"`, those for Based's Figures 2 and 3 `fillers="any"`."""
     config = paper(length, n_pairs, vocab_size=vocab_size, fillers=fillers)
     return dataclasses.replace(config, power=0.01, distinct_values=True)
 
@@ -139,16 +131,9 @@ def preset(
     fillers: Fillers = "zero",
     variant: Literal["paper", "literal", "release"] = "paper",
 ) -> MQARConfig:
-    """Multi-query associative recall (Zoology, Section 4) in one of its variants.
-
-    Args:
-      length: tokens in an example; even, at least 4 n_pairs, below vocab_size.
-      n_pairs: key-value pairs in an example.
-      vocab_size: tokens; the lower half are keys, the upper half values.
-      fillers: tokens of empty positions: 0, anything but the example's keys, or anything.
-      variant: values and exponent as Zoology prints them, with the slots of the released code or (literal) at any
-        position; or all as in the authors' released code.
-    """
+    """Multi-query associative recall (Zoology, Section 4) in a variant: values and exponent as Zoology prints them,
+    with the slots of the released code ("paper") or at any position ("literal"), or all as released. `length` is even,
+    at least 4 n_pairs, and below vocab_size, whose lower half are keys."""
     chosen = {"paper": paper, "literal": literal, "release": release}[variant]
     return chosen(length, n_pairs, vocab_size=vocab_size, fillers=fillers)
 
@@ -160,7 +145,7 @@ def _steer(
     slots: Int[Array, "m"],
     odd: Bool[Array, ""],
 ) -> tuple[Int[Array, "m"], Int[Array, "m"]]:
-    """Makes the example odd or even (module docstring) by a change that leaves the law of its parts alone."""
+    """Makes the example odd or even (module docstring) by a change that preserves the distribution of its parts."""
     total = keys.sum() + values.sum()
     if config.n_pairs > 1:
         return random_draws.steered(keys, total, odd), values

@@ -39,12 +39,12 @@ from jaxzoo.utils.array_typing import Array, Bool, PRNGKeyArray
 
 NO_MATCH = 1
 FIRST_KEY = 2
-"""Answer to a gram that the context does not have, smallest token of a gram."""
+"""Smallest token of a gram."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NGramRecallConfig(SlottedRecallConfig):
-    """Sizes and distributions of an example. Raises `ValueError` where no such example exists."""
+    """Sizes and distributions of an example. Raises `ValueError` if no such example exists."""
 
     vocab_size: PositiveInt = 8192
     """Tokens: 0 is neutral, 1 says that there is no match, grams are of 2 .. vocab_size // 2 - 1, values the rest; a
@@ -88,23 +88,22 @@ class NGramRecallConfig(SlottedRecallConfig):
 
     @property
     def asked(self) -> int:
-        """Queries, those without a match included."""
+        """Number of queries, including those without a match."""
         return (self.n_queries or self.n_pairs) + self.n_unmatched
 
     @property
     def letters(self) -> int:
-        """`n_letters`, with the default filled in."""
+        """`n_letters`, or its default."""
         wanted = 2 * (self.n_pairs + self.n_unmatched)
         return self.n_letters or math.ceil(wanted ** (1 / self.n_gram) - 1e-9)
 
     @property
     def gram_size(self) -> int:
-        """Tokens of a query."""
         return self.n_gram
 
     @property
     def n_slots(self) -> int:
-        """Places that can hold a query; after the last one stands no neutral token where the example ends."""
+        """Number of positions at which a query can begin."""
         return (self.length - self.context_length + 1) // self.slot_width
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
@@ -130,25 +129,15 @@ class NGramRecallConfig(SlottedRecallConfig):
 
 
 def ar(length: int = 65, *, vocab_size: int = 8192) -> NGramRecallConfig:
-    """Associative recall (CAT, Definition 2): as many pairs as fit, the last token asks for one of them.
-
-    Args:
-      length: tokens in an example; odd.
-      vocab_size: tokens, a multiple of 4; the lower half are keys, the upper half values.
-    """
+    """Associative recall (CAT, Definition 2): as many pairs as fit; the last token asks for one of them. `length` is
+    odd; `vocab_size` is a multiple of 4, its lower half are keys, its upper half values."""
     return nar(length, 1, vocab_size=vocab_size)
 
 
 def nar(length: int = 65, n_gram: int = 2, *, vocab_size: int = 8192) -> NGramRecallConfig:
-    """Associative recall of N-grams (CAT, Definition 3): as many pairs as fit, the last `n_gram` tokens ask for one.
-
-    Args:
-      length: tokens in an example; `n_gram` more than a multiple of `n_gram + 1`.
-      n_gram: tokens of a gram.
-      vocab_size: tokens, a multiple of 4; grams are of the lower half, values of the upper half.
-
-    Raises `ValueError`: another length.
-    """
+    """Associative recall of N-grams (CAT, Definition 3): as many pairs as fit; the last `n_gram` tokens ask for one.
+    `length` is `n_gram` more than a multiple of `n_gram + 1`; `vocab_size` is a multiple of 4, its lower half makes
+    grams, its upper half values. Raises `ValueError` for another length."""
     n_pairs, rest = divmod(length - n_gram, n_gram + 1)
     if rest:
         rule = f"must be {n_gram} more than a multiple of {n_gram + 1}: pairs and the query fill it"
@@ -157,15 +146,9 @@ def nar(length: int = 65, n_gram: int = 2, *, vocab_size: int = 8192) -> NGramRe
 
 
 def mqnar(length: int = 128, n_pairs: int = 8, *, n_gram: int = 2, vocab_size: int = 8192) -> NGramRecallConfig:
-    """Multi-query N-gram recall (CAT, Definition 5): every gram of the context is asked for, and a quarter as many that
-    have no match.
-
-    Args:
-      length: tokens in an example.
-      n_pairs: grams with a value; at least 2.
-      n_gram: tokens of a gram.
-      vocab_size: tokens, a multiple of 4; grams are of the lower half, values of the upper half.
-    """
+    """Multi-query N-gram recall (CAT, Definition 5): queries are all grams of the context, and a quarter as many
+    without a match. There are at least 2 pairs; `vocab_size` is a multiple of 4, its lower half makes grams, its upper
+    half values."""
     return NGramRecallConfig(
         vocab_size=vocab_size, length=length, n_gram=n_gram, n_pairs=n_pairs, n_unmatched=max(n_pairs // 4, 1)
     )

@@ -43,7 +43,7 @@ from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PermutationsConfig(TaskConfig):
-    """Group, moves and length of an example. Raises `ValueError` where no such example exists."""
+    """Group, moves and length of an example. Raises `ValueError` if no such example exists."""
 
     vocab_size: PositiveInt = 6
     """Tokens: the permutations, n_objects!."""
@@ -72,11 +72,11 @@ class PermutationsConfig(TaskConfig):
 
     @property
     def has_swaps(self) -> bool:
-        """Whether the moves are swaps alone."""
+        """Whether only swaps occur."""
         return self.moves == "swaps"
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
-        """Makes an example; m = length, in the order of time."""
+        """Makes an example; m = length, in order."""
         table, swaps = _group(self.n_objects)
         tokens = jnp.asarray(swaps if self.has_swaps else np.arange(self.vocab_size, dtype=np.int32))
 
@@ -91,13 +91,13 @@ class PermutationsConfig(TaskConfig):
 
 
 def preset(n_objects: int = 3, length: int = 64, moves: Literal["all", "swaps"] = "all") -> PermutationsConfig:
-    """The task with the tokens that the group needs."""
+    """Returns the task with the vocabulary of the group."""
     return PermutationsConfig(vocab_size=math.factorial(n_objects), n_objects=n_objects, length=length, moves=moves)
 
 
 @functools.cache
 def _group(n_objects: int) -> tuple[np.ndarray, np.ndarray]:
-    """The product table `table[x, s] = x o s`, int32 (n!, n!), and the tokens of the identity and the swaps."""
+    """Returns the product table `table[x, s] = x o s`, int32 (n!, n!), and the tokens of the identity and the swaps."""
     permutations = np.array(list(itertools.permutations(range(n_objects))))
     products = permutations[:, permutations]  # (x, s, i): x(s(i))
     digits = n_objects ** np.arange(n_objects)[::-1]

@@ -5,15 +5,10 @@ from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 
 
 def zoology_figure2(length: int) -> RecallDataConfig:
-    """Zoology, Figure 2 (Appendix F.1, Experiment 1): one length, 100k training and 3k validation examples.
-
-    The sizes of the data are those of Appendix E.2, the gap law and the vocabulary those of F.1. The number of pairs is
-    not the paper's, which holds it constant while the length grows (Appendix F) and does not print it: length / 16, and
-    64 at length 512, are those of the released configurations (HazyResearch/zoology, `iclr24_zoology_figure2`), whose
-    task, however, is `mqar.release(length, n_pairs)`.
-
-    Raises `ValueError`: the length is not 64, 128, 256 or 512.
-    """
+    """Zoology, Figure 2 (Appendix F.1, Experiment 1): one length, 100k training and 3k validation examples (E.2), gap
+    law and vocabulary of F.1. The paper does not print the number of pairs; length / 16, and 64 at length 512, are from
+    the released configurations (HazyResearch/zoology, `iclr24_zoology_figure2`), whose task, however, is
+    `mqar.release(length, n_pairs)`. Raises `ValueError` unless the length is 64, 128, 256 or 512."""
     pairs = {64: 4, 128: 8, 256: 16, 512: 64}
     if length not in pairs:
         raise ValueError(f"zoology_figure2: length={length} must be one of {', '.join(map(str, pairs))}")
@@ -24,12 +19,9 @@ def zoology_figure2(length: int) -> RecallDataConfig:
 
 
 def based_figure2() -> RecallDataConfig:
-    """Based, Figures 2 and 3: one mixture for all models, validated far beyond its lengths and pairs.
-
-    The paper does not print the mixture; it is that of the released configurations (HazyResearch/zoology,
-    `arxiv24_based_figure2`), and so is the task: a = 0.01, distinct values, fillers from the whole
-    vocabulary.
-    """
+    """Based, Figures 2 and 3: one mixture for all models, validated far beyond its lengths and pairs. Not printed;
+    mixture and task (a = 0.01, distinct values, fillers from the whole vocabulary) are from the released configurations
+    (HazyResearch/zoology, `arxiv24_based_figure2`)."""
     mixture = ((64, 4, 100_000), (128, 8, 20_000), (256, 16, 20_000), (256, 32, 20_000), (256, 64, 20_000))
     grid = ((64, 4), (64, 8), (64, 16), (128, 32), (256, 64), (512, 128), (1024, 256))
 

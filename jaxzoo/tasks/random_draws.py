@@ -16,7 +16,7 @@ from jaxzoo.utils.array_typing import Array, Bool, Float, Int, PRNGKeyArray
 
 
 def below(words: UInt[Array, "n"], size: int) -> Int[Array, "n"]:
-    """Random words modulo `size`: their probabilities differ by a share of at most `size / 2^32`."""
+    """Random words modulo `size`: their probabilities differ by at most a share `size / 2^32`."""
     return (words % jnp.uint32(size)).astype(jnp.int32)
 
 
@@ -50,7 +50,7 @@ def distinct(key: PRNGKeyArray, n: int, size: int) -> Int[Array, "n"]:
 
 
 def repeats(items: Int[Array, "n"]) -> Bool[Array, "n"]:
-    """True where an equal item stands further left."""
+    """True if an equal item precedes."""
     return jnp.tril(items[:, None] == items[None, :], -1).any(1)
 
 
@@ -59,7 +59,7 @@ def until(
     draw: Callable[[PRNGKeyArray], Int[Array, "n"]],
     key: PRNGKeyArray,
 ) -> Int[Array, "n"]:
-    """Draws integers again, by a new key in each round, until they are of the wanted kind."""
+    """Draws integers again, with a new key in each round, until all satisfy the condition."""
 
     def redraw(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         n_rounds = carry[1]
@@ -74,18 +74,15 @@ def until(
 
 
 def is_odd_pairs(items: Int[Array, "n"]) -> Bool[Array, ""]:
-    """True where odd items stand side by side in an odd number of places."""
+    """True if items are odd at an odd number of adjacent places."""
     return (items[1:] & items[:-1] & 1).sum() % 2 == 1
 
 
 def successive(words: UInt[Array, "size"], weights: Float[np.ndarray, "size"], n: int) -> Int[Array, "n"]:
-    """Draws `n` different places one by one, each in proportion to its weight among those left.
-
-    This is `numpy.random.choice(size, n, replace=False, p=weights)`, order included, without its loop: place
-    i waits for an exponential time of rate `weights[i]`, and the `n` first to ring are taken in the order of
-    their rings (the exponential race, the same thing as Gumbel top-k). Times are float32. Weights are positive and
-    need not sum to 1; n is at most `size`.
-    """
+    """Draws `n` distinct places one by one, each in proportion to its weight among those left. The distribution of
+    `numpy.random.choice(size, n, replace=False, p=weights)`, order included, without its loop: place i waits for an
+    exponential time of rate `weights[i]`, and the `n` shortest are taken in order (Gumbel top-k). Times are float32;
+    weights are positive."""
     u = words.astype(jnp.float32) * 2.0**-32
     rates = jnp.asarray(weights / weights.max(), jnp.float32)
     return jnp.argsort(-jnp.log1p(-u) / rates)[:n].astype(jnp.int32)
@@ -93,11 +90,8 @@ def successive(words: UInt[Array, "size"], weights: Float[np.ndarray, "size"], n
 
 def in_turn(words: UInt[Array, "n size"], weights: Float[np.ndarray, "n size"]) -> Int[Array, "n"]:
     """Draws a place for each of `n` in turn, in proportion to its own row of weights among the places that are left.
-
-    Each place waits for an exponential time of rate `weights[j]`, and the first of them to ring is taken. Costs
-    `n size` random words. Times are float32. Weights are positive, their rows need not sum to 1, and there are at least
-    as many places as rows.
-    """
+    Each place waits for an exponential time of rate `weights[j]`; the shortest is taken. Costs `n size` random words.
+    Times are float32; weights are positive, and there are at least as many places as rows."""
     u = (words >> 8).astype(jnp.float32) * 2.0**-24  # below 1, so that every time is finite
     times = -jnp.log1p(-u) / jnp.asarray(weights / weights.max(), jnp.float32)
 
@@ -109,11 +103,9 @@ def in_turn(words: UInt[Array, "n size"], weights: Float[np.ndarray, "n size"]) 
 
 
 def below_except(words: UInt[Array, "n"], size: int, excluded: Int[Array, "m"]) -> Int[Array, "n"]:
-    """Turns random words into integers below `size` that avoid the `m < size` different ones in `excluded`.
-
-    Draws a rank among the `size - m` allowed integers: rank r comes after as many excluded integers as
-    there are j with `sorted(excluded)[j] - j <= r`.
-    """
+    """Maps random words to integers below `size` that avoid the `m < size` distinct ones in `excluded`. Draws a rank
+    among the `size - m` allowed integers: rank r follows as many excluded integers as there are j with
+    `sorted(excluded)[j] - j <= r`."""
     ranks = below(words, size - excluded.size)
     allowed_before = jnp.sort(excluded) - jnp.arange(excluded.size, dtype=jnp.int32)
     skipped = jnp.searchsorted(allowed_before, ranks, side="right", method="scan_unrolled")
@@ -121,8 +113,8 @@ def below_except(words: UInt[Array, "n"], size: int, excluded: Int[Array, "m"]) 
 
 
 def steered(items: Int[Array, "n"], total: Int[Array, ""], odd: Bool[Array, ""]) -> Int[Array, "n"]:
-    """Different items, the first two exchanged unless the number of inversions in their order, plus `total`, is odd
-    (even) as asked for; `total` does not depend on the order."""
+    """Exchanges the first two items unless the number of inversions in their order, plus `total`, is odd (even) as
+    asked for; `total` does not depend on the order."""
     wrong = (is_odd_order(items) ^ (total % 2 == 1)) != odd
     order = np.arange(items.size)
     order[:2] = 1, 0
@@ -130,17 +122,14 @@ def steered(items: Int[Array, "n"], total: Int[Array, ""], odd: Bool[Array, ""])
 
 
 def first_steered(items: Int[Array, "n"], odd: Bool[Array, ""]) -> Int[Array, "n"]:
-    """Items, the first one replaced by its neighbour `2 i <-> 2 i + 1` unless their sum is odd (even) as asked for."""
+    """Replaces the first item by its neighbor `2 i <-> 2 i + 1` unless the sum is odd (even) as asked for."""
     wrong = (items.sum() % 2 == 1) != odd
     return items.at[0].set(jnp.where(wrong, items[0] ^ 1, items[0]))
 
 
 def is_odd_order(items: Int[Array, "n"]) -> Bool[Array, ""]:
-    """True where the different `items` stand in an odd permutation of their sorted order.
-
-    The parity of the number of inversions, `n^2` comparisons; on a CPU their exclusive or is far cheaper than
-    their sum.
-    """
+    """True if distinct `items` are in an odd permutation of their sorted order: parity of the number of inversions,
+    with `n^2` comparisons; on a CPU their exclusive or is far cheaper than their sum."""
     inverted = jnp.triu(items[:, None] > items[None, :], 1)
     per_item = jax.lax.reduce(inverted, np.False_, jax.lax.bitwise_xor, (1,))
     return jax.lax.reduce(per_item, np.False_, jax.lax.bitwise_xor, (0,))

@@ -19,9 +19,9 @@ from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.utils.array_typing import Int
 
 MAX_EXAMPLES = 100_000_000
-"""The order of an epoch is kept in memory, 8 bytes an example."""
+"""Upper bound, as the order of an epoch is in memory, 8 bytes per example."""
 GUESSED_EXAMPLES = 1024
-"""Examples from which a guessing line is counted."""
+"""Number of examples from which a guessing line is computed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,9 +39,9 @@ class RecallDataConfig(DataConfig):
     """Training and validation examples of recall tasks."""
 
     train: tuple[Examples, ...]
-    """The training mixture; each task config may occur once."""
+    """Training mixture; each task config may occur once."""
     valid: tuple[Examples, ...]
-    """The validation sets, disjoint from all training examples of the same task."""
+    """Validation sets, disjoint from all training examples of the same task."""
     seed: Seed = 0
     """Seed of the examples and of their order."""
 
@@ -56,21 +56,19 @@ class RecallDataConfig(DataConfig):
 
     @property
     def model_fields(self) -> Mapping[str, Any]:
-        """Model fields that the tasks need."""
         return self.train[0].task.model_fields
 
     def build(self, *, batch_size: int, valid_batch_size: int) -> "RecallData":
-        """The data, of which nothing is generated yet."""
         return RecallData(self, batch_size, valid_batch_size)
 
     def abstract_batch(self, batch_size: int) -> Batch:
-        """Shapes of a batch of the longest training task, read off one example."""
+        """Shapes of a batch of the longest training task."""
         longest = max((examples.task for examples in self.train), key=lambda task: task.length)
         example = longest.labelled(self.seed, np.arange(1), "train")
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), x.dtype), example)
 
     def guessing_lines(self) -> Mapping[str, float]:
-        """Guessing lines by the name of the metric: `valid/accuracy` and its slices."""
+        """Guessing lines by name of the metric: `valid/accuracy` and its slices."""
         weights: dict[str, list[tuple[int, float]]] = {}
         for examples in self.valid:
             names = [f"valid/accuracy/{key}={value}" for key, value in examples.task.slices.items()]
@@ -84,12 +82,10 @@ class RecallDataConfig(DataConfig):
 
 @functools.cache
 def guessing_line(task: TaskConfig) -> float:
-    """The accuracy of the best answer that knows the position of a question and nothing else, so looks at no key.
-
-    At each position the answer is either one fixed token (the most frequent target, such as "no match") or the token at
-    one fixed earlier position (one of the values, whichever is most often right). It is at least one over the number
-    of the candidate values. Counted over `GUESSED_EXAMPLES`, as accuracies are: the mean over the questions.
-    """
+    """Returns the accuracy of the best answer that depends only on the position of a question. At each position the
+    answer is one fixed token (the most frequent target) or the token at one fixed earlier position (such as one of the
+    values), whichever is more often right over `GUESSED_EXAMPLES`. It is at least one over the number of candidate
+    values."""
     batch = task.labelled(0, np.arange(GUESSED_EXAMPLES), "test")
     tokens = task.copied(np.asarray(batch.tokens))
     targets = np.asarray(batch.targets)
@@ -106,10 +102,7 @@ def guessing_line(task: TaskConfig) -> float:
 
 
 class RecallData:
-    """The `Dataset` of a `RecallDataConfig`; the last batch of a validation set may be smaller.
-
-    Raises `ValueError`: an entry of `train` does not fill one batch.
-    """
+    """`Dataset` of a `RecallDataConfig`. Raises `ValueError` if an entry of `train` does not fill one batch."""
 
     bytes_per_token: float | None = None
     packed: bool = False
@@ -130,15 +123,11 @@ class RecallData:
         self.batches_per_epoch: int = sum(examples.n_examples // batch_size for examples in config.train)
 
     def train(self, rows: Sequence[int] | None = None) -> "RecallStream":
-        """A new training stream at its beginning, of these rows of every batch; None: all."""
         return RecallStream(self, rows)
 
     def valid(self) -> list[ValidSet]:
-        """One set for each entry of `config.valid`, with the slices of its task.
-
-        Its batches are equally large where their number divides that of its examples: a last one of another shape
-        would need programs of its own.
-        """
+        """One set per entry of `config.valid`. Batches are equally large if their number divides that of the examples,
+        as a smaller last batch needs its own programs."""
         most = self.valid_batch_size
         seed = self.config.seed
         return [
@@ -155,11 +144,11 @@ class RecallData:
         """None: the examples follow from the config."""
 
     def baselines(self) -> dict[str, Score]:
-        """None of them: chance is all that counting gives."""
+        """Empty: counting gives no more than chance."""
         return {}
 
     def epoch(self, number: int) -> "Epoch":
-        """Examples of training epoch `number` in their order: a pure function of (seed, number)."""
+        """Returns the examples of training epoch `number` in order: a pure function of (seed, number)."""
         sizes = [examples.n_examples for examples in self.config.train]
         rngs = [np.random.default_rng((self.config.seed, number, use)) for use in range(1 + len(sizes))]
         members = [rng.permutation(size) for rng, size in zip(rngs[1:], sizes, strict=True)]
@@ -169,19 +158,16 @@ class RecallData:
 
 
 class Epoch(NamedTuple):
-    """The plan of one training epoch."""
-
     number: int
-    """Which epoch."""
     members: list[np.ndarray]
-    """For each entry of `train` its example numbers, shuffled: batch j holds those from `j * batch_size` on."""
+    """Shuffled example numbers for each entry of `train`: batch j begins at `j * batch_size`."""
     places: Int[np.ndarray, "n 2"]
-    """(entry of `train`, batch of the entry), in the order in which they are visited."""
+    """(entry of `train`, batch of the entry), in order."""
 
 
 class RecallStream:
-    """Endless training batches of a `RecallData`. Batch n is a pure function of the config, the batch size
-    and n; of its rows, only those that are asked for are generated."""
+    """Endless training batches of a `RecallData`. Batch n is a pure function of the config, the batch size and n; only
+    the requested rows are generated."""
 
     def __init__(self, data: RecallData, rows: Sequence[int] | None = None) -> None:
         self._data = data
@@ -190,7 +176,6 @@ class RecallStream:
         self._epoch = data.epoch(0)
 
     def __next__(self) -> Batch:
-        """The next training batch: `tokens (b, t)`, `positions (b, m)` and `targets (b, m)`, int32."""
         number, place = divmod(self._step, self._data.batches_per_epoch)
         if number != self._epoch.number:
             self._epoch = self._data.epoch(number)
@@ -204,11 +189,10 @@ class RecallStream:
         return self
 
     def get_state(self) -> dict[str, int]:
-        """The cursor: how many batches have been given."""
         return {"step": self._step}
 
     def set_state(self, state: dict[str, int]) -> None:
-        """Moves the stream to a saved cursor. Raises `ValueError`: `state` is no cursor of this stream."""
+        """Moves the stream to a saved cursor. Raises `ValueError` if `state` is no cursor of this stream."""
         if set(state) != {"step"} or state["step"] < 0:
             rule = "must be {'step': n} with n >= 0, as get_state gives it"
             raise ValueError(f"RecallStream: state={state} {rule}")

@@ -38,16 +38,15 @@ from jaxzoo.data.corpus.files import hash_share
 from jaxzoo.tasks.record_sources import Record
 
 MAX_SHARE = 0.05
-"""Largest share of the records with a key that may have a value that is asked for."""
+"""Largest share of the records with a key that may have a value to be asked for."""
 
 VALUE_BYTES = (4, 40)
-"""Shortest and longest value that is asked for."""
+"""Shortest and longest value to be asked for."""
 
 MIN_RECORDS = 50
-"""Fewest records, with at least one question each, that make a set."""
+"""Fewest records, with at least one question each, of a set."""
 
 _WORD = re.compile(r"[^\W_]+")
-"""Letters and digits that stand together."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,18 +72,8 @@ class RecordsConfig(Checked):
 
 
 class RecordSet:
-    """Training documents and evaluation examples of some records: a pure function of these and the config.
-
-    Attributes:
-      train: records of training.
-      valid: records of evaluation.
-
-    Args:
-      records: all of them; their order does not matter.
-      config: how to make documents.
-
-    Raises `ValueError`: there are too few records with values that can be asked for.
-    """
+    """Training documents and evaluation examples of records: a pure function of these and the config. `train` and
+    `valid` hold the records of each split. Raises `ValueError` if too few records have values that can be asked for."""
 
     def __init__(self, records: Sequence[Record], config: RecordsConfig):
         self._config = config
@@ -105,8 +94,7 @@ class RecordSet:
         self._train_counts = _counted(self._values[False])
 
     def training_documents(self, *, held_out: bool = False) -> Iterator[dict[str, Any]]:
-        """Rows of the training text; `held_out`: of text of the same form from the records of evaluation, as many as
-        its share."""
+        """Returns rows of the training text; with `held_out` of the same form from the records of evaluation."""
         config = self._config
         side = self.valid if held_out else self.train
         n = max(round(config.documents * config.valid_fraction), 1) if held_out else config.documents
@@ -125,7 +113,7 @@ class RecordSet:
             yield {"text": text, "meta": {"pile_set_name": record.source}}
 
     def examples(self) -> list[dict[str, str]]:
-        """Rows of evaluation, with the fields `doc_id`, `key`, `value` and `text`."""
+        """Returns rows of evaluation, with the fields `doc_id`, `key`, `value` and `text`."""
         rows = []
         for record in self.valid:
             rng = random.Random(f"{self._config.seed}/questions/{record.source}/{record.name}")
@@ -142,11 +130,8 @@ class RecordSet:
         return rows
 
     def baselines(self, examples: Sequence[Mapping[str, str]]) -> dict[str, float]:
-        """Share of examples that are right (as the task is scored) without reading the question or the document.
-
-        `most_frequent`: the value that most records of training have under the key. `random_field`: the value of any
-        field of the document, which the model has read but not found.
-        """
+        """Returns accuracies (as the task is scored) without reading question or document: `most_frequent`, the most
+        common training value of the key; `random_field`, the value of a random field of the document."""
         scores = {"most_frequent": 0.0, "random_field": 0.0}
         for example in examples:
             source = example["doc_id"].split("/")[0]
@@ -158,7 +143,7 @@ class RecordSet:
         return {name: round(score / len(examples), 4) for name, score in scores.items()}
 
     def _askable(self, record: Record) -> list[str]:
-        """The keys of a record whose values are neither too common nor of a wrong length."""
+        """Returns the keys of a record whose values are neither too common nor of a wrong length."""
         low, high = VALUE_BYTES
         found = []
         for key, value in record.fields.items():
@@ -168,7 +153,7 @@ class RecordSet:
         return found
 
     def _keys(self, record: Record, rng: random.Random, asked: str | None = None) -> list[str]:
-        """The keys that a document shows, in order; the asked one among them, where there is room."""
+        """Returns the keys that a document shows, in order, including the asked one."""
         room = self._config.document_bytes
         (name, *rest) = record.fields
         first = [name] if asked in (None, name) else [name, asked]
@@ -187,7 +172,7 @@ def _line(record: Record, key: str) -> str:
 
 
 def _shuffled(record: Record, rng: random.Random) -> Record:
-    """A record whose values have the characters of each of their words in another order."""
+    """Permutes the characters of each word of a record's values."""
 
     def word(found: re.Match[str]) -> str:
         return "".join(rng.sample(found[0], len(found[0])))
@@ -196,7 +181,6 @@ def _shuffled(record: Record, rng: random.Random) -> Record:
 
 
 def _values(records: Sequence[Record]) -> dict[tuple[str, str], list[str]]:
-    """The values of all records, by source and key."""
     values: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
     for record in records:
         for key, value in record.fields.items():
@@ -205,6 +189,6 @@ def _values(records: Sequence[Record]) -> dict[tuple[str, str], list[str]]:
 
 
 def _counted(values: Mapping[tuple[str, str], list[str]]) -> dict[tuple[str, str], collections.Counter[str]]:
-    """Number of records with each value, by source and key."""
+    """Counts the records with each value, by source and key."""
     counts = {place: collections.Counter(found) for place, found in values.items()}
     return collections.defaultdict(collections.Counter, counts)

@@ -10,7 +10,7 @@ PYTHON = "Python packages"
 DEBIAN = "Debian packages"
 
 DPKG_STATUS = Path("/var/lib/dpkg/status")
-"""Where Debian and its descendants keep what is installed."""
+"""Database of installed packages of Debian and its derivatives."""
 
 PYTHON_KEYS = (
     "Name",
@@ -28,7 +28,7 @@ PYTHON_KEYS = (
     "Keywords",
     "Platform",
 )
-"""Core metadata fields that are taken as they are."""
+"""Core metadata fields that are used unchanged."""
 
 DEBIAN_LEFT_OUT = ("Status", "Conffiles", "Build-Ids")
 """Fields that describe this machine, or are lists of file digests."""
@@ -40,21 +40,17 @@ class Record(NamedTuple):
     source: str
     """`PYTHON` or `DEBIAN`."""
     name: str
-    """The value of its first field."""
     group: str
-    """Name of the records that share values: records of one group are in the same split. A Debian source package makes
-    many packages of one version, and may be a Python package as well."""
+    """Name of the records that share values, which are in the same split. A Debian source package makes many packages
+    of one version, and may be a Python package as well."""
     fields: dict[str, str]
     """Name first; one line each, none empty."""
 
 
 def python_records(distributions: Iterable[importlib.metadata.Distribution] | None = None) -> list[Record]:
-    """Installed Python packages by name.
-
-    Beside `PYTHON_KEYS`, the URLs of a project by their labels (`Documentation`), its trove classifiers by their first
-    part (`Development Status`) and its dependencies (`Requires-Dist`, those of extras left out) are fields.
-    `distributions`: None for those of this Python.
-    """
+    """Returns installed Python packages by name. Besides `PYTHON_KEYS`, the URLs of a project by label
+    (`Documentation`), its trove classifiers by first part (`Development Status`) and its dependencies (`Requires-Dist`,
+    without extras) are fields. `distributions` None: those of this Python."""
     records = {}
     found = importlib.metadata.distributions() if distributions is None else distributions
     for fields in sorted((_python_fields(each) for each in found), key=lambda fields: sorted(fields.items())):
@@ -65,12 +61,8 @@ def python_records(distributions: Iterable[importlib.metadata.Distribution] | No
 
 
 def debian_records(status: Path = DPKG_STATUS) -> list[Record]:
-    """Installed Debian packages by name; none where there is no such file.
-
-    Of a field of several lines the first is taken: the synopsis of a description.
-
-    Raises `OSError`: the file cannot be read.
-    """
+    """Returns installed Debian packages by name; none if the file is absent. Of a field with several lines the first is
+    used. Raises `OSError` if the file cannot be read."""
     if not status.is_file():
         return []
     records = {}
@@ -107,10 +99,10 @@ def _python_fields(distribution: importlib.metadata.Distribution) -> dict[str, s
 
 
 def _one_line(value: str) -> str:
-    """Without line breaks, runs of spaces, and what is no UTF-8."""
+    """Removes line breaks, runs of spaces, and invalid UTF-8."""
     return " ".join(value.encode("utf-8", errors="replace").decode("utf-8").split())
 
 
 def _group(name: str) -> str:
-    """One name for `python3-PyYAML`, `pyyaml` and `PyYAML` (PEP 503's normal form, Debian's prefix left out)."""
+    """Returns one name for `python3-PyYAML`, `pyyaml` and `PyYAML` (PEP 503's normal form without Debian's prefix)."""
     return re.sub(r"[-_.]+", "-", name).lower().removeprefix("python3-").removeprefix("python-")

@@ -35,12 +35,12 @@ from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.utils.array_typing import Array, Bool, PRNGKeyArray
 
 SEPARATOR = 0
-"""The token after the prompt."""
+"""Token after the prompt."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SelectiveCopyConfig(TaskConfig):
-    """Sizes and tokens of an example. Raises `ValueError` where no such example exists."""
+    """Sizes and tokens of an example. Raises `ValueError` if no such example exists."""
 
     vocab_size: PositiveInt = 129
     """Tokens: 0 separates, 1 .. n_noise are noise, the rest signals, an even number of them."""
@@ -74,22 +74,19 @@ class SelectiveCopyConfig(TaskConfig):
 
     @property
     def first_signal(self) -> int:
-        """The smallest token that is a signal."""
         return 1 + self.n_noise
 
     @property
     def n_signal_tokens(self) -> int:
-        """Signals of the vocabulary."""
         return self.vocab_size - self.first_signal
 
     @property
     def prompt_length(self) -> int:
-        """Tokens before the separator."""
         return self.length - self.n_signals
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
-        """Makes an example; m = n_signals, in the order of time. Where fewer are copied, the last have no label,
-        and the tokens that stand there are separators."""
+        """Makes an example; m = n_signals, in order. If fewer are copied, the last ones have no label and are
+        separators."""
         signal_rng, place_rng, noise_rng = jax.random.split(key, 3)
         if self.repeats == "none":
             drawn = random_draws.distinct(signal_rng, self.n_signals, self.n_signal_tokens)
@@ -118,5 +115,5 @@ class SelectiveCopyConfig(TaskConfig):
 def paper(
     prompt_length: int = 64, n_signals: int = 16, *, repeats: Literal["none", "copied", "once"] = "none"
 ) -> SelectiveCopyConfig:
-    """Selective copying at sizes of ours (module docstring): `prompt_length + n_signals` tokens."""
+    """Selective copying with sizes of our own (module docstring): `prompt_length + n_signals` tokens."""
     return SelectiveCopyConfig(length=prompt_length + n_signals, n_signals=n_signals, repeats=repeats)

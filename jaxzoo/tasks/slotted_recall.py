@@ -27,7 +27,8 @@ NEUTRAL = 0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SlottedRecallConfig(TaskConfig, abc.ABC):
-    """Sizes of the context and of its slots. Keys are the lower half of the vocabulary but 0, values the upper half."""
+    """Sizes of the context and of its slots. Keys are the lower half of the vocabulary except 0, values the upper
+    half."""
 
     n_pairs: PositiveInt
     """Keys with a value in the context."""
@@ -40,7 +41,6 @@ class SlottedRecallConfig(TaskConfig, abc.ABC):
 
     @property
     def gram_size(self) -> int:
-        """Tokens of a query."""
         return 1
 
     @property
@@ -50,27 +50,25 @@ class SlottedRecallConfig(TaskConfig, abc.ABC):
 
     @property
     def slot_width(self) -> int:
-        """Positions from one slot to the next; a query begins at the first of them."""
+        """Distance between slots; a query begins at the first position of one."""
         return self.gram_size + 1
 
     @property
     def n_slots(self) -> int:
-        """Places that can hold a query: `context_length + slot_width i` for i below `n_slots`."""
+        """Number of slots, which begin at `context_length + slot_width i`."""
         return (self.length - self.context_length) // self.slot_width
 
     @property
     def n_keys(self) -> int:
-        """Tokens that can be keys: 1 .. n_keys."""
+        """Number of keys: 1 .. n_keys."""
         return self.first_value - 1
 
     @property
     def first_value(self) -> int:
-        """The smallest token that can be a value."""
         return self.vocab_size // 2
 
     @property
     def n_values(self) -> int:
-        """Tokens that can be values."""
         return self.vocab_size - self.first_value
 
     @abc.abstractmethod
@@ -83,16 +81,16 @@ class SlottedRecallConfig(TaskConfig, abc.ABC):
         self.require("power", drawn, "must be smaller: in float32 it gives some slots no chance", remedy)
 
     def words(self, key: PRNGKeyArray, n: int, *, rows: int = 1) -> list[UInt[Array, "size"]]:
-        """Random words of an example, by one call: `n`, then `rows` for each slot, then one for each later position."""
+        """Draws the random words of an example in one call: `n`, then `rows` per slot, then one per later position."""
         sizes = n, rows * self.n_slots, self.length - self.context_length
         return jnp.split(jax.random.bits(key, (sum(sizes),), jnp.uint32), np.cumsum(sizes)[:-1])
 
     def draw_slots(self, words: UInt[Array, "size"], n: int) -> Int[Array, "n"]:
-        """Draws the slots of `n` queries, from a random word for each slot."""
+        """Draws the slots of `n` queries from one random word per slot."""
         return random_draws.successive(words, np.arange(1.0, self.n_slots + 1) ** (self.power - 1), n)
 
     def fill(self, words: UInt[Array, "size"], fillers: str) -> Int[Array, "size"]:
-        """Tokens after the context, before queries are written over them: all `NEUTRAL` ("zero"), or any tokens."""
+        """Returns the tokens after the context, before queries are written: all `NEUTRAL` ("zero"), or any tokens."""
         return (
             random_draws.below(words, self.vocab_size)
             if fillers == "any"
@@ -107,8 +105,8 @@ class SlottedRecallConfig(TaskConfig, abc.ABC):
         grams: Int[Array, "m g"],
         answers: Int[Array, "m"],
     ) -> Batch:
-        """Makes an example of its context, later tokens, and the slots, grams and answers of its queries; positions
-        are in the order of the queries, not sorted by time."""
+        """Makes an example from context, later tokens, and slots, grams and answers of the queries; positions are in
+        the order of the queries."""
         starts = self.slot_width * slots
         rest = rest.at[starts[:, None] + np.arange(self.gram_size)[None, :]].set(grams, unique_indices=True)
         return Batch(

@@ -63,12 +63,12 @@ class Text(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextTask(HostTask, abc.ABC):
-    """A question on a text."""
+    """Question on a text."""
 
     vocab_size: PositiveInt = 257
     """Tokens; at least those of the tokenizer."""
     length: PositiveInt = 1024
-    """Tokens in an example; the rest of a shorter one is end-of-text."""
+    """Tokens in an example; a shorter one is padded with end-of-text."""
     tokenizer_path: str = "bytes"
     """Tokenizer of the text: bytes, a tokenizer.json, or a directory that holds one."""
 
@@ -81,12 +81,10 @@ class TextTask(HostTask, abc.ABC):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the text."""
         return load(self.tokenizer_path)
 
     @property
     def padding(self) -> int:
-        """End-of-text."""
         return self.tokenizer.end_of_text
 
     @property
@@ -101,7 +99,7 @@ class TextTask(HostTask, abc.ABC):
 
     @abc.abstractmethod
     def text(self, rng: np.random.Generator, n_noise: int) -> Text:
-        """Draws an example with this much noise."""
+        """Makes an example with this much noise."""
 
     def draw(self, rng: np.random.Generator, split: Split) -> TaskExample:
         """Draws an example with as much noise as fits."""
@@ -129,12 +127,12 @@ class TextTask(HostTask, abc.ABC):
 
     @property
     def noise_at_once(self) -> int:
-        """First guess of the pieces of noise that fit."""
+        """First guess of the amount of noise that fits."""
         return max(1, self.length // 64)
 
     @property
     def most_noise(self) -> float:
-        """Most pieces of noise that there are; `text` refuses more."""
+        """Largest amount of noise; `text` refuses more."""
         return math.inf
 
     def _joined(self, text: Text) -> tuple[list[int], int]:
@@ -152,11 +150,10 @@ class PhoneBookConfig(TextTask):
 
     @property
     def most_noise(self) -> float:
-        """Names but the one that is asked for."""
         return len(FIRST.split()) * len(LAST.split()) - 1
 
     def text(self, rng: np.random.Generator, n_noise: int) -> Text:
-        """A book of `n_noise` entries more than the one that is asked for."""
+        """Makes a book of `n_noise` entries besides the one that is asked for."""
         names = [f"{first} {last}" for first in FIRST.split() for last in LAST.split()]
         order = rng.permutation(len(names))
         asked = rng.random()
@@ -208,11 +205,11 @@ class NeedleConfig(TextTask):
 
     @property
     def noise_at_once(self) -> int:
-        """First guess of the pieces of noise that fit; those of an essay are words."""
+        """First guess of the amount of noise that fits; for an essay, in words."""
         return self.length if self.type_haystack == "essay" else super().noise_at_once
 
     def text(self, rng: np.random.Generator, n_noise: int) -> Text:
-        """Needles in random order among `n_noise` lines, or words of the essay."""
+        """Makes needles in random order among `n_noise` lines, or words of the essay."""
         keys: list[str] = []
         while len(keys) < self.num_needle_k:
             key = _needle_part(rng, self.type_needle_k)
@@ -263,7 +260,7 @@ class VariableTrackingConfig(TextTask):
         return {"length": self.length, "chains": self.num_chains, "hops": self.num_hops}
 
     def text(self, rng: np.random.Generator, n_noise: int) -> Text:
-        """Chains among repetitions of the noise, each in its order."""
+        """Makes chains, each in its order, among repetitions of the noise."""
         n = self.num_hops + 1
         names: list[str] = []
         while len(names) < self.num_chains * n:
@@ -285,7 +282,7 @@ class VariableTrackingConfig(TextTask):
 
 
 def _scattered(places: np.ndarray, lines: Sequence[str], noise: Sequence[str]) -> list[str]:
-    """The lines in order among those of noise, at places drawn from [0, 1)."""
+    """Inserts the lines, in order, among those of noise, at places drawn from [0, 1)."""
     result = list(noise)
     indices = np.sort((places * (len(noise) + 1)).astype(int))
     for index, line in reversed(list(zip(indices.tolist(), lines, strict=True))):
@@ -299,7 +296,6 @@ def _words_of(path: str) -> list[str]:
 
 
 def _needle_part(rng: np.random.Generator, kind: NeedleType) -> str:
-    """A key or a value."""
     match kind:
         case "numbers":
             return str(rng.integers(10**6, 10**7))
@@ -310,5 +306,5 @@ def _needle_part(rng: np.random.Generator, kind: NeedleType) -> str:
 
 
 def _number(rng: np.random.Generator) -> str:
-    """A telephone number, such as `555-123-4567`."""
+    """Draws a telephone number, such as `555-123-4567`."""
     return "-".join("".join(map(str, rng.integers(10, size=n))) for n in (3, 3, 4))
