@@ -30,17 +30,17 @@ class RowSums(NamedTuple):
     targets: np.ndarray
     hits: np.ndarray
     ends: tuple[int, ...]
-    """0, and the row after the last of each set."""
+    """0, and the end row of each set."""
     tokens_per_s: float
-    """Tokens read per second, after the first batch of each set, which compiles."""
+    """Tokens read per second, without the first batch of each set, which compiles."""
 
 
 class Scored(NamedTuple):
-    """A model's scores and costs."""
+    """Scores and costs of a model."""
 
     name: str
     loss: float
-    """Mean over the targets, nats."""
+    """Mean over the targets, in nats."""
     loss_error: float
     """Standard error of the loss over the rows."""
     difference: float
@@ -48,23 +48,20 @@ class Scored(NamedTuple):
     difference_error: float
     """Standard error of the difference, paired by rows."""
     accuracy: float
-    """Share of the targets that are the likeliest token."""
+    """Share of targets that are the likeliest token."""
     bits_per_byte: float | None
-    """Bits per byte, for text alone."""
+    """Bits per byte; None if the data are no text."""
     slices: Mapping[str, float]
     """Accuracy by slice, such as `pairs=8`."""
     parameters: int
     state_bytes: int | None
-    """State of one sequence of the data's length; None: a mixer does not stream."""
+    """State of one sequence of the data's length; None if a mixer does not stream."""
     tokens_per_s: float
 
 
 def compare(models: Mapping[str, Loaded], data: Dataset) -> list[Scored]:
-    """Scores models on the same data, in their order; differences are to the first.
-
-    Raises `ValueError`: a model has fewer ids than the data, is of another kind or has another tokenizer than the
-    first, or no rows are scored.
-    """
+    """Scores models on the same data, in order; differences are to the first. Raises `ValueError` if a model has fewer
+    ids than the data, is of another kind or has another tokenizer than the first, or no rows are scored."""
     first = next(iter(models.values()))
     for name, loaded in models.items():
         have = loaded.model.config.vocab_size
@@ -88,7 +85,7 @@ def compare(models: Mapping[str, Loaded], data: Dataset) -> list[Scored]:
 
 
 def table(scored: Sequence[Scored]) -> str:
-    """A line per model, then accuracy by slice."""
+    """Formats a line per model, then accuracy by slice."""
     is_text = any(s.bits_per_byte is not None for s in scored)
     heads = ["model", "loss", "difference", "accuracy", *(["bits/byte"] if is_text else [])]
     heads += ["parameters", "state bytes", "tokens/s"]
@@ -104,7 +101,7 @@ def table(scored: Sequence[Scored]) -> str:
 
 
 def draw(scored: Sequence[Scored], path: Path) -> None:
-    """Draws loss with standard errors, and accuracy by slice (or overall) against state bytes."""
+    """Draws loss with standard errors, and accuracy by slice (or overall) over state bytes."""
     figure, ((left, right),) = panels(1, 2, size=(10, 4.2), title="models compared on the same validation sets")
     for i, s in enumerate(scored):
         style = series_style(i) | {"linestyle": "none"}
@@ -168,13 +165,13 @@ def _scored(name: str, loaded: Loaded, rows: RowSums, first: RowSums, data: Data
 
 
 def _error(sums: np.ndarray, targets: float) -> float:
-    """Standard error of a mean over the targets (a ratio estimator) from the sums of its residuals over each row."""
+    """Returns the standard error of a mean over the targets (a ratio estimator) from residual sums of each row."""
     n = len(sums)
     return float(np.sqrt(n) * sums.std(ddof=1) / targets) if n > 1 else math.nan
 
 
 def _by_slice(rows: RowSums, data: Dataset) -> dict[str, float]:
-    """Accuracy over the targets of each slice that is not the whole."""
+    """Returns the accuracy of each slice that is not the whole."""
     parts = [slice(*ends) for ends in itertools.pairwise(rows.ends)]
     totals: dict[str, tuple[float, float]] = {}
     for valid, part in zip(data.valid(), parts, strict=True):

@@ -18,16 +18,16 @@ from jaxzoo.evals.recall_slices import SliceScore
 
 
 class GapShare(NamedTuple):
-    """The share of a gap, and what it is made of."""
+    """Share of a gap, and its parts."""
 
     gap: float
-    """Nats per token by which the model is worse than the baseline; negative where it is better."""
+    """Nats per token by which the model is worse than the baseline; negative if it is better."""
     due_to_hits: float
-    """Part of it: nats by which it is worse on the hits, times their share of all tokens."""
+    """Nats by which it is worse on the hits, times their share of all tokens."""
     formula: float | None
-    """Value of the formula, 1 at most; None without gap."""
+    """Value of the formula, at most 1; None without gap."""
     sentence: float | None
-    """The same, but 1 where the sentence below the formula says 100 %."""
+    """The same, but 1 if the sentence below the formula says 100 %."""
     case: str
     """Which model is better on which tokens, in words."""
     interval: tuple[float, float] | None = None
@@ -37,11 +37,8 @@ class GapShare(NamedTuple):
 def gap_share(
     model: tuple[SliceScore, SliceScore], baseline: tuple[SliceScore, SliceScore], *, hits: str = "AR hits"
 ) -> GapShare:
-    """The share of a model's gap to a baseline that is due to the hits, whose name is `hits`.
-
-    Both have the scores of all tokens and of the hits. Raises `ValueError` if they were not scored on the same tokens,
-    or on none.
-    """
+    """Returns the share of a model's gap to a baseline that is due to the hits, named `hits`. Both have the scores of
+    all tokens and of the hits. Raises `ValueError` if they were scored on different tokens, or on none."""
     (ours, our_hits) = model
     (theirs, their_hits) = baseline
     if (ours.tokens, our_hits.tokens) != (theirs.tokens, their_hits.tokens) or ours.nats is None or theirs.nats is None:
@@ -75,14 +72,9 @@ def gap_share(
 def share_interval(
     model: Float64[np.ndarray, "n 2"], baseline: Float64[np.ndarray, "n 2"], *, draws: int = 1000
 ) -> tuple[float, float] | None:
-    """Bootstrap interval (95 %, percentiles) of the formula: windows are drawn with replacement.
-
-    Tokens of a window depend on each other, so windows are drawn whole; windows of one long document are taken as
-    independent. Model and baseline have the nats of the same windows: of all tokens, and of the hits among them.
-
-    Returns:
-        The bounds; None where the sign of the gap itself is not known: 2.5 % or more of the draws have another one.
-    """
+    """Bootstrap interval (95 %, percentiles) of the formula. Windows, which are taken as independent, are drawn with
+    replacement; model and baseline have the nats of the same windows: of all tokens, and of the hits. None if the sign
+    of the gap is uncertain: it differs in 2.5 % or more of the draws."""
     differences = model - baseline
     n = len(differences)
     counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=draws)

@@ -17,7 +17,7 @@ DECAY = 1e-3
 
 
 def kmer_features(texts: Sequence[str], k: int) -> Float[np.ndarray, "n features"]:
-    """Share of each of the 4^k k-mers of A, C, G, T among those of a text, in units of a uniform share."""
+    """Returns the share of each of the 4^k k-mers of A, C, G, T in a text, in units of a uniform share."""
     letters = np.full(256, -1)
     letters[list(b"ACGT")] = range(4)
     features = np.zeros((len(texts), 4**k), np.float32)
@@ -37,7 +37,8 @@ def predict(
     *,
     n_classes: int,
 ) -> Int[np.ndarray, "m"]:
-    """Classes of the test rows by multinomial logistic regression on standardised features, by full-batch Adam."""
+    """Returns classes of the test rows by multinomial logistic regression on standardized features, by full-batch
+    Adam."""
     mean = train.mean(axis=0)
     scale = train.std(axis=0) + 1e-6
     x = jnp.asarray((train - mean) / scale)
@@ -62,7 +63,7 @@ def predict(
 
 
 def wilson_interval(n_right: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's interval of a share, of 95 % for z = 1.96: right in coverage also near 0 and 1."""
+    """Returns Wilson's interval of a share, of 95 % for z = 1.96, which is accurate also near 0 and 1."""
     share = n_right / n
     center = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)

@@ -13,11 +13,11 @@ from lm_eval.api.model import LM
 from jaxzoo.evals.text_model import TextModel
 
 MAX_TOKENS = 256
-"""New tokens where a task does not say how many; lm_eval's own default."""
+"""Default number of new tokens, lm_eval's own."""
 
 
 class LMEvalModel(LM):
-    """Model as lm_eval sees it, which a `TextModel` answers for."""
+    """Adapter of a `TextModel` to lm_eval."""
 
     def __init__(self, text_model: TextModel):
         super().__init__()
@@ -29,19 +29,18 @@ class LMEvalModel(LM):
         return ""
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Log-likelihood of each `(context, continuation)`, and whether greedy decoding gives the continuation."""
+        """Returns the log-likelihood of each `(context, continuation)`, and whether greedy decoding gives the
+        continuation."""
         pairs: list[Any] = [request.args for request in requests]
         return [(score.log_prob, score.is_greedy) for score in self._model.log_likelihoods(pairs)]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Log-likelihood of each `(text,)` as a document of its own."""
+        """Returns the log-likelihood of each `(text,)` as a document."""
         return self._model.text_log_likelihoods([request.args[0] for request in requests])
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """The continuation of each `(context, options)`: greedy, up to `until` or `max_gen_toks`.
-
-        Raises `ValueError`: a task asks for draws.
-        """
+        """Continues each `(context, options)` greedily, up to `until` or `max_gen_toks`. Raises `ValueError` if a task
+        asks for sampling."""
         groups: dict[tuple[tuple[str, ...], int], list[int]] = {}
         arguments: list[Any] = [request.args for request in requests]
         for index, (_, options) in enumerate(arguments):

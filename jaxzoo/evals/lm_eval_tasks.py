@@ -72,22 +72,20 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
 three rows of SuperGLUE at 0, 1 and 5 shots."""
 
 FEWSHOT_SEED = 1234
-"""lm_eval's own."""
+"""lm_eval's default."""
 
 
 class Shots(NamedTuple):
-    """A task and the examples in front of its questions."""
+    """Task and number of examples in the prompt."""
 
     task: str
     shots: int | None
-    """None: as many as the task says itself, 0 as a rule."""
+    """None: the task's own default, mostly 0."""
 
     @classmethod
     def parse(cls, name: str) -> "Shots":
-        """`boolq@5` is task boolq at 5 shots.
-
-        Raises `ValueError`: what follows the @ is no number, or the task is one of recall.
-        """
+        """Parses a name: `boolq@5` is task boolq at 5 shots. Raises `ValueError` if no number follows the @, or for a
+        recall task."""
         task, at, shots = name.partition("@")
         if at and not shots.isdecimal():
             raise ValueError(f"task {name!r}: TASK@K takes a number of examples, such as {task}@5")
@@ -97,11 +95,9 @@ class Shots(NamedTuple):
 
 
 def task_names(names: Sequence[str]) -> list[str]:
-    """The tasks of names of tasks, of `GROUPS`, of tags, such as `super-glue-lm-eval-v1`, and of YAML files, in order.
-
-    Raises `ValueError`: lm_eval has none of that name, or it is a group, whose tasks have shares of their own in a
-    mean; a file is missing or names no task.
-    """
+    """Returns the tasks for names of tasks, of `GROUPS`, of tags, such as `super-glue-lm-eval-v1`, and of YAML files,
+    in order. Raises `ValueError` for an unknown name, or a group of lm_eval, which weights its tasks; for a file that
+    is missing or names no task."""
     found = []
     names = [_task_of_file(Path(name)) if name.endswith((".yaml", ".yml")) else name for name in names]
     for name in names:
@@ -121,12 +117,12 @@ def task_names(names: Sequence[str]) -> list[str]:
 
 
 def groups_of(name: str) -> list[str]:
-    """The groups that a name stands for: itself, or all of a table."""
+    """Returns the groups of a name: itself, or all of a table."""
     return [group for group in GROUPS if group == name or group.startswith(f"{name}@")]
 
 
 def averages(names: Sequence[str], results: Results) -> Results:
-    """Averages of the groups among `names`, as the paper takes them: of each task's metrics, then of the tasks."""
+    """Returns averages of the groups among `names`, as in the paper: over each task's metrics, then over tasks."""
     found: Results = {}
     for group in (group for name in names for group in groups_of(name)):
         means = [sum(results[task][m] for m in metrics) / len(metrics) for task, metrics in GROUPS[group].items()]
@@ -135,7 +131,7 @@ def averages(names: Sequence[str], results: Results) -> Results:
 
 
 def _task_of_file(file: Path) -> str:
-    """Name of the task that a YAML file defines; lm_eval knows it, and all others of its folder, from now on."""
+    """Returns the name of the task in a YAML file; from now on lm_eval knows all tasks in its folder."""
     if not file.is_file():
         raise ValueError(f"--tasks {file} does not exist; it must be a YAML file of lm_eval, or the name of a task")
     named = re.search(r"^task:\s*[\"']?([\w.-]+)", file.read_text(), re.MULTILINE)
@@ -155,16 +151,9 @@ def score_tasks(
     limit: int | None = None,
     finished: Callable[[str, dict[str, float]], None] = lambda name, result: None,
 ) -> Results:
-    """Runs tasks through lm_eval.
-
-    Args:
-      names: of `task_names`.
-      data: directory with a file for each task; None: the Hugging Face hub.
-      limit: the first examples of each task alone; None: all.
-      finished: gets the name and the result of each task when it is done.
-
-    Raises `ValueError` or `OSError` for a file, a set on the hub, or a request of a task that cannot be used.
-    """
+    """Runs the tasks of `task_names` through lm_eval. `data` is a directory with a file per task; None: the Hugging
+    Face hub. `limit` selects the first examples of each task. `finished` receives name and result of each finished
+    task. Raises `ValueError` or `OSError` for a file, a set on the hub, or a request of a task that cannot be used."""
     os.environ.setdefault("DISABLE_MULTIPROC", "1")  # a bootstrap in forked processes may deadlock on JAX's threads
     for name in ("lm_eval", "datasets", "huggingface_hub", "httpx"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -178,7 +167,7 @@ def score_tasks(
 
 
 def _with_shots(wanted: Iterable[Shots], shots: int | None, data: Path | None, limit: int | None) -> dict[str, Any]:
-    """The tasks with this number of shots, loaded."""
+    """Loads the tasks with this number of shots."""
     names = [task for task, its in wanted if its == shots]
     tasks = _local_tasks(names, data, limit) if data else _hub_tasks(names)
     for name, task in tasks.items():
@@ -257,19 +246,19 @@ def _local_tasks(names: Sequence[str], data: Path, limit: int | None) -> dict[st
 
 
 _FOLDERS: list[str] = []
-"""Folders of the user's with YAML files of tasks."""
+"""Folders with the user's YAML files of tasks."""
 
 
 @functools.cache
 def _manager() -> Any:
-    """Knows all tasks by name; the first call reads thousands of files, which takes a while."""
+    """Returns the index of all tasks; the first call reads thousands of files."""
     from lm_eval.tasks import TaskManager
 
     return TaskManager(include_path=list(_FOLDERS) or None)
 
 
 def _load(name: str, **own: Any) -> dict[str, Any]:
-    """A task by name, with fields of our own in its config."""
+    """Loads a task by name, with fields of our own in its config."""
     load = lambda: _manager().load([{"group": "one", "task": [{"task": name, **own}]}])["tasks"]  # noqa: E731
     try:
         if name == "record" and importlib.util.find_spec("transformers") is None:
@@ -283,7 +272,7 @@ def _load(name: str, **own: Any) -> dict[str, Any]:
 
 
 def _local_recall_task(name: str, data: Path, limit: int | None) -> Any:
-    """lm_eval's task, whose class says itself where its data are; `records` is scored as `fda`."""
+    """Makes lm_eval's task with local data; `records` is scored as `fda`."""
     from lm_eval.tasks.fda.task import FDA
     from lm_eval.tasks.squad_completion.task import SQUADCompletion
     from lm_eval.tasks.swde.task import SWDE
@@ -301,7 +290,7 @@ def _local_recall_task(name: str, data: Path, limit: int | None) -> Any:
 
 
 class _Splits(dict):
-    """The splits of a task's local set: `DIR/TASK.SPLIT.jsonl` where there is such a file, else `DIR/TASK.jsonl`."""
+    """Splits of a task's local set: `DIR/TASK.SPLIT.jsonl` if it exists, else `DIR/TASK.jsonl`."""
 
     def __init__(self, data: Path, name: str):
         super().__init__()

@@ -23,30 +23,29 @@ from jaxzoo.utils.text_table import markdown_table
 from jaxzoo.utils.whole_files import unfinished, write_whole
 
 FORMAT = "jaxzoo recall slices 1"
-"""Format of `recall.json`, by which a directory of reports is known."""
+"""Format of `recall.json`, which identifies a directory of reports."""
 FILES = ("recall.json", "table.md", "recall.png")
 LONGEST_TICK = 7
-"""Letters of a bin's name on an axis; of longer ones the beginning alone is shown, as `1,000 +`."""
+"""Longest name of a bin on an axis; longer ones are shortened, as `1,000 +`."""
 
 
 class RecallReport(NamedTuple):
-    """Some models on the same tokens."""
+    """Models measured on the same tokens."""
 
     models: Sequence[MeasuredModel]
-    """At least one; the baseline is the last where there is one."""
+    """At least one; the baseline, if any, is the last."""
     has_baseline: bool
     at_most: int | None
-    """Occurrences in training up to which a bigram is rare; None: nothing is known of training."""
+    """Largest number of occurrences in training of a rare bigram; None: unknown training data."""
     digest: str
     """SHA-256 of the validation tokens."""
 
     @property
     def hits(self) -> str:
-        """Name of the hits."""
         return REPEATS if self.at_most is None else HITS
 
     def shares(self) -> dict[str, GapShare]:
-        """The share of the gap to the baseline of each model but itself."""
+        """Share of the gap to the baseline of each other model."""
         if not self.has_baseline:
             return {}
         *models, baseline = self.models
@@ -60,7 +59,7 @@ class RecallReport(NamedTuple):
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """The content of `recall.json`: nothing that differs between two equal measurements."""
+        """Content of `recall.json`; equal for equal measurements."""
         shares = self.shares()
         return {
             "format": FORMAT,
@@ -80,7 +79,7 @@ class RecallReport(NamedTuple):
         }
 
     def markdown(self) -> str:
-        """The content of `table.md`, and of the screen."""
+        """Content of `table.md`, and of the terminal output."""
         n = self.models[0].sections.slices[ALL].tokens
         rare = "nothing is known of training" if self.at_most is None else f"rare: seen at most {self.at_most:,} times"
         parts = [f"Perplexity (nats ± standard error) of {n:,} validation tokens; {rare}"]
@@ -122,10 +121,7 @@ class RecallReport(NamedTuple):
 
 
 def check_directory(path: Path) -> None:
-    """Refuses a directory in which something else than an earlier report would be lost or mixed with it.
-
-    Raises `ValueError`: names what is there.
-    """
+    """Raises `ValueError` if a directory holds anything but an earlier report, which it names."""
     if not path.parent.is_dir():
         raise ValueError(f"--out {path}: its directory does not exist")
     if path.exists() and not path.is_dir():
@@ -141,11 +137,7 @@ def check_directory(path: Path) -> None:
 
 def write_report(path: Path, report: RecallReport, *, title: str) -> None:
     """Writes `recall.json`, `table.md` and `recall.png`, each whole or not at all, over those of an earlier report.
-
-    Raises:
-        ValueError: as `check_directory`.
-        OSError: it cannot be written.
-    """
+    Raises `ValueError` as `check_directory`, `OSError` if a file cannot be written."""
     check_directory(path)
     path.mkdir(exist_ok=True)
     first = json.dumps(report.to_json(), indent=1) + "\n"  # it says whose directory this is
@@ -173,11 +165,9 @@ def _cell(score: SliceScore) -> str:
 
 
 def draw_recall(report: RecallReport, path: Path, *, title: str) -> None:
-    """Draws nats by how often the bigram was seen in training (repeated: full lines, others: dashed), and by distance.
-
-    Bars are standard errors. Where nothing is known of training, there is the panel of distances alone. The PNG file
-    appears whole or not at all. Raises `OSError` if it cannot be written.
-    """
+    """Draws nats by occurrences of the bigram in training (repeated: solid lines, others: dashed), and by distance.
+    Bars are standard errors. Without training counts there is only the panel of distances. Raises `OSError` if the file
+    cannot be written."""
     models = report.models
     at_most = report.at_most
     columns = 1 if at_most is None else 2
@@ -202,12 +192,12 @@ def draw_recall(report: RecallReport, path: Path, *, title: str) -> None:
 
 
 def _shown(names: list[str], scores: Mapping[str, SliceScore]) -> list[str]:
-    """The bins up to the last that holds tokens."""
+    """Returns the bins up to the last that holds tokens."""
     return names[: 1 + max((names.index(name) for name in scores), default=-1)]
 
 
 def _line(axes: Axes, names: list[str], scores: Mapping[str, SliceScore], style: dict[str, Any], label: str) -> None:
-    """Nats over the bins that hold tokens, each in its place among `names`."""
+    """Draws nats of the bins that hold tokens, each at its index in `names`."""
     found = [(i, scores[name]) for i, name in enumerate(names) if name in scores]
     errors = [score.standard_error or 0.0 for _, score in found]
     nats = [math.nan if score.nats is None else score.nats for _, score in found]
@@ -221,7 +211,7 @@ def _label(axes: Axes, names: list[str], xlabel: str) -> None:
 
 
 def _place(count: int) -> float:
-    """Place of a count on the axis of bins: between two, by its logarithm."""
+    """Returns the coordinate of a count on the axis of bins, by its logarithm."""
     edges = (0, *FREQUENCY_EDGES)
     i = max(k for k, edge in enumerate(edges) if edge <= count)
     if i < 2 or i + 1 == len(edges):

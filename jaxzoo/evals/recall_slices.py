@@ -30,22 +30,22 @@ from jaxzoo.data.statistics.repeats import repeat_distances
 from jaxzoo.utils.array_typing import Array
 
 FREQUENCY_EDGES = (1, 2, *(10**k for k in range(1, 16)))
-"""Beginnings of the bins of frequency but for the first, which is 0: 1, 2-9, 10-99, ..."""
+"""First values of the bins of frequency after the bin 0: 1, 2-9, 10-99, ..."""
 DISTANCE_EDGES = (1, *(4**k for k in range(2, 12)))
-"""Beginnings of the bins of distance: 1-15, 16-63, 64-255, ...; bin 0 is of no repeat."""
+"""First values of the bins of distance: 1-15, 16-63, 64-255, ...; bin 0: not repeated."""
 _SHAPE = (len(FREQUENCY_EDGES) + 1, 2, len(DISTANCE_EDGES) + 1, 2)
 
 ALL = "all tokens"
 HITS = "AR hits"
 REPEATS = "repeated bigrams"
-"""The hits where nothing is known of training."""
+"""Name of the hits if training counts are unknown."""
 
 
 class Bigrams(Protocol):
     """Counts of bigrams in training: `BigramCounts`, or a table in memory."""
 
     def counts(self, previous: Integer[np.ndarray, "n"], following: Integer[np.ndarray, "n"], /) -> np.ndarray:
-        """How often each `following` stood after its `previous`, (n,)."""
+        """Returns how often each `following` came right after its `previous`, (n,)."""
         ...
 
 
@@ -53,54 +53,44 @@ class SliceScore(NamedTuple):
     """Score of a model on the tokens of a slice."""
 
     tokens: int
-    """How many there are."""
     share: float
-    """Share of all tokens."""
     nats: float | None
-    """Mean of `-log p(token)`; None where there are no tokens."""
+    """Mean of `-log p(token)`; None without tokens."""
     standard_error: float | None
     """Standard error of this mean for independent tokens (those of a document are not); None below two tokens."""
 
     @property
     def perplexity(self) -> float | None:
-        """`exp(nats)`; None where there are no tokens."""
         return None if self.nats is None else math.exp(min(self.nats, 700.0))
 
 
 class Sections(NamedTuple):
-    """The slices of a model, each a `SliceScore` by its name; of bins those that hold tokens, rising."""
+    """Slices of a model, each a `SliceScore` by name; of bins only those with tokens, rising."""
 
     slices: dict[str, SliceScore]
     """All tokens, AR hits, other tokens, frequent repeats and AR hits of n = 3."""
     repeated_by_frequency: dict[str, SliceScore]
-    """Repeated bigrams by how often they were seen in training; empty where nothing is known of it."""
+    """Repeated bigrams by occurrences in training; empty if unknown."""
     others_by_frequency: dict[str, SliceScore]
-    """The same of tokens whose bigram is not repeated."""
+    """The same for tokens whose bigram is not repeated."""
     hits_by_distance: dict[str, SliceScore]
     """AR hits by the distance to their bigram's last occurrence, in tokens."""
 
 
 class MeasuredModel(NamedTuple):
-    """The recall of one model."""
-
     name: str
     step: int
     """Training step of its checkpoint."""
     n_parameters: int
     sections: Sections
     windows: Float64[np.ndarray, "n 2"] | None = None
-    """Nats of each window: of all its tokens, and of the hits among them."""
+    """Nats of each window: of all its tokens, and of its hits."""
 
 
 class RecallSums:
-    """Sums of nats over targets, by what a model could have recalled of them, and two sums per window.
-
-    Args:
-        bigrams: of training; None: every bigram counts as rare, and an AR hit is a repeated bigram.
-        at_most: occurrences in training up to which a bigram is rare, not negative.
-
-    Raises `ValueError`: `at_most` is negative.
-    """
+    """Sums of nats over targets by category, and two sums per window. `bigrams` are the counts of training; None: every
+    bigram counts as rare, and an AR hit is a repeated bigram. A bigram is rare if training has at most `at_most`.
+    Raises `ValueError` if `at_most` is negative."""
 
     def __init__(self, bigrams: Bigrams | None, *, at_most: int = THRESHOLD):
         if at_most < 0:
@@ -116,11 +106,8 @@ class RecallSums:
         self._windows: list[Float64[np.ndarray, "b 2"]] = []
 
     def add(self, batch: Batch, nats: Float[np.ndarray | Array, "b t"]) -> None:
-        """Takes up the targets of a batch that have a label.
-
-        Rows may be padded by rows without labels. `nats` are read last: the device may still be at work on them.
-        Raises `ValueError`: the targets are not the next tokens.
-        """
+        """Adds the labelled targets of a batch; rows may be padded by rows without labels. `nats` are read last, as the
+        device may still compute them. Raises `ValueError` if the targets are not the next tokens."""
         cells = self.cells_of(batch)
         labelled = np.asarray(batch.targets) != UNLABELLED
         values = np.asarray(nats, np.float64)[labelled]
@@ -132,11 +119,9 @@ class RecallSums:
         self._windows.append(np.stack(sums, axis=1)[labelled.any(axis=1)])
 
     def windows(self) -> Float64[np.ndarray, "n 2"]:
-        """The nats of each window: of all its tokens, and of the hits among them."""
         return np.concatenate([np.zeros((0, 2)), *self._windows])
 
     def sections(self) -> Sections:
-        """The scores of all slices."""
         frequency, rare, distance, trigram = np.indices(_SHAPE)
         repeated = distance > 0
         is_rare = rare == 1
@@ -159,7 +144,7 @@ class RecallSums:
         )
 
     def cells_of(self, batch: Batch) -> Int64[np.ndarray, "n"]:
-        """Index of the sum to which each labelled target of a batch belongs, row by row."""
+        """Returns the index of the sum of each labelled target of a batch, row by row."""
         tokens = np.asarray(batch.tokens)
         targets = np.asarray(batch.targets)
         is_text = batch.positions is None and targets.shape == tokens.shape
@@ -202,13 +187,9 @@ def target_repeats(
     n: int,
     segment_ids: Integer[np.ndarray, "b t"] | None = None,
 ) -> Int[np.ndarray, "b t"]:
-    """Distance in tokens to the last end of the n-gram that ends with each target, in what the model sees; 0: none.
-
-    All of both n-grams but the target itself is among the tokens of its row, and of the segment of the position that
-    predicts the target.
-
-    `targets` has the next token at every position, or `UNLABELLED`, whose distance means nothing; n is 2 or more.
-    """
+    """Returns the distance in tokens to the last end of the n-gram (n >= 2) that ends with each target, 0 if it is not
+    repeated. Both n-grams without the target are in its row, and in the segment of the position that predicts the
+    target. `targets` has the next token at every position, or `UNLABELLED`, whose distance means nothing."""
     b, t = tokens.shape
     segments = np.zeros((b, t), np.int64) if segment_ids is None else segment_ids
     ends = np.ones((b, t), bool)
@@ -225,7 +206,7 @@ def target_repeats(
 
 
 def bin_names(edges: tuple[int, ...]) -> list[str]:
-    """Names of the bins that begin at 0 and at each edge: `0`, `1`, `2-9`, ..., `1,000-9,999`, `10,000 or more`."""
+    """Returns names of the bins: `0`, `1`, `2-9`, ..., `1,000-9,999`, `10,000 or more`."""
     begins = (0, *edges)
     names = [f"{low}" if high == low + 1 else f"{low:,}-{high - 1:,}" for low, high in itertools.pairwise(begins)]
     return [*names, f"{begins[-1]:,} or more"]

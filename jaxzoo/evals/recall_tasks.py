@@ -29,7 +29,7 @@ RECALL_TASKS = {
     "squad_completion": "hazyresearch/based-squad",
     "records": "",
 }
-"""Each task's set on the Hugging Face hub, whose split `validation` is scored; none of ours."""
+"""Set of each task on the Hugging Face hub, whose split `validation` is scored; empty: none."""
 
 MAX_TOKENS = 48
 STOPS = ("\n",)
@@ -37,21 +37,16 @@ STOPS = ("\n",)
 
 
 class RecallExample(NamedTuple):
-    """One question."""
+    """Question and answer, without surrounding white space."""
 
     prompt: str
-    """Document and question, without white space at either end."""
+    """Document and question."""
     value: str
-    """The answer, likewise."""
 
 
 def read_examples(path: Path, limit: int | None = None) -> list[RecallExample]:
-    """The first `limit` examples of a file; None: all.
-
-    Raises:
-      ValueError: there is none, or a line is not an object with the strings `text` and `value`.
-      OSError: the file cannot be read.
-    """
+    """Returns the first `limit` examples of a file; None: all. Raises `ValueError` if there is none, or a line is not
+    an object with the strings `text` and `value`; `OSError` if the file cannot be read."""
     rows = read_rows(path, limit)
     for number, row in enumerate(rows, 1):
         wrong = [name for name in ("text", "value") if not isinstance(row.get(name), str)]
@@ -61,7 +56,7 @@ def read_examples(path: Path, limit: int | None = None) -> list[RecallExample]:
 
 
 def read_rows(path: Path, limit: int | None = None) -> list[dict[str, Any]]:
-    """The first `limit` objects of a file of JSON lines; None: all. Raises what `read_examples` does."""
+    """Returns the first `limit` objects of a file of JSON lines; None: all. Raises as `read_examples`."""
     rows = list(itertools.islice(read_json_lines(path, dict), limit))
     if not rows:
         raise ValueError(f"{path}: must have at least one line")
@@ -69,12 +64,9 @@ def read_rows(path: Path, limit: int | None = None) -> list[dict[str, Any]]:
 
 
 def score_recall(model: TextModel, examples: Sequence[RecallExample]) -> dict[str, float]:
-    """Asks the model all examples.
-
-    Returns:
-      The names of `jaxzoo.evals.lm_eval_tasks`: `contains`, the share of the examples whose continuation contains the
-      value; `contains_stderr`, its standard error, for two examples or more; `n`, their number.
-    """
+    """Asks the model all examples. Returns the names of `jaxzoo.evals.lm_eval_tasks`: `contains`, the share of examples
+    whose continuation contains the value; `contains_stderr`, its standard error, for at least two examples; `n`, their
+    number."""
     said = model.continuations([example.prompt for example in examples], max_tokens=MAX_TOKENS, stops=STOPS)
     right = [contains(text, example.value) for text, example in zip(said, examples, strict=True)]
     mean = sum(right) / len(right)
@@ -84,6 +76,6 @@ def score_recall(model: TextModel, examples: Sequence[RecallExample]) -> dict[st
 
 
 def contains(text: str, value: str) -> bool:
-    """Whether the value occurs in the text, in any case: the regular expression of lm_eval's tasks, character by
-    character (so a small sharp s is not two s)."""
+    """Returns whether the text contains the value, ignoring case as lm_eval's regular expression does (a small sharp s
+    is not two s)."""
     return re.search(re.escape(value), text, re.IGNORECASE) is not None

@@ -16,18 +16,18 @@ _MODULE = "transformers.data.metrics.squad_metrics"
 
 
 def words(answer: str) -> list[str]:
-    """Words of an answer in lower case, without punctuation and the articles a, an, the."""
+    """Returns the words of an answer in lower case, without punctuation and articles."""
     bare = answer.lower().translate(str.maketrans("", "", string.punctuation))
     return re.sub(r"\b(a|an|the)\b", " ", bare).split()
 
 
 def compute_exact(truth: str, answer: str) -> int:
-    """1 if both have the same words in the same order, else 0."""
+    """Returns 1 if both have the same words in the same order, else 0."""
     return int(words(truth) == words(answer))
 
 
 def compute_f1(truth: str, answer: str) -> float:
-    """Harmonic mean of precision and recall of words, counted with repeats; without words on a side: equality."""
+    """Returns the harmonic mean of precision and recall of words, counted with repeats; equality if a side has none."""
     a = words(truth)
     b = words(answer)
     if not a or not b:
@@ -36,7 +36,7 @@ def compute_f1(truth: str, answer: str) -> float:
 
 
 class _Module(types.ModuleType):
-    """A module whose other names are classes without instances: datasets asks for those of a loaded transformers."""
+    """Module whose other names are classes without instances: datasets asks for those of a loaded transformers."""
 
     def __getattr__(self, name: str) -> type:
         if name.startswith("__"):
@@ -46,7 +46,7 @@ class _Module(types.ModuleType):
 
 @contextlib.contextmanager
 def in_place_of_transformers() -> Iterator[None]:
-    """Answers imports of the module of transformers with these functions; transformers must not be imported."""
+    """Replaces transformers by a module with these functions; transformers must not be imported."""
     parts = _MODULE.split(".")
     names = [".".join(parts[: i + 1]) for i in range(len(parts))]
     modules = {name: _Module(name) for name in names}

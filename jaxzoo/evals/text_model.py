@@ -27,11 +27,11 @@ from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
 from jaxzoo.utils.array_typing import Array, Bool, Float, Int
 
 HEAD_BLOCK = 32
-"""Positions of a row whose logits are in memory at once."""
+"""Number of positions of a row whose logits are in memory at once."""
 
 _blueprint = functools.cache(functools.partial(make_blueprint, scanned=False))
 Report = Callable[[str, int, int], None]
-"""Gets what is being done, how many requests are done and how many there are, after every batch."""
+"""Receives the current work, the number of finished requests and of all, after every batch."""
 
 
 class Likelihood(NamedTuple):
@@ -44,19 +44,17 @@ class Likelihood(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A part of a text that the model reads at once, to score its end."""
+    """Part of a text that the model reads at once, to score its end."""
 
     tokens: Int32[np.ndarray, "t"]
     """All but the last are read; at most one more than the model's window."""
     n_scored: int
-    """Tokens at the end that are scored."""
+    """Number of scored tokens, at the end."""
 
 
 class Requests(NamedTuple):
-    """Numbers of requests, and of those that had to be cut."""
-
     total: int
-    """Requests so far, those of whole texts aside: they are cut into windows, and lose nothing."""
+    """Requests so far, without those of whole texts, which lose nothing."""
     truncated: int
     """Requests that lost their beginning."""
 
@@ -96,14 +94,9 @@ class TextModel:
         self._report = report or (lambda what, done, total: None)
 
     def log_likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[Likelihood]:
-        """Log-likelihood of each continuation after its context.
-
-        Spaces at the end of the context count to the continuation, and the two are encoded together, as lm_eval does.
-        Nothing but the newest `max_length` tokens before a token is read.
-
-        Args:
-          pairs: context and continuation; both may be empty.
-        """
+        """Returns the log-likelihood of each continuation after its context; both may be empty. Trailing spaces of the
+        context belong to the continuation, and the two are encoded together, as in lm_eval. At most the last
+        `max_length` tokens before a token are read."""
         encoded = []
         for context, continuation in pairs:
             before = self._encode(context.rstrip())
@@ -114,20 +107,15 @@ class TextModel:
         return self._score("scored", encoded)
 
     def text_log_likelihoods(self, texts: Sequence[str]) -> list[float]:
-        """Log-likelihood of each text as a document: every token once, given the newest `max_length` before it at most.
-
-        A text is cut into windows that end every `max_length` tokens; the last one reaches back over the one before.
-        """
+        """Returns the log-likelihood of each text as a document: every token once, given at most `max_length` before
+        it. A text is cut into windows that end every `max_length` tokens; the last one overlaps the one before."""
         encoded = [(self._start, self._encode(text)) for text in texts]
         return [score.log_prob for score in self._score("texts scored", encoded)]
 
     def continuations(self, prompts: Sequence[str], *, max_tokens: int, stops: Sequence[str] = ()) -> list[str]:
-        """The likeliest next token again and again, until a stop string, end-of-text, or `max_tokens`.
-
-        The stop string is left out. A prompt keeps its newest `max_length - max_tokens` tokens, and at least one.
-        Raises `ValueError`: a mixer does not stream; `max_tokens` do not fit into learned positions; a stop string is
-        empty.
-        """
+        """Continues prompts greedily until a stop string (which is omitted), end-of-text, or `max_tokens`. A prompt
+        keeps its last `max_length - max_tokens` tokens, at least one. Raises `ValueError` if a mixer does not stream,
+        `max_tokens` do not fit into learned positions, or a stop string is empty."""
         prompted = [self._tokenizer.prompt(prompt).astype(np.int32) for prompt in prompts]
         encoded = [ids if len(ids) else self._start for ids in prompted]
         room = max(self.max_length - max_tokens, 1)
@@ -188,7 +176,7 @@ class TextModel:
         return [Likelihood(float(log_prob), bool(best)) for log_prob, best in zip(log_probs, is_greedy, strict=True)]
 
     def _batches(self, what: str, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Rows of similar lengths, the longest first, so that what does not fit into memory fails at once."""
+        """Yields rows of similar lengths, longest first, so that insufficient memory shows at once."""
         order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
         for start in range(0, len(order), self._batch_size):
             yield order[start : start + self._batch_size]
@@ -198,10 +186,8 @@ class TextModel:
 def windows(
     context: Integer[np.ndarray, "t"], continuation: Integer[np.ndarray, "t"], max_length: int
 ) -> Iterable[Window]:
-    """Windows that score every token of the continuation once, each with as much before it as fits.
-
-    The context has at least one token, and the model reads `max_length` at once.
-    """
+    """Yields windows that score every token of the continuation once, each with as much context as fits. The context
+    has at least one token; the model reads `max_length` at once."""
     whole = np.concatenate([context, continuation])
     for done in range(len(context), len(whole), max_length):
         end = min(done + max_length, len(whole))
@@ -218,12 +204,10 @@ def score_batch(
     *,
     n_ids: int,
 ) -> tuple[Float[Array, "b"], Bool[Array, "b"]]:
-    """Sum of the log-probabilities of the scored targets of each row, float32, and whether all of them are greedy.
-
-    Probabilities are over the first `n_ids` rows of the vocabulary: all that the model was trained with. `config` and
-    `variables` are those of `LanguageModel.unstacked`; rows are padded on the right with any id. Compiled for model,
-    batch size and length.
-    """
+    """Returns the sum of the log-probabilities of the scored targets of each row, float32, and whether all of them are
+    greedy. Probabilities are over the first `n_ids` ids, those that the model was trained with. `config` and
+    `variables` are those of `LanguageModel.unstacked`; rows are padded on the right with any id. Compiled per model,
+    batch size and length."""
     model = _blueprint(config).model(variables)
     features = model.features(tokens)
     n_blocks = -(-tokens.shape[1] // HEAD_BLOCK)

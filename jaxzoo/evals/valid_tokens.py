@@ -11,11 +11,8 @@ from jaxzoo.train.session import Session
 
 
 def check_same_tokens(sessions: Mapping[str, Session]) -> str:
-    """Returns the `valid_digest` of some runs, by name.
-
-    Raises:
-        ValueError: the validation tokens of a run, or their cuts, differ from the first's; in which field of its data.
-    """
+    """Returns the `valid_digest` of runs, by name. Raises `ValueError` if the validation tokens of a run, or their
+    cuts, differ from the first's; names the field of its data."""
     (first, session), *others = sessions.items()
     digest = valid_digest(session.dataset)
     for name, other in others:

@@ -20,64 +20,50 @@ from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
 Tree = TypeVar("Tree")
 
 NO_TOKEN = -1
-"""In the output: the row has no new token at this step."""
+"""Output value: the row has no new token at this step."""
 
 NOT_FINITE = -2
-"""In the output: the row's logits are not finite."""
+"""Output value: the row's logits are not finite."""
 
 
 class DecodeState(NamedTuple):
-    """State of a decode loop."""
-
     state: ModelState
-    """State of the model, row by row."""
     newest: Int[Array, "b"]
-    """The token drawn last; not read before there is one."""
+    """Token drawn last; not read before there is one."""
     n_read: Int[Array, ""]
     """Decode steps so far: tokens that each row has read since its last chunk."""
     n_new: Int[Array, "b"]
-    """New tokens so far."""
     done: Bool[Array, "b"]
-    """Which rows are complete. Their states run on with the others and mean nothing any more."""
+    """Completed rows, whose states are updated with the others but are not used."""
 
 
 class Rules(NamedTuple):
     """Constants of a decode loop."""
 
     tail: Int[Array, "b t"]
-    """The last tokens of each prompt."""
+    """Last tokens of each prompt."""
     tail_length: Int[Array, "b"]
-    """Number of these tokens, at least 1."""
     keys: PRNGKeyArray
-    """One key a row; the draw of the token at a position is keyed by row and position."""
+    """One key per row, into which the position of a drawn token is folded."""
     knobs: Knobs
-    """Sampling settings."""
     max_tokens: Int[Array, ""]
-    """New tokens of a row."""
+    """Most new tokens per row."""
     stop_tokens: Int[Array, "n"]
-    """A row is complete after any of these."""
+    """Tokens that complete a row."""
 
 
 @functools.partial(jax.jit, static_argnames=("config", "batch_size", "capacity"), keep_unused=True)
 def first_rows(config: LanguageModelConfig, variables: Variables, batch_size: int, capacity: int | None) -> DecodeState:
-    """Rows that have read nothing.
-
-    Args:
-      config: the model.
-      variables: the rows are made where these lie (an argument that is kept although unused), so that every
-        later call finds them there and nothing is compiled twice.
-      batch_size: how many rows.
-      capacity: tokens that growing states can hold; None where the model has none of these.
-
-    Raises `ValueError`: a mixer does not stream.
-    """
+    """Returns rows that have read nothing, placed like `variables` (an argument that is kept although unused), so that
+    later calls do not recompile. `capacity` is that of growing states, None if there are none. Raises `ValueError` if a
+    mixer does not stream."""
     zeros = jnp.zeros((batch_size,), jnp.int32)
     state = _blueprint(config).model(variables).init_state(batch_size, capacity=capacity)
     return _placed(DecodeState(state, zeros, jnp.zeros((), jnp.int32), zeros, zeros > 0))
 
 
 def row_keys(seed: int, rows: Int[Array, "b"]) -> PRNGKeyArray:
-    """One key a row, a function of the seed and the row's own number."""
+    """Returns one key per row, a function of the seed and the row's number."""
     return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), rows)
 
 
@@ -89,7 +75,7 @@ def read_chunk(
     tokens: Int[Array, "b c"],
     takes_part: Bool[Array, "b"],
 ) -> ModelState:
-    """The state after a chunk, in the rows that take part in it; in the others, the state before it."""
+    """Returns the state after a chunk in the rows that take part in it, the previous state in the others."""
     _, after = _blueprint(config).model(variables).prefill(tokens, state)
 
     def choose(old: Array, new: Array) -> Array:
@@ -108,14 +94,9 @@ def decode_block(
     *,
     block_size: int,
 ) -> tuple[DecodeState, Int[Array, "b block"]]:
-    """Up to `block_size` decode steps; fewer where every row is complete.
-
-    A step reads one token of each row: what is left of its prompt, then what was drawn last. `rows` are donated;
-    `stopped` are complete for a reason that only the caller knows.
-
-    Returns:
-      The rows, and the new tokens of each step, `NO_TOKEN` or `NOT_FINITE`.
-    """
+    """Runs up to `block_size` decode steps, fewer if all rows are complete. A step reads one token per row: the rest of
+    its prompt, then the token drawn last. `rows` are donated; `stopped` rows are complete for a reason that only the
+    caller knows. Returns the rows, and the new tokens of each step, `NO_TOKEN` or `NOT_FINITE`."""
     model = _blueprint(config).model(variables)
 
     def step(carry: tuple[Array, DecodeState, Array]) -> tuple[Array, DecodeState, Array]:
@@ -147,5 +128,5 @@ def _blueprint(config: LanguageModelConfig) -> Blueprint:
 
 
 def _placed(tree: Tree) -> Tree:
-    """The arrays as every program takes and returns them: rows sharded over the batch axes of the mesh, if any."""
+    """Shards rows over the batch axes of the mesh, if any, as all programs take and return them."""
     return jax.tree.map(lambda x: constrain(x, *("batch", *(None,) * x.ndim)[: x.ndim]), tree)

@@ -15,13 +15,13 @@ from jaxzoo.models.blueprint import split_variables
 from jaxzoo.models.language_model import LanguageModel
 
 BLOCK_SIZE = 16
-"""Decode steps between two looks of the host."""
+"""Decode steps between two checks by the host."""
 
 MIN_CAPACITY = 64
-"""Smallest capacity of key/value caches."""
+"""Smallest capacity of key-value caches."""
 
 NewTokens = list[Int32[np.ndarray, "t"]]
-"""The tokens that each row got, none or some."""
+"""New tokens of each row."""
 
 
 class Generation:
@@ -106,10 +106,8 @@ class Generation:
         self.done: np.ndarray = np.zeros(len(prompts), bool)
 
     def read(self, report: Callable[[int], None] | None = None) -> None:
-        """Reads the prompts but for their last tokens; the first block does it where nobody else did.
-
-        After every chunk `report` gets the number of tokens, over all rows, that were read so far.
-        """
+        """Reads the prompts except their last tokens, unless the first block has done so. `report` receives the number
+        of tokens read so far, over all rows, after every chunk."""
         n_read, state = 0, self._rows.state
         for tokens, takes_part in self._chunks:
             state = read_chunk(self._config, self._variables, state, jnp.asarray(tokens), jnp.asarray(takes_part))
@@ -120,17 +118,15 @@ class Generation:
         self._rows = self._rows._replace(state=state)
 
     def stop(self, row: int) -> None:
-        """Completes a row: it gets no more tokens."""
+        """Completes a row."""
         self.done[row] = True
 
     def __iter__(self) -> Iterator[NewTokens]:
         return self
 
     def __next__(self) -> NewTokens:
-        """The new tokens of each row; ends when every row is complete.
-
-        Raises `ValueError`: the model's logits are not finite.
-        """
+        """Returns the new tokens of each row; ends when all rows are complete. Raises `ValueError` if the model's
+        logits are not finite."""
         if self.done.all():
             raise StopIteration
         self.read()
@@ -156,7 +152,7 @@ def generate(
     row_numbers: Sequence[int] | None = None,
     block_size: int = BLOCK_SIZE,
 ) -> NewTokens:
-    """The new tokens of each prompt, without the prompt: all the blocks of a `Generation`, with its arguments."""
+    """Returns the new tokens of each prompt, without the prompt: all blocks of a `Generation`, with its arguments."""
     blocks = Generation(
         model,
         prompts,
@@ -171,7 +167,7 @@ def generate(
 
 
 def cache_capacity(n_tokens: int) -> int:
-    """The capacity that serves `n_tokens`: 64, 96, 128, 192, 256, ..., so that few programs are compiled."""
+    """Returns the capacity for `n_tokens`: 64, 96, 128, 192, 256, ..., so that few programs are compiled."""
     power = 2 ** max(math.ceil(math.log2(n_tokens)), MIN_CAPACITY.bit_length() - 1)
     return 3 * power // 4 if MIN_CAPACITY <= n_tokens <= 3 * power // 4 else power
 

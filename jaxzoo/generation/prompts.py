@@ -13,38 +13,34 @@ import numpy as np
 from jaxtyping import Bool, Int32, Integer
 
 CHUNKS = (512, 64, 8)
-"""Tokens of a chunk, largest first; the smallest is also the most that the decode loop has left to read."""
+"""Tokens of a chunk, largest first; at most the smallest number is left to the decode loop."""
 
 TokenIds = Sequence[int] | Integer[np.ndarray, "t"]
-"""Token ids of one prompt."""
 
 
 class Chunk(NamedTuple):
     """The same number of tokens of some rows."""
 
     tokens: Int32[np.ndarray, "b c"]
-    """The tokens; zeros, which nothing reads, in the rows that sit it out."""
+    """Token ids; zeros in rows that do not take part."""
     takes_part: Bool[np.ndarray, "b"]
-    """Which rows read it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Prompts:
-    """Some prompts, none of them empty; make them by `check_prompts`."""
+    """Non-empty prompts; made by `check_prompts`."""
 
     rows: tuple[Int32[np.ndarray, "t"], ...]
-    """The token ids of each."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def lengths(self) -> Int32[np.ndarray, "b"]:
-        """Tokens of each."""
         return np.array([len(row) for row in self.rows], np.int32)
 
     def chunks(self) -> Iterator[Chunk]:
-        """Chunks without the tails, in the order in which they are read."""
+        """Yields chunks without the tails, in order."""
         start, left = np.zeros(len(self), np.int32), self.lengths - 1
         for size in CHUNKS:
             while np.any(takes_part := left >= size):
@@ -55,7 +51,8 @@ class Prompts:
                 start, left = start + size * takes_part, left - size * takes_part
 
     def tail(self) -> tuple[Int32[np.ndarray, "b t"], Int32[np.ndarray, "b"]]:
-        """The tokens of each that no chunk has, then zeros, which nothing reads; and how many, `1 .. CHUNKS[-1]`."""
+        """Returns the tokens of each prompt that are in no chunk, padded by zeros, and their number, `1 ..
+        CHUNKS[-1]`."""
         length = (self.lengths - 1) % CHUNKS[-1] + 1
         tokens = np.zeros((len(self), CHUNKS[-1]), np.int32)
         for row, n, prompt in zip(tokens, length, self.rows, strict=True):
@@ -64,10 +61,8 @@ class Prompts:
 
 
 def check_prompts(prompts: Sequence[TokenIds], *, n_ids: int) -> Prompts:
-    """Takes prompts as they come: token ids in `[0, n_ids)` of each, of any lengths.
-
-    Raises `ValueError`: there is none, or one is empty, no row of integers, or has an id outside the vocabulary.
-    """
+    """Checks prompts of any lengths with token ids in `[0, n_ids)`. Raises `ValueError` if there is none, or one is
+    empty, no row of integers, or has an id outside the vocabulary."""
     if not len(prompts):
         raise ValueError("prompts=[] must hold at least one prompt")
     rows = tuple(np.asarray(prompt) for prompt in prompts)

@@ -17,24 +17,24 @@ from jaxzoo.utils.array_typing import Array, Float, Int, PRNGKeyArray
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampling(Checked):
-    """Settings of sampling: which tokens may be drawn, and how evenly. The default is the model's own distribution."""
+    """Sampling settings. The default is the model's own distribution."""
 
     temperature: NonNegativeFloat = 1.0
     """Divides the logits; 0: always the likeliest token (the lowest id among equals)."""
     top_k: NonNegativeInt = 0
-    """Number of the likeliest tokens that may be drawn; 0: all."""
+    """Number of likeliest tokens that may be drawn; 0: all."""
     top_p: FractionAboveZero = 1.0
-    """Probability that the tokens which may be drawn have together at least; 1: all."""
+    """Minimal total probability of the tokens that may be drawn; 1: all."""
     n_ids: NonNegativeInt = 0
-    """Only ids below this are drawn, such as those that a tokenizer knows; 0: all of the vocabulary."""
+    """Only smaller ids are drawn, such as those that a tokenizer knows; 0: all of the vocabulary."""
 
 
 NO_LIMIT = 2**31 - 1
-"""A rank and an id that no vocabulary reaches."""
+"""Rank and id above those of any vocabulary."""
 
 
 class Knobs(NamedTuple):
-    """A `Sampling` as arrays, 0 as `NO_LIMIT`: a compiled program serves all of its values."""
+    """`Sampling` as arrays, 0 as `NO_LIMIT`, so that one compiled program serves all values."""
 
     temperature: Float[Array, ""]
     top_k: Int[Array, ""]
@@ -43,17 +43,13 @@ class Knobs(NamedTuple):
 
 
 def knobs(sampling: Sampling) -> Knobs:
-    """The arrays of a `Sampling`."""
     top_k, n_ids = (jnp.int32(min(n or NO_LIMIT, NO_LIMIT)) for n in (sampling.top_k, sampling.n_ids))
     return Knobs(jnp.float32(sampling.temperature), top_k, jnp.float32(sampling.top_p), n_ids)
 
 
 def sample(logits: Float[Array, "b vocab"], keys: PRNGKeyArray, knobs: Knobs) -> Int[Array, "b"]:
-    """Draws one token a row, int32, from finite float32 logits and one key a row `(b,)`.
-
-    A pure function of its arguments, row by row. Greedy and unfiltered draws cost O(vocab) per row, filtered
-    ones a sort.
-    """
+    """Draws one token per row, int32, from finite float32 logits and one key per row `(b,)`. Pure function, row by row.
+    Greedy and unfiltered draws cost O(vocab) per row, filtered ones a sort."""
     ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
     logits = jnp.where(ids < knobs.n_ids, logits, -jnp.inf)
 
@@ -71,7 +67,7 @@ def _draw(logits: Float[Array, "b vocab"], keys: PRNGKeyArray) -> Int[Array, "b"
 
 
 def _draw_filtered(logits: Float[Array, "b vocab"], keys: PRNGKeyArray, knobs: Knobs) -> Int[Array, "b"]:
-    """Draws a rank among those that stay, and returns the token of that rank."""
+    """Draws a rank among those that remain, and returns the token of that rank."""
     ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
     negated, ids_by_rank = jax.lax.sort((-logits, ids), num_keys=1, is_stable=True)
     rank = ids

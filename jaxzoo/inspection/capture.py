@@ -74,7 +74,8 @@ def capture(
 
 
 def shown(model: LanguageModel | LanguageModelConfig, batch_size: int = 1, length: int = 8) -> dict[str, Any]:
-    """Names that `capture` knows of a model, with the shapes and dtypes of their values; nothing is computed."""
+    """Returns the names that `capture` knows of a model, with the shapes and dtypes of their values, without computing
+    anything."""
     config = model.config if isinstance(model, LanguageModel) else model
 
     def run(tokens: jax.Array) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def shown(model: LanguageModel | LanguageModelConfig, batch_size: int = 1, lengt
 
 
 def laid_open(model: LanguageModel) -> LanguageModel:
-    """The model layer by layer and without rematerialisation, so that values can leave every layer."""
+    """Returns the model layer by layer and without rematerialization, so that values can leave every layer."""
     flat = model.unstacked()
     for stack in flat.stacks:
         stack.remat = "nothing"

@@ -15,50 +15,40 @@ from jaxzoo.tasks.continuous_mqar import pair_text
 from jaxzoo.utils.figure import TITLE_POINTS, add_legend, panels, save, series_style
 
 MOST_HEADS = 4
-"""Heads of a layer that are drawn; more are averaged."""
+"""Largest number of heads of a layer that are drawn; more are averaged."""
 COLUMNS = 3
-"""Panels next to each other."""
 MOST_LABELS = 40
-"""Tokens up to which the axes name each of them."""
+"""Largest number of tokens with labels on the axes."""
 
 
 class Query(NamedTuple):
-    """A position with a target, and what the model makes of it."""
+    """Position with a target, and the model's answer."""
 
     position: int
     token: int
     target: int
     answer: int
-    """Likeliest token."""
     probability: float
-    """Probability of the target."""
     sources: tuple[int, ...]
-    """Earlier positions of its document that hold the target; of an autoencoder the position itself."""
+    """Earlier positions of its document that hold the target; for an autoencoder the position itself."""
     reader: int
     """Position whose output is decoded: `position`, or the last one of an autoencoder."""
 
 
 class Seen(NamedTuple):
-    """Captured values of one example."""
-
     tokens: np.ndarray
-    """(t,)."""
     names: list[str]
-    """The tokens as they are shown: ids, or `key=value` and `key?` of pairs."""
+    """Token labels: ids, or `key=value` and `key?` of pairs."""
     queries: list[Query]
     maps: dict[int, tuple[str, np.ndarray]]
     """Layer -> (`scores` (h, t, t) or `influence` (1, t, t))."""
     norms: dict[int, np.ndarray]
-    """Layer -> L2 norm of the mixer's state after each token, (t,); of mixers that stream."""
+    """Layer -> L2 norm of the mixer's state after each token, (t,), for mixers that stream."""
 
 
 def look(model: LanguageModel, batch: Batch) -> Seen:
-    """Captures the maps and states of the first row of a batch, with targets at its positions (`Loaded.example`).
-
-    A row of several documents has no states: one after each token is not known there.
-
-    Raises `ValueError`: the answer is read from a mean of features, and from no position.
-    """
+    """Captures the maps and states of the first row of a batch with targets at its positions (`Loaded.example`); no
+    states if the row has several documents. Raises `ValueError` if the answer is read from a mean of features."""
     if batch.pooled is not None:
         raise ValueError("the answers of these data are read from a mean of features; there is no query to look at")
     tokens = jnp.asarray(batch.tokens)[:1]
@@ -87,11 +77,8 @@ def look(model: LanguageModel, batch: Batch) -> Seen:
 
 
 def draw(seen: Seen, path: Path, *, title: str, labels: Sequence[str] | None = None) -> None:
-    """Draws a map per layer and head, and the norms of the states, to a PNG, SVG or PDF; written whole or not at all.
-
-    Circles mark the tokens that hold the answer of a query: where a model that recalls looks. `labels` are those of
-    the tokens; None: their ids.
-    """
+    """Draws a map per layer and head, and the norms of the states, to a PNG, SVG or PDF. Circles mark the tokens that
+    hold the answer of a query. `labels` are those of the tokens; None: their ids."""
     texts = seen.names if labels is None else list(labels)
     maps = [
         (f"layer {layer}: {kind}" + (f", head {head}" if len(heads) > 1 else ""), weights)
@@ -117,7 +104,7 @@ def draw(seen: Seen, path: Path, *, title: str, labels: Sequence[str] | None = N
 
 
 def table(seen: Seen, labels: Sequence[str] | None = None) -> str:
-    """A line per query: position, token, target, answer, probability, and where the last layer looks."""
+    """Formats a line per query: position, token, target, answer, probability, and where the last layer attends."""
     names = seen.names if labels is None else labels
     last = max(seen.maps)
     kind, heads = seen.maps[last]

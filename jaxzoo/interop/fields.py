@@ -24,17 +24,12 @@ WITHOUT_EFFECT = (
     r"(encoder_)?no_repeat_ngram_size|remove_invalid_values|use_cache|return_dict(_in_generate)?",
     r"output_(attentions|hidden_states|router_logits|scores)",
 )
-"""Patterns of fields that say nothing about the function of a trained model."""
+"""Patterns of fields that do not affect the function of a trained model."""
 
 
 class Fields:
-    """The fields of a JSON object, read by name and type.
-
-    Args:
-      content: the object.
-      where: what errors call it.
-      ignored: fields, here and in objects within, that may stay unread.
-    """
+    """Fields of a JSON object, read by name and type. `where` is its name in errors; `ignored` fields, also of nested
+    objects, may stay unread."""
 
     def __init__(self, content: Mapping[str, Any], where: str, ignored: Collection[str] = ()):
         self.content: Mapping[str, Any] = content
@@ -43,53 +38,50 @@ class Fields:
         self._read: set[str] = set()
 
     def integer(self, *names: str, default: int | None = None, low: int = 1) -> int:
-        """An integer of at least `low`, under the first of the names that there is.
-
-        Raises `ValueError`: it is something else, or missing and has no default.
-        """
+        """Returns an integer of at least `low`, under the first existing name. Raises `ValueError` if it is something
+        else, or missing without a default."""
         value = self._get(names, default)
         if type(value) is not int or value < low:
             self.refuse(names[0], f"must be an integer of at least {low}")
         return value
 
     def number(self, *names: str, default: float | None = None, low: float = 0.0) -> float:
-        """A finite number of at least `low`, likewise."""
+        """Returns a finite number of at least `low`, as `integer`."""
         value = self._get(names, default)
         if type(value) not in (int, float) or not low <= value < 1e30:
             self.refuse(names[0], f"must be a number of at least {low:g}")
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
         value = self._get((name,), default)
         if type(value) is not bool:
             self.refuse(name, "must be true or false")
         return value
 
     def choice(self, *names: str, of: Mapping[str, T], default: str | None = None) -> T:
-        """Meaning of a word."""
+        """Returns the meaning of a word."""
         value = self._get(names, default)
         if not isinstance(value, str) or value not in of:
             self.refuse(names[0], f"must be one of {', '.join(of)}, which this library computes")
         return of[value]
 
     def optional(self, name: str, default: Any = None) -> Any:
-        """The value, whatever it is; the default where the field is left out."""
+        """Returns any value; the default if the field is absent."""
         self._read.add(name)
         return self.content.get(name, default)
 
     def ignore(self, *names: str) -> None:
-        """Lets fields stay unread."""
+        """Allows fields to stay unread."""
         self._read.update(names)
 
     def optional_integer(self, name: str, default: int | None = None) -> int | None:
-        """A positive integer, or None; the default where the field is left out."""
+        """Returns a positive integer or None; the default if the field is absent."""
         if self.optional(name, default) is None:
             return None
         return self.integer(name, default=default)
 
     def section(self, name: str) -> "Fields | None":
-        """An object within; None where there is none."""
+        """Returns a nested object, or None."""
         value = self.optional(name)
         if value is None:
             return None
@@ -98,7 +90,7 @@ class Fields:
         return Fields(value, f"{self.where}: {name}", self._ignored)
 
     def words(self, name: str, n: int, of: Mapping[str, T]) -> tuple[T, ...] | None:
-        """A list of `n` words, as what they stand for; None where there is none."""
+        """Returns the meanings of a list of `n` words, or None."""
         value = self.optional(name)
         if value is None:
             return None
@@ -107,23 +99,21 @@ class Fields:
         return tuple(of[word] for word in value)
 
     def require(self, name: str, *allowed: Any) -> None:
-        """Refuses any other value than these; a field that is left out has the first."""
+        """Refuses other values than these; an absent field has the first."""
         value = self._get((name,), allowed[0]) if allowed[0] is not None else self.optional(name)
         if not any(value == each and type(value) is type(each) for each in allowed):
             shown = " or ".join(_json(each) for each in allowed)
             self.refuse(name, f"must be {shown}; this library computes nothing else")
 
     def refuse(self, name: str, rule: str) -> NoReturn:
-        """Raises ValueError with field, value and rule."""
+        """Raises `ValueError` with field, value and rule."""
         value = self.content.get(name)
         shown = "is missing and" if name not in self.content else f"= {_json(value)}"
         raise ValueError(f"{self.where}: {name} {shown} {rule}")
 
     def check_all_read(self) -> None:
-        """Refuses a field that nothing has read, unless it is off (null, false, 0 or empty) or without effect.
-
-        Raises `ValueError`: names the first.
-        """
+        """Raises `ValueError` for the first unread field, unless it is off (null, false, 0 or empty) or without
+        effect."""
         for name, value in self.content.items():
             if not value or name in self._read | self._ignored or re.fullmatch("|".join(WITHOUT_EFFECT), name):
                 continue
@@ -142,12 +132,8 @@ class Fields:
 
 
 def read_config(directory: Path, ignored: Collection[str] = ()) -> Fields:
-    """The fields of a folder's config.json.
-
-    Raises:
-      ValueError: there is none, it is too large, or no JSON object.
-      OSError: it cannot be read.
-    """
+    """Reads a folder's config.json. Raises `ValueError` if it is absent, too large, or no JSON object; `OSError` if it
+    cannot be read."""
     file = directory / "config.json"
     if not directory.is_dir():
         raise ValueError(f"{directory} is no directory; name a folder with config.json and the model's tensors")

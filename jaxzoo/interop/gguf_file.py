@@ -21,7 +21,7 @@ from jaxzoo.utils.extras import need
 
 @dataclasses.dataclass(frozen=True)
 class LazyTensor:
-    """Tensor whose numbers are made when they are asked for (`np.asarray`)."""
+    """Tensor that is dequantized on demand (`np.asarray`)."""
 
     shape: tuple[int, ...]
     make: Callable[[], np.ndarray]
@@ -31,14 +31,14 @@ class LazyTensor:
 
 
 class GGUFModel(NamedTuple):
-    """Content of a file, by the names of folders of the hub."""
+    """Content of a file, by the names of the hub's folders."""
 
     fields: dict[str, Any]
-    """As of a config.json."""
+    """As in a config.json."""
     tensors: dict[str, Any]
     """Tensors by name: arrays of `shape`."""
     tokenizer: Callable[[], Tokenizer]
-    """Makes the tokenizer. Raises `ValueError`: it is of no known kind."""
+    """Makes the tokenizer. Raises `ValueError` if its kind is unknown."""
 
 
 LAYERS = {
@@ -56,10 +56,8 @@ MAMBA_ENDS = {"token_embd": "backbone.embeddings", "output_norm": "backbone.norm
 
 
 def read_gguf(file: Path) -> GGUFModel:
-    """Opens a file; no number of a tensor is read.
-
-    Raises `ValueError`: the library is missing, the file is damaged, or its architecture is not read.
-    """
+    """Opens a file without reading tensors. Raises `ValueError` if the library is missing, the file is damaged, or its
+    architecture is not supported."""
     need("gguf", f"{file}", extra="pretrained")
     import gguf
 
@@ -145,7 +143,7 @@ READERS = {"llama": _read_llama, "qwen2": _read_qwen, "qwen3": _read_qwen, "mamb
 
 
 def _renamed(name: str, layers: Mapping[str, str], ends: Mapping[str, str], prefix: str) -> str:
-    """The hub's name of a tensor; its own where there is none, which the account of tensors then refuses."""
+    """Returns the hub's name of a tensor, or its own, which the account of tensors then refuses."""
     inside = re.fullmatch(r"blk\.(\d+)\.(\w+?)(\.weight|\.bias|)", name)
     if inside and inside[2] in layers:
         return f"{prefix}.{inside[1]}.{layers[inside[2]]}{inside[3]}"
@@ -154,12 +152,12 @@ def _renamed(name: str, layers: Mapping[str, str], ends: Mapping[str, str], pref
 
 
 def _unpermuted(x: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of queries or keys in the hub's order: channels that rotate together are half a head apart."""
+    """Reorders rows of queries or keys as on the hub: channels that rotate together are half a head apart."""
     return x.reshape(heads, -1, 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
 
 
 def _scaling(own: Mapping[str, Any], factors: LazyTensor | None, width: int, file: Path) -> dict[str, Any] | None:
-    """The `rope_scaling` of a model: by its fields, or Llama 3's by the factors of its channels."""
+    """Returns the `rope_scaling` of a model: from its fields, or Llama 3's from the factors of its channels."""
     kind, length = own.get("rope.scaling.type", "none"), own["context_length"]
     if factors is not None:
         return _llama3_scaling(np.asarray(factors), own.get("rope.freq_base", 10000.0), file)
@@ -170,7 +168,7 @@ def _scaling(own: Mapping[str, Any], factors: LazyTensor | None, width: int, fil
 
 
 def _llama3_scaling(factors: np.ndarray, base: float, file: Path) -> dict[str, Any]:
-    """Llama 3's published scaling, if it gives these factors."""
+    """Returns Llama 3's published scaling, if it gives these factors."""
     factor = float(factors.max())
     wavelength = 2 * math.pi * base ** (np.arange(len(factors)) / len(factors))
     smooth = np.clip((8192 / wavelength - 1.0) / (4.0 - 1.0), 0, 1)

@@ -30,14 +30,12 @@ WORDS: Mapping[str, list[dict[str, Any]]] = {
     "llama-bpe": _words(r"\p{N}{1,3}"),
     "qwen2": _words(r"\p{N}"),
 }
-"""How text is cut into words before BPE over bytes, by `tokenizer.ggml.pre`."""
+"""Pre-tokenizers of BPE over bytes, by `tokenizer.ggml.pre`."""
 
 
 def tokenizer_of(values: Mapping[str, Any], file: Path) -> LibraryTokenizer:
-    """The tokenizer of a file's metadata.
-
-    Raises `ValueError`: it is of another kind than BPE over bytes, or SentencePiece's with byte fallback.
-    """
+    """Makes the tokenizer of a file's metadata. Raises `ValueError` unless it is BPE over bytes, or SentencePiece's
+    with byte fallback."""
     own = {name.removeprefix("tokenizer.ggml."): value for name, value in values.items()}
     kind, tokens = own.get("model"), own.get("tokens", ())
     types = own.get("token_type", [1] * len(tokens))
@@ -82,7 +80,7 @@ def _byte_level(own: Mapping[str, Any], file: Path) -> dict[str, Any]:
 
 
 def _sentence_piece(own: Mapping[str, Any]) -> dict[str, Any]:
-    """BPE over characters: pairs of pieces merge in the order of the scores of what they make."""
+    """BPE over characters: pairs of pieces merge in the order of the scores of the results."""
     tokens: Sequence[str] = own["tokens"]
     scores: Sequence[float] = own["scores"]
     vocab = {token: i for i, token in enumerate(tokens)}
@@ -107,7 +105,7 @@ def _sentence_piece(own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _template(settings: Mapping[str, Any], ids: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The post-processor that puts the begin token before a text, where the file asks for it."""
+    """Returns the post-processor that puts the begin token before a text, if the file asks for it."""
     if not settings["add_bos_token"] or "bos_token" not in settings:
         return None
     name, i = settings["bos_token"], ids["bos_token_id"]

@@ -31,39 +31,32 @@ READERS: Mapping[str, Callable[[Path], dict[str, np.ndarray]]] = {
     "model.safetensors": read_safetensors,
     "pytorch_model.bin": read_torch_file,
 }
-"""Files in the order in which they are looked for, each also as several with an index (`<name>.index.json`)."""
+"""Readers by file name, in order of priority; each also reads several files with an index (`<name>.index.json`)."""
 
 
 class Imported(NamedTuple):
-    """A model of another library, loaded."""
+    """Loaded model of another library."""
 
     model: LanguageModel
     """The model: `model(tokens)` takes ids (b, t) and gives float32 logits (b, t, vocab), with as many entries as the
     embedding has rows. `model.init_state(b, capacity=n)`, `model.prefill(tokens, state)` and `model.step(token, state)`
     stream: logits (b, t, vocab) or (b, vocab), and the new state."""
     config: LanguageModelConfig
-    """Model config; also `model.config`."""
     tokenizer: Tokenizer | None
-    """Tokenizer of the folder; None: it has none of a kind that is known."""
+    """Tokenizer of the folder; None if it has none of a known kind."""
     account: Account
-    """Account of every tensor."""
 
 
 class Opened(NamedTuple):
-    """A folder whose every tensor is accounted for; no number has been read."""
+    """Folder whose tensors are all accounted for, but not read."""
 
     family: Family
-    """Family of the model."""
     config: LanguageModelConfig
-    """Model."""
     blueprint: Blueprint
-    """Its structure and shapes."""
     slots: Mapping[str, Slot]
-    """Places of its variables."""
     tensors: Mapping[str, np.ndarray]
-    """Tensors of the folder, as views of its files; those of a GGUF file are made when they are used."""
+    """Tensors of the folder, as views of its files; those of a GGUF file are made on use."""
     account: Account
-    """Account of every tensor."""
 
 
 def load(
@@ -129,12 +122,8 @@ def open_folder(directory: Path, *, ignore_fields: Collection[str] = (), dtype: 
 
 
 def read_tensors(directory: Path) -> dict[str, np.ndarray]:
-    """All tensors of a folder by name, as read-only views of its mapped files.
-
-    Raises:
-      ValueError: there are none, a file is missing or damaged, or an index disagrees with its files.
-      OSError: a file cannot be read.
-    """
+    """Returns all tensors of a folder by name, as read-only views of its mapped files. Raises `ValueError` if there are
+    none, a file is missing or damaged, or an index disagrees with its files; `OSError` if a file cannot be read."""
     for name, read in READERS.items():
         if (directory / name).is_file():
             refuse_pointer(directory / name)
@@ -177,13 +166,8 @@ def _read_several(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) ->
 
 
 def read_variables(opened: Opened, *, mesh: Mesh | None = None, dtype: Any = None, device: Any = None) -> Variables:
-    """The numbers of a folder, tensor by tensor.
-
-    Args:
-      opened: the folder.
-      mesh, dtype: see `load`.
-      device: where all lies without a mesh; None: the first.
-    """
+    """Reads the variables of an opened folder, tensor by tensor; `mesh` and `dtype` as in `load`. Without a mesh they
+    are placed on `device`, or the first one."""
     shapes, traits = names_of(opened.blueprint.shapes.params), names_of(opened.blueprint.traits.params)
     alone = SingleDeviceSharding(device or jax.devices()[0])
 
@@ -213,12 +197,8 @@ def read_variables(opened: Opened, *, mesh: Mesh | None = None, dtype: Any = Non
 
 
 def find_tokenizer(directory: Path) -> Tokenizer | None:
-    """The tokenizer of a folder or GGUF file; None, with a warning, where it has one of a kind that is not known.
-
-    Raises:
-      ValueError: its file is damaged.
-      OSError: it cannot be read.
-    """
+    """Returns the tokenizer of a folder or GGUF file; None, with a warning, if its kind is unknown. Raises `ValueError`
+    if its file is damaged, `OSError` if it cannot be read."""
     if directory.suffix == ".gguf":
         return _or_none(read_gguf(directory).tokenizer)
     files = [("tokenizer.json",), *PAIRS]
@@ -245,7 +225,7 @@ def _maker_of_zeros(shape: tuple[int, ...], dtype: Any, sharding: Any) -> Callab
 
 @functools.cache
 def _setter_of_layers(sharding: Any) -> Callable[..., jax.Array]:
-    """A function of (stack, layer, repeat) that fills in one layer, in the memory of the stack."""
+    """Returns a function of (stack, layer, repeat) that sets one layer in place."""
     return jax.jit(
         lambda stack, layer, repeat: jax.lax.dynamic_update_index_in_dim(stack, layer, repeat, 0),
         donate_argnums=0,

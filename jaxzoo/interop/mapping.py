@@ -14,29 +14,24 @@ from jaxzoo.models.model_config import LanguageModelConfig
 
 
 class Move(NamedTuple):
-    """Tensors of theirs and the variables of ours that they are, by their names."""
+    """Mapping from tensor names of the checkpoint to names of our variables."""
 
     theirs: tuple[str, ...]
     ours: tuple[str, ...]
     transform: Transform
-    """From theirs to ours, and back."""
+    """Maps arrays in both directions."""
 
 
 class Row(NamedTuple):
-    """A move of every block of theirs: names with `{i}` for the number of the block.
-
-    Names of ours are those of a model that is not scanned: `layers.{i}.mixer.q_proj.kernel`. Where a block is two
-    layers of ours, their numbers are `{time}` and `{channel}`.
-    """
+    """Mapping of every block: names contain `{i}`, the index of the block. Our names are those of an unscanned model:
+    `layers.{i}.mixer.q_proj.kernel`. If a block is two of our layers, their indices are `{time}` and `{channel}`."""
 
     theirs: str | tuple[str, ...]
-    """One name, or several."""
     ours: str | tuple[str, ...]
-    """Likewise."""
     transform: Transform = SAME
 
     def at(self, i: int) -> Move:
-        """The row of one block."""
+        """Returns the mapping of one block."""
         theirs, ours = (
             tuple(name.format(i=i, time=2 * i, channel=2 * i + 1) for name in ((x,) if isinstance(x, str) else x))
             for x in (self.theirs, self.ours)
@@ -47,7 +42,7 @@ class Row(NamedTuple):
 def linears(
     theirs: str, ours: str, names: Mapping[str, str] | Iterable[str], *, kernel: bool = True, bias: bool = False
 ) -> list[Row]:
-    """Rows of the weights, or biases, or both, of linear layers, by their names there and here."""
+    """Returns rows of the weights, biases, or both, of linear layers, by their names there and here."""
     pairs = list(names.items()) if isinstance(names, Mapping) else [(name, name) for name in names]
     kernels = [Row(f"{theirs}.{a}.weight", f"{ours}.{b}.kernel", TRANSPOSED) for a, b in pairs]
     biases = [Row(f"{theirs}.{a}.bias", f"{ours}.{b}.bias") for a, b in pairs]
@@ -55,43 +50,44 @@ def linears(
 
 
 def packed(theirs: str, ours: str, names: Iterable[str], transform: Transform, *, bias: bool = False) -> list[Row]:
-    """Rows of the weight of a linear layer that is several of ours, by their names, and of its bias."""
+    """Returns rows of a linear layer that contains several of ours, and of its bias."""
     ends = [("weight", "kernel"), *[("bias", "bias")] * bias]
     return [Row(f"{theirs}.{a}", tuple(f"{ours}.{name}.{b}" for name in names), transform) for a, b in ends]
 
 
 def norm(theirs: str, ours: str, transform: Transform = SAME, *, bias: bool = False) -> list[Row]:
-    """Rows of the scale of a norm, and of its bias."""
+    """Returns rows of the scale of a norm, and of its bias."""
     return [Row(f"{theirs}.weight", f"{ours}.scale", transform), *[Row(f"{theirs}.bias", f"{ours}.bias")] * bias]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-    """A family of models: how its folders are read and written."""
+    """Family of models: how its folders are read and written."""
 
     name: str
     """Name for `--family`."""
     matches: Callable[[Mapping[str, Any], Iterable[str]], bool]
-    """Whether a config.json, and the names of tensors next to it, are of this family."""
+    """Whether a config.json, and the names of its tensors, are of this family."""
     read: Callable[[Fields, Mapping[str, tuple[int, ...]]], LanguageModelConfig]
-    """The model that a config.json, and the shapes of the tensors, describe."""
+    """Returns the model that a config.json and the shapes of the tensors describe."""
     write: Callable[[LanguageModelConfig], dict[str, Any]]
-    """The config.json of a model; ValueError where the family has no such model."""
+    """Returns the config.json of a model; raises `ValueError` if the family has no such model."""
     ends: tuple[str, str, str]
-    """Names of the embedding, of the last norm (without `.weight`) and of the head; a tied head may be there, too."""
+    """Names of the embedding, of the final norm (without `.weight`) and of the head, which may be present although
+    tied."""
     rows: Callable[[LanguageModelConfig, int], Iterable[Row]]
-    """The rows of a block of a model, by its number."""
+    """Returns the rows of a block by its index."""
     layers_per_block: int = 1
-    """Layers of ours that a block of theirs is."""
+    """Number of our layers per block."""
     norm_scale: Transform = SAME
-    """Transform of the scale of the last norm."""
+    """Transform of the scale of the final norm."""
     renames: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Patterns of names, and what stands for them: prefixes that some folders have, names of older versions."""
+    """Patterns of names and their replacements: prefixes of some folders, names of older versions."""
     left_out: tuple[str, ...] = ()
-    """Patterns of tensors that a model does not need: masks, tables that are computed, counters."""
+    """Patterns of tensors that a model does not need: masks, computed tables, counters."""
 
     def moves(self, config: LanguageModelConfig) -> tuple[Move, ...]:
-        """All tensors of a model."""
+        """Returns the mappings of all tensors of a model."""
         embedding, last_norm, head = self.ends
         blocks = [row.at(i) for i in range(config.n_layers // self.layers_per_block) for row in self.rows(config, i)]
         last = norm(last_norm, "final_norm", self.norm_scale, bias=config.norm == "layer")
@@ -101,26 +97,24 @@ class Family:
 
 
 class Slot(NamedTuple):
-    """Place of a variable in a model whose repeated layers are stacked."""
+    """Place of a variable in a model with stacked layers."""
 
     path: str
     """Name in the model, such as `stacks/0/blocks/1/mixer/q_proj/kernel`."""
     repeat: int | None
-    """Index in the leading axis of repeats; None: there is no such axis."""
+    """Index in the leading axis of repeats; None if there is no such axis."""
     shape: tuple[int, ...]
-    """Shape, without that axis."""
+    """Shape without that axis."""
 
 
 class Account(NamedTuple):
-    """Account of every tensor of a folder."""
+    """Account of all tensors of a folder."""
 
     moves: tuple[Move, ...]
-    """Mapping of their tensors to ours."""
     left_out: tuple[str, ...]
-    """Tensors that the model does not need."""
 
     def lines(self) -> Iterator[str]:
-        """The account as text, a line per tensor."""
+        """Returns one line of text per tensor."""
         for move in self.moves:
             yield f"{' '.join(move.theirs)} -> {' '.join(move.ours)} ({move.transform.name})"
         for name in self.left_out:
@@ -128,10 +122,8 @@ class Account(NamedTuple):
 
 
 def slots(config: LanguageModelConfig, blueprint: Blueprint) -> dict[str, Slot]:
-    """The place of every variable, by its name in a model that is not scanned.
-
-    Raises `ValueError`: the model holds buffers, which no family has.
-    """
+    """Returns the place of every variable, by its name in an unscanned model. Raises `ValueError` for a model with
+    buffers, which no family has."""
     if blueprint.shapes.buffers:
         raise ValueError(f"buffer {min(names_of(blueprint.shapes.buffers))} has no counterpart in other libraries")
     first, starts = 0, []
@@ -157,13 +149,9 @@ def slots(config: LanguageModelConfig, blueprint: Blueprint) -> dict[str, Slot]:
 def account(
     family: Family, moves: tuple[Move, ...], tensors: Mapping[str, np.ndarray], slots: Mapping[str, Slot], where: str
 ) -> Account:
-    """Accounts for every tensor of a folder, by the moves of its model, and for every variable of the model.
-
-    Names of tensors lack their common prefix; `where` is what errors call the folder.
-
-    Raises:
-      ValueError: a tensor is unknown, missing or of another shape; the message names the first, and how many more.
-    """
+    """Accounts for every tensor of a folder, by the mappings of its model, and for every variable. Names of tensors
+    lack their common prefix; `where` is the folder's name in errors. Raises `ValueError` if a tensor is unknown,
+    missing or of another shape: names the first, and the number of others."""
     known = {name for move in moves for name in move.theirs}
     problems = []
     for move in moves:
@@ -188,13 +176,13 @@ def account(
 
 
 def their_shapes(move: Move, slots: Mapping[str, Slot]) -> dict[str, tuple[int, ...]]:
-    """The shapes of their tensors, which no memory is needed for."""
+    """Returns the shapes of the checkpoint's tensors without allocating memory."""
     nothing = [np.broadcast_to(np.zeros((), np.int8), slots[name].shape) for name in move.ours]
     return {name: x.shape for name, x in zip(move.theirs, move.transform.write(*nothing), strict=True)}
 
 
 def _is_tied_copy(family: Family, name: str, tensors: Mapping[str, np.ndarray]) -> bool:
-    """Whether a tensor is a tied head with the numbers of the embedding."""
+    """Returns whether a tensor is a tied head that equals the embedding."""
     if name != family.ends[2] or family.ends[0] not in tensors:
         return False
     embedding, head = tensors[family.ends[0]], tensors[name]
@@ -203,5 +191,4 @@ def _is_tied_copy(family: Family, name: str, tensors: Mapping[str, np.ndarray]) 
 
 
 def by_model_type(*names: str) -> Callable[[Mapping[str, Any], Iterable[str]], bool]:
-    """Matches a config.json by its `model_type`."""
     return lambda content, tensors: content.get("model_type") in names

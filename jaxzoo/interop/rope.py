@@ -8,7 +8,7 @@ from jaxzoo.layers.rotary_scaling import NO_SCALING, RotaryScaling
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
 
 KINDS = {"default": "none", "linear": "linear", "yarn": "yarn", "llama3": "llama3"}
-"""Our kinds of scaling by theirs."""
+"""Our kinds of scaling by the checkpoint's name."""
 
 
 def read_rope(
@@ -19,16 +19,10 @@ def read_rope(
     older_theta: str = "rope_theta",
     older_fraction: str = "partial_rotary_factor",
 ) -> dict[str, Any]:
-    """Fields of `MultiHeadConfig` for rotary positions.
-
-    Args:
-      fields: those of config.json.
-      max_length: its `max_position_embeddings`.
-      fraction: rotated share of a head where no field has it.
-      older_theta, older_fraction: names of base and share in older folders.
-
-    Raises `ValueError`: a kind of scaling that is not computed, or a field of another type.
-    """
+    """Reads fields of `MultiHeadConfig` for rotary positions from config.json. `max_length` is its
+    `max_position_embeddings`, `fraction` the default rotated share of a head; `older_theta` and `older_fraction`
+    name base and share in older folders. Raises `ValueError` for an unsupported kind of scaling, or a field of
+    another type."""
     base = fields.number(older_theta, default=10000.0, low=1)
     share = fields.number(older_fraction, default=fraction)
     newer, older = fields.section("rope_parameters"), fields.section("rope_scaling")
@@ -76,11 +70,8 @@ def _temperature(factor: float, scale: float) -> float:
 def rope_fields(
     attention: MultiHeadConfig, *, older_theta: str = "rope_theta", older_fraction: str = "partial_rotary_factor"
 ) -> dict[str, Any]:
-    """Rotary fields of a config.json in both forms.
-
-    transformers 5 reads `rope_parameters`; transformers 4 and most other readers know the older single fields alone,
-    and take a base of 10,000 where these are missing.
-    """
+    """Returns the rotary fields of a config.json in both forms: transformers 5 reads `rope_parameters`; transformers 4
+    and most other readers know only the older single fields, and assume a base of 10,000 without them."""
     newer = {"partial_rotary_factor": 1.0, **write_rope(attention)}
     scaling = {key: value for key, value in newer.items() if key not in ("rope_theta", "partial_rotary_factor")}
     return {
@@ -92,10 +83,8 @@ def rope_fields(
 
 
 def write_rope(attention: MultiHeadConfig) -> dict[str, Any]:
-    """The `rope_parameters` of an attention.
-
-    Raises `ValueError`: positions, or a kind of scaling, that others do not have.
-    """
+    """Returns the `rope_parameters` of an attention. Raises `ValueError` for positions, or a kind of scaling, that
+    others lack."""
     scaling = attention.rotary_scaling
     if attention.positions != "rotary" or attention.rotary_interleaved:
         raise ValueError(

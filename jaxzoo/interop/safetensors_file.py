@@ -28,12 +28,8 @@ DTYPES: Mapping[str, np.dtype] = {
 
 
 def read_safetensors(file: Path) -> dict[str, np.ndarray]:
-    """The tensors of a file, as read-only views of it.
-
-    Raises:
-      ValueError: the file is damaged or cut off, or has a dtype that is not in `DTYPES`.
-      OSError: it cannot be read.
-    """
+    """Returns the tensors of a file as read-only views. Raises `ValueError` if the file is damaged, truncated, or has a
+    dtype that is not in `DTYPES`; `OSError` if it cannot be read."""
     try:
         with safetensors.safe_open(file, framework="numpy"):
             pass

@@ -21,7 +21,7 @@ from jaxzoo.train.export import save_arrays
 from jaxzoo.utils.whole_files import write_json, write_whole
 
 LARGEST_FILE = 2 * 10**9
-"""Largest number of bytes in one file, and on the host while it is written; larger models are several files and an
+"""Largest number of bytes per file, and on the host while it is written; larger models have several files and an
 index."""
 
 
@@ -93,7 +93,8 @@ def save(
 
 
 def describe(config: LanguageModelConfig, family: str | None = None) -> tuple[Family, dict[str, Any]]:
-    """The family of a model, and its config.json there. Raises `ValueError`: the family, or all, have no such model."""
+    """Returns the family of a model, and its config.json. Raises `ValueError` if the family, or all, have no such
+    model."""
     if family is not None:
         if family not in FAMILIES:
             raise ValueError(f"family {family!r} must be one of {', '.join(FAMILIES)}")

@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 LARGEST_PICKLE = 16 * 2**20
-"""Bytes of a `data.pkl` that are read at most; that of a state dict of a thousand tensors has some 0.1 MB."""
+"""Largest `data.pkl` in bytes; that of a state dict of a thousand tensors has some 0.1 MB."""
 
 _STORAGES: Mapping[str, Any] = {
     "DoubleStorage": np.float64,
@@ -35,7 +35,7 @@ _STORAGES: Mapping[str, Any] = {
 
 
 class _Global(NamedTuple):
-    """Name that a pickle mentions; it stands for nothing but its entry in `_CALLS` or `_STORAGES`."""
+    """Name in a pickle; it stands for nothing but its entry in `_CALLS` or `_STORAGES`."""
 
     module: str
     name: str
@@ -62,14 +62,9 @@ _MARK = object()
 
 
 def read_torch_file(file: Path) -> dict[str, np.ndarray]:
-    """The tensors of a file, as read-only views of it.
-
-    A file whose dict holds a dict `state_dict` among other things (PyTorch Lightning) is read as that dict.
-
-    Raises:
-      ValueError: the file is damaged, none of `torch.save`, or asks for anything but tensors, storages and dicts.
-      OSError: it cannot be read.
-    """
+    """Returns the tensors of a file as read-only views. If its dict holds a dict `state_dict` (PyTorch Lightning), that
+    one is read. Raises `ValueError` if the file is damaged, not written by `torch.save`, or holds anything but tensors,
+    storages and dicts; `OSError` if it cannot be read."""
     try:
         with zipfile.ZipFile(file) as archive:
             records = {info.filename.partition("/")[2]: info for info in archive.infolist()}
@@ -103,7 +98,7 @@ def read_torch_file(file: Path) -> dict[str, np.ndarray]:
 def _view(
     file: Path, name: str, tensor: _Tensor, records: Mapping[str, zipfile.ZipInfo], content: np.ndarray
 ) -> np.ndarray:
-    """A tensor as a view of the mapped file, within its record."""
+    """Returns a tensor as a view of the mapped file, within its record."""
     storage, info = tensor.storage, records.get(f"data/{tensor.storage.key}")
     dtype = np.dtype(storage.dtype)
     if info is None:
@@ -124,11 +119,11 @@ def _view(
 
 
 class _RefusedError(ValueError):
-    """The file asks for what is not read."""
+    """The file asks for something that is not supported."""
 
 
 def _run(program: bytes, where: str) -> Any:
-    """The object that a program leaves on the stack; `where` begins errors."""
+    """Returns the object that a program leaves on the stack; `where` begins errors."""
     try:
         return _execute(program)
     except _RefusedError as error:
@@ -207,7 +202,6 @@ def _require(value: Any, kind: Any) -> Any:
 
 
 def _ordered_dict(pairs: Any = ()) -> dict[Any, Any]:
-    """`collections.OrderedDict(pairs)`."""
     found: dict[Any, Any] = {}
     for pair in pairs:
         _set_items(found, list(_require(pair, tuple)))
@@ -257,4 +251,4 @@ _CALLS: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
     ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: _require(tensor, _Tensor),
 }
-"""The globals that may be called, and what stands for them."""
+"""Globals that may be called, and their replacements."""

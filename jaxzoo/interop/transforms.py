@@ -9,14 +9,14 @@ Arrays = tuple[np.ndarray, ...]
 
 
 class Transform(NamedTuple):
-    """A one-to-one map between arrays of theirs and of ours."""
+    """One-to-one map between arrays of a checkpoint and ours."""
 
     name: str
     """Name in the report."""
     read: Callable[..., Arrays]
-    """Theirs to ours."""
+    """Maps the checkpoint's arrays to ours."""
     write: Callable[..., Arrays]
-    """Ours to theirs."""
+    """Maps our arrays to the checkpoint's."""
 
 
 def _single(name: str, read: Callable[[np.ndarray], np.ndarray], write: Callable[[np.ndarray], np.ndarray]):
@@ -29,9 +29,9 @@ TRANSPOSED = _single("transposed", lambda x: x.T, lambda x: x.T)
 CONV = _single("taps", lambda x: x[:, 0, ::-1].T, lambda x: x[::-1].T[:, None])
 """A depthwise `Conv1d.weight` (channels, 1, w), oldest tap first, and taps (w, channels), newest first."""
 PLUS_ONE = _single("plus 1", lambda x: x.astype(np.float32) + 1, lambda x: x.astype(np.float32) - 1)
-"""The scale of a norm that is stored as its difference to 1 (Gemma, Qwen3-Next)."""
+"""Scale of a norm that is stored as its difference from 1 (Gemma, Qwen3-Next)."""
 ROW = _single("flattened", lambda x: x.reshape(-1), lambda x: x[None, None])
-"""A vector with two leading axes of length 1 (RWKV-4 and 7)."""
+"""Vector with two leading axes of length 1 (RWKV-4 and 7)."""
 ROWS = Transform(
     "one row each", lambda *xs: (np.stack([x.reshape(-1) for x in xs]),), lambda x: tuple(row[None, None] for row in x)
 )
@@ -39,14 +39,14 @@ ROWS = Transform(
 
 
 def split_rows(*sizes: int) -> Transform:
-    """Rows of one weight or bias, shared out to several kernels or biases."""
+    """Splits the rows of one weight or bias into several kernels or biases."""
     cuts = list(np.cumsum(sizes)[:-1])
     read = lambda x: tuple(part.T for part in np.split(x, cuts))  # noqa: E731
     return Transform("rows " + "+".join(map(str, sizes)), read, lambda *xs: (np.concatenate([x.T for x in xs]),))
 
 
 def split_heads(heads: int, *sizes: int) -> Transform:
-    """Rows of one weight or bias, which hold for every head parts of these sizes: one kernel or bias a part."""
+    """Splits the rows of one weight or bias, which hold parts of these sizes per head: one kernel or bias per part."""
     cuts = list(np.cumsum(sizes)[:-1])
 
     def read(x: np.ndarray) -> Arrays:

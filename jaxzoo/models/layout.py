@@ -7,32 +7,24 @@ Layer = TypeVar("Layer")
 
 
 class Fold(NamedTuple):
-    """Periods of layers that follow each other and are alike."""
+    """Equal periods of consecutive layers."""
 
     periods: tuple[tuple[Any, ...], ...]
 
     @property
     def period(self) -> tuple[Any, ...]:
-        """The first of them."""
         return self.periods[0]
 
     @property
     def repeats(self) -> int:
-        """Number of periods."""
         return len(self.periods)
 
 
 def fold_layers(layers: Sequence[Layer], keys: Sequence[Hashable] | None = None) -> tuple[Fold, ...]:
-    """Folds layers into repeated periods, so that a deep model compiles as one period.
-
-    From the front, the longest run of at least two periods that are alike becomes one fold (the shortest period wins a
-    tie); layers that start no such run stand alone. Joined up again, the folds give back `layers`. A run is found in
-    time linear in the layers that are left.
-
-    Args:
-      layers: the layers in their order.
-      keys: one per layer, equal where layers can be scanned as one; None: the layers themselves.
-    """
+    """Folds layers into repeated periods, so that a deep model compiles as one period; joined, the folds give back
+    `layers`. From the front, the longest run of at least two equal periods becomes one fold (the shortest period wins a
+    tie); other layers stand alone. `keys` are equal for layers that can be scanned together; None: the layers
+    themselves. Linear time per run."""
     folds: list[Fold] = []
     start, keys = 0, layers if keys is None else keys
     while start < len(layers):
@@ -46,10 +38,8 @@ def fold_layers(layers: Sequence[Layer], keys: Sequence[Hashable] | None = None)
 
 
 def _repetitions(items: Sequence[Hashable]) -> list[int]:
-    """Z-array: for every place, the number of items from there on that equal those from the front on, in linear time.
-
-    The Z function (Gusfield 1997, sec. 1.4): `[first, end)` is the stretch found so far that reaches furthest.
-    """
+    """Z function (Gusfield 1997, sec. 1.4): for every place, the number of items from there on that equal those from
+    the front, in linear time. `[first, end)` is the match found so far that reaches furthest."""
     lengths = [0] * len(items)
     first = end = 0
     for place in range(1, len(items)):

@@ -21,12 +21,12 @@ from jaxzoo.mixers.base import Inherited, MixerConfig
 from jaxzoo.models.layout import Fold, fold_layers
 
 LayerCount = Annotated[int, Rule("must be in [1, 65536]", 1, 65536)]
-"""Beyond, a config alone would fill the memory: it holds one mixer per layer."""
+"""Upper bound: a config holds one mixer per layer, and would fill the memory."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageModelConfig(Checked):
-    """A pre-norm language model whose layers follow a pattern of mixers."""
+    """Pre-norm language model whose layers follow a pattern of mixers."""
 
     pattern: tuple[MixerConfig, ...]
     """The mixers of the layers from the front, repeated over the depth."""
@@ -76,20 +76,20 @@ class LanguageModelConfig(Checked):
     residual_dropout: FractionBelowOne = 0.0
     """Dropout rate of each branch before it joins the residual."""
     init_std: NonNegativeFloat = 0.02
-    """Standard deviation of the initialisation: embedding, head and projections."""
+    """Standard deviation of the initialization: embedding, head and projections."""
     out_init_std: NonNegativeFloat | None = None
     """The same for output projections; None: init_std over sqrt(2 n_layers) (Zoology and Based, after GPT-2)."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of activations inside a branch; parameters and residual stay float32."""
     remat: Literal["nothing", "projections", "mixer_inputs", "period", "everything"] = "nothing"
     """Recomputation in the backward pass to save memory, from least to most: nothing; projections: all but their
-    outputs; mixer_inputs: mixers and MLPs, from the residual in front of each; period: periods of the pattern, from the
-    residual in front of each; everything: periods in groups of about the root of their number, from the residual in
-    front of each group."""
+    outputs; mixer_inputs: mixers and MLPs, from the residual before each; period: periods of the pattern, from the
+    residual before each; everything: groups of about the square root of the number of periods, from the residual before
+    each group."""
     scan_layers: bool = True
     """Compiles equal periods once, as the body of a loop, which copies what the backward pass needs into a stack and
-    out of it. False: each by itself, with the same parameters; takes longer to compile (H100, 27 layers: twice) and
-    moves fewer bytes, above all under `projections`."""
+    out of it. False: unrolls them, with the same parameters; compiles more slowly (H100, 27 layers: twice) and moves
+    fewer bytes, above all under `projections`."""
 
     def __post_init__(self) -> None:
         self.require("pattern", len(self.pattern) > 0, "must name at least one mixer")
@@ -114,16 +114,14 @@ class LanguageModelConfig(Checked):
 
     @functools.cached_property
     def layers(self) -> tuple[MixerConfig, ...]:
-        """The mixer of every layer, its open fields filled with this model's."""
+        """Mixers of all layers, with open fields filled in."""
         repeats = -(-self.n_layers // len(self.period))
         return (self.period * repeats)[: self.n_layers]
 
     @functools.cached_property
     def period(self) -> tuple[MixerConfig, ...]:
-        """The mixers of the pattern, as many as there are layers at most, likewise filled.
-
-        Raises `ValueError`: a mixer refuses the width, or names another one.
-        """
+        """Mixers of the pattern, at most one per layer, with open fields filled in. Raises `ValueError` if a mixer
+        refuses the width, or names another one."""
         inherited = Inherited(
             d_model=self.d_model, max_length=self.max_length, init_std=self.init_std, out_init_std=self.out_std
         )
@@ -134,7 +132,6 @@ class LanguageModelConfig(Checked):
 
     @property
     def folds(self) -> tuple[Fold, ...]:
-        """The layers as they are scanned."""
         promised = [mixer.capabilities for mixer in self.layers]
         keys: list[MixerConfig | None] = [mixer.scanned_as for mixer in self.layers]
         if any(each.needs_values for each in promised):
@@ -144,22 +141,22 @@ class LanguageModelConfig(Checked):
 
     @property
     def state_grows(self) -> bool:
-        """Whether the state holds as many tokens as the capacity that it was made with."""
+        """Whether the state holds up to `capacity` tokens."""
         return any(mixer.capabilities.growing_state for mixer in self.period)
 
     @property
     def streams(self) -> bool:
-        """Whether the model can read token by token: all mixers can, and no decoder waits for the last token."""
+        """Whether the model reads token by token: all mixers do, and there is no decoder."""
         return not self.decode_last and all(mixer.capabilities.streams for mixer in self.period)
 
     @property
     def n_outputs(self) -> int:
-        """Answers that the head tells apart: token ids, or the values of pairs."""
+        """Number of answers: token ids, or the values of pairs."""
         return self.pair_values or self.vocab_size
 
     @property
     def out_std(self) -> float:
-        """`out_init_std`, with the default filled in."""
+        """`out_init_std`, or its default."""
         if self.out_init_std is not None:
             return self.out_init_std
         return self.init_std / math.sqrt(2 * self.n_layers)
@@ -171,12 +168,11 @@ class LanguageModelConfig(Checked):
 
     @property
     def hidden_width(self) -> int:
-        """Hidden units of the MLP; 0 where there is none."""
+        """Hidden units of the MLP; 0 without MLP."""
         if self.mlp in ("identity", "none"):
             return 0
         return self.mlp_width or default_width(self.mlp, self.d_model)
 
     @property
     def compute_dtype(self) -> jnp.dtype:
-        """`dtype` as JAX names it."""
         return jnp.dtype(self.dtype)

@@ -20,4 +20,4 @@ _IN_ORDER = (
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {family.name: family for family in _IN_ORDER}
-"""Every family; the first one that matches reads a folder, the first one that has a model writes it."""
+"""All families; the first one that matches reads a folder, the first one that supports a model writes it."""

@@ -36,7 +36,7 @@ WITHOUT_EFFECT = (
     "_target_", "decay_const", "decay_denom", "expand_proj", "ff_mult", "fixed_decay", "max_position_embeddings",
     "n_ctx", "n_inner", "n_positions", "special_initializer", "use_weight_init", "vocab_size",
 )  # fmt: skip
-"""Fields of initial values, and those that the tensors tell as well."""
+"""Fields of initial values, and those that follow from the tensors."""
 FROM_THE_MODEL = (
     "num_heads", "num_heads_kv", "qkv_proj_bias", "out_proj_bias", "dropout", "softmax_scale", "layer_idx",
     "rotary_emb_dim", "rotary_emb_base", "rotary_emb_scale_base", "rotary_emb_interleaved",
@@ -45,7 +45,6 @@ FROM_THE_MODEL = (
 
 
 def rows(config: LanguageModelConfig, i: int) -> list[Row]:
-    """The rows of a layer."""
     positions = [Row("transformer.embeddings.position_embeddings.weight", "position_embedding")]
     has_shift, bias = config.norm == "layer", config.mlp_bias
     names = ("up_proj", "gate_proj") if config.mlp in GATES else ("up_proj",)  # `fc1` holds the values, then the gate
@@ -126,7 +125,6 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
 
 
 def _attention(fields: Fields, d: int, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Fields of attention, with a window or without."""
     heads = fields.integer("n_head", "num_attention_heads", default=12)
     width = fields.integer("head_dim", default=max(d // heads, 1))
     asked = int(fields.number("rotary_emb_fraction", default=0.0) * width)
@@ -150,7 +148,7 @@ def _attention(fields: Fields, d: int, shapes: Mapping[str, tuple[int, ...]]) ->
 
 
 def _mixer(fields: Fields, name: str, attention: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> MixerConfig:
-    """The mixer that a field describes; None there is full attention."""
+    """Returns the mixer that a field describes; None is full attention."""
     section = fields.section(name)
     if section is None:
         return AttentionConfig(**attention)
@@ -232,7 +230,7 @@ def _write(config: LanguageModelConfig) -> dict[str, Any]:
 
 
 def _section(config: LanguageModelConfig, layer: MixerConfig) -> dict[str, Any] | None:
-    """The field that describes a mixer; None: full attention."""
+    """Returns the field that describes a mixer; None for full attention."""
     where = "based.models.mixers"
     if isinstance(layer, GatedShortConvConfig):
         conv = {"expand_proj": layer.expansion, "kernel_size": layer.n_taps}

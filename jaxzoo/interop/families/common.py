@@ -10,13 +10,11 @@ from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
 from jaxzoo.models.model_config import LanguageModelConfig
 
 GATED: Mapping[str, MLPKind] = {"silu": "swiglu", "gelu": "geglu", "gelu_pytorch_tanh": "geglu_tanh"}
-"""Our gated MLPs by the name of their activation."""
 
 MLP = ("gate_proj", "up_proj", "down_proj")
-"""Linear layers of a gated MLP."""
 
 QKV = ("q_proj", "k_proj", "v_proj")
-"""Linear layers in front of attention."""
+"""Linear layers before attention."""
 
 ALIKE = (
     "n_heads", "kv_heads", "head_width", "qkv_bias", "out_bias", "qk_norm", "qk_norm_eps", "positions", "rotary_base",
@@ -26,11 +24,8 @@ ALIKE = (
 
 
 def read_model(fields: Fields, pattern: Iterable[MixerConfig], *, tied: bool, **others: Any) -> LanguageModelConfig:
-    """The model whose sizes have the names that folders of transformers share.
-
-    `pattern` are the mixers of its layers; `tied`: the embedding is the head where no field says so; `others` are
-    fields of the model, also instead of those that are read here.
-    """
+    """Reads the sizes that folders of transformers name alike. `pattern` holds the mixers of the layers; `tied` is the
+    default for tied embeddings; `others` are further fields, with priority over those that are read here."""
     sizes = {
         "d_model": fields.integer("hidden_size"),
         "n_layers": fields.integer("num_hidden_layers"),
@@ -49,7 +44,8 @@ def matrix_shape(fields: Fields, shapes: Mapping[str, tuple[int, ...]], name: st
 
 
 def written(config: LanguageModelConfig, architecture: str, kind: str, eps: str, **others: Any) -> dict[str, Any]:
-    """The config.json of a model, with the fields that folders of transformers share; `eps`: name of that of norms."""
+    """Returns the config.json of a model with the fields that folders of transformers share; `eps` names that of
+    norms."""
     return {
         "architectures": [architecture],
         "model_type": kind,
@@ -63,10 +59,8 @@ def written(config: LanguageModelConfig, architecture: str, kind: str, eps: str,
 
 
 def only(config: LanguageModelConfig, family: str, *kinds: Any, **expected: Any) -> None:
-    """Refuses to write a model that differs from the family's in a field, or whose layers are not of `kinds` in turn.
-
-    Raises `ValueError`: field, value and what the family has; or the layer.
-    """
+    """Refuses to write a model that differs from the family's in a field, or whose layers are not of alternating
+    `kinds`. Raises `ValueError` with field, value and the family's value; or the layer."""
     plain = {"parallel_residual": False, "max_positions": None, "embed_norm": False}
     plain |= {"embed_scale": 1.0, "logit_soft_cap": 0.0}
     for name, value in (plain | expected).items():
@@ -79,19 +73,15 @@ def only(config: LanguageModelConfig, family: str, *kinds: Any, **expected: Any)
 
 
 def attention_layers(config: LanguageModelConfig, family: str, **expected: Any) -> list[MultiHeadConfig]:
-    """The attention of every layer, alike but for windows; `expected` as in `only`.
-
-    Raises `ValueError`: the model differs from the family's, or a layer has other heads than the first.
-    """
+    """Returns the attention of every layer, equal except for windows; `expected` as in `only`. Raises `ValueError` if
+    the model differs from the family's, or a layer has other heads than the first."""
     only(config, family, AttentionConfig | SlidingWindowAttentionConfig, **expected)
     return alike(config, family)
 
 
 def alike(config: LanguageModelConfig, family: str) -> list[MultiHeadConfig]:
-    """The attention layers of a model, alike but for windows.
-
-    Raises `ValueError`: one has other heads, or other positions, than the first.
-    """
+    """Returns the attention layers of a model, equal except for windows. Raises `ValueError` if one has other heads, or
+    other positions, than the first."""
     found = {i: layer for i, layer in enumerate(config.layers) if isinstance(layer, MultiHeadConfig)}
     first = min(found, default=0)
     for index, layer in found.items():

@@ -19,7 +19,6 @@ ACTIVATIONS: Mapping[str, MLPKind] = {"gelu": "gelu", **dict.fromkeys(TANH, "gel
 
 
 def rows(config: LanguageModelConfig, i: int) -> list[Row]:
-    """The rows of a layer."""
     layer: Any = config.layers[i]
     attention, mixer = f"{LAYER}.attention", f"{OURS}.mixer"
     by_head = split_heads(layer.n_heads, *(layer.head_width,) * 3)

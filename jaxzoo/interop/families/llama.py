@@ -15,7 +15,6 @@ PROJECTIONS = {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "o_pr
 
 
 def rows(config: LanguageModelConfig, i: int) -> list[Row]:
-    """The rows of a layer."""
     attention, mlp, mixer = f"{LAYER}.self_attn", f"{LAYER}.mlp", f"{OURS}.mixer"
     layer: Any = config.layers[i]
     qk_norms = ("q_norm", "k_norm") if layer.qk_norm == "rms" else ()
@@ -67,7 +66,7 @@ def _read(kind: str, fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> L
 
 
 def _windows(fields: Fields, n_layers: int) -> list[int | None]:
-    """The window of every layer by the fields of Qwen: `use_sliding_window`, `max_window_layers`, `layer_types`."""
+    """Returns the window of every layer by Qwen's fields: `use_sliding_window`, `max_window_layers`, `layer_types`."""
     window = fields.optional_integer("sliding_window", 4096)
     first = fields.integer("max_window_layers", default=28, low=0)
     used = fields.flag("use_sliding_window", False)

@@ -23,7 +23,6 @@ OF_THE_AUTHORS = ("d_model", "n_layer", "ssm_cfg")
 
 
 def rows(config: LanguageModelConfig, i: int) -> list[Row]:
-    """The rows of a layer."""
     return [
         *norm("backbone.layers.{i}.norm", "layers.{i}.mixer_norm", bias=config.norm == "layer"),
         *linears(LAYER, OURS, PROJECTIONS),
@@ -37,7 +36,6 @@ PLAIN: dict[str, Any] = {"pad_vocab_multiple": 1, "max_length": 2048, "mlp": "no
 
 
 def read_mixer(fields: Fields, state: str, taps: str, rank: str) -> MambaConfig:
-    """Reads the mixer by the names of its fields."""
     return MambaConfig(
         d_state=fields.integer(state, default=16),
         expand=fields.integer("expand", default=2),
@@ -85,7 +83,7 @@ def _write(config: LanguageModelConfig) -> dict[str, Any]:
 
 
 def only_mamba(config: LanguageModelConfig, family: str, **expected: Any) -> MambaConfig:
-    """Returns the one mixer of a model. Raises `ValueError` where it is not Mamba in every layer."""
+    """Returns the one mixer of a model. Raises `ValueError` unless it is Mamba in every layer."""
     only(config, family, MambaConfig, mlp="none", **expected)
     mixer: Any = config.layers[0]
     if mixer.projected_norm_eps:

@@ -18,7 +18,6 @@ VECTORS = {"conv1d.bias": "conv.bias", "dt_bias": "dt_bias", "A_log": "a_log", "
 
 
 def rows(config: LanguageModelConfig, i: int) -> list[Row]:
-    """The rows of a layer."""
     return [
         *norm("backbone.layers.{i}.norm", "layers.{i}.mixer_norm"),
         *linears(LAYER, OURS, ("in_proj", "out_proj")),
@@ -49,7 +48,7 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
 
 
 def only_mamba2(config: LanguageModelConfig, family: str) -> Mamba2Config:
-    """Returns the one mixer of a model. Raises `ValueError` where it is not plain Mamba-2 in every layer."""
+    """Returns the one mixer of a model. Raises `ValueError` unless it is plain Mamba-2 in every layer."""
     only(config, family, Mamba2Config, norm="rms", mlp="none")
     mixer: Any = config.layers[0]
     if len(set(config.layers)) > 1:

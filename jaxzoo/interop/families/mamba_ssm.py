@@ -11,11 +11,10 @@ from jaxzoo.mixers import Mamba2Config, MixerConfig
 from jaxzoo.models.model_config import LanguageModelConfig
 
 OF_A_TRANSFORMER = ("use_fast_path", "n_embd", "n_head", "n_positions", "vocab_size", "scale_attn_by_inverse_layer_idx")
-"""Fields that Based's Mamba has besides, and does not read; rows of the vocabulary are those of the tensor."""
+"""Fields that Based's Mamba has but does not read; rows of the vocabulary are those of the tensor."""
 
 
 def rows(config: LanguageModelConfig, i: int) -> list[Row]:
-    """The rows of a layer."""
     return (mamba2_rows if isinstance(config.layers[i], Mamba2Config) else mamba_rows)(config, i)
 
 

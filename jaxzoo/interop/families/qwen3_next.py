@@ -16,7 +16,7 @@ LINEAR, ATTENTION, MIXER = f"{LAYER}.linear_attn", f"{LAYER}.self_attn", f"{OURS
 
 
 def _delta_rows(mixer: GatedDeltaNetConfig) -> tuple[Row, ...]:
-    """Rows of the projections stand by head of keys: q, k, then v and z of its heads of values; b, a likewise."""
+    """Rows of the projections are grouped by key head: q, k, then v and z of its value heads; b and a likewise."""
     per_head, k = mixer.heads // mixer.n_heads, mixer.head_key
     v = per_head * mixer.head_value
     strengths = split_heads(mixer.n_heads, per_head, per_head)
@@ -32,7 +32,7 @@ def _delta_rows(mixer: GatedDeltaNetConfig) -> tuple[Row, ...]:
 
 
 def _attention_rows(mixer: AttentionConfig) -> tuple[Row, ...]:
-    """Rows of q_proj stand by head: the query, then its gate."""
+    """Rows of q_proj are grouped by head: the query, then its gate."""
     gated = split_heads(mixer.n_heads, mixer.head_width, mixer.head_width)
     return (
         *packed(f"{ATTENTION}.q_proj", MIXER, ("q_proj", "gate_proj"), gated),
@@ -42,7 +42,6 @@ def _attention_rows(mixer: AttentionConfig) -> tuple[Row, ...]:
 
 
 def rows(config: LanguageModelConfig, i: int) -> list[Row]:
-    """The rows of a layer."""
     layer: Any = config.layers[i]
     return [
         *norm(f"{LAYER}.input_layernorm", f"{OURS}.mixer_norm", PLUS_ONE),
@@ -93,7 +92,6 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
 
 
 def _refuse_experts(fields: Fields, n_layers: int) -> None:
-    """Refuses a model in which any layer has experts."""
     experts, every = fields.integer("num_experts", default=512, low=0), fields.integer("decoder_sparse_step", default=1)
     dense = fields.optional("mlp_only_layers") or []
     if experts and any((i + 1) % every == 0 and i not in dense for i in range(n_layers)):

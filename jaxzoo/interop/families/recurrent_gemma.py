@@ -21,12 +21,11 @@ GATES = {"input_gate": "input_gate", "recurrent_gate": "recurrence_gate"}
 
 
 def embed_scale(d_model: int) -> float:
-    """The root of the width, rounded to bfloat16."""
+    """Square root of the width, rounded to bfloat16."""
     return float(np.float32(d_model**0.5).astype(ml_dtypes.bfloat16))
 
 
 def rows(config: LanguageModelConfig, i: int) -> list[Row]:
-    """The rows of a layer."""
     layer, mixer = config.layers[i], f"{OURS}.mixer"
     found = [
         *norm(f"{LAYER}.temporal_pre_norm", f"{OURS}.mixer_norm", PLUS_ONE),

@@ -17,7 +17,6 @@ BLOCK, TIME, CHANNEL = "rwkv.blocks.{i}", "layers.{time}.mixer", "layers.{channe
 
 
 def rows(config: LanguageModelConfig, i: int) -> list[Row]:
-    """The rows of a layer of theirs."""
     time, channel = f"{BLOCK}.attention", f"{BLOCK}.feed_forward"
     return [
         *(norm("rwkv.blocks.0.pre_ln", "embedding_norm", bias=True) if i == 0 else ()),

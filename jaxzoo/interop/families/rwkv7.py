@@ -151,11 +151,8 @@ def _read_fla(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> Language
 
 
 def _layers(config: LanguageModelConfig, family: str, **others: Any) -> list[RWKV7TimeMixConfig]:
-    """The time mixes of a model.
-
-    Raises:
-      ValueError: it is not RWKV-7 as published: the layers, the values of which layer are mixed in, or the heads.
-    """
+    """Returns the time mixes of a model. Raises `ValueError` unless it is RWKV-7 as published: the layers, the layer
+    whose values are mixed in, or the heads differ."""
     plain: dict[str, Any] = {"norm": "layer", "mlp": "none", "embed_norm": True, "tie_embeddings": False}
     only(config, family, RWKV7TimeMixConfig, RWKV7ChannelMixConfig, **plain, **others)
     found = [layer for layer in config.layers if isinstance(layer, RWKV7TimeMixConfig)]
