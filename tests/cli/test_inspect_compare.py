@@ -79,14 +79,3 @@ def test_inspect_draws_an_example_and_says_where_the_model_looks(run, tmp_path, 
         assert line.split()[:2] == [str(position), str(example.tokens[0, position])]
     assert "layer 0: scores" in lines[0] or "largest scores, layer 0" in lines[0]
     assert (tmp_path / "a.svg").read_text().startswith("<?xml")
-
-
-@pytest.mark.slow
-def test_a_loaded_model_generates_ids_without_a_tokenizer(run):
-    """Kills a load of recall runs that asks for a tokenizer; greedy ids are those of the logits."""
-    loaded = jaxzoo.load(run)
-    prompt = np.asarray(loaded.example(0).tokens[0, :10])
-    (found,) = loaded.generate([prompt], max_tokens=1, temperature=0.0)
-    assert found.tolist() == [int(np.argmax(loaded(prompt[None])[0, -1]))]
-    with pytest.raises(ValueError, match="prompts: this model was trained on token ids, not on text"):
-        loaded.generate("The sea")

@@ -31,19 +31,6 @@ def test_time_is_steps_and_compilation_shared_out(tmp_path):
     assert minutes(plan(sweep, measured, workers=2, vectorized=False), "time: ") == (3 * 10 + 1) / 2
 
 
-def test_runs_that_stop_early_cost_less(tmp_path):
-    """Kills: the steps of a config taken for those that are made, an upper bound that does not say that it is one."""
-    sweep = open_small(tmp_path, STEPS="60000", MODELS='("attention",)', STOP_AT="0.9")
-    measured = [MeasuredProgram(sweep.specs[0], compile_seconds=0.0, step_seconds=0.01)]
-    (line,) = [line for line in plan(sweep, measured, workers=2, vectorized=False) if line.startswith("time: ")]
-    assert line.startswith("time: at most 20m00s by 2 workers")
-    assert line.endswith("; less where runs stop early")
-    sweep.directory.write_result(sweep.specs[3].id, {**FACTS, "steps": 24000})
-    (line,) = [line for line in plan(sweep, measured, workers=2, vectorized=False) if line.startswith("time: ")]
-    assert line.startswith("time: 6m00s by 2 workers")
-    assert "runs stop after 40% of their steps" in line
-
-
 def test_a_step_has_its_share_of_the_validations(tmp_path, monkeypatch):
     """Kills: validations, or their compilation, that cost nothing; steps that are too few for a median."""
     seconds, asked = iter([(10.0, 1.0), (5.0, 2.0)]), []

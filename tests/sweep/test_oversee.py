@@ -76,16 +76,6 @@ def test_rate_loss_and_time_left(tmp_path, monkeypatch):
     assert "6 of 8 runs done, 1 running, 1 failed, 9 steps/s, loss 1.250, about 2s left" in stream.getvalue()
 
 
-def test_time_left_of_runs_that_stop_early(tmp_path):
-    """Kills: all steps of the config counted for runs whose like have stopped after a half."""
-    sweep = open_small(tmp_path)
-    for task in sweep.specs[::4]:
-        sweep.directory.write_result(task.id, {**RESULT, "steps": 3, "metrics": {}})
-    stream = io.StringIO()
-    SweepProgress(Screen(stream), 1).show(sweep, last=True)
-    assert stream.getvalue().splitlines()[0].endswith("about 1m12s left")  # six runs of 12 s
-
-
 def test_seeds_of_rates_that_have_lost_do_not_count(tmp_path):
     """Kills: a finished search that looks unfinished, and time for runs that are never made."""
     opened = open_small(tmp_path, RATES="(1e-3, 1e-2, 1e-1)", SEEDS="(0, 1, 2)")

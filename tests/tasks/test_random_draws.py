@@ -38,30 +38,6 @@ def test_distinct_tuples_are_equally_likely(n, size):
     assert_law(counts, np.ones(len(tuples)))
 
 
-@pytest.mark.full
-def test_successive_is_sampling_without_replacement():
-    """Kills a race of the wrong rates, reversed or sorted places; numpy is held to the same law."""
-    weights, n, n_draws = np.arange(1.0, 6) ** -0.9, 3, 20_000
-    tuples = list(itertools.permutations(range(5), n))
-    law = np.array([_successive_probability(weights, t) for t in tuples])
-    assert law.sum() == pytest.approx(1)
-    assert_law(
-        tuple_counts(draw_words(lambda words: random_draws.successive(words, weights, n), n_draws, 5), tuples),
-        law,
-    )
-    rng, p = np.random.default_rng(0), weights / weights.sum()
-    ours = np.stack([rng.choice(5, n, replace=False, p=p) for _ in range(n_draws)])
-    assert_law(tuple_counts(ours, tuples), law)
-
-
-def _successive_probability(weights: np.ndarray, places: tuple[int, ...]) -> float:
-    probability, left = 1.0, weights.sum()
-    for place in places:
-        probability *= weights[place] / left
-        left -= weights[place]
-    return probability
-
-
 @pytest.mark.parametrize(
     "excluded", [[4, 3, 0], *(pytest.param(e, marks=pytest.mark.full) for e in ([7], [7, 1, 6, 2], [0, 1, 2, 3]))]
 )

@@ -142,3 +142,24 @@ def test_a_picture_that_fails_does_not_end_a_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("jaxzoo.train.hooks.draw_learning_curve", fail)
     files.draw()
     assert "curve.png is not drawn (ValueError: no such backend)" in capsys.readouterr().err
+
+
+def test_half_a_row_is_cut(tmp_path):
+    """Kills: half a row, to which the rows of the resumed run are appended."""
+    path = tmp_path / "metrics.jsonl"
+    with MetricsLog(path) as log:
+        log.write(1, {"train/loss": 1.0})
+        file = log._file._file
+
+        class Full:
+            truncate, close = file.truncate, file.close
+
+            def write(self, line):
+                return file.write(line[:5])
+
+        log._file._file = Full()
+        with pytest.raises(OSError, match="No space left on device"):
+            log.write(2, {"train/loss": 0.5})
+    assert [row["step"] for row in read_rows(path)] == [1]
+    assert path.read_bytes().count(b"\n") == 1
+    assert path.read_bytes().endswith(b"}\n")

@@ -84,19 +84,3 @@ def test_a_run_that_moves_equals_one_that_stays(name, meshes, tiny_config, unmov
         curve += losses
     np.testing.assert_allclose(curve, unmoved(name)[: len(curve)], atol=TOLERANCE, rtol=0)
     assert np.ptp(curve) > 100 * TOLERANCE
-
-
-@pytest.mark.slow
-def test_the_command_moves_a_run(mqar_file, run, rows, tmp_path, capfd):
-    """Kills: a resume that is refused, or damaged, because its mesh is another one."""
-    assert run(mqar_file, "whole", "--model.residual-dropout", "0") == 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jaxzoo.train.loop.TrainingRun.goes_on", property(lambda self: self.step < 6))
-        assert run(mqar_file, "r", "--model.residual-dropout", "0", "--mesh.fsdp", "4") == 0
-    flags = ("--mesh.data", "1", "--mesh.fsdp", "2", "--mesh.tensor", "4", "--resume")
-    assert run(mqar_file, "r", "--model.residual-dropout", "0", *flags) == 0
-    assert "resumed at step 6" in capfd.readouterr().out
-    found, expected = ([row for row in rows(name) if "train/loss" in row] for name in ("r", "whole"))
-    assert [row["step"] for row in found] == [row["step"] for row in expected]
-    losses = [[row["train/loss"] for row in each] for each in (found, expected)]
-    np.testing.assert_allclose(*losses, atol=TOLERANCE, rtol=0)
