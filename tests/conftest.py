@@ -48,7 +48,7 @@ MOST_MAPPINGS = 30_000
 
 
 def pytest_runtest_logfinish():
-    """Lets the programs of earlier tests go before there are too many."""
+    """Frees compiled programs of earlier tests before they are too many."""
     global _finished
     _finished += 1
     if _finished % 20 == 0 and MAPPINGS.exists() and MAPPINGS.read_bytes().count(b"\n") > MOST_MAPPINGS:
@@ -67,7 +67,7 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Gives every worker one stretch of the tests: tests of a file share fixtures, and what is compiled for them."""
+    """Gives each worker consecutive tests, which share fixtures and compilations."""
     from xdist.scheduler import WorkStealingScheduling
 
     return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None

@@ -17,7 +17,7 @@ COMMANDS = {"gpu": "JAX_PLATFORMS=cuda python -m pytest -m gpu", "tpu": "JAX_PLA
 
 
 def is_attached(platform: str) -> bool:
-    """Whether the machine has such a device, used by JAX or not."""
+    """Returns whether the machine has the device, used by JAX or not."""
     if platform == "gpu":
         return bool(glob.glob("/dev/nvidia[0-9]*"))
     return hardware_utils.num_available_tpu_chips_and_device_id()[0] > 0
@@ -34,5 +34,5 @@ def require(platform: str) -> None:
 
 
 def on_cpu():
-    """Context in which arrays and programs are the host's: float64 truths beside an accelerator."""
+    """Context manager that places arrays and programs on the host, for float64 references."""
     return jax.default_device(jax.devices("cpu")[0])

@@ -39,7 +39,7 @@ def test_the_mark_is_at_t_log_t_of_what_promises_less_than_t_squared():
 
 @pytest.fixture
 def _quick(monkeypatch):
-    """One subject, and an environment that is put back."""
+    """Restricts the benchmark to one subject and restores the environment."""
     for name in ("JAX_PLATFORMS", "NPROC"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setattr("benchmarks.subjects.subjects", lambda: {"base_conv": BaseConvConfig()})

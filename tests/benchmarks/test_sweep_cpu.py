@@ -23,7 +23,7 @@ def test_the_table_holds_each_way_against_the_commands():
 
 
 def fake_call(words, cache):
-    """Writes what a training or a sweep would: an accuracy that says which run it is."""
+    """Writes the results of a run or sweep, with an accuracy that identifies the run."""
     flags = dict(zip(words[1::2], words[2::2], strict=True))
     if words[0] == "jaxzoo.train":
         place = Path(flags["--run-dir"])

@@ -28,14 +28,14 @@ from tests.train.conftest import (  # noqa: F401 fixtures
 
 
 def parse_command(words):
-    """The options of `jaxzoo.train` and the config that they choose."""
+    """Parses the options of `jaxzoo.train`; returns them and the config."""
     command, flags = parse_known(TrainCommand, words, prog="train")
     return command, read_config(command, flags, prog="train")
 
 
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory: pytest.TempPathFactory, compilation: dict) -> Path:  # noqa: F811
-    """Its run directory, with checkpoints of steps 3 and 4; not to be written to."""
+    """Run directory with checkpoints of steps 3 and 4; read-only."""
     directory = tmp_path_factory.mktemp("trained")
     corpus = directory / "corpus"
     corpus.mkdir()
@@ -53,7 +53,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory, compilation: dict) -> 
 
 @pytest.fixture
 def run_copy(trained_run: Path, tmp_path: Path) -> Callable[..., Path]:
-    """`run_copy(field=value, ...)`: a copy of the run to write to, fields of its model's config replaced."""
+    """Function that copies the run and replaces fields of its model config: `run_copy(field=value, ...)`."""
 
     def copy(**fields: object) -> Path:
         shutil.copytree(trained_run, tmp_path / "copy")

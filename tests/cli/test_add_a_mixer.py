@@ -23,7 +23,7 @@ FLAGS = "--train.steps 4 --train.batch-size 8 --train.checkpoint-every 2 --train
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    """The page's file, in an empty folder where the reader stands."""
+    """The page's file in an empty current folder."""
     code, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("jaxzoo.train.hooks.draw_learning_curve", lambda *_, **__: None)
@@ -35,7 +35,7 @@ def file(tmp_path, monkeypatch):
 
 
 def commands(name):
-    """The page's command lines of a program, as words."""
+    """Command lines of a program on the page, split into words."""
     return [line.split()[3:] for line in PAGE.splitlines() if line.startswith(f"python -m jaxzoo.{name} ")]
 
 

@@ -46,7 +46,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def metrics(trained, tmp_path):
-    """`metrics(*flags)`: what the command writes."""
+    """Function that runs the command and returns its metrics: `metrics(*flags)`."""
 
     def metrics(*flags):
         assert main(["--run", str(trained), "--out", str(tmp_path / "out.json"), *flags]) == 0

@@ -24,7 +24,7 @@ from tests.train.conftest import use_one_device
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, trained_run):
-    """`{name: directory}`: the trained run, a baseline, and copies of the run as if it had been on other data."""
+    """Run directories by name: the trained run, a baseline, and copies with other data configs."""
     directory = tmp_path_factory.mktemp("slices")
     flags = "--train.steps 1 --train.seed 5 --train.valid-batch-size 3 --train.eval-every 0 --model.init-std 0.5"
     where = ["--config", str(trained_run.parent / "text.py"), "--run-dir", str(directory / "baseline")]
@@ -43,7 +43,7 @@ def runs(tmp_path_factory, trained_run):
 
 @pytest.fixture
 def measured(runs, tmp_path, monkeypatch):
-    """`measured(*flags)`: what the command writes about its runs, with bigram counts of the training text."""
+    """Function that runs the command with bigram counts of the training text and returns the report."""
 
     def measured(*flags, bigrams=None):
         monkeypatch.setattr(evaluate_slices, "read_bigrams", lambda *_: bigrams)

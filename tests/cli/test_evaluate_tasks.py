@@ -19,7 +19,7 @@ needs_lm_eval = pytest.mark.skipif(importlib.util.find_spec("lm_eval") is None, 
 
 @pytest.fixture(scope="module")
 def data(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of two tasks whose answers are in part what the model says; half of the prompts are too long for it."""
+    """Files of two tasks: some answers are those of the model, half of the prompts are too long."""
     directory = tmp_path_factory.mktemp("tasks")
     loaded = load(trained_run, text=True)
     model = TextModel(loaded.model, loaded.tokenizer)

@@ -25,7 +25,7 @@ PROMPTS = ("never odd", "a word; 3", "é", "x" * 90)
 
 @pytest.fixture(scope="module")
 def model(trained_run) -> LanguageModel:
-    """The model of the newest checkpoint, by the trainer's own way of reading it."""
+    """Model of the newest checkpoint, restored by the trainer's functions."""
     config = from_json(json.loads((trained_run / "config.json").read_text()), RunConfig)
     session = Session(config)
     assert Checkpoints(trained_run / "checkpoints").newest == 4
@@ -34,7 +34,7 @@ def model(trained_run) -> LanguageModel:
 
 
 def expected(model: LanguageModel, *prompts: str, max_tokens: int = 40, **options) -> list[str]:
-    """What the library gives, decoded at once."""
+    """Generates with the library and decodes the whole text at once."""
     stops = (TOKENIZER.end_of_text,)
     encoded = [TOKENIZER.encode(prompt) for prompt in prompts]
     new = generate(model, encoded, max_tokens=max_tokens, stop_tokens=stops, **options)

@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "add_a_mixer.md").read_text()
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty folder with the page's mixer and a task, where the user stands."""
+    """Current folder with the page's mixer and a task."""
     code, task = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "moving_average.py").write_text(code)
     (tmp_path / "echo.py").write_text(task)

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def typed(monkeypatch, *words):
-    """The exit status of `jaxzoo WORDS`, and the command that it runs."""
+    """Returns the exit status of `jaxzoo WORDS` and the command that it ran."""
     entered = []
 
     def run(command):

@@ -10,7 +10,7 @@ from jaxzoo.cli import progress
 
 
 class Stream(io.StringIO):
-    """Standard error that is a terminal, or none."""
+    """Stand-in for standard error, a terminal or not."""
 
     def __init__(self, is_terminal: bool):
         super().__init__()

@@ -14,7 +14,7 @@ from jaxzoo.utils.screen import Screen
 
 
 def raising(error):
-    """A command that ends with this error; None: as it should."""
+    """Returns a command that raises the error, or succeeds for None."""
 
     def command(argv):
         assert argv == ["word"]
@@ -98,7 +98,7 @@ COMMANDS = {
 
 
 def in_shell(command: str, redirection: str) -> tuple[int, str]:
-    """Status and standard error of a command of our own whose output goes elsewhere."""
+    """Runs a command with redirected output; returns its status and standard error."""
     program = f"""
         import sys
         from jaxzoo.cli.runner import run

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """A folder with a sweep that the command made, and what it printed."""
+    """Folder with a finished sweep and the command's output."""
     folder = tmp_path_factory.mktemp("made")
     file = write_experiment(folder, MODELS='("attention",)', SEEDS="(0,)")
     done = command(folder, "--experiment", file.name, "--out", "out", "--workers", "1")
@@ -31,7 +31,7 @@ def made(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def here(made, monkeypatch):
-    """The command in this process, which starts its workers as a shell does: `here(*words)`; its exit status."""
+    """Function that runs the command in this process: `here(*words)` returns the exit status."""
     for name in os.environ.keys() - environment().keys():
         monkeypatch.delenv(name)
     for name, value in {**environment(), "NPROC": "1"}.items():
@@ -193,7 +193,7 @@ def wait_for(condition, seconds: float = 120.0):
 
 
 def with_checkpoint(out: Path) -> int | None:
-    """The process of a worker one of whose runs has a checkpoint."""
+    """Returns the process id of a worker that has saved a checkpoint."""
     for checkpoint in out.glob("runs/*/checkpoints/[0-9]*"):
         told = SweepDirectory(out).queue().progress().get(checkpoint.parts[-3])
         if checkpoint.name.isdecimal() and told:

@@ -39,7 +39,7 @@ FULL = ("mqar", "continuous_mqar", "compression", "phone_book")
 
 
 def table(out: str) -> dict[str, list[str]]:
-    """The printed cells of positions, tokens and targets, all examples one after the other."""
+    """Returns the printed positions, tokens and targets of all examples."""
     names, lines = ("position", "token", "target"), out.splitlines()
     rows = {name: [line for line in lines if line.startswith(name)] for name in names}
     assert {len({len(line) for line in lines}) for lines in zip(*rows.values(), strict=True)} == {1}

@@ -50,7 +50,7 @@ def signalled(number):
 
 @pytest.fixture
 def modules(monkeypatch) -> set[str]:
-    """Modules of the library that call each other from the command line down to mixers and the loss."""
+    """Modules on the call stack of the mixers and of the loss."""
     found: set[str] = set()
 
     def watch(owner, name):
@@ -138,7 +138,7 @@ def test_text_run_prints_and_stores_its_baselines(text_file, run, rows, tmp_path
 
 
 def killed_after(run_directory, saved, copy):
-    """Copies a run directory as it is once a checkpoint is complete: what is left of a process that is killed then."""
+    """Returns an action that copies the run directory once a checkpoint is complete, as a kill would leave it."""
 
     def action(state, metrics):
         deadline = time.monotonic() + 60

@@ -28,7 +28,7 @@ class Row(NamedTuple):
 
     @property
     def is_large(self) -> bool:
-        """Of the sizes from 350M on, whose widths are 1024 and more but for one of 984."""
+        """Whether the row has at least 350M parameters: widths of 1024 and more, and one of 984."""
         return self.model.d_model > 900
 
     @property

@@ -90,7 +90,7 @@ def test_optimizer_against_the_tables():
 
 
 def cut(model: LanguageModelConfig) -> LanguageModelConfig:
-    """The model up to the layer after the first of its last kind: of all its depth it would trace for seconds."""
+    """Model cut after the first layer of its last kind, which is quicker to trace."""
     kinds = [type(layer) for layer in model.layers]
     last = max(kinds.index(kind) for kind in kinds)
     return dataclasses.replace(model, n_layers=min(last + 2, model.n_layers))
@@ -128,7 +128,7 @@ def traced(model: LanguageModelConfig, name: str):
 
 
 def first_of(name: str) -> str:
-    """The first row with the model, mesh and data of this one: their steps differ in constants alone."""
+    """First row with the same model, mesh and data; their steps differ in constants alone."""
     config = load(name)
     same = (n for n in ROWS if load(n).model == config.model and load(n).mesh == config.mesh)
     return next(same)

@@ -42,7 +42,7 @@ print(step - 1)
 def killed_everywhere(
     out: Path, *, imports: str, call: str, when: tuple[str, ...] = ("before", "after")
 ) -> tuple[int, list[Path]]:
-    """Makes results, each by a process that is killed where the next file appears, and another that goes on.
+    """Runs the work once per file that it writes: each run is killed at that file, and another process continues.
 
     Args:
       out: where the results' directories go.

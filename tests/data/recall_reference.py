@@ -26,7 +26,7 @@ def repeat_distances(
 
 
 def bigram_counts(stream: Sequence[int]) -> Counter[tuple[int, int]]:
-    """How often each pair of neighbours stands in a stream."""
+    """Counts of each pair of adjacent tokens."""
     return Counter(itertools.pairwise(stream))
 
 
@@ -39,7 +39,7 @@ def repeats_of_subset(
     n: int,
     stop: Collection[int] = (),
 ) -> tuple[Counter[int], list[int]]:
-    """How often each distance is met in the sequences of a subset, and how many repeats each sequence has."""
+    """Histogram of distances in the sequences of a subset, and the number of repeats per sequence."""
     distances: Counter[int] = Counter()
     per_sequence = []
     for documents in shards:

@@ -14,7 +14,7 @@ from jaxzoo.utils.whole_files import write_json
 
 
 def note(log: Path, seconds: float, job: Job) -> None:
-    """Does a job: its note, after a line with this process in the common log."""
+    """Does a job: writes its note and a line with the process id to the shared log."""
     with log.open("a") as file:
         file.write(f"{job.note.stem} {os.getpid()}\n")
     time.sleep(seconds)

@@ -172,7 +172,7 @@ def test_validation_by_position(folder):
 
 
 def segments_of(tokens: list[int]) -> list[int]:
-    """How many ends of text stand at or before each token, by counting."""
+    """Number of end-of-text tokens at or before each token."""
     return [tokens[: i + 1].count(256) for i in range(len(tokens))]
 
 

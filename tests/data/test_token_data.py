@@ -48,7 +48,7 @@ def make(*paths: Path, weights=(1.0,), batch_size=4, valid_batch_size=3, **field
 
 
 def flat(path: Path, split: str = "train") -> list[int]:
-    """The tokens of a split, as their files have them."""
+    """Tokens of a split, read from the files."""
     return [token for file in sorted(path.glob(f"{split}-*.tokens.npy")) for token in np.load(file).tolist()]
 
 

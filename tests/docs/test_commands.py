@@ -96,7 +96,7 @@ class Command:
 
 
 def commands() -> list[Command]:
-    """All commands of all pages, each once."""
+    """Distinct commands of all pages."""
     found = {}
     for page in PAGES:
         text = page.read_text()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.full
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The site, built."""
+    """Folder of the built site."""
     pytest.importorskip("mkdocs", reason="needs pip install -e '.[docs]'")
     place = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(place)]

@@ -14,7 +14,7 @@ MAX_LENGTH = 70
 
 
 class Letters:
-    """One id a letter, and end-of-text."""
+    """Tokenizer with one id per letter and an end-of-text."""
 
     letters = "abcdefgh .\n"
     name, fingerprint = "letters", "letters-12"
@@ -38,7 +38,7 @@ class Letters:
 
 
 def letters_model(vocab_size: int = 20, **fields) -> LanguageModel:
-    """Convolution, linear and full attention; ids 12 to 19 are none of the tokenizer's, and often the likeliest."""
+    """Model with ids 12 to 19 beyond the tokenizer's, which are often the most likely."""
     pattern = (ALL_FIVE[0], ALL_FIVE[2], ALL_FIVE[4])
     return make_model(
         hybrid_config(pattern=pattern, n_layers=3, vocab_size=vocab_size, max_length=MAX_LENGTH, **fields), seed=2
@@ -68,7 +68,7 @@ def log_probs(model: LanguageModel, ids: Sequence[int]) -> np.ndarray:
 
 
 def true_likelihood(model: LanguageModel, context: Sequence[int], continuation: Sequence[int]) -> tuple[float, bool]:
-    """Token by token."""
+    """Log-likelihood of the continuation, token by token."""
     if not len(continuation):
         return 0.0, True
     rows = log_probs(model, [*context, *continuation][:-1])[len(context) - 1 :]
@@ -77,7 +77,7 @@ def true_likelihood(model: LanguageModel, context: Sequence[int], continuation: 
 
 
 def true_continuation(model: LanguageModel, prompt: Sequence[int], max_tokens: int) -> list[int]:
-    """Greedy, one forward pass per token, until end-of-text."""
+    """Greedy continuation until end-of-text, one forward pass per token."""
     ids = list(prompt)
     while len(ids) < len(prompt) + max_tokens and (len(ids) == len(prompt) or ids[-1] != Letters.end_of_text):
         ids.append(int(log_probs(model, ids)[-1][: Letters.vocab_size].argmax()))

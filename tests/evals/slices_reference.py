@@ -23,7 +23,7 @@ class CountedBigrams:
 
 
 def distance_back(read: Sequence[int], target: int, n: int) -> int:
-    """How far before `target`, the next token, its n-gram ended last in the tokens that were read; 0: nowhere."""
+    """Distance to the last occurrence of the n-gram that ends with `target`; 0 if there is none."""
     if len(read) < n - 1:
         return 0
     ngram = [*read[len(read) - n + 1 :], target]

@@ -8,7 +8,7 @@ from jaxzoo.evals.recall_slices import SliceScore
 
 
 def scores(overall, hits, share=0.25):
-    """All 100 tokens, and the hits among them."""
+    """Scores of all 100 tokens and of the hits among them."""
     n = round(100 * share)
     return SliceScore(100, 1.0, overall, 0.1), SliceScore(n, share, hits if n else None, 0.1 if n else None)
 

@@ -92,7 +92,7 @@ def test_a_missing_column_is_named(name, tmp_path, monkeypatch):
 
 
 class Anything(Letters):
-    """Takes any text, other letters as if they were these."""
+    """Tokenizer that maps unknown letters to known ones."""
 
     def encode(self, text: str) -> np.ndarray:
         return np.array([ord(letter) % 11 for letter in text], np.uint16)

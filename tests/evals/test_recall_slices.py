@@ -32,7 +32,7 @@ def as_json(sections):
 
 @pytest.fixture
 def by_hand():
-    """`by_hand(nats)`: the sections of the ten targets of `SEQUENCE` (its first token is none)."""
+    """Function that returns the sections of the ten targets of `SEQUENCE`: `by_hand(nats)`."""
     ids = np.frombuffer(SEQUENCE.encode(), np.uint8)[None]
     bigrams = CountedBigrams({(ord(pair[0]), ord(pair[1])): n for pair, n in SEEN.items()})
 

@@ -17,7 +17,7 @@ VALUES = [" k180209 ", "Nothing more", "STRASSE", "(A.B)", "v", "a.b"]
 
 
 class Stub:
-    """Says what it is told to, and keeps what it was asked."""
+    """Model that returns given answers and records the prompts."""
 
     requests, max_length = (0, 0), 9
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.full
 
 
 def run(model, scores, *, task="MQAR", d_model=32, learning_rate=0.01, trained=32, yarn=None, seed=0):
-    """A run with accuracies by length; that of the trained length is the validation's own."""
+    """Row of a run with an accuracy per length; the trained length is also the validation accuracy."""
     metrics = {f"asked/valid/accuracy/length={n}": score for n, score in scores.items()}
     metrics |= {f"YaRN {n}/valid/accuracy/length={n}": score for n, score in (yarn or {}).items()}
     metrics[f"valid/accuracy/length={trained}"] = scores[trained]

@@ -29,7 +29,7 @@ def test_each_pair_stands_twice_and_fillers_elsewhere():
 
 
 class Recalls(nnx.Module):
-    """Gives the value of a key that it has seen 38 chances, and every other of 40 tokens, and 8 of padding, one."""
+    """Model with odds of 38 to 1 for the value of a key that it has seen, over 40 tokens and 8 of padding."""
 
     def __call__(self, tokens):
         past = jnp.tril(jnp.ones((35, 35), bool), -1)[None]

@@ -28,7 +28,7 @@ def text(n=4):
 
 
 def trained(model, hits, others, seed=0, accuracy=0.5):
-    """A run with these sums of nats of each document."""
+    """Row of a run with the given sums of nats per document."""
     unit = BYTES * math.log(2)
     found = {f"{BITS}/hits={i}": nats / N_HITS / unit for i, nats in enumerate(hits)}
     found |= {f"{BITS}/others={i}": nats / N_OTHERS / unit for i, nats in enumerate(others)}
@@ -40,7 +40,7 @@ ATTENTION = trained(figure.ATTENTION, [20.0, 25.0, 30.0, 35.0], [100.0, 90.0, 80
 
 
 def worse(model, hits, others, seed=0):
-    """A run that is this much worse than attention, by document."""
+    """Row of a run with the given differences from attention per document."""
     return trained(model, np.add([20, 25, 30, 35], hits), np.add([100, 90, 80, 70], others), seed, 0.1)
 
 
@@ -101,7 +101,7 @@ def config(tmp_path):
 
 
 def by_hand(config):
-    """For each document the targets in their order, and whether each is an AR hit, token by token."""
+    """Yields for each document the targets and whether each is an AR hit, token by token."""
     corpus, tokenizer = read_corpus(config.path, valid_fraction=config.valid_fraction, seed=0), config.tokenizer()
     train = [token for d in corpus.train for token in [*tokenizer.encode(d.data.decode()), tokenizer.end_of_text]]
     pairs = list(itertools.pairwise(train))

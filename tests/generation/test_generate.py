@@ -31,7 +31,7 @@ def tiny_config(mixer, **fields) -> LanguageModelConfig:
 
 
 def fixed() -> LanguageModel:
-    """All mixers with a state of fixed size."""
+    """Model of all mixers with a state of fixed size."""
     return make_model(hybrid_config(pattern=ALL_FIVE[:4], n_layers=4))
 
 

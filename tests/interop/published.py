@@ -28,13 +28,13 @@ def read(name):
 
 
 def numbers(name, shape):
-    """The tensor of a name: normal around 0, or around 1 for the scale of a norm that is not stored as a difference."""
+    """Tensor determined by its name: normal around 0, or around 1 for the scale of a norm."""
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
     return np.random.default_rng(seed).normal(0.0, 0.3, shape).astype(np.float32)
 
 
 def write_folder(directory, config, arrays):
-    """config.json and model.safetensors."""
+    """Writes config.json and model.safetensors."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config))
     save_file(
@@ -43,7 +43,7 @@ def write_folder(directory, config, arrays):
 
 
 def make_folder(name, directory):
-    """The folder of a stored file; returns its logits at `TOKENS`."""
+    """Writes the folder of a stored file; returns its logits at `TOKENS`."""
     config, shapes, logits = read(name)
     write_folder(directory, config, {key: numbers(key, shape) for key, shape in shapes.items()})
     return logits

@@ -19,7 +19,7 @@ D, LAYERS, VOCAB = 32, 3, 61
 
 
 def tiny(config):
-    """The fields with small sizes, which stand in the same relations to each other."""
+    """Scales the sizes down and keeps their ratios."""
     heads, groups = config.get("num_attention_heads"), config.get("num_key_value_heads")
     small = {"hidden_size": D, "d_model": D, "d_inner": 2 * D, "vocab_size": VOCAB, "max_window_layers": 2}
     small |= {"num_hidden_layers": LAYERS, "n_layer": LAYERS, "lru_width": D, "attention_hidden_size": D}

@@ -59,7 +59,7 @@ def sigmoid(x):
 
 
 def normed(x, z, name, eps):
-    """Over the last axis; the scale and shift are those of all of them."""
+    """Normalizes over the last axis; scale and shift have all channels."""
     x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps)
     return x.reshape(-1) * z[f"{name}.weight"] + z[f"{name}.bias"]
 

@@ -66,7 +66,7 @@ def write(file, content, records, *, compression=zipfile.ZIP_STORED, prefix="arc
 
 
 def write_tensors(file, arrays):
-    """An honest file of these arrays."""
+    """Writes a valid file of the arrays."""
     arrays = {key: np.ascontiguousarray(array) for key, array in arrays.items()}
     keys = {key: str(i) for i, key in enumerate(arrays)}
     content = program(dict_of({key: tensor(keys[key], array) for key, array in arrays.items()}))

@@ -68,7 +68,7 @@ EXPERIMENT = """
 
 
 def write_experiment(folder: Path, **values: str) -> Path:
-    """The file in a folder, with lines `NAME = ...` put in after those that set them."""
+    """Writes the experiment file, with `NAME = ...` lines replaced."""
     lines = textwrap.dedent(EXPERIMENT).split("\n")
     at = lines.index("TASK = mqar.paper(length=16, n_pairs=2, vocab_size=32)")
     lines[at + 1 : at + 1] = [f"{name} = {value}" for name, value in values.items()]
@@ -78,7 +78,7 @@ def write_experiment(folder: Path, **values: str) -> Path:
 
 
 def open_small(folder: Path, **values: str) -> Sweep:
-    """Its sweep, in the directory `out` of the folder."""
+    """Opens the sweep in the directory `out` of the folder."""
     file = write_experiment(folder, **values)
     sweep = open_sweep(file, "laptop", folder / "out")
     sweep.directory.create(About(str(file), "laptop"))

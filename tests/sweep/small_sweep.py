@@ -17,7 +17,7 @@ POINTS = grid(model=("attention", "hyena"), d_model=(16, 32), learning_rate=(0.0
 
 
 def row(point, accuracy, **fields):
-    """A run; its id says which: `attention-16-0.001`."""
+    """Row of a run; the id lists the coordinates: `attention-16-0.001`."""
     return {
         "point": point,
         "id": "-".join(str(value) for value in point.values()),
@@ -43,14 +43,14 @@ def row(point, accuracy, **fields):
 
 
 def measured(point, **metrics):
-    """What is computed at a point in place of a run."""
+    """Row of a measurement."""
     kept = ("id", "status", "seconds", "cpu_seconds", "versions", "commit", "machine", "date")
     made = row(point, 0.0)
     return {"point": point, "metrics": metrics} | {key: made[key] for key in kept}
 
 
 def rows():
-    """All runs of the sweep, the last point first."""
+    """Rows of all runs, the last point first."""
     made = []
     for point in POINTS:
         accuracy = ACCURACY[point["model"], point["d_model"]][point["learning_rate"] == 0.01]
@@ -59,7 +59,7 @@ def rows():
 
 
 def draw(results):
-    """Accuracy over width, a curve for each model."""
+    """Draws accuracy over width, one curve per model."""
     figure, ((panel,),) = panels(1, 1, size=(4, 3), title="small")
     for i, model in enumerate(("attention", "hyena")):
         points = [{"model": model, "d_model": d} for d in results.values("d_model")]
@@ -69,7 +69,7 @@ def draw(results):
 
 
 def beats(better, worse):
-    """A claim: at every width, by the scores that it names."""
+    """Claim that one model is better at every width."""
 
     def holds(results: Results):
         scores = [[results.score(model=name, d_model=d) for name in (better, worse)] for d in (16, 32)]
@@ -118,7 +118,7 @@ ABOUT = About(
 
 
 def report(out, *, experiment=EXPERIMENT, made=None, about=ABOUT, **fields):
-    """Writes the report of the whole sweep, or of other rows, into a directory; what it says."""
+    """Writes the report of the rows into a directory and returns it."""
     made = in_order(rows() if made is None else made)
     return write_report(experiment, SCALE, about, made, out, **fields)
 

@@ -11,7 +11,7 @@ from jaxzoo.sweep.results import BITS, ranked
 
 
 def row(model, accuracy, *, width=16, rate=0.01, seed=0, guess=0.25):
-    """A run; None: it diverged."""
+    """Row of a run; `accuracy=None`: a diverged one."""
     return {
         "point": {"model": model, "width": width, "learning_rate": rate, "seed": seed},
         "id": f"{model}-{width}-{rate}-{seed}",

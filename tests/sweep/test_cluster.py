@@ -28,7 +28,7 @@ def directory(tmp_path):
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """Slurm's commands; no job ever gets a node."""
+    """Stand-ins for Slurm's commands; all jobs wait."""
     home = install(tmp_path / "slurm", waiting=[str(i) for i in range(100)] + [f"1_{i}" for i in range(8)])
     monkeypatch.setenv("PATH", f"{home}:{os.environ['PATH']}")
     return home
@@ -44,7 +44,7 @@ def signals():
 
 
 def program(words):
-    """Stands for a worker; pickled by its name, as a worker's command is."""
+    """Stand-in for a worker, pickled by its name."""
     print("said", *words)
     return int(words[1])
 

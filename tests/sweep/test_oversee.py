@@ -17,7 +17,7 @@ RESULT = {**FACTS, "steps": 6, "seconds": 12.0}
 
 @pytest.fixture(autouse=True)
 def _terminal(monkeypatch):
-    """The terminal of most users, whatever runs the tests."""
+    """Sets the environment of a common terminal."""
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}.items():
@@ -25,7 +25,7 @@ def _terminal(monkeypatch):
 
 
 class Terminal(io.StringIO):
-    """Takes what is drawn."""
+    """Terminal that records its output."""
 
     def isatty(self) -> bool:
         return True

@@ -18,7 +18,7 @@ def names(path):
 
 
 def lines(path):
-    """Of the first table, as lists of cells."""
+    """Rows of the first table, as lists of cells."""
     table = (path / "table.md").read_text().split("\n\n")[2]
     return [
         [cell.strip() for cell in line.split(" | ")] for line in table.replace("|\n|", "\n").strip("| ").split("\n")

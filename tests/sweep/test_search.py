@@ -29,7 +29,7 @@ def test_the_best_rates_run_with_all_seeds(tmp_path):
     points = {task.id: point for point, task in sweep.points}
 
     def left():
-        """Model, rate and seed of the runs to make now, and how many wait."""
+        """Model, rate and seed of the next runs, and the number that waits."""
         now, later = sweep.left()
         return [tuple(points[task.id].values()) for task in now], len(later)
 

@@ -24,7 +24,7 @@ from tests.sweep.small import FACTS, open_small
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_device():
-    """As a worker has it."""
+    """Uses one device, as a worker does."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("jaxzoo.sweep.work.Session", functools.partial(Session, devices=jax.devices()[:1]))
         yield
@@ -37,7 +37,7 @@ def make(sweep, *, vectorized: bool = False, name: str = "worker", **options) ->
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A sweep that was made: eight runs, two programs."""
+    """Finished sweep of eight runs and two programs."""
     sweep = open_small(tmp_path_factory.mktemp("made"))
     make(sweep)
     return sweep
@@ -99,7 +99,7 @@ def test_what_was_measured_is_not_taken_over(tmp_path):
 
 
 class Interrupted(RunQueue):
-    """A queue whose worker is told to stop when the first run is at step 3; it knows the steps that were made."""
+    """Queue that stops its worker when the first run is at step 3, and records the steps."""
 
     stop_at = 3
 
@@ -163,7 +163,7 @@ def test_a_run_that_diverges_has_a_result_and_one_that_fails_a_line(tmp_path):
 
 
 def results_of(tasks, *_):
-    """Stands for the training of a group: more than one run need too much memory, and one run fails by itself."""
+    """Stand-in for training a group: several runs exceed the memory, and one run fails alone."""
     if len(tasks) > 1:
         yield {"id": tasks[0].id, "metrics": {}}
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")

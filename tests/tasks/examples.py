@@ -66,13 +66,13 @@ def assert_law(counts: np.ndarray, probabilities: np.ndarray) -> None:
 
 
 def assert_same_law(counts: np.ndarray, others: np.ndarray) -> None:
-    """The same of two samples of one size."""
+    """Chi-square test of two samples of one size."""
     statistic, dof = ((counts - others) ** 2 / (counts + others)).sum(), counts.size - 1
     assert statistic < dof + 6 * math.sqrt(2 * dof)
 
 
 def assert_refused(config: type[TaskConfig], cases: list[tuple[dict, str]]) -> None:
-    """Every set of fields is refused with a message that matches."""
+    """Asserts that each set of fields is refused with a matching message."""
     for fields, message in cases:
         with pytest.raises(ValueError, match=f"^{config.__name__}.{message}"):
             config(**fields)

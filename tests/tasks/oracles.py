@@ -49,7 +49,7 @@ def slotted_recall(example, config):
 
 @by_rows
 def ngram_recall(example, config):
-    """As `slotted_recall`; tokens of grams that end no gram of the context have no match."""
+    """Solves like `slotted_recall`; grams that are absent from the context have no match."""
     (said,) = slotted_recall(np.array([example]), config).tolist()
     for end in range(config.context_length + config.n_gram, len(example) + 1):
         gram = example[end - config.n_gram : end]
@@ -130,7 +130,7 @@ def mad(tokens, config):
 
 
 def _run(tokens, start, belongs):
-    """The first place from `start` on whose token does not belong."""
+    """First position from `start` whose token is outside `belongs`."""
     return next((i for i in range(start, len(tokens)) if not belongs(tokens[i])), len(tokens))
 
 

@@ -50,7 +50,7 @@ SETS = (0, "train"), (1, "train"), (0, "test")
 
 
 def n_of(config) -> int:
-    """Examples of a batch; those of texts are made one by one."""
+    """Number of examples per batch; texts are made one by one."""
     return 80 if isinstance(config, TextTask) else N
 
 
@@ -80,7 +80,7 @@ def chance(config) -> float | None:
 
 
 def distinct(config, examples) -> set[bytes]:
-    """Examples by what their split decides: tokens, or pairs and positions where fillers are drawn apart."""
+    """Keys of examples that determine the split: tokens, or pairs and positions where fillers are separate."""
     tokens, positions, _ = examples
     if getattr(config, "fillers", "zero") != "zero":
         tokens = np.concatenate([tokens[:, : 2 * config.n_pairs], positions], axis=1)
@@ -89,7 +89,7 @@ def distinct(config, examples) -> set[bytes]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Echo(TaskConfig):
-    """The first token, at the last one; with the defect of that name."""
+    """Task that asks for the first token at the last position, with a named defect."""
 
     vocab_size: int = 40
     length: int = 3

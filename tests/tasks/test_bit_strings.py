@@ -13,7 +13,7 @@ parametrize_tasks = pytest.mark.parametrize("task", [ParityConfig, MajorityConfi
 
 
 def answer(task, bits):
-    """The task in one line each."""
+    """Answer of a task, in one line per task."""
     return sum(bits) % 2 if task is ParityConfig else int(sum(bits) > len(bits) / 2)
 
 

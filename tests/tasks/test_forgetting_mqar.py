@@ -25,7 +25,7 @@ parametrize_configs = pytest.mark.parametrize(
 
 
 def draw(config, split="train"):
-    """Examples; as many of `LAWS` as its laws need."""
+    """Draws examples; more of `LAWS`, for its statistical tests."""
     return make(config, 12_000, 3, split) if config is LAWS else make(config, split=split)
 
 

@@ -26,7 +26,7 @@ parametrize_configs = pytest.mark.parametrize(
 
 @functools.cache
 def dense(config: MQARConfig, n: int = N, split: Split = "train") -> tuple[np.ndarray, np.ndarray]:
-    """Tokens, and one target a position."""
+    """Tokens and one target per position."""
     tokens, positions, targets = make(config, n, split=split)
     spread = np.full(tokens.shape, -100, np.int32)
     np.put_along_axis(spread, positions, targets, axis=1)
@@ -34,7 +34,7 @@ def dense(config: MQARConfig, n: int = N, split: Split = "train") -> tuple[np.nd
 
 
 def is_odd(tokens: np.ndarray, targets: np.ndarray, config: MQARConfig) -> bool:
-    """The parity that tells the splits apart, by plain loops over one example."""
+    """Parity that separates the splits, by loops over one example."""
     n_pairs, width = config.n_pairs, 2 if config.places == "slots" else 1
     keys, values = tokens[: 2 * n_pairs : 2], tokens[1 : 2 * n_pairs : 2]
     inversions = sum(int(a > b) for i, a in enumerate(keys) for b in keys[i + 1 :])

@@ -34,7 +34,7 @@ Version: 6.0-3
 
 
 def packages(n: int = 120, families: int = 60) -> list[Record]:
-    """Packages of which two and two come of one source and share their version; one section for nearly all."""
+    """Packages in pairs with one source and version; nearly all have the same section."""
     records = []
     for i in range(n):
         family = i % families
@@ -58,7 +58,7 @@ def record_set(**fields: Any) -> RecordSet:
 
 
 def pairs(text: str) -> list[tuple[str, str]]:
-    """Key and value of every line, by a regular expression of its own."""
+    """Keys and values of all lines, by a separate regular expression."""
     return re.findall(r"^([^:\n]+): (.*)$", text, re.MULTILINE)
 
 
@@ -188,7 +188,7 @@ def status(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def no_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine without Python packages: the test's own have other names everywhere."""
+    """Hides installed Python packages."""
     monkeypatch.setattr("jaxzoo.cli.tasks_records.python_records", list)
 
 

@@ -113,7 +113,7 @@ OWN_DATA = '''
 
 @pytest.fixture(scope="session", autouse=True)
 def compilation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Tests share compilations, keep away from the user's own cache, and compile quickly what they run once.
+    """Compilation cache of the tests, separate from the user's.
 
     Returns the environment that makes another process compile, and so compute, the very same.
     """
@@ -147,7 +147,7 @@ def mqar_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def mixture_file(tmp_path: Path) -> Path:
-    """The same with two shapes of batch and two validation sets."""
+    """Config file of the same experiment with two batch shapes and two validation sets."""
     file = tmp_path / "mixture.py"
     file.write_text(textwrap.dedent(CONFIG).replace("DATA", "mixture"))
     return file
@@ -176,7 +176,7 @@ def own_data_file(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures cost a third of a tiny run: only tests marked by `pictures` in their name draw them."""
+    """Turns pictures off, a third of a tiny run's time, except in tests with `pictures` in their name."""
     if "pictures" not in request.node.name:
         monkeypatch.setattr("jaxzoo.train.hooks.draw_learning_curve", lambda *_, **__: None)
 
@@ -197,7 +197,7 @@ def use_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., int]:
-    """`run(file, name, *flags)`: the command line on run directory `name` below the test's own."""
+    """Function that runs `jaxzoo.train` in the run directory `name`: `run(file, name, *flags)`."""
 
     def run(file: Path, name: str, *flags: str) -> int:
         return main(["--config", str(file), "--run-dir", str(tmp_path / name), *flags])
@@ -207,7 +207,7 @@ def run(tmp_path: Path) -> Callable[..., int]:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Callable[[str], list[dict]]:
-    """`rows(name)`: the metric rows of run directory `name`."""
+    """Function that reads the metric rows of a run directory: `rows(name)`."""
     return lambda name: [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -233,7 +233,7 @@ def tiny_config() -> RunConfig:
 
 @pytest.fixture(scope="session")
 def small_config(tiny_config: RunConfig) -> RunConfig:
-    """The same with one layer and without dropout: programs that compile in a moment."""
+    """Config with one layer and no dropout, quick to compile."""
     model = dataclasses.replace(
         tiny_config.model, pattern=(BaseConvConfig(),), d_model=8, n_layers=1, mlp="none", residual_dropout=0.0
     )

@@ -20,7 +20,7 @@ Row = tuple[str, str]
 
 
 def build(config, out, **options):
-    """A finished data set."""
+    """Builds a data set."""
     return Build(config, out).run(**options)
 
 
@@ -83,7 +83,7 @@ def config(pile) -> BuildConfig:
 
 @pytest.fixture(scope="module")
 def built(config, tmp_path_factory) -> Path:
-    """The build's directory, made by one worker that nobody disturbed."""
+    """Directory of a build by one worker without interruption."""
     out = tmp_path_factory.mktemp("built") / "out"
     assert build(config, out).is_new
     return out

@@ -24,7 +24,7 @@ def as_dictionary(counts: BigramCounts) -> dict[tuple[int, int], int]:
 
 @pytest.fixture(name="tokens")
 def random_tokens(tmp_path):
-    """Shards of all sizes; the second has one token, so that two pairs of it straddle borders."""
+    """Shards of several sizes; the second has one token, whose two pairs cross the borders of shards."""
     rng = np.random.default_rng(0)
     shards = [random_documents(rng, n, n_ids=30, longest=200) for n in (20, 1, 7, 30)]
     shards[1] = [([], "a")]

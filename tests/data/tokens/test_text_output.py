@@ -40,7 +40,7 @@ def test_broken_bytes_are_what_decode_makes_of_them():
 
 
 def expected_end(text: str, stops) -> tuple[str, str | None]:
-    """The definition, character by character."""
+    """End of the text by the definition, character by character."""
     for end in range(len(text) + 1):
         complete = [stop for stop in stops if text[:end].endswith(stop)]
         if complete:

@@ -52,7 +52,7 @@ def digests(directory: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def tokens(data, bpe, tmp_path_factory) -> Path:
-    """What one process makes without a stop."""
+    """Token directory made by one process without interruption."""
     out = tmp_path_factory.mktemp("tokens") / "out"
     Tokenization(data, load_tokenizer(bpe), out).run()
     return out

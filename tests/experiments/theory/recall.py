@@ -18,12 +18,12 @@ def orthonormal_rows(n, *, seed=0):
 
 @nnx.jit
 def likeliest(model, tokens, positions):
-    """The model's answers at `positions` (b, m)."""
+    """Most likely tokens at `positions` (b, m)."""
     features = jnp.take_along_axis(model.features(tokens), positions[..., None], axis=1)
     return model.logits(features).argmax(-1)
 
 
 @nnx.jit
 def applied(layer, x):
-    """What a layer makes of inputs."""
+    """Applies a layer."""
     return layer(x)

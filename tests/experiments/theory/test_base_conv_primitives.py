@@ -36,7 +36,7 @@ def draw(*shape):
 
 
 def down(u, s):
-    """Rows move down by s, up by -s; what leaves is lost."""
+    """Shifts rows down by s, or up by -s, and fills with zeros."""
     y = np.zeros_like(u)
     n = u.shape[1]
     if abs(s) < n:

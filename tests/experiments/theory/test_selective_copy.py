@@ -27,7 +27,7 @@ def spoken(task, model, *, n, seed=0):
 
 
 def told(task, model, *, n, seed=0):
-    """Share of signals that the model knows behind the true ones."""
+    """Share of signals that the model predicts after the true previous ones."""
     batch = task.labelled(seed, np.arange(n))
     return (likeliest(model, batch.tokens, batch.positions) == batch.targets).mean()
 
