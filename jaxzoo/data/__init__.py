@@ -1,1 +1,1 @@
-"""Data for the trainer: `base` says what it asks of any data; the other modules make such data of text files."""
+"""Data for the trainer: `base` is the interface; the other modules implement it for text and DNA."""

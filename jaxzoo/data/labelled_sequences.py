@@ -1,13 +1,12 @@
 """Sequences with a class each, as batches for the trainer: classification by a pretrained language model.
 
-A row is a sequence and an end-of-text token. Class c is id c of the vocabulary, whose row of the head learns to stand
-for it. The head reads the features of the end-of-text, a causal model's summary of the sequence, or (`pool="mean"`)
-the mean of the features of the sequence. So a pretrained run needs no new parameters, and run directory, checkpoints
-and `--resume` are those of any training.
+A row is a sequence and an end-of-text token. Class c is id c of the vocabulary, whose row of the head learns the class.
+The head reads the features of the end-of-text, or (`pool="mean"`) the mean of the features of the sequence. A
+pretrained run needs no new parameters; run directory, checkpoints and `--resume` work as in any training.
 
-Files are those of `jaxzoo/data/corpus/labelled.py`, or what `python -m jaxzoo.data.build --source labelled` made of
-them. Without a split `valid`, every tenth sequence of `train`, by the hash of its text, validates. Classes are sorted
-by name, numbers by their values. A sequence that is too long is cut at both ends alike.
+Files are those of `jaxzoo/data/corpus/labelled.py`, or made of them by `python -m jaxzoo.data.build --source labelled`.
+Without a split `valid`, every tenth sequence of `train`, by the hash of its text, is for validation. Classes are sorted
+by name, numbers by value. A sequence that is too long is cut equally at both ends.
 """
 
 import dataclasses

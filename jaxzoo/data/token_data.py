@@ -1,7 +1,7 @@
 """Token shards, or a mixture of several corpora of them, as training batches and validation windows.
 
-Corpora may be of any size: nothing of the training text is held in memory but the pages that the operating system keeps
-of files. `token_windows.py` defines the order of the windows, `windows.py` the context of a token in its window.
+Corpora may be of any size: training text is memory-mapped. `token_windows.py` defines the order of the windows,
+`windows.py` the context of a token in its window.
 """
 
 import dataclasses
@@ -103,10 +103,14 @@ class TokenData(WindowedText):
         ]
         self._shares = as_integers([source.weight for source in config.mixture])
         train = Concatenation(texts)
+        fingerprint = self._directories[0].fingerprint
+        if len(self._directories) > 1:
+            content = json.dumps([directory.fingerprint for directory in self._directories])
+            fingerprint = f"{tokenizer.fingerprint}:{text_sha256(content)[:12]}"
         super().__init__(
             config,
             tokenizer,
-            _fingerprint_of(self._directories),
+            fingerprint,
             train=train,
             valid=_valid_text(config, self._directories, self._shares),
             batch_size=batch_size,
@@ -187,15 +191,6 @@ def _tokenizer_of(directories: Sequence[TokenDirectory], *, expected: str) -> To
             "name that one, or tokenize again"
         )
     return load_tokenizer(first.path)
-
-
-def _fingerprint_of(directories: Sequence[TokenDirectory]) -> str:
-    """Returns the tokenizer's fingerprint, a colon, and 12 digits of all directories in order."""
-    if len(directories) == 1:
-        return directories[0].fingerprint
-    content = json.dumps([directory.fingerprint for directory in directories])
-    made_by = directories[0].tokenizer.fingerprint
-    return f"{made_by}:{text_sha256(content)[:12]}"
 
 
 def _describe(split: Split) -> str:

@@ -1,1 +1,1 @@
-"""Evaluations besides the validation loss: recall on real text, and public tasks."""
+"""Evaluations in addition to the validation loss: recall on real text, and public tasks."""

@@ -1,7 +1,7 @@
-"""Our models as those of EleutherAI's lm-evaluation-harness (`lm_eval`).
+"""Adapter of our models to EleutherAI's lm-evaluation-harness (`lm_eval`).
 
-Deviations from its own adapter of Transformers models: no end-of-text token before a prompt; generation is greedy, and
-a task that asks for draws is refused. All else is lm_eval's: where context and continuation part, windows of
+Deviations from its adapter of Transformers models: no end-of-text token before a prompt; generation is greedy, and a
+task that asks for sampling is refused. The rest is lm_eval's: the border of context and continuation, windows of
 `loglikelihood_rolling`, truncation on the left, generation cut before the first stop string.
 """
 

@@ -1,8 +1,8 @@
-"""Tasks of lm_eval on a model of ours: by name, with the hub's data or with files of our own.
+"""Tasks of lm_eval on our models: by name, with the hub's data or with local files.
 
-Local data of a task are `DIR/TASK.jsonl`: the rows of the split that the task scores (test, or validation where it has
-no test split), with the columns of its set on the hub; `COLUMNS` lists what is read of them. `TASK@K` puts K examples
-in front of each question. They are of the split that lm_eval draws them from, mostly `DIR/TASK.train.jsonl`.
+Local data of a task are `DIR/TASK.jsonl`: the rows of the split that the task scores (test, or validation if it has no
+test split), with the columns of its set on the hub that `COLUMNS` lists. `TASK@K` puts K examples before each question,
+from the split that lm_eval draws them from, mostly `DIR/TASK.train.jsonl`.
 """
 
 import functools

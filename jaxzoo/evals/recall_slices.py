@@ -1,20 +1,20 @@
-"""Associative recall on real text: which next tokens a model could recall, and how well it predicts these and others.
+"""Associative recall on real text: which next tokens a model could recall, and its scores on these and on others.
 
-Zoology (Arora et al. 2023), sec. 3.1 and App. C.1. A target that ends an n-gram (n = 2 but where said otherwise) is
+Zoology (Arora et al. 2023), sec. 3.1 and App. C.1. A target that ends an n-gram (n = 2 unless stated otherwise) is
 
-- repeated: the same n-gram stands earlier in what the model sees;
-- rare: its bigram was seen at most 1250 times in training, so that it can hardly have been memorised;
+- repeated: the same n-gram occurs earlier in the model's context;
+- rare: its bigram occurs at most 1250 times in training, so that it can hardly have been memorized;
 - an AR hit: both. The slices of Table 1 are the AR hits and all other tokens; Figure 1 has repeated and other tokens by
-  how often the bigram was seen in training.
+  occurrences of the bigram in training.
 
-What a model sees of a row is its tokens, and where there are segments, those of the segment of the position that
-predicts the target. So a target belongs to the segment of the position before it: end-of-text that opens the next
-document (`packing="segments"`) is as a target the last of the document before, and as a token the first of its own.
+The context is the row, and with segments the part of it in the segment of the position that predicts the target. So a
+target belongs to the segment of the previous position: end-of-text that opens the next document (`packing="segments"`)
+is as a target the last token of the document before, and as an input the first of its own.
 
-Deviations. Sec. 3.1 says "at most" 1250 times, App. C.1 "fewer than": ours is the former. The paper speaks of 1250
-occurrences in 10B tokens of training, and does not scale the number. Counts are those of the training tokens on disk,
-however many of these a run has read, or how often. An AR hit of n = 3 is a repeated trigram whose bigram is rare: then
-the trigram is rare too, being seen no more often. Repeats are of token ids, as the paper's.
+Deviations. Sec. 3.1 says "at most" 1250 times, App. C.1 "fewer than": ours is the former. The paper's number is for 10B
+training tokens, and is not scaled. Counts are those of the training tokens on disk, however many of these a run has
+read. An AR hit of n = 3 is a repeated trigram whose bigram is rare (then the trigram is rare too). Repeats are of token
+ids, as in the paper.
 """
 
 import itertools

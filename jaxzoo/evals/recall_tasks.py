@@ -1,16 +1,16 @@
-"""The recall tasks of Based (sec. 6, Tables 1 to 3; App. E.3) scored without lm_eval, and `records`, which is ours.
+"""Recall tasks of Based (sec. 6, Tables 1 to 3; App. E.3) scored without lm_eval, and our own `records`.
 
-A task is a file of JSON lines, each an object with two strings (others are ignored, and the hub's sets have some):
+A task is a file of JSON lines, each an object with two strings (others are ignored, as in some sets of the hub):
 
-    text   the document and what asks for the value, such as "...\nType of Test:"
-    value  what the model should say
+    text   the document and the question, such as "...\nType of Test:"
+    value  the answer
 
-The model continues the text greedily until a newline or 48 tokens; the example is right where what it says contains the
-value, upper and lower case alike. Prompts, limits and score are those of lm_eval's tasks of the same names (version 1),
-so that the numbers are equal; `jaxzoo.tasks.records` makes the files of `records`.
+The model continues the text greedily until a newline or 48 tokens; the example is right if the continuation contains
+the value, ignoring case. Prompts, limits and score are those of lm_eval's tasks of the same names (version 1), so that
+the numbers are equal; `jaxzoo.tasks.records` makes the files of `records`.
 
-Left to itself, lm_eval 0.4.13 gives squad_completion 256 tokens, up to an empty line: general defaults of its configs
-hide the 48 tokens and the newline that the task asks for. Through `jaxzoo.evals.lm_eval_tasks` the task gets its own.
+lm_eval 0.4.13 by itself gives squad_completion 256 tokens, up to an empty line: defaults of its configs hide the task's
+own 48 tokens and newline, which `jaxzoo.evals.lm_eval_tasks` restores.
 """
 
 import itertools

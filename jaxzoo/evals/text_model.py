@@ -1,12 +1,11 @@
-"""A language model and its tokenizer as text in, numbers and text out, in batches of few shapes.
+"""A language model and its tokenizer with text as input, and numbers and text as output, in batches of few shapes.
 
-What every evaluation on text needs: log-likelihoods of continuations, log-likelihoods of whole texts, and greedy
-continuations. Rows of a batch differ in length. For scores they are padded on the right, which changes nothing in a
-causal model; prompts of continuations are read in chunks without padding (`jaxzoo.generation.prompts`).
+Provides log-likelihoods of continuations and of whole texts, and greedy continuations. Rows of a batch differ in
+length. For scores they are padded on the right, which does not affect a causal model; prompts of continuations are read
+in chunks without padding (`jaxzoo.generation.prompts`).
 
-Texts longer than the model's window lose their beginning (left truncation), and `TextModel.requests` counts them.
-Begin tokens of the tokenizer's template come before every text; without any, end-of-text does where there is nothing
-else to condition on.
+Texts longer than the model's window lose their beginning (left truncation); `TextModel.requests` counts them. Begin
+tokens of the tokenizer's template precede every text; without any, end-of-text does if there is no other context.
 """
 
 import functools

@@ -1,15 +1,14 @@
-"""Windows of token shards in a global random order, read from disk as they are needed.
+"""Windows of token shards in a global random order, read from disk on demand.
 
-An epoch of a text visits `(tokens - 1) // length` windows, each once. In the first epoch they follow each other from
-the first token on, and cover the text but for a remainder that is shorter than a window. In every later epoch they
-begin at another random token, the text taken as a ring whose end joins its beginning, so that documents are cut at
-other places. The order of an epoch is a permutation that is computed index by index (grain's global shuffle) and not
-stored: memory does not grow with the text.
+An epoch of a text visits `(tokens - 1) // length` windows, each once. In the first epoch they start at the first token
+and are adjacent; the rest of the text is shorter than a window. In later epochs they start at another random token, in
+the text joined to a ring, so that documents are cut at other places. The order of an epoch is a permutation that is
+computed index by index (grain's global shuffle): memory does not grow with the text.
 
-Several texts are mixed row by row. The text of row k is a function of k alone: after any number of rows, each has given
-its share to within fewer rows than there are texts, and exactly its share after a multiple of the sum of the weights
-(as the smallest integers in their proportion). A text that is at its end begins its next epoch. grain's own `mix` cuts
-the weights to integers: 0.7 and 0.3 become 233 and 100.
+Texts are mixed row by row. The text of row k is a function of k: after any number of rows, each text has its share to
+within fewer rows than there are texts, and exactly its share after a multiple of the sum of the weights (as the
+smallest integers in their proportion). A text that has ended starts its next epoch. grain's own `mix` truncates the
+weights to integers: 0.7 and 0.3 become 233 and 100.
 """
 
 import bisect
