@@ -41,8 +41,6 @@ class TokenizationProgress(NamedTuple):
     """Tokens, also of unfinished shards."""
     bytes: int
     """Bytes of the text of finished shards."""
-    finished_tokens: int
-    """Tokens of finished shards."""
 
 
 class Tokenization:
@@ -81,7 +79,7 @@ class Tokenization:
             with contextlib.suppress(FileNotFoundError):  # renamed since it was listed
                 n_bytes = max(file.stat().st_size - _HEADER_BYTES, 0)
                 under_way += n_bytes // token_dtype(self._tokenizer.vocab_size).itemsize
-        return TokenizationProgress(len(names), done.tokens + under_way, done.bytes, done.tokens)
+        return TokenizationProgress(len(names), done.tokens + under_way, done.bytes)
 
     def run(self, *, workers: int = 1) -> TokenDirectory:
         """Makes the missing shards and the manifest. Raises `ValueError` for damaged data."""
