@@ -1,6 +1,6 @@
 """Strictness for every test: no silent promotion of dtypes or ranks; warnings are errors (pyproject.toml).
 
-Tests run on 8 CPU devices unless JAX_PLATFORMS names others, which then keep the CPU beside them, for float64 truths.
+Tests run on 8 CPU devices unless JAX_PLATFORMS names others, which then keep the CPU next to them, for float64 truths.
 """
 
 import gc

@@ -8,7 +8,7 @@ from tests import device
 
 @pytest.mark.parametrize("platform", ["gpu", "tpu"])
 def test_a_device_that_is_there_cannot_be_skipped(platform, monkeypatch):
-    """Kills a suite that passes on its own hardware because it skipped everything there."""
+    """Kills: a suite that passes on its own hardware because it skipped everything there."""
     monkeypatch.setattr(jax, "default_backend", lambda: platform)
     device.require(platform)
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
@@ -21,7 +21,7 @@ def test_a_device_that_is_there_cannot_be_skipped(platform, monkeypatch):
 
 
 def test_hardware_is_looked_for():
-    """Kills a look-up that JAX has moved: it must answer on any machine."""
+    """Kills: a look-up that JAX has moved: it must answer on any machine."""
     assert device.is_attached("gpu") in (True, False)
     assert device.is_attached("tpu") in (True, False)
 
@@ -29,5 +29,5 @@ def test_hardware_is_looked_for():
 @pytest.mark.gpu
 @pytest.mark.tpu
 def test_markers_are_looked_at():
-    """Kills a hook that runs marked tests anywhere: no machine has both."""
+    """Kills: a hook that runs marked tests anywhere: no machine has both."""
     pytest.fail("ran without a GPU or without a TPU")

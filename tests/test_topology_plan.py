@@ -35,7 +35,7 @@ TOPOLOGIES = {"v5e:2x4": {"mosaic_tpu"}, "h100:8": {"mosaic_gpu"}}
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_plan(name, monkeypatch, tmp_path):
-    """Kills kernels that are lost on the way, layers of a loop that count once, and a peak without temporaries."""
+    """Kills: kernels that are lost on the way, layers of a loop that count once, and a peak without temporaries."""
     absent_devices(name.partition(":")[0], monkeypatch)
     plan = make_plan(CONFIG, find_topology(name), name="small")
     assert set(plan.kernels) == TOPOLOGIES[name]

@@ -17,7 +17,7 @@ SMALL = ["--b", "1", "--t", "70", "--h", "2", "--width", "8"]
 
 @pytest.mark.full
 def test_the_command_checks_and_times(tmp_path, capsys):
-    """Kills a rule with the wrong arrays, a truth of another rule, and rows that are lost."""
+    """Kills: a rule with the wrong arrays, a truth of another rule, and rows that are lost."""
     delta_rules.main([*SMALL, "--seconds", "0.01", "--out", str(tmp_path), "--rules", "decay_per_token"])
     (file,) = tmp_path.glob("delta_rule-*.json")
     rows = json.loads(file.read_text())["rows"]
@@ -31,7 +31,7 @@ def test_the_command_checks_and_times(tmp_path, capsys):
 @pytest.mark.parametrize("kind", delta_rules.KINDS)
 @pytest.mark.parametrize("name", delta_rules.RULES)
 def test_kernels_are_in_their_own_programs(name, kind, monkeypatch):
-    """Kills a setting that is gone when a program is lowered: XLA was timed as kernels, and once was."""
+    """Kills: a setting that is gone when a program is lowered: XLA was timed as kernels, and once was."""
 
     def lower(function, inputs, calls):
         with lowering_for("cuda"):
@@ -48,7 +48,7 @@ def test_kernels_are_in_their_own_programs(name, kind, monkeypatch):
 
 @pytest.mark.parametrize("name", delta_rules.RULES)
 def test_peers_get_every_array_by_its_name(name):
-    """Kills a log decay in the place of the rates, and removals that are swapped."""
+    """Kills: a log decay in the place of the rates, and removals that are swapped."""
 
     def rwkv7(r, w, k, v, a, b, scale):
         return (r, k, v, a, b, w, scale), None

@@ -26,7 +26,7 @@ def test_curves_are_the_rows_and_the_floor(result):
 
 @pytest.mark.full
 def test_the_command_draws_files(result, tmp_path, capsys):
-    """Kills a command that draws nothing, and a file that is no result met by a traceback."""
+    """Kills: a command that draws nothing, and a file that is no result met by a traceback."""
     report.save(result, tmp_path / "taylor.json")
     kernel_plot.main([str(tmp_path / "taylor.json")])
     names = ["taylor-cpu_length.png", "taylor-headline.png"]

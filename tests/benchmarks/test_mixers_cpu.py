@@ -14,7 +14,7 @@ pytestmark = pytest.mark.full
 
 
 def test_every_registered_mixer_is_a_subject():
-    """Kills: a list of names beside the registry; a default that cannot be built without arguments."""
+    """Kills: a list of names next to the registry; a default that cannot be built without arguments."""
     assert set(MIXERS) <= set(subjects())
     assert {family(config) for config in subjects().values()} <= {"attention", "linear", "conv", "ssm"}
 

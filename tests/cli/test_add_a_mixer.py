@@ -41,7 +41,7 @@ def commands(name):
 
 @pytest.mark.slow
 def test_the_page_s_commands(file, capsys):
-    """Kills: a mixer from outside that cannot be trained, resumed bit for bit, described or generated from."""
+    """Kills: a mixer of a user's file that does not train, resume bit for bit, show its fields or generate."""
     fresh, resumed, described, *_on_mqar = commands("train")
     (generated,) = commands("generate")
     quick = [*FLAGS.split(), "--data.path", "text", "--data.valid-tokens", "128"]
@@ -66,7 +66,7 @@ def test_the_page_s_commands(file, capsys):
 
 
 def test_the_page_s_mixer(file):
-    """Kills: a walk that leads to a mixer which breaks the contract."""
+    """Kills: a page whose mixer breaks the contract."""
     config = load_config(file)
     mixer_config = config.model.layers[0]
     traits = make_blueprint(config.model).traits.params["stacks"][0]["blocks"][0]["mixer"]["rate"]

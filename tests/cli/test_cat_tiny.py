@@ -17,7 +17,7 @@ def parsed(*flags):
 
 
 def test_all_rows_have_the_same_frame():
-    """Kills: a baseline with other heads, positions or frame than CAT's, and a flag that does not arrive."""
+    """Kills: a baseline with other heads, positions or layers than CAT's, and a flag without effect."""
     cat, attention = parsed(), parsed("--model.mixer", "attention")
     (own,), (plain,) = cat.pattern, attention.pattern
     assert isinstance(own, ConvolutionAugmentedAttentionConfig)

@@ -78,8 +78,8 @@ BESIDE = """
 
 
 def test_a_config_file_brings_its_own_classes(tmp_path, monkeypatch):
-    """Kills: a file that is no module, whose dataclasses and type hints fail; a module beside it that is not found,
-    or found before the installed ones; a __pycache__ beside it; classes that differ between two loads."""
+    """Kills: dataclasses and type hints that fail in a config file; a module next to it that is not found, or found
+    before installed ones; a `__pycache__` next to it; other classes at a second load."""
     before = list(sys.path)
     monkeypatch.setattr(sys, "path", [*before])
     file = tmp_path / "own.py"
@@ -98,7 +98,7 @@ def test_a_config_file_brings_its_own_classes(tmp_path, monkeypatch):
 
 
 def test_two_config_files_do_not_share_what_each_defines(tmp_path, monkeypatch):
-    """Kills: the class of the last file, or the module next to the first one, that stands for both."""
+    """Kills: a class or module of one config file that is used for another one."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     files = {name: tmp_path / name for name in ("a/own.py", "b/own.py", "a/first.py", "b/second.py", "b/third.py")}
     for name, file in files.items():
@@ -115,7 +115,7 @@ def test_two_config_files_do_not_share_what_each_defines(tmp_path, monkeypatch):
 
 
 def test_every_config_of_the_repository_loads():
-    """Kills: a config that an interface has left behind, and one that the list does not name."""
+    """Kills: a config that uses an old interface, and one that is missing from the list."""
     listed = (REPOSITORY / "configs" / "README.md").read_text()
     files = sorted((REPOSITORY / "configs").rglob("*.py"))
     assert len(files) > 10
@@ -143,7 +143,7 @@ SEVERAL = """
 
 
 def test_a_file_of_several_configurations(tmp_path, capsys):
-    """Kills: a name that is dropped or guessed, runs of two names in one directory, a name where there is none."""
+    """Kills: a configuration name that is ignored or guessed, two names that share a run directory."""
     file = tmp_path / "configs" / "several.py"
     file.parent.mkdir()
     file.write_text(textwrap.dedent(SEVERAL))
@@ -168,7 +168,7 @@ def test_a_file_of_several_configurations(tmp_path, capsys):
 
 
 def test_a_file_of_a_package_imports_its_siblings_from_anywhere(tmp_path, monkeypatch):
-    """Kills: files of `experiments/` that load in the folder above them alone."""
+    """Kills: files of `experiments/` that load only from the folder above them."""
     package = tmp_path / "house_of_figures"
     package.mkdir()
     (package / "__init__.py").touch()

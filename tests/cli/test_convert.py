@@ -38,7 +38,8 @@ def run(command, *words):
 
 
 def test_there_and_back(folder, tmp_path, capsys):
-    """Kills: a tensor changed on the way, a tokenizer lost, a run or folder overwritten, a report that is not whole."""
+    """Kills: a tensor changed by the conversion, a lost tokenizer, an overwritten run or folder, an incomplete
+    report."""
     there, again = tmp_path / "run", tmp_path / "again"
     assert run(convert, "--from", folder, "--out", there, "--report") == 0
     out, err = capsys.readouterr()

@@ -15,6 +15,7 @@ def token_directory(tmp_path):
 
 
 def test_says_what_was_counted_before(data, tmp_path, capsys):
+    """Kills: finished counts that are counted again."""
     words = ["--data", data, "--out", str(tmp_path / "counts")]
     assert (main(words), main(words)) == (0, 0)
     first, second = capsys.readouterr().out.splitlines()

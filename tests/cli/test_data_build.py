@@ -23,7 +23,7 @@ def corpus(tmp_path) -> Path:
 
 
 def test_builds_and_tells(corpus, capsys):
-    """Kills: totals of skipped lines that nobody sees; a second start that builds again; counts of another split."""
+    """Kills: skipped lines that are not reported; a second start that builds again; counts of another split."""
     flags = f"--source jsonl --paths {corpus}/in --out {corpus}/out --valid-fraction 0".split()
     assert main(flags) == 2
     out, err = capsys.readouterr()
@@ -46,7 +46,7 @@ def test_builds_and_tells(corpus, capsys):
 
 
 def test_refuses_in_one_line(corpus, capsys):
-    """Kills: a traceback or a box for bad input; anything written in spite of it."""
+    """Kills: a traceback for bad input; files written by a refused command."""
     for flags, message in [
         ("", "--source is required; see --help"),
         ("--source pil --paths x --out OUT", "invalid choice 'pil' for argument '--source'"),

@@ -73,7 +73,7 @@ def validation_rows(directory):
 
 @pytest.mark.full
 def test_all_tokens_have_the_loss_of_the_run(runs, measured, capsys):
-    """Kills: another model path than validation's; slices of training that nobody counted."""
+    """Kills: losses that differ from the validation's; slices without counts of the training text."""
     last = json.loads((runs["run"] / "metrics.jsonl").read_text().splitlines()[-1])
     found = measured("--run", "run")
     (model,) = found["models"]
@@ -85,7 +85,7 @@ def test_all_tokens_have_the_loss_of_the_run(runs, measured, capsys):
 
 @pytest.mark.full
 def test_counts_on_disk_of_the_run_s_own_tokens(runs, tmp_path, capsys):
-    """Kills: counts of another tokenizer's ids, of pairs the other way round, or that nobody reads."""
+    """Kills: counts of another tokenizer, of reversed pairs, or that are ignored."""
     config = read_run(runs["run"])[1]
     text = "".join(file.read_text() for file in sorted(Path(config.data.path).iterdir()))
     for name, fingerprint in (("bytes", "bytes-257"), ("other", "bpe-257")):

@@ -98,7 +98,7 @@ def test_a_stopped_evaluation_is_resumed(trained_run, data, tmp_path, capsys, mo
 
 
 def test_table_lines_up():
-    """Kills: a standard error beside another metric, columns out of line."""
+    """Kills: a standard error next to another metric, columns out of line."""
     results = {
         "records": {"contains": 0.5, "contains_stderr": 0.25, "n": 1234},
         "gsm8k": {"exact_match,strict": 0.125, "exact_match_stderr,strict": 0.5, "n": 8},

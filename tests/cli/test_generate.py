@@ -42,8 +42,8 @@ def expected(model: LanguageModel, *prompts: str, max_tokens: int = 40, **option
 
 
 def test_text_of_one_prompt_is_what_the_library_gives(trained_run, model, capsys):
-    """Kills: another checkpoint, parameters restored from another mesh in another order, a flag that is dropped,
-    text that streams differently from what it says, chatter on standard output."""
+    """Kills: another checkpoint, parameters restored from another mesh in the wrong order, an ignored flag, streamed
+    text that differs from the whole text, other output on standard output."""
     flags = "--max-tokens 40 --temperature 0.9 --top-k 50 --top-p 0.95 --seed 7"
     assert main(["--run", str(trained_run), "--prompt", PROMPTS[0], *flags.split()]) == 0
     captured = capsys.readouterr()
@@ -94,7 +94,7 @@ def test_a_checkpoint_under_way_is_neither_used_nor_touched(run_copy, capsys):
 
 @pytest.mark.full
 def test_only_parameters_are_read(trained_run, monkeypatch):
-    """Kills: the optimizer's state, twice the parameters, read into memory beside them."""
+    """Kills: the optimizer's state, twice the parameters, also read into memory."""
     seen, handler = [], ocp.PyTreeCheckpointHandler
     restore = handler.restore
     monkeypatch.setattr(handler, "restore", lambda *a, **k: seen.append(restore(*a, **k)) or seen[-1])
@@ -114,7 +114,7 @@ def refused(capsys, *flags: str) -> str:
 
 
 def test_one_line_for_a_mistake_on_the_command_line(trained_run, capsys):
-    """Kills: a traceback, a box, or text from a model that nobody asked for."""
+    """Kills: a traceback, or text in spite of a mistake."""
     for flags, message in [
         ([], "nothing to continue: give --prompt TEXT, or --prompt-file FILE"),
         (["--prompt", ""], "--prompt '' is empty; give at least one character"),
@@ -153,7 +153,7 @@ def test_one_line_for_a_mistake_on_the_command_line(trained_run, capsys):
     ],
 )
 def test_one_line_for_a_checkpoint_of_another_model(fields, message, run_copy, capsys):
-    """Kills: layers that are left out or left empty without a word (Orbax restores what it finds)."""
+    """Kills: layers that are silently left out or not restored (Orbax restores what it finds)."""
     assert message in refused(capsys, "--run", str(run_copy(**fields)), "--prompt", "a")
 
 
@@ -191,6 +191,6 @@ def test_interruption_keeps_the_text_so_far(trained_run, capsys, monkeypatch):
 
 
 def test_sampling_has_the_library_s_defaults():
-    """Kills: a default that only one of the two knows; the command line is read without JAX and Sampling."""
+    """Kills: defaults of the command, which is parsed without JAX, that differ from those of `Sampling`."""
     command = GenerateCommand(run=Path())
     assert Sampling(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p) == Sampling()

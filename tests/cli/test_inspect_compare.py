@@ -25,7 +25,7 @@ def run_and_export(trained):
 
 
 def test_compare_scores_runs_and_exports_on_the_same_rows(run, tmp_path, capsys):
-    """Kills scores of padding rows, errors that are not paired, another checkpoint, a loss that is not evaluate's."""
+    """Kills: scores of padding rows, errors that are not paired, another checkpoint, a loss that is not evaluate's."""
     exported = run.parent / "two.safetensors"
     assert compare([str(run), str(exported), "--out", f"{tmp_path}/c.json", "--picture", f"{tmp_path}/c.png"]) == 0
     first, second = json.loads((tmp_path / "c.json").read_text())
@@ -58,7 +58,7 @@ def test_compare_scores_runs_and_exports_on_the_same_rows(run, tmp_path, capsys)
 
 
 def test_errors_where_rows_have_different_numbers_of_targets(run):
-    """Kills an error of the difference that grows with the spread of the numbers of targets, as its mean does."""
+    """Kills: a standard error that grows with the spread of targets per row."""
     loaded = jaxzoo.load(run)
     data: Any = SimpleNamespace(bytes_per_token=None, max_length=8, valid=list)
     targets = np.array([1.0, 1.0, 16.0, 16.0, 16.0])
@@ -70,7 +70,7 @@ def test_errors_where_rows_have_different_numbers_of_targets(run):
 
 
 def test_inspect_draws_an_example_and_says_where_the_model_looks(run, tmp_path, capsys):
-    """Kills a picture of another example, a table without its queries, a run that is written to."""
+    """Kills: a picture of another example, a table without its queries, a run that is written to."""
     assert inspect(["--run", str(run), "--example", "3", "--out", str(tmp_path / "a.svg")]) == 0
     lines = capsys.readouterr().out.splitlines()
     example = jaxzoo.load(run).example(3)

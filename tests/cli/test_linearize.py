@@ -60,8 +60,8 @@ def refused(capsys, *words):
 
 @pytest.mark.slow
 def test_both_stages_and_on_after_a_stop(source, tmp_path, capsys):
-    """Kills: a stage whose run no command takes, a table without a stage, a stop that damages or repeats what is done,
-    a run that is overwritten, other settings that are taken for the same."""
+    """Kills: a stage whose run other commands refuse, a table without a stage, a stop that damages or repeats finished
+    work, an overwritten run, changed settings that are not noticed."""
     out, words = tmp_path / "out", ("--keep", "0", "--transfer.tokens", "256", "--finetune.tokens", "256")
     words += ("--finetune.lora-rank", "2", "--window", "4")
     assert run(source, out, *words) == 0
@@ -90,7 +90,7 @@ def test_both_stages_and_on_after_a_stop(source, tmp_path, capsys):
 
 
 def test_another_folder_is_not_the_one_that_was_imported_before(tmp_path):
-    """Kills: a folder of another library in whose place an earlier command's folder is converted."""
+    """Kills: a folder that is converted in place of the one that was asked for."""
     config = LanguageModelConfig(pattern=(ATTENTION,), d_model=8, n_layers=1, vocab_size=264, norm="rms")
     for i in range(2):
         save(LanguageModel(config, rngs=nnx.Rngs(i)), tmp_path / f"folder{i}", family="llama")

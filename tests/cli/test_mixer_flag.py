@@ -27,7 +27,7 @@ SMALL = (
     [pytest.param(name, marks=[] if name in ("ret_net", "base_conv") else pytest.mark.full) for name in MIXERS],
 )
 def test_every_registered_name_gives_its_mixer(name):
-    """Kills: a list of names beside the registry, a default that does not fit the file's model."""
+    """Kills: a list of names next to the registry, a default that does not fit the file's model."""
     model = parse_command(["--config", str(ZOO), "--model.mixer", name])[1].model
     assert [type(mixer) for mixer in model.layers].index(MIXERS[name]) == (0 if name == "base_conv" else 1)
     assert MIXERS[name].__name__.removesuffix("Config") in describe(model)
@@ -76,7 +76,7 @@ def test_mistakes_are_one_line(capsys):
 
 
 def test_a_mixer_of_the_file_s_own_may_be_named(tmp_path, monkeypatch):
-    """Kills: names that are looked up before the file has added its own."""
+    """Kills: names that are resolved before the file has registered its mixers."""
     file = tmp_path / "own.py"
     own = "from jaxzoo.mixers import MIXERS, RetNetConfig\nMIXERS['my_own'] = lambda: RetNetConfig(gamma=0.5)\n"
     file.write_text(own + ZOO.read_text())

@@ -27,7 +27,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_mixer_of_an_installed_package_is_known_by_name(folder, monkeypatch, capsys):
-    """Kills entry points that are not read, and runs of installed classes that need --config."""
+    """Kills: entry points that are not read, and runs of installed classes that need --config."""
     (folder / "moving_average.py").rename(folder / "averages_of_mine.py")
     info = folder / "averages_of_mine-0.1.dist-info"
     info.mkdir()
@@ -43,7 +43,7 @@ def test_a_mixer_of_an_installed_package_is_known_by_name(folder, monkeypatch, c
 
 @pytest.mark.full
 def test_a_task_of_a_file_shows_examples(folder, capsys):
-    """Kills a task that must stand in the package, flags of another task."""
+    """Kills: a task that must stand in the package, flags of another task."""
     assert tasks(["--task", "echo.py:Echo", "--show", "1", "--length", "4"]) == 0
     out = capsys.readouterr().out
     assert "The first token, once more at the end;" in out

@@ -37,7 +37,8 @@ def typed(monkeypatch, *words):
 
 
 def test_the_console_command(monkeypatch, capsys):
-    """Kills: a command without a module, a module left out of the table, lost words, a second version."""
+    """Kills: a command without a module, a module that is missing from the table, lost arguments, a second version
+    number."""
     with_main = {
         file.stem
         for file in (ROOT / "jaxzoo/cli").glob("*.py")
@@ -70,7 +71,7 @@ def test_every_command_has_an_entry_file(name, monkeypatch):
 
 
 def test_ctrl_c_during_the_imports_is_one_line(monkeypatch, capsys):
-    """Kills: a traceback for whoever stops a command before it has begun."""
+    """Kills: a traceback after Ctrl-C while modules are imported."""
 
     def interrupted(name):
         raise KeyboardInterrupt
@@ -93,7 +94,8 @@ def test_no_packaged_file_hides_a_module_of_python():
 
 
 def test_a_name_is_a_packaged_file_and_a_path_stays_a_path(tmp_path, monkeypatch):
-    """Kills: a name that shadows the user's own folder, a path that is looked up, a hint at what does not exist."""
+    """Kills: a packaged name that hides the user's folder, a path that is taken for a name, a hint at an absent
+    file."""
     monkeypatch.chdir(tmp_path)
     assert packaged.find("mqar/based", "configs") == str(ROOT / "configs/mqar/based.py")
     assert packaged.find("zoology_figure2", "experiments") == str(ROOT / "experiments/zoology_figure2.py")

@@ -33,7 +33,7 @@ REFUSED = {
 
 
 def test_refusals(capsys):
-    """Kills tracebacks and statuses that say that something was tried."""
+    """Kills: tracebacks, and a status that says that a plan was tried."""
     for line, words in REFUSED.items():
         assert main(words) == 2
         said = capsys.readouterr().err
@@ -42,6 +42,7 @@ def test_refusals(capsys):
 
 
 def test_missing_compiler(monkeypatch, capsys):
+    """Kills: a traceback where the compiler is not installed."""
     monkeypatch.setattr(topology, "missing", lambda platform: f"no compiler for {platform}; pip install it")
     assert main(["--config", TINY, "--topology", "v5e:2x4"]) == 2
     said = capsys.readouterr().err
@@ -50,7 +51,7 @@ def test_missing_compiler(monkeypatch, capsys):
 
 
 def test_saved_plans_as_a_table(tmp_path, capsys):
-    """Kills a table that loses a plan or their order."""
+    """Kills: a table that loses a plan or their order."""
     example(name="first").save(tmp_path / "a.json")
     large = dataclasses.replace(example().memory, peak=20 * GIB)
     example(name="second", memory=large).save(tmp_path / "b.json")

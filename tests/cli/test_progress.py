@@ -36,7 +36,7 @@ def test_lines_tell_count_rate_and_time_left(monkeypatch):
 
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_work_is_asked_until_the_block_ends(is_terminal, monkeypatch):
-    """Kills: a long command that says nothing; a line that is wider than the terminal, or stays on it."""
+    """Kills: a long command without progress; a line that is wider than the terminal, or stays on it."""
     stream = Stream(is_terminal)
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("COLUMNS", "40")

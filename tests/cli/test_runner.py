@@ -42,7 +42,7 @@ def test_status_and_line(capsys):
 
 
 def test_a_defect_keeps_its_traceback():
-    """Kills: a bug, or another failure of a device, that is told as if the user were to blame."""
+    """Kills: a bug or device failure that is reported as a mistake of the user."""
     for error in (jax.errors.JaxRuntimeError("INTERNAL: x"), TypeError("x"), SystemExit(3)):
         with pytest.raises(type(error)) as raised:
             run(raising(error), ["word"])
@@ -59,7 +59,8 @@ class Raising:
 
 @pytest.mark.parametrize(("message", "is_told"), [("Event loop is closed", False), ("another", True)])
 def test_echoes_of_a_failed_checkpoint_are_left_out(message, is_told, monkeypatch, capsys):
-    """Kills: tracebacks of the other writers before the line that says that the disk is full; all callbacks silent."""
+    """Kills: tracebacks of other writer threads before the line about the full disk; other callbacks that are
+    silenced."""
     monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
     assert run(lambda _: None, []) == 0
     Raising(message)

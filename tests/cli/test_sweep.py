@@ -78,7 +78,7 @@ def test_the_same_command_again_makes_nothing(made, here, capsys):
 
 @pytest.mark.full
 def test_a_report_is_made_again_without_the_runs(made, monkeypatch, capsys, tmp_path):
-    """Kills: published results that need the runs; results that were changed since."""
+    """Kills: published results that need the runs; changed results that are not noticed."""
     monkeypatch.chdir(made)
     kept = tmp_path / "small"
     kept.mkdir()
@@ -189,7 +189,7 @@ def wait_for(condition, seconds: float = 120.0):
         if found := condition():
             return found
         time.sleep(0.05)
-    raise AssertionError("waited in vain")
+    raise AssertionError("the condition never became true")
 
 
 def with_checkpoint(out: Path) -> int | None:

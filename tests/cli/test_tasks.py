@@ -48,8 +48,8 @@ def table(out: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("name", [full(name) if name in FULL else slow(name) for name in DEMOS])
 def test_every_task_prints_what_reading_finds(name, capsys):
-    """Kills: a task without its place, targets out of place, a legend that names other tokens than the examples have,
-    examples too long to read."""
+    """Kills: a task without positions, misplaced targets, a legend with wrong tokens, examples that are too long to
+    print."""
     assert main(["--task", name, "--seed", "3"]) == 0
     out = capsys.readouterr().out
     config = DEMOS[name].build()
@@ -77,7 +77,7 @@ def test_every_task_prints_what_reading_finds(name, capsys):
 
 
 def test_flags_reach_the_task(capsys, monkeypatch):
-    """Kills a flag that is dropped, or goes to another field; a legend that names other tokens than the examples
+    """Kills: a flag that is dropped, or goes to another field; a legend that names other tokens than the examples
     have."""
     shown = []
 
@@ -110,6 +110,6 @@ def test_flags_reach_the_task(capsys, monkeypatch):
 
 
 def test_choices_are_the_task_s():
-    """Kills a choice that only one of the two has; the options are read without JAX, and so without the tasks."""
+    """Kills: choices of the command, which is parsed without JAX, that differ from those of the tasks."""
     for split in typing.get_args(base.Split):
         assert main(["--show", "1", "--split", split]) == 0

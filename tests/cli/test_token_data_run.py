@@ -12,7 +12,7 @@ from tests.train.conftest import CONFIG
 
 @pytest.mark.slow
 def test_a_run_that_dies_and_is_resumed_equals_an_unbroken_one(tmp_path, run, rows, monkeypatch, capsys):
-    """Kills: a cursor that is not saved, counts batches made ahead, or begins an epoch or a source anew."""
+    """Kills: a cursor that is not saved, counts batches made ahead, or begins an epoch or a source again."""
     paths = [str(write(tmp_path / name, seed=seed)) for name, seed in (("a", 1), ("b", 2))]
     sources = f"TokenSourceConfig(path={paths[0]!r}, weight=2), TokenSourceConfig(path={paths[1]!r})"
     data = f"TokenDataConfig(sources=({sources}), length=16, valid_tokens=96, packing='concatenate')"

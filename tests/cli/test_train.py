@@ -153,9 +153,9 @@ def killed_after(run_directory, saved, copy):
 
 @pytest.mark.parametrize("data", ["mqar", pytest.param("mixture", marks=pytest.mark.slow)])
 def test_killed_then_resumed_equals_unbroken(data, request, run, rows, tmp_path, at_step, capsys):
-    """Kills: a cursor off by one batch, the order of another epoch, a dropout key or optimizer state that starts anew,
-    rows that are lost or twice where the run had come further than its newest checkpoint; for every row of metrics and
-    every bit of the last checkpoint."""
+    """Kills: a cursor off by one batch, the order of another epoch, a dropout key or optimizer state that is reset,
+    rows that are lost or repeated after the newest checkpoint. Compares every row of metrics and every bit of the last
+    checkpoint."""
     file = request.getfixturevalue(f"{data}_file")
     at_step(11, killed_after(tmp_path / "whole", 9, tmp_path / "killed"))
     assert run(file, "whole", *IN_EPOCHS) == 0
@@ -180,8 +180,8 @@ def test_killed_then_resumed_equals_unbroken(data, request, run, rows, tmp_path,
     ],
 )
 def test_signal_then_resume_equals_unbroken(name, number, step, request, run, rows, at_step, capsys):
-    """Kills: a cursor off by one batch, a dropout key or optimizer state that starts anew, rows lost or twice
-    where a validation was due when the signal came, and a signal that is no clean end."""
+    """Kills: a cursor off by one batch, a dropout key or optimizer state that is reset, rows that are lost or repeated
+    where a validation was due when the signal came."""
     file = request.getfixturevalue(name)
     assert run(file, "whole") == 0
     at_step(step, signalled(number))
@@ -223,7 +223,7 @@ def test_second_signal_kills():
 
 
 def test_nohup_is_respected(monkeypatch):
-    """Kills: a run that ends with its terminal although it was told not to."""
+    """Kills: a run under nohup that ends with its terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with StopSignals() as stop:
@@ -234,7 +234,7 @@ def test_nohup_is_respected(monkeypatch):
 
 
 def test_not_a_number_stops_before_a_checkpoint(mqar_file, run, rows, tmp_path, at_step, capsys):
-    """Kills: a checkpoint of a broken state in place of the one before: step 6 is due to be saved."""
+    """Kills: a checkpoint of a diverged state at step 6."""
     at_step(6, lambda state, metrics: (state, {**metrics, "loss": jnp.float32(jnp.nan)}))
     assert run(mqar_file, "r") == 1
     message = capsys.readouterr().err
@@ -265,7 +265,7 @@ def test_parameters_that_are_not_finite_are_never_saved(mqar_file, run, tmp_path
 
 
 def test_a_full_disk_is_named_in_one_line(tmp_path, monkeypatch):
-    """Kills: a page of the storage layer's own words, in which the reason is lost."""
+    """Kills: an error of the storage layer that hides the reason."""
     told = f"Error writing local file: {'x' * 300} [source locations='a.cc:1'] [No space left on device (28)]\nmore"
 
     def fail(*_, **__):

@@ -36,7 +36,7 @@ def load(name):
 
 
 def test_every_row_has_a_name():
-    """Kills a row that is left out, a name that no paper has, and a file that shares a name with another one."""
+    """Kills: a row that is left out, a name that no paper has, and a file that shares a name with another one."""
     names = {file: [*load_file(file).configs] for file in sorted({file_of(name) for name in ROWS})}
     assert {file: [name for name in ROWS if file_of(name) == file] for file in names} == {
         file: sorted(found, key=[*ROWS].index) for file, found in names.items()
@@ -72,7 +72,7 @@ def test_against_the_tables():
 
 
 def test_optimizer_against_the_tables():
-    """Kills another table's rates, moments or decay, and a final rate given as a share of the wrong peak."""
+    """Kills: another table's rates, moments or decay, and a final rate given as a share of the wrong peak."""
     for name in ROWS:
         row, config = ROWS[name], load(name)
         settings, optimizer, steps = row.settings, config.optimizer, config.train.steps
@@ -150,7 +150,7 @@ FULL = ("zoology_base_conv_attention_166m", "based_360m")
     [pytest.param(name, marks=pytest.mark.full if name in FULL else pytest.mark.slow) for name in ROWS],
 )
 def test_one_sharded_step(name):
-    """Kills a row that cannot be trained: a batch that the mesh cannot share out, a mixer that fails at its width, in
+    """Kills: a row that cannot be trained: a batch that the mesh cannot share out, a mixer that fails at its width, in
     its dtype, under the mesh or backwards, and a state that changes its shapes."""
     before, after, _ = traced(cut(load(name).model), first_of(name))
     assert is_step(before, after())
@@ -161,7 +161,7 @@ LARGE = [name for name, row in ROWS.items() if row.is_large]
 
 @pytest.mark.parametrize("name", [full(name) if name in ("based_1_3b", "mamba_1_3b") else slow(name) for name in LARGE])
 def test_large_models_are_shared_out(name):
-    """Kills a large model that every device holds in full, and parameters or moments whose axes leave them whole."""
+    """Kills: a large model that every device holds in full, and parameters or moments whose axes leave them whole."""
     state = traced(cut(load(name).model), first_of(name))[0]
     whole = sum(x.size for x in jax.tree.leaves(state))
     held = sum(math.prod(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(state))

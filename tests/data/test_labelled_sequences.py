@@ -100,7 +100,7 @@ def test_layouts_and_batches(tmp_path):
     ],
 )
 def test_damage(tmp_path, change, message):
-    """Kills a benchmark that is read as another one."""
+    """Kills: a benchmark that is read as another one."""
     write_folders(tmp_path)
     change(tmp_path)
     with pytest.raises(ValueError, match=message):
@@ -108,7 +108,7 @@ def test_damage(tmp_path, change, message):
 
 
 def test_a_cursor_of_other_files(tmp_path):
-    """Kills a run that goes on with sequences that have changed."""
+    """Kills: a run that goes on with sequences that have changed."""
     stream = build(write_folders(tmp_path)).train()
     with pytest.raises(ValueError, match="restore the files"):
         stream.set_state({"fingerprint": "dna-6:0", "next": 3})

@@ -53,7 +53,7 @@ def assert_same(got, expected) -> None:
 
 
 def test_training_rows_are_windows_of_the_training_text(folder):
-    """Kills targets that are off by one, windows of validation text, and an end that is never drawn."""
+    """Kills: targets that are off by one, windows of validation text, and an end that is never drawn."""
     text = flat(folder, "train")
     windows = {tuple(text[i : i + LENGTH + 1]): i for i in range(len(text) - LENGTH)}
     seen = set()
@@ -67,7 +67,7 @@ def test_training_rows_are_windows_of_the_training_text(folder):
 
 
 def test_batches_depend_on_seed_and_number_only(folder):
-    """Kills a generator that runs on from batch to batch, equal batches, and an ignored seed."""
+    """Kills: a generator that runs on from batch to batch, equal batches, and an ignored seed."""
     batches = take(make(folder).train(), 6)
     assert_same(take(make(folder).train(), 6), batches)
     assert len({b["tokens"].tobytes() for b in batches}) == 6
@@ -89,7 +89,7 @@ def test_a_stream_of_some_rows_gives_those_of_the_batch(folder):
 
 
 def test_a_saved_cursor_resumes_exactly(folder):
-    """Kills a cursor that counts batches made ahead, so that a resumed run skips them."""
+    """Kills: a cursor that counts batches made ahead, so that a resumed run skips them."""
     for taken in [0, 1, 5]:
         expected = take(make(folder).train(), 12)
         stream = make(folder).train()
@@ -106,7 +106,7 @@ def test_a_saved_cursor_resumes_exactly(folder):
 
 
 def test_a_cursor_of_other_text_is_refused(folder):
-    """Kills a resume that goes on silently over changed files."""
+    """Kills: a resume that goes on silently over changed files."""
     state = make(folder).train().get_state()
     (folder / "00.txt").write_text("changed")
     with pytest.raises(ValueError, match=r"state fingerprint='bytes-257:\w{12}' must equal 'bytes-.*restore"):
@@ -114,7 +114,7 @@ def test_a_cursor_of_other_text_is_refused(folder):
 
 
 def test_validation_is_the_text_from_its_beginning(folder):
-    """Kills overlapping or skipped targets, a lost last batch, and a bound on windows for tokens."""
+    """Kills: overlapping or skipped targets, a lost last batch, and a bound on windows for tokens."""
     for valid_tokens in [LENGTH, 5 * LENGTH - 1, 100_000]:
         text = flat(folder, "valid")
         n = min(valid_tokens, len(text) - 1) // LENGTH
@@ -134,7 +134,7 @@ def test_validation_is_the_text_from_its_beginning(folder):
 
 
 def test_validation_at_several_lengths(folder):
-    """Kills lengths that are scored on different targets, windows of training that follow, and batches of another
+    """Kills: lengths that are scored on different targets, windows of training that follow, and batches of another
     length's rows. Whole windows of 4 and of 6 tokens are multiples of 12."""
     data = make(folder, valid_lengths=(4, 6), valid_tokens=80)
     text = flat(folder, "valid")
@@ -194,7 +194,7 @@ def test_segments_part_documents_and_change_nothing_else(folder):
 
 
 def test_a_packed_token_sees_its_own_document_alone(tmp_path):
-    """Kills a target with a context of two documents, or with none: all that are possible, written down by hand."""
+    """Kills: a target with a context of two documents, or with none: all that are possible, written down by hand."""
     for i in range(12):
         (tmp_path / str(i)).write_text("ab" if i % 2 else "c")
     (valid,) = make(tmp_path, packing="segments", length=3, valid_batch_size=64).valid()
@@ -217,7 +217,7 @@ def test_a_packed_token_sees_its_own_document_alone(tmp_path):
 
 
 def test_baselines_are_scored_on_the_validation_windows(folder):
-    """Kills baselines counted on validation text or scored on training text."""
+    """Kills: baselines counted on validation text or scored on training text."""
     text, data = flat(folder, "train"), make(folder)
     targets = np.concatenate([np.asarray(s.batch(i).targets) for s in data.valid() for i in range(s.n_batches)])
     p = [(text.count(w) + 1) / (len(text) + 257) for w in targets.ravel().tolist()]
@@ -225,7 +225,7 @@ def test_baselines_are_scored_on_the_validation_windows(folder):
 
 
 def test_config_errors():
-    """Kills a config that fails only after minutes of reading."""
+    """Kills: a config that fails only after minutes of reading."""
     for fields, message in [
         ({"length": 0}, "length=0 must be positive"),
         ({"valid_fraction": 0.0}, "valid_fraction=0.0 must be in (0, 1)"),
@@ -245,7 +245,7 @@ def test_config_errors():
 
 @pytest.mark.parametrize(("train", "valid", "split"), [(6, 99, "train"), (99, 6, "valid")])
 def test_a_split_that_holds_no_window_is_an_error(tmp_path, train, valid, split):
-    """Kills an endless or empty epoch over a text of `length` tokens."""
+    """Kills: an endless or empty epoch over a text of `length` tokens."""
     for name in "ab":
         (tmp_path / name).write_text(name)
     for d in read_corpus(str(tmp_path), valid_fraction=0.3, seed=2).train:

@@ -175,7 +175,7 @@ def test_rows_of_a_stream_are_those_of_the_whole_batch(tmp_path, tokens):
 
 
 def test_a_mixture_has_exact_shares_and_each_source_its_own_epochs(tmp_path):
-    """Kills: rounded weights, a short source that ends the stream or a long one that begins anew with it."""
+    """Kills: rounded weights, a short source that ends the stream or a long one that begins again with it."""
     short, long = write(tmp_path / "short", shards=2), write(tmp_path / "long", seed=5)
     data = make(short, long, weights=(0.7, 0.3), batch_size=10)
     known = [set(windows(flat(path), first)) for path in (short, long) for first in [0]]

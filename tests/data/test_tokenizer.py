@@ -9,7 +9,7 @@ TOKENIZER = ByteTokenizer()
 
 
 def test_ids_are_the_utf8_bytes():
-    """Kills code points for bytes, a signed dtype, and an end-of-text that `encode` adds unasked."""
+    """Kills: code points for bytes, a signed dtype, and an end-of-text that `encode` adds unasked."""
     ids = TOKENIZER.encode("aé漢\0")
     assert ids.dtype == np.uint16
     assert ids.tolist() == [97, 0xC3, 0xA9, 0xE6, 0xBC, 0xA2, 0]
@@ -18,7 +18,7 @@ def test_ids_are_the_utf8_bytes():
 
 
 def test_decode_inverts_encode_and_shows_the_end_of_text():
-    """Kills a lost or moved end-of-text, and one that text with the same characters could forge."""
+    """Kills: a lost or moved end-of-text, and one that text with the same characters could forge."""
     text = f"aé{END_OF_TEXT}漢\n"
     ids = TOKENIZER.encode(text)
     assert TOKENIZER.end_of_text not in ids
@@ -29,20 +29,20 @@ def test_decode_inverts_encode_and_shows_the_end_of_text():
 
 
 def test_decode_survives_half_characters():
-    """Kills a crash on a sample that stops, or is interrupted by end-of-text, inside a character."""
+    """Kills: a crash on a sample that stops, or is interrupted by end-of-text, inside a character."""
     ids = [*"é".encode()[:1], TOKENIZER.end_of_text, *"é".encode()[1:], *b"x"]
     assert TOKENIZER.decode(np.array(ids)) == f"\ufffd{END_OF_TEXT}\ufffdx"
 
 
 def test_decode_refuses_ids_outside_the_vocabulary():
-    """Kills the wrap of 257 to byte 1 in a cast to uint8."""
+    """Kills: the wrap of 257 to byte 1 in a cast to uint8."""
     for wrong in [257, -1]:
         with pytest.raises(ValueError, match=rf"decode ids=\[{wrong}\] must be in \[0, 257\); mask the padding"):
             TOKENIZER.decode(np.array([65, wrong]))
 
 
 def test_end_of_text_counts_no_byte():
-    """Kills bits per byte over tokens instead of bytes."""
+    """Kills: bits per byte over tokens instead of bytes."""
     ids = np.array([[255, 256, 0], [256, 256, 65]], np.uint16)
     assert TOKENIZER.count_bytes(ids) == 3
     assert TOKENIZER.vocab_size == 257

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.full
 def test_the_script_of_the_page_runs(monkeypatch, capsys):
-    """Kills a page that an interface has left behind, and a model that does not look where it recalls from."""
+    """Kills: a page that uses an old interface, and a model that does not look where it recalls from."""
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/look_inside.md").read_text(), re.DOTALL)
     monkeypatch.chdir(ROOT)
     exec(code, {})

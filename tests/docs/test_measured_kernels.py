@@ -8,7 +8,7 @@ from pallas_kernels.kernel_sources import kernel_hash
 
 
 def test_shipped_certificates_count():
-    """Kills an edit that silently turns kernels off where they were verified: run verify --compare, or on a device."""
+    """Kills: an edit that silently turns kernels off where they were verified: run verify --compare, or on a device."""
     files = list(certificates.FOLDER.glob("*.json"))
     assert measured_kernels.CERTIFICATE.resolve() in [file.resolve() for file in files]
     for file in files:
@@ -19,7 +19,7 @@ def test_shipped_certificates_count():
 
 
 def test_table_has_what_was_measured(tmp_path, monkeypatch):
-    """Kills a time of another row, and a ratio upside down."""
+    """Kills: a time of another row, and a ratio upside down."""
     monkeypatch.setattr(measured_kernels, "PICTURE", tmp_path / "picture.png")
     text = measured_kernels.table()
     assert (tmp_path / "picture.png").stat().st_size > 10_000

@@ -27,7 +27,7 @@ def test_notebooks_are_listed_and_hold_no_output():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAID)
 def test_a_notebook_runs(name, tmp_path, monkeypatch, capsys):
-    """Kills: a notebook that an interface has left behind."""
+    """Kills: a notebook that uses an old interface."""
     monkeypatch.chdir(tmp_path)
     cells = json.loads((FOLDER / f"{name}.ipynb").read_text())["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")

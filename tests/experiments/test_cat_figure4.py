@@ -45,6 +45,6 @@ def test_a_band_is_quantiles_of_critical_dimensions():
 
 
 def test_too_few_blocks_are_refused():
-    """Kills a simulation in which nothing competes."""
+    """Kills: a simulation in which nothing competes."""
     with pytest.raises(ValueError, match="block_size=32 must be at most a third of length=64"):
         band(length=64, block_size=32, smoothing="mean", query_dim=0, draws=10)

@@ -42,7 +42,7 @@ def test_all_models_are_small_and_listed():
 
 @pytest.mark.full
 def test_a_shipped_model_recalls():
-    """Kills: an array that is rounded wrongly, transposed, or of another model; a stated accuracy that is made up."""
+    """Kills: an array that is rounded wrongly, transposed, or of another model; a stated accuracy that is wrong."""
     loaded = load(make.PLACE / "mqar-based")
     batch = loaded.data(batch_size=128).valid()[0].batch(0)
     logits = np.asarray(loaded(batch.tokens))

@@ -26,7 +26,7 @@ HOT = Sampling(temperature=5.0, top_k=11, top_p=0.97)
 
 def tiny_config(mixer, **fields) -> LanguageModelConfig:
     defaults = {"pattern": (mixer,), "d_model": mixer.d_model, "n_layers": 1, "vocab_size": VOCAB, "mlp_width": 5}
-    defaults["tie_embeddings"] = False  # a tied head repeats the last token for ever
+    defaults["tie_embeddings"] = False  # a tied head repeats the last token forever
     return LanguageModelConfig(**{**defaults, **fields})
 
 

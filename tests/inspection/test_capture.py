@@ -50,7 +50,7 @@ def heads(x, n):
 
 @pytest.mark.full
 def test_scores_are_the_weights_of_the_equations(model, captured):
-    """Kills a transposed matrix, a wrong layer's name, a normaliser left out; the result is that of the model."""
+    """Kills: a transposed matrix, a wrong layer's name, a normaliser left out; the result is that of the model."""
     logits, seen = captured
     np.testing.assert_allclose(logits, jax.jit(model)(TOKENS), atol=1e-5)
     visible = np.tril(np.ones((T, T)))
@@ -71,7 +71,7 @@ def test_scores_are_the_weights_of_the_equations(model, captured):
 
 @pytest.mark.slow
 def test_a_replacement_reaches_everything_after_it(model, captured):
-    """Kills a replacement of the wrong layer, one that is recorded but not used, and gradients that pass it by."""
+    """Kills: a replacement of the wrong layer, one that is recorded but not used, and gradients that pass it by."""
     logits, seen = captured
 
     @jax.jit
@@ -96,7 +96,7 @@ def test_a_replacement_reaches_everything_after_it(model, captured):
 
 
 def test_scores_of_recurrences_are_those_of_the_recurrence():
-    """Kills scores without the decay, and a delta rule's without the removal of what later keys overwrite."""
+    """Kills: scores without the decay, and a delta rule's without the removal of what later keys overwrite."""
     rng = np.random.default_rng(1)
     q, k = rng.normal(size=(2, 1, T, 1, 3)).astype(np.float32)
     v, log_decay = np.ones((1, T, 1, 2), np.float32), -rng.uniform(size=(1, T, 1)).astype(np.float32)

@@ -41,7 +41,7 @@ def text(tmp_path_factory):
 @pytest.mark.full
 @pytest.mark.parametrize("name", CONFIGS)
 def test_as_the_data_have_it(name):
-    """Kills positions or segment ids that are missing, and dtypes that differ: another program would be planned."""
+    """Kills: positions or segment ids that are missing, and dtypes that differ: another program would be planned."""
     config = CONFIGS[name]
     batch = next(config.build(batch_size=4, valid_batch_size=4).train())
     planned, planned_fields = jax.tree.flatten(config.abstract_batch(4))
@@ -51,6 +51,6 @@ def test_as_the_data_have_it(name):
 
 
 def test_longest_of_a_mixture():
-    """Kills a plan for the short examples."""
+    """Kills: a plan for the short examples."""
     mixture = RecallDataConfig(train=(SHORT, LONG), valid=(SHORT,))
     assert mixture.abstract_batch(4).tokens.shape == (4, 32)

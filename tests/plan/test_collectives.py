@@ -34,7 +34,7 @@ def compiled_text():
 
 @pytest.mark.full
 def test_every_kind_by_hand():
-    """Kills a loop's body that counts once, and wrong ring formulas, operands or axes."""
+    """Kills: a loop's body that counts once, and wrong ring formulas, operands or axes."""
     hlo = Hlo(compiled_text())
     found = {(t.kind, t.axes): (t.count, t.operands, t.wire) for t in read_traffic(hlo, MESH)}
     assert found == {
@@ -76,7 +76,7 @@ ENTRY %main (p: f32[8], r: bf16[2,8]) -> f32[8] {
 
 
 def test_asynchronous_pairs_count_once():
-    """Kills a -done that counts as well, results of a -start taken for its operands, and layouts with parentheses."""
+    """Kills: a -done that counts as well, results of a -start taken for its operands, and layouts with parentheses."""
     found = {t.kind: (t.axes, t.count, t.operands, t.wire) for t in read_traffic(Hlo(PROGRAM), MESH)}
     assert found == {
         "all-gather": (("fsdp",), 1, 32 + 32, 3 * 64),
@@ -147,7 +147,7 @@ GROUPS = {
 
 
 def test_notations_of_groups():
-    """Kills a transpose or a part of an axis that is read the wrong way round."""
+    """Kills: a transpose or a part of an axis that is read the wrong way round."""
     for notation, expected in GROUPS.items():
         groups = device_groups(f", channel_id=1, {notation}, dimensions={{0}}", 8)
         assert sorted(map(sorted, groups.tolist())) == sorted(map(sorted, expected)), notation

@@ -104,7 +104,7 @@ EXPECTED = {
 
 
 def test_by_hand():
-    """Kills stacks that count whole at every layer, arrays on the chip that count, and bodies that count once; the
+    """Kills: stacks that count whole at every layer, arrays on the chip that count, and bodies that count once; the
     last summand of the loop is its comparison."""
     for name, (text, expected) in EXPECTED.items():
         assert memory_bytes(Hlo("HloModule step\n" + text)) == expected, name

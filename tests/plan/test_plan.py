@@ -49,7 +49,7 @@ def plan(topology):
 
 @pytest.mark.full
 def test_sizes_by_hand(plan):
-    """Kills sizes of the whole model in place of a device's, and optimizer state that is left out."""
+    """Kills: sizes of the whole model in place of a device's, and optimizer state that is left out."""
     assert plan.n_params == 504 * 64 + 4 * 64 * 64 + 3 * 64 * 256 + 3 * 2 * 64
     assert plan.memory.params == 4 * plan.n_params // 4  # float32, shared out by fsdp
     assert plan.memory.optimizer == pytest.approx(2 * plan.memory.params, abs=64)
@@ -61,7 +61,7 @@ def test_sizes_by_hand(plan):
 
 @pytest.mark.full
 def test_gradients_cross_the_mesh(plan):
-    """Kills collectives of the wrong axes: data parallel devices sum gradients, fsdp gathers parameters."""
+    """Kills: collectives of the wrong axes: data parallel devices sum gradients, fsdp gathers parameters."""
     sent = {}
     for traffic in plan.traffic:
         sent[traffic.axes] = sent.get(traffic.axes, 0) + traffic.wire
@@ -71,7 +71,7 @@ def test_gradients_cross_the_mesh(plan):
 
 @pytest.mark.full
 def test_accumulation_counts_every_part(plan, topology):
-    """Kills the loop over parts that counts once: gradients are reduced for each of them."""
+    """Kills: the loop over parts that counts once: gradients are reduced for each of them."""
     train = dataclasses.replace(CONFIG.train, accumulate=2)
     parts = make_plan(dataclasses.replace(CONFIG, train=train), topology, name="small")
     assert parts.logits == plan.logits // 2
@@ -102,7 +102,7 @@ def example(**changes):
 
 
 def test_times_by_hand():
-    """Kills times of all devices in place of one's, recomputation that counts as the model's, and hours of a step."""
+    """Kills: times of all devices in place of one's, recomputation that counts as the model's, and hours of a step."""
     plan = example()
     assert (plan.times.compute, plan.times.memory, plan.times.network) == pytest.approx((2, 1, 3))
     assert (plan.times.bound, plan.times.in_turn) == pytest.approx((3, 6))
@@ -115,7 +115,7 @@ def test_times_by_hand():
 
 
 def test_cudnn_is_told():
-    """Kills a plan that takes what stands for cuDNN for a Pallas kernel, or does not say what it is."""
+    """Kills: a plan that takes what stands for cuDNN for a Pallas kernel, or does not say what it is."""
     text = describe(example(device="h100", kernels={"mosaic_gpu": 2, cudnn.NAME: 3}))
     assert "Pallas kernels in the program: 2 x mosaic_gpu\n" in text
     assert "attention by cuDNN, which compiles only on a GPU: 3 calls, planned by what they read and write" in text
@@ -124,7 +124,7 @@ def test_cudnn_is_told():
 
 @pytest.mark.full
 def test_attention_on_an_absent_gpu_moves_what_cudnn_would(monkeypatch):
-    """Kills XLA's attention, whose scores are t times as large, in a plan for a GPU, where no GPU would run it; a call
+    """Kills: XLA's attention, whose scores are t times as large, in a plan for a GPU, where no GPU would run it; a call
     that reads or writes too little; and a stand-in that outlives the plan, or serves what cuDNN does not."""
     absent_devices("h100", monkeypatch)
     model = dataclasses.replace(CONFIG.model, pattern=(AttentionConfig(n_heads=2),), d_model=128)
@@ -158,7 +158,7 @@ def test_program_that_is_too_large(topology, monkeypatch):
 
 
 def test_candidates(topology):
-    """Kills meshes that do not share out the batch or use all devices, and policies that are left out."""
+    """Kills: meshes that do not share out the batch or use all devices, and policies that are left out."""
     found = list(candidates(CONFIG, topology))
     sizes = {(each.config.mesh.data, each.config.mesh.fsdp, each.config.mesh.tensor) for each in found}
     assert {a * b * c for a, b, c in sizes} == {8}
@@ -178,7 +178,7 @@ def test_candidates(topology):
 
 
 def test_search(topology, monkeypatch):
-    """Kills a ranking that prefers what does not fit or is slow, more compilations than allowed, and an end of all
+    """Kills: a ranking that prefers what does not fit or is slow, more compilations than allowed, and an end of all
     where the compiler refuses one."""
     large = dataclasses.replace(example().memory, peak=20 * GIB)
     results = [example(memory=large, traffic=()), RejectedError("no"), example(), example(memory_bytes=1, traffic=())]
@@ -201,7 +201,7 @@ def test_search(topology, monkeypatch):
 
 
 def test_devices_agree_with_the_kernels_targets():
-    """Kills two tables that drift apart."""
+    """Kills: two tables that drift apart."""
     for name, target in TARGETS.items():
         device = find(name)
         assert (device.peak_flops, device.memory_bandwidth) == (target.peak_flops, target.bandwidth)

@@ -98,7 +98,7 @@ def test_slurm_is_asked_for_what_the_options_say(slurm, directory):
     ],
 )
 def test_what_cannot_be_is_one_line(slurm, directory, capsys, words, part):
-    """Kills: a traceback, a complaint of ten lines, an option that is not known and silently left out."""
+    """Kills: a traceback, an unknown option that is ignored."""
     assert re.search(part, complaint(directory, capsys, *words))
 
 
@@ -125,7 +125,7 @@ def test_a_job_runs_the_worker_and_brings_its_error_message(directory):
 
 
 def test_a_waiting_job_is_no_lost_worker(slurm, directory):
-    """Kills: a job without a node that is replaced, jobs that start when all is done."""
+    """Kills: a waiting job that is replaced, or that starts when all runs are done."""
     workers = ClusterWorkers("slurm", {}, program, ["0"], directory)
     (worker,) = workers.start([0])
     assert not worker.ended()

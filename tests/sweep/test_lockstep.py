@@ -60,8 +60,8 @@ def losses_beside(lanes_of, configs, stop_second_at: int = STEPS, steps: int = S
 
 @pytest.mark.parametrize("lanes_of", [SequentialRuns, VmappedRuns])
 def test_lanes_of_one_number(lanes_of, monkeypatch):
-    """Kills: a rate or state of another run, metrics of another run where one has ended; by hand, for a state that is
-    one number, whose loss, and from which a step takes rate times batch."""
+    """Kills: a learning rate, state or metric of another run. The state is one number, equal to its loss; a step
+    subtracts rate times batch."""
 
     def step(rated: RunWithRate, batch):
         state = rated.state - rated.peak * jnp.sum(batch)

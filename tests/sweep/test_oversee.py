@@ -52,8 +52,8 @@ def test_the_line_counts_and_failures_are_listed(tmp_path):
 
 
 def test_rate_loss_and_time_left(tmp_path, monkeypatch):
-    """Kills: an estimate that forgets how many work, or what is done of a run under way; a run that counts as running
-    once it has its result; a rate that counts the steps of earlier commands."""
+    """Kills: an estimate that ignores the number of workers or partial runs; a finished run that counts as running; a
+    rate that counts steps of earlier commands."""
     now = [100.0]
     monkeypatch.setattr(oversee.time, "monotonic", lambda: now[0])
     sweep, tasks = half_done(tmp_path)

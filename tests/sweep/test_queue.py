@@ -52,8 +52,8 @@ def test_released_runs_are_free(directory):
 
 
 def test_a_silent_worker_keeps_its_run(directory):
-    """Kills: a worker that a full disk or a long compilation has silenced, whose run another one takes, so that both
-    write to it."""
+    """Kills: a run that a second worker takes while the first one is silent, during a long compilation or on a full
+    disk."""
     with RunQueue(directory, "silent") as silent, RunQueue(directory, "second") as second:
         assert silent.take("a")
         os.utime(directory.running("a", "json"), (0, 0))
@@ -88,7 +88,7 @@ def test_a_killed_worker_s_run_is_free_at_once(directory, killed):
 
 
 def test_a_run_that_kills_its_workers_is_given_up(directory):
-    """Kills: a run that needs too much memory and kills one worker after the other for ever."""
+    """Kills: a run that needs too much memory and kills one worker after the other forever."""
     for i in range(MOST_ATTEMPTS):
         lost = RunQueue(directory, f"worker{i}")
         assert lost.take("a")

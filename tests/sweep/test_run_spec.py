@@ -39,7 +39,7 @@ def test_identity_is_all_that_determines_the_result():
 
 
 def test_identity_holds_what_is_asked_besides():
-    """Kills: a point that finds the result of a run which was not asked the same."""
+    """Kills: a result found for a point with other additional evaluations."""
     assert task(also=lambda point: {"longer": config(width=16)}).id != task().id
 
 

@@ -14,7 +14,7 @@ from tests.sweep.small import open_small
 
 @pytest.mark.parametrize(("is_stopped", "expected"), [(False, "last state"), (True, None)])
 def test_a_stopped_run_has_no_last_state(is_stopped, expected, monkeypatch):
-    """Kills a run that was stopped, and counts as finished."""
+    """Kills: a run that was stopped, and counts as finished."""
     monkeypatch.setattr(train, "SequentialRuns", lambda *_: SimpleNamespace(state=lambda _: "last state"))
     monkeypatch.setattr(train, "AgreedStop", MagicMock())
     run = MagicMock(training=TrainingRun([], steps=0), seconds=0.0, cpu_seconds=0.0)
@@ -25,7 +25,7 @@ def test_a_stopped_run_has_no_last_state(is_stopped, expected, monkeypatch):
 
 @pytest.mark.parametrize("saved", [False, True])
 def test_a_run_with_checkpoints_goes_on(saved, tmp_path, monkeypatch):
-    """Kills a stopped run that begins again."""
+    """Kills: a stopped run that begins again."""
     session = MagicMock()
     session.begin.return_value = SimpleNamespace(step=3)
     run = RunDirectory(tmp_path / "run")

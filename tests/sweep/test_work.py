@@ -118,8 +118,8 @@ class Interrupted(RunQueue):
 
 @pytest.mark.full
 def test_a_run_that_was_stopped_goes_on_where_it_was(made, tmp_path, capsys):
-    """Kills: half-finished runs that begin again, end with other numbers than those of an unbroken run, or count as
-    finished; the time before the stop that nobody counts; a report that needs all of them."""
+    """Kills: stopped runs that begin again, end with other numbers than an unbroken run, or count as finished; time
+    before the stop that is not counted."""
     sweep = open_small(tmp_path, MODELS='("attention",)')
     with StopSignals() as stop, Interrupted(sweep.directory, "first") as queue:
         work(sweep, queue, workers=1, vectorized=False, stop=stop)
@@ -202,7 +202,7 @@ def test_a_worker_takes_its_share_of_one_program(tmp_path, monkeypatch):
 @pytest.mark.full
 @pytest.mark.parametrize("vectorized", [False, True])
 def test_a_stopped_run_goes_on_without_the_first_of_its_group(vectorized, tmp_path):
-    """Kills: a checkpoint whose place among the batches is not that of its step, so that batches are read again."""
+    """Kills: a checkpoint whose cursor does not match its step, so that batches are read again."""
     ends = []
     for name, is_stopped in (("whole", False), ("stopped", True)):
         (tmp_path / name).mkdir()

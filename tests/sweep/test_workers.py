@@ -44,4 +44,5 @@ def test_other_devices():
     ],
 )
 def test_runs_are_vmapped_on_accelerators(parallel, platform, expected):
+    """Kills: runs vmapped on a CPU, or trained one after the other on an accelerator."""
     assert as_one_program(parallel, platform) == expected

@@ -22,7 +22,7 @@ from tests.tasks.oracles import oracle
 
 
 def test_every_task_is_tested():
-    """Kills a task that no test of this file has seen."""
+    """Kills: a task that no test of this file has seen."""
     names = [module.name for module in pkgutil.iter_modules(jaxzoo.tasks.__path__) if module.name != "__main__"]
     modules = [importlib.import_module(f"jaxzoo.tasks.{name}") for name in names]
     found = {c for module in modules for c in vars(module).values() if inspect.isclass(c) and issubclass(c, TaskConfig)}
@@ -134,7 +134,7 @@ class Echo(TaskConfig):
     ],
 )
 def test_each_defect_has_its_failure(defect, message):
-    """Kills a check that finds nothing, or names another defect than that of the task."""
+    """Kills: a check that finds nothing, or names another defect than that of the task."""
 
     def oracle(tokens, config):
         return np.repeat(tokens[:, :1], config.length, axis=1)

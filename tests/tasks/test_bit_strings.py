@@ -42,7 +42,7 @@ def test_layout_of_every_example(config):
 @pytest.mark.full
 @parametrize_tasks
 def test_chance_is_what_the_docstring_says(task):
-    """Kills a share of ones, or an advantage of those who read half of the string, other than the stated."""
+    """Kills: a share of ones, or an advantage of those who read half of the string, other than the stated."""
     tokens, _, targets = make(task(length=1024), 2000)
     even = make(task(length=17), 2000)[2].mean()
     half = [answer(task, bits) for bits in tokens[:, :511].tolist()]
@@ -72,7 +72,7 @@ def test_each_split_is_uniform_over_its_strings(n_bits):
 
 
 def test_config_errors():
-    """Kills a task that has no examples, and a message that names another class."""
+    """Kills: a task that has no examples, and a message that names another class."""
     cases = [
         ({"vocab_size": 4}, "vocab_size=4 must be 3: the bits 0 and 1, and the token that asks"),
         ({"length": 4}, "length=4 must hold at least 4 bits: .*; take 5 or more"),

@@ -82,7 +82,7 @@ def test_keys_values_and_the_order_of_the_pairs_are_uniform(split):
 
 @pytest.mark.full
 def test_each_split_has_half_of_all_contexts():
-    """Kills leakage where it is likeliest: so few contexts exist that each split is seen wholly."""
+    """Kills: leakage where it is likeliest: so few contexts exist that each split is seen wholly."""
     config = CONFIGS["small"]
     contexts = [
         {row[: config.context_length].tobytes() for row in make(config, 40_000, 0, split).tokens}
@@ -93,7 +93,7 @@ def test_each_split_has_half_of_all_contexts():
 
 
 def test_config_errors():
-    """Kills a task that has no examples, and a message that names the wrong field."""
+    """Kills: a task that has no examples, and a message that names the wrong field."""
     cases = [
         ({"n_pairs": 1}, "n_pairs=1 must be a square and at least 4: .*; take 4"),
         ({"n_pairs": 10}, "n_pairs=10 must be a square .*; take 9"),

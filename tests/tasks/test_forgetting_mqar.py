@@ -88,7 +88,7 @@ def test_keys_values_and_updates_are_uniform(split):
 
 @pytest.mark.full
 def test_the_splits_share_all_examples_by_halves():
-    """Kills leakage where it is likeliest: so few examples exist that each split is seen nearly whole."""
+    """Kills: leakage where it is likeliest: so few examples exist that each split is seen nearly whole."""
     config = CONFIGS["small"]
     train, test = ({row.tobytes() for row in make(config, 40_000, 0, split).tokens} for split in ("train", "test"))
     keys, old, again, new, orders = 4 * 3, 6 * 5, 2, 5, 2
@@ -98,7 +98,7 @@ def test_the_splits_share_all_examples_by_halves():
 
 
 def test_config_errors():
-    """Kills a task that has no examples, and a message that names the wrong field."""
+    """Kills: a task that has no examples, and a message that names the wrong field."""
     cases = [
         ({"n_pairs": 1, "n_updates": 1}, "n_pairs=1 must be at least 2: one key alone would tell train from test"),
         ({"n_updates": 9}, "n_updates=9 must be at most n_pairs=8"),

@@ -44,7 +44,7 @@ def is_odd(tokens: np.ndarray, targets: np.ndarray, config: MQARConfig) -> bool:
 
 @parametrize_configs
 def test_layout_of_every_example(config):
-    """Kills misplaced queries, targets shifted by one, inserted values, labels of the wrong pair, wrong
+    """Kills: misplaced queries, targets shifted by one, inserted values, labels of the wrong pair, wrong
     ranges,
     labels that reading cannot give; a swap of keys without their values, a swap in the wrong direction, and a missed
     neighbour value."""
@@ -76,7 +76,7 @@ def test_layout_of_every_example(config):
 
 
 def test_oracle_reads_the_worked_example():
-    """Kills an oracle that echoes the generator: a sequence made by hand, with a filler that equals a
+    """Kills: an oracle that echoes the generator: a sequence made by hand, with a filler that equals a
     value."""
     config = mqar.paper(16, 2, vocab_size=64)
     tokens = np.array([[3, 54, 30, 59, 30, 0, 3, 54] + [0] * 8, [30, 33, 3, 33, 0, 0, 3, 0] + [0] * 6 + [30, 9]])
@@ -86,7 +86,7 @@ def test_oracle_reads_the_worked_example():
 
 
 def test_gaps_follow_the_power_law_in_the_order_of_the_pairs():
-    """Kills an exponent off by one, a law that starts at i = 0, and slots that are sorted or shuffled over
+    """Kills: an exponent off by one, a law that starts at i = 0, and slots that are sorted or shuffled over
     pairs."""
     config, n_slots, n_draws = mqar.paper(14, 2, vocab_size=32), 5, 12_000
     slots = (make(config, n_draws, 5).positions - 4) // 2
@@ -98,7 +98,7 @@ def test_gaps_follow_the_power_law_in_the_order_of_the_pairs():
 
 
 def test_presets_are_those_of_paper_and_release():
-    """Kills a mistyped exponent, values drawn in the way of the other, and places of the wrong kind."""
+    """Kills: a mistyped exponent, values drawn in the way of the other, and places of the wrong kind."""
     told = {preset.__name__: preset(64, 8) for preset in (mqar.paper, mqar.literal, mqar.release)}
     assert {name: (c.power, c.places, c.distinct_values, c.fillers) for name, c in told.items()} == {
         "paper": (0.1, "slots", False, "zero"),
@@ -110,7 +110,7 @@ def test_presets_are_those_of_paper_and_release():
 @pytest.mark.parametrize("split", ["train", "test"])
 @pytest.mark.parametrize("n_pairs", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_split_leaves_the_law_of_keys_and_values(split, n_pairs):
-    """Kills a split that sorts the keys, or ties a value to its key, in one of the two sets."""
+    """Kills: a split that sorts the keys, or ties a value to its key, in one of the two sets."""
     config = mqar.paper(14, n_pairs, vocab_size=34 if n_pairs == 1 else 32)
     tokens = make(config, 12_000, 5, split).tokens
     keys, values = tokens[:, : 2 * n_pairs : 2], tokens[:, 1 : 2 * n_pairs : 2]
@@ -128,7 +128,7 @@ def test_split_leaves_the_law_of_keys_and_values(split, n_pairs):
 
 @pytest.mark.full
 def test_example_depends_on_its_number_alone():
-    """Kills draws that depend on the batch: its size, its neighbours, the kind of numbers, jit or traced numbers."""
+    """Kills: draws that depend on the batch: its size, its neighbours, the kind of numbers, jit or traced numbers."""
     config = mqar.release(26, 5, vocab_size=27, fillers="any")
     tokens = make(config, 35).tokens
     for numbers in (np.arange(7, 14), jnp.arange(7, 14, dtype=jnp.uint32), np.array([33, 4, 4, 19, 0, 34, 7])):
@@ -139,7 +139,7 @@ def test_example_depends_on_its_number_alone():
 
 
 def test_traced_numbers_compile_once():
-    """Kills numbers that are baked into the program, one compilation a training step."""
+    """Kills: numbers that are baked into the program, one compilation a training step."""
     config, traces = mqar.paper(16, 2, vocab_size=64), []
 
     @jax.jit
@@ -154,7 +154,7 @@ def test_traced_numbers_compile_once():
 
 @pytest.mark.full
 def test_seeds_splits_and_geometries_draw_apart():
-    """Kills equal random bits under another seed, split or geometry: keys at equal places agree only by
+    """Kills: equal random bits under another seed, split or geometry: keys at equal places agree only by
     chance."""
     base = make(mqar.paper(64, 8), 200).tokens[:, :16:2]
     others = [
@@ -169,7 +169,7 @@ def test_seeds_splits_and_geometries_draw_apart():
 
 @pytest.mark.full
 def test_fillers_are_uniform():
-    """Kills fillers from half the vocabulary, without 0, or drawn around the wrong example's keys."""
+    """Kills: fillers from half the vocabulary, without 0, or drawn around the wrong example's keys."""
     for fillers in ("random", "any"):
         config = mqar.paper(16, 2, vocab_size=20, fillers=fillers)
         tokens, targets = dense(config, 4000)
@@ -187,7 +187,7 @@ def test_fillers_are_uniform():
 
 
 def test_examples_stay_what_they_are():
-    """Kills a change of the random streams: published numbers must keep meaning the same examples."""
+    """Kills: a change of the random streams: published numbers must keep meaning the same examples."""
     found = mqar.release(12, 2, vocab_size=64, fillers="random").labelled(7, np.array([6, 7]))
     pinned = [[8, 40, 23, 57, 8, 56, 23, 19, 7, 46, 38, 30], [21, 40, 31, 42, 36, 59, 21, 7, 20, 60, 31, 53]]
     np.testing.assert_array_equal(found.tokens, pinned)
@@ -198,7 +198,7 @@ def test_examples_stay_what_they_are():
 
 
 def test_config_errors():
-    """Kills a check that is missing or names the wrong field."""
+    """Kills: a check that is missing or names the wrong field."""
     cases = [
         ({"n_pairs": 0}, "n_pairs=0 must be positive"),
         ({"length": 63}, "length=63 must be even"),
@@ -212,7 +212,7 @@ def test_config_errors():
 
 
 def test_generator_refuses_bad_numbers():
-    """Kills numbers of another shape or dtype, and a misspelt split that would be taken for train."""
+    """Kills: numbers of another shape or dtype, and a misspelt split that would be taken for train."""
     for numbers in (np.zeros((2, 2), np.int32), np.zeros(2, np.float32)):
         with pytest.raises(ValueError, match=r"MQARConfig.labelled: numbers of shape \(2.*must be"):
             MQARConfig().labelled(0, numbers)

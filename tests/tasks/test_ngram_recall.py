@@ -56,7 +56,7 @@ def test_layout_of_every_example(config):
     "config", [SMALL["ar"], pytest.param(ngram_recall.nar(20, 2, vocab_size=64), marks=pytest.mark.full)]
 )
 def test_a_single_query_ends_the_example_and_asks_for_any_pair(config):
-    """Kills a query in the middle, and one that always asks for the same pair."""
+    """Kills: a query in the middle, and one that always asks for the same pair."""
     tokens, positions, targets = make(config)
     assert (positions == config.length - 1).all()
     values = tokens[:, : config.context_length].reshape(len(tokens), config.n_pairs, -1)[:, :, -1]
@@ -69,7 +69,7 @@ def test_a_single_query_ends_the_example_and_asks_for_any_pair(config):
 
 @pytest.mark.full
 def test_no_letter_gives_the_answer_away():
-    """Kills grams of tokens that are all different: the last letter alone leaves several grams open."""
+    """Kills: grams of tokens that are all different: the last letter alone leaves several grams open."""
     tokens = make(CONFIGS["paper"]).tokens
     grams = tokens[:, : CONFIGS["paper"].context_length].reshape(len(tokens), 8, 3)[:, :, :2]
     shared = [(row[:, 1][:, None] == row[:, 1][None]).sum() - 8 for row in grams]
@@ -79,7 +79,7 @@ def test_no_letter_gives_the_answer_away():
 
 
 def test_config_errors():
-    """Kills a task that has no examples."""
+    """Kills: a task that has no examples."""
     cases = [
         ({"n_pairs": 1}, "n_pairs=1 must be at least 2: one value alone"),
         ({"n_queries": 9}, "n_queries=9 must be at most n_pairs=8"),

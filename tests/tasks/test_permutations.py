@@ -36,7 +36,7 @@ def test_products_by_matrices(config, split):
 
 @pytest.mark.full
 def test_chance_is_what_the_docstring_says():
-    """Kills answers that favour an arrangement, and moves that are not equally likely."""
+    """Kills: answers that favour an arrangement, and moves that are not equally likely."""
     for n_objects, moves in ((3, "all"), (4, "swaps")):
         config = preset(n_objects, 40, moves)
         tokens, _, targets = make(config)
@@ -48,7 +48,7 @@ def test_chance_is_what_the_docstring_says():
 
 
 def test_config_errors():
-    """Kills a group that has no task, and too small a vocabulary."""
+    """Kills: a group that has no task, and too small a vocabulary."""
     cases = [
         ({"n_objects": 6, "vocab_size": 720}, r"n_objects=6 must be in \[2, 5\]"),
         ({"n_objects": 4}, "vocab_size=6 must be 24: the permutations of 4"),

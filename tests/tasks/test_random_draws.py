@@ -32,7 +32,7 @@ def tuple_counts(rows: np.ndarray, tuples: list[tuple[int, ...]]) -> np.ndarray:
     [(2, 5), (3, 4), *(pytest.param(*sizes, marks=pytest.mark.full) for sizes in ((2, 4), (3, 6), (4, 4), (1, 2)))],
 )
 def test_distinct_tuples_are_equally_likely(n, size):
-    """Kills a redraw that favours some tuple: one that sorts, or counts up to the next free integer."""
+    """Kills: a redraw that favours some tuple: one that sorts, or counts up to the next free integer."""
     tuples = list(itertools.permutations(range(size), n))
     counts = tuple_counts(draw(lambda key: random_draws.distinct(key, n, size), 200 * len(tuples)), tuples)
     assert_law(counts, np.ones(len(tuples)))
@@ -42,7 +42,7 @@ def test_distinct_tuples_are_equally_likely(n, size):
     "excluded", [[4, 3, 0], *(pytest.param(e, marks=pytest.mark.full) for e in ([7], [7, 1, 6, 2], [0, 1, 2, 3]))]
 )
 def test_below_except_is_uniform_over_the_rest(excluded):
-    """Kills an off-by-one in the ranks, unsorted exclusions, and a skip that piles up after them."""
+    """Kills: an off-by-one in the ranks, unsorted exclusions, and a skip that piles up after them."""
     items = draw_words(lambda words: random_draws.below_except(words, 8, jnp.array(excluded)), 2000, 7)
     counts = np.bincount(items.ravel(), minlength=8)
     assert not counts[excluded].any()
@@ -52,7 +52,7 @@ def test_below_except_is_uniform_over_the_rest(excluded):
 
 @pytest.mark.parametrize("n", [6, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 2, 3, 9))])
 def test_odd_order_is_the_sign_of_the_permutation(n):
-    """Kills a parity of something else (descents, fixed points): the determinant of the matrix knows the
+    """Kills: a parity of something else (descents, fixed points): the determinant of the matrix knows the
     sign."""
     rng = np.random.default_rng(n)
     permutations = np.stack([rng.permutation(n) for _ in range(40)])

@@ -48,7 +48,7 @@ def epochs(data: RecallData, n_epochs: int) -> list[list[list[tuple[bytes, bytes
 
 
 def test_epoch_visits_every_full_batch_once(data):
-    """Kills examples seen twice or from another entry, short or mixed batches, and a forgotten entry."""
+    """Kills: examples seen twice or from another entry, short or mixed batches, and a forgotten entry."""
     assert data.batches_per_epoch == 11 // 3 + 7 // 3
     for epoch in epochs(data, 3):
         assert all(len(batch) == 3 for batch in epoch)
@@ -62,7 +62,7 @@ def test_epoch_visits_every_full_batch_once(data):
 
 
 def test_epochs_reshuffle_batches_and_examples(data):
-    """Kills one order for all epochs, fixed batches, and a remainder that is the same examples every time."""
+    """Kills: one order for all epochs, fixed batches, and a remainder that is the same examples every time."""
     order, members, left_out = set(), set(), set()
     known = set(examples(CONFIG.train[0], "train"))
     for epoch in epochs(data, 60):
@@ -75,7 +75,7 @@ def test_epochs_reshuffle_batches_and_examples(data):
 
 
 def test_stream_is_a_function_of_the_seed(data):
-    """Kills global random state, and a seed that changes the order but not the examples, or neither."""
+    """Kills: global random state, and a seed that changes the order but not the examples, or neither."""
     again = RecallData(CONFIG, batch_size=3, valid_batch_size=2)
     other = RecallData(dataclasses.replace(CONFIG, seed=4), batch_size=3, valid_batch_size=3)
     np.random.seed(0)  # noqa: NPY002
@@ -88,7 +88,7 @@ def test_stream_is_a_function_of_the_seed(data):
 
 @pytest.mark.parametrize("cut", [0, 5, 13])
 def test_stream_resumes_anywhere(data, cut):
-    """Kills a cursor that loses its place in the epoch, forgets the epoch, or does not survive JSON."""
+    """Kills: a cursor that loses its place in the epoch, forgets the epoch, or does not survive JSON."""
     stream = data.train()
     batches = [rows(next(stream)) for _ in range(cut)]
     state = json.loads(json.dumps(stream.get_state()))
@@ -112,14 +112,14 @@ def test_a_stream_of_some_rows_gives_those_of_the_batch(data):
 
 
 def test_stream_refuses_a_foreign_cursor(data):
-    """Kills a silent restart from the beginning."""
+    """Kills: a silent restart from the beginning."""
     for state in ({}, {"step": -1}, {"step": 3, "epoch": 0}):
         with pytest.raises(ValueError, match=r"must be \{'step': n\} with n >= 0"):
             data.train().set_state(state)
 
 
 def test_batches_carry_true_answers(data):
-    """Kills labels of other rows, positions or configs: reading the tokens gives every target."""
+    """Kills: labels of other rows, positions or configs: reading the tokens gives every target."""
     stream, tasks = data.train(), {entry.task.length: entry.task for entry in CONFIG.train}
     for batch in [next(stream) for _ in range(data.batches_per_epoch)]:
         answers = oracle(batch.tokens, tasks[batch.tokens.shape[1]])
@@ -127,7 +127,7 @@ def test_batches_carry_true_answers(data):
 
 
 def test_examples_and_their_order_stay_what_they_are():
-    """Kills a change of what a published seed means: numbers written down when MQAR was the only task."""
+    """Kills: a change of the examples of a published seed."""
     entries = [Examples(task=mqar.paper(16, n, vocab_size=64), n_examples=8) for n in (2, 3)]
     data = RecallDataConfig(train=tuple(entries), valid=(entries[0],), seed=5).build(batch_size=2, valid_batch_size=2)
     batch = next(data.train())
@@ -141,7 +141,7 @@ def test_examples_and_their_order_stay_what_they_are():
 
 
 def test_zoology_figure2_is_the_papers():
-    """Kills a mistyped geometry; Appendix E.2: 100k and 3k examples, F.1: vocabulary 8192, alpha 0.1."""
+    """Kills: a mistyped geometry; Appendix E.2: 100k and 3k examples, F.1: vocabulary 8192, alpha 0.1."""
     for length, n_pairs in [(64, 4), (128, 8), (256, 16), (512, 64)]:
         config = zoology_figure2(length)
         task = MQARConfig(length=length, n_pairs=n_pairs, vocab_size=8192, power=0.1, distinct_values=False)
@@ -152,7 +152,7 @@ def test_zoology_figure2_is_the_papers():
 
 
 def test_based_figure2_is_the_released_mixture():
-    """Kills a mistyped geometry, and fillers that the released configuration does not have."""
+    """Kills: a mistyped geometry, and fillers that the released configuration does not have."""
     config = based_figure2()
     assert [entry.n_examples for entry in config.train] == [100_000, *[20_000] * 4]
     assert {entry.n_examples for entry in config.valid} == {1_000}
@@ -165,7 +165,7 @@ def test_based_figure2_is_the_released_mixture():
 
 
 def test_config_refuses_bad_mixtures():
-    """Kills a mixture that fails only when its turn comes, hours into a run."""
+    """Kills: a mixture that fails only when its turn comes, hours into a run."""
     for fields, message in (
         ({"train": ()}, r"^RecallDataConfig.train=\(\) must not be empty; give it an Examples"),
         ({"valid": ()}, r"^RecallDataConfig.valid=\(\) must not be empty; give it an Examples"),

@@ -17,7 +17,7 @@ parametrize_configs = pytest.mark.parametrize(
 
 @parametrize_configs
 def test_the_model_reads_what_it_should_have_said(config):
-    """Kills a separator in the wrong place, and inputs after it that are not the targets before."""
+    """Kills: a separator in the wrong place, and inputs after it that are not the targets before."""
     tokens, positions, targets = make(config)
     np.testing.assert_array_equal(positions, np.broadcast_to(positions[0], positions.shape))
     np.testing.assert_array_equal(np.diff(positions[0]), 1)
@@ -29,7 +29,7 @@ def test_the_model_reads_what_it_should_have_said(config):
 
 
 def test_places_and_tokens_are_uniform():
-    """Kills signals that stand early or late, and tokens that never come."""
+    """Kills: signals that stand early or late, and tokens that never come."""
     config = SMALL["copy-repeats"]
     tokens, _, targets = make(config)
     signal = tokens[:, : config.prompt_length] >= config.first_signal
@@ -48,7 +48,7 @@ def test_places_and_tokens_are_uniform():
 
 @parametrize_configs
 def test_the_signals_tell_the_split(config):
-    """Kills a swap in the wrong direction: the kind of every example is read off its signals."""
+    """Kills: a swap in the wrong direction: the kind of every example is read off its signals."""
     for split, odd in (("train", 0), ("test", 1)):
         tokens = make(config, split=split).tokens[:200]
         for prompt in tokens[:, : config.prompt_length]:
@@ -60,7 +60,7 @@ def test_the_signals_tell_the_split(config):
 
 
 def test_config_errors():
-    """Kills a task that has no examples."""
+    """Kills: a task that has no examples."""
     cases = [
         ({"n_signals": 1}, "n_signals=1 must be at least 2"),
         ({"length": 31}, "length=31 must be at least 32"),

@@ -48,7 +48,7 @@ def test_order():
 
 
 def test_one_of_the_best_outlives_newer_ones(tmp_path):
-    """Kills a best checkpoint that is removed as too old, and others that stay with it."""
+    """Kills: a best checkpoint that is removed as too old, and others that stay with it."""
     with Checkpoints(tmp_path / "checkpoints", keep=1, best=lambda _: [2]) as checkpoints:
         for step in (1, 2, 3, 4):
             checkpoints.save(step, {"x": np.ones(3)}, cursor={}, config={})

@@ -59,7 +59,7 @@ def saving(directory: Path) -> bool:
 
 
 def kill_when(process: subprocess.Popen, moment: Callable[[], bool]) -> None:
-    """Kills the process at the first moment that `moment` is true; it must not end by itself before."""
+    """Kills: the process at the first moment that `moment` is true; it must not end by itself before."""
     deadline = time.monotonic() + 240
     while not moment():
         assert process.poll() is None, "the run ended by itself"

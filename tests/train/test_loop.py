@@ -66,7 +66,7 @@ def test_a_hook_ends_its_run_alone():
 
 
 def test_a_validation_that_is_not_finite():
-    """Kills training that goes on after a diverged model was validated, and a row of such a validation."""
+    """Kills: training that goes on after a diverged model was validated, and a row of such a validation."""
     rows = log()
     files, stop = in_memory(rows), SimpleNamespace(requested=False)
     evaluate = lambda _: {"valid/accuracy": 0.5, "valid/loss": math.nan}  # noqa: E731
@@ -80,7 +80,7 @@ def test_a_validation_that_is_not_finite():
 
 
 def test_a_gradient_that_is_not_finite():
-    """Kills watching the loss alone, which is finite one step longer than the parameters."""
+    """Kills: watching the loss alone, which is finite one step longer than the parameters."""
     rows, save = log(), MagicMock()
     metrics = MetricsHook(in_memory(rows), 1, MagicMock(), None)
     run = TrainingRun([Hook(metrics, needs_state=False), Hook(save, 2)], steps=9, step=3)
@@ -97,8 +97,8 @@ def test_a_gradient_that_is_not_finite():
 
 @pytest.mark.parametrize("failures", [1, 2])
 def test_a_save_that_has_failed_is_made_again_at_once(failures, monkeypatch, capsys):
-    """Kills a run that has no checkpoint until the next one is due, one whose second attempt nobody looks at, and one
-    that tries for ever."""
+    """Kills: a run that has no checkpoint until the next one is due, one whose second attempt nobody looks at, and one
+    that tries forever."""
     monkeypatch.setattr(hooks, "first_not_finite", lambda _: None)
     monkeypatch.setattr(hooks, "to_json", lambda _: {})
     checkpoints = MagicMock(newest=3)

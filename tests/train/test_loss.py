@@ -65,7 +65,7 @@ def test_chunks_keep_each_score_in_its_place(small_config):
 
 @pytest.mark.parametrize("form", [rows_by_passes, rows_at_once])
 def test_what_scores_need_of_logits(form):
-    """Kills a sum that overflows, or that padding (-inf) makes NaN or enters; a tie that counts as a hit, or two that
+    """Kills: a sum that overflows, or that padding (-inf) makes NaN or enters; a tie that counts as a hit, or two that
     are one; neighbours of a logit that tie with it; a target of other columns that is found in these."""
     logits = np.float32(120 * np.random.default_rng(0).normal(size=(3, 4, 33)))
     logits[..., -3:] = -np.inf
@@ -145,7 +145,7 @@ def test_sum_of_losses_of_a_mesh(platform):
 
 
 def test_products_of_the_head_are_of_the_compute_dtype():
-    """Kills products of float32 in the gradient of a bfloat16 model, which take a GPU twice the time, and logits that
+    """Kills: products of float32 in the gradient of a bfloat16 model, which take a GPU twice the time, and logits that
     are computed a second time; the gradient of the table is float32."""
     shapes = ((2, 4, 16), jnp.bfloat16), ((32, 16), jnp.float32), ((2, 4), jnp.int32)
 

@@ -132,7 +132,7 @@ def test_tensorboard_gets_the_config_by_dotted_names(tmp_path):
 
 
 def test_a_picture_that_fails_does_not_end_a_run(tmp_path, monkeypatch, capsys):
-    """Kills a run that ends because its learning curve cannot be drawn."""
+    """Kills: a run that ends because its learning curve cannot be drawn."""
     run = SimpleNamespace(check_place=lambda: None, picture=tmp_path / "curve.png", path=tmp_path)
     files = RunFiles(run, SimpleNamespace(rows=[]), object(), None)
 

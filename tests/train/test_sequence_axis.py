@@ -91,7 +91,7 @@ def test_losses_are_those_of_one_device(tiny_config, on_one_device, name, mesh):
 
 
 def test_refusals(tiny_config):
-    """Kills a mixer that gathers its sequences in silence, and parts of unequal length."""
+    """Kills: a mixer that gathers its sequences in silence, and parts of unequal length."""
     sizes = {"data": 2, "sequence": 4}
     config = dataclasses.replace(tiny_config, mesh=MeshConfig(**sizes))
     big_bird = dataclasses.replace(config.model, pattern=(BigBirdConfig(n_heads=2, block_size=4),))

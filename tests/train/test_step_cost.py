@@ -25,7 +25,7 @@ def measure(*options: str) -> dict:
 @pytest.mark.full
 def test_a_step_costs_what_it_did():
     """Kills: a further pass over the logits, many over the activations, operations that are not fused any more, an
-    array that is kept too long, memory that every step maps anew."""
+    array that is kept too long, memory that every step maps again."""
     found = measure()
     kept = json.loads(KEPT.read_text()).get(found["jaxlib"])
     write = "python -m tests.train.step_cost --write"

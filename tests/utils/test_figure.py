@@ -21,7 +21,7 @@ def drawn():
 
 @pytest.mark.full
 def test_one_legend_below_the_panels_holds_each_label_once(drawn):
-    """Kills a label for each panel that draws it, and a legend over a line or an axis label."""
+    """Kills: a label for each panel that draws it, and a legend over a line or an axis label."""
     figure, axes = drawn
     axes[0, 0].set_xlabel("tokens")
     add_legend(figure)
@@ -56,7 +56,7 @@ def test_a_picture_appears_whole_or_not_at_all(drawn, tmp_path, monkeypatch):
 
 
 def test_names_are_no_formulas(tmp_path):
-    """Kills a run whose name has two dollar signs, which matplotlib refuses to parse, in titles, labels and legends."""
+    """Kills: a run name with two dollar signs that matplotlib parses as a formula, in titles, labels and legends."""
     figure, ((axes,),) = panels(1, 1, size=(4, 3), title="runs/lr$1_$2")
     axes.plot([1, 2], label="lr$^$")
     axes.set_xlabel("$\\frac$")
@@ -67,7 +67,7 @@ def test_names_are_no_formulas(tmp_path):
 
 
 def test_a_backend_that_is_not_installed(tmp_path):
-    """Kills a picture that fails where a notebook's MPLBACKEND names a package that is absent."""
+    """Kills: a picture that fails where a notebook's MPLBACKEND names a package that is absent."""
     code = "from jaxzoo.utils.figure import panels, render; figure, _ = panels(1, 1, size=(4, 3), title='x')"
     code += "; print(len(render(figure, 'png')))"
     environment = os.environ | {"MPLBACKEND": "module://no_such_package.backend"}

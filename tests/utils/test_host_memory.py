@@ -1,4 +1,4 @@
-"""The CPU allocator. Kills: pages that every step maps anew."""
+"""The CPU allocator. Kills: pages that every step maps again."""
 
 import platform
 import subprocess
@@ -50,7 +50,7 @@ def run(when: str, **environment: str) -> tuple[int, str]:
 
 @pytest.mark.full
 def test_a_step_touches_no_new_pages():
-    """Kills: a block that is mapped anew at each step, because a setting is refused, or set too late for the thread
+    """Kills: a block that is mapped again at each step, because a setting is refused, or set too late for the thread
     that runs the step; and a test that would not see it."""
     assert run("never")[0] > 0.9 * PAGES
     assert run("early") == (pytest.approx(0, abs=200), "")

@@ -11,7 +11,7 @@ from jaxzoo.utils.whole_files import replacing, unfinished, write_whole
 
 @pytest.mark.parametrize("owned", [False, True])
 def test_a_failure_leaves_the_old_file(tmp_path, owned):
-    """Kills: half a file, and a draft that stays behind."""
+    """Kills: half a file, and a temporary file that stays."""
     file = tmp_path / "file"
     write_whole(file, "old", owned=owned)
     with pytest.raises(KeyError), replacing(file, owned=owned) as place:  # noqa: PT012

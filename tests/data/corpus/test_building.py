@@ -152,7 +152,7 @@ def test_no_moment_is_too_bad_to_be_stopped(tmp_path, monkeypatch):
 
 
 def test_a_finished_build_is_left_alone(built, config, monkeypatch):
-    """Kills: a build that is made again, and what a killed command has left for ever."""
+    """Kills: a build that is made again, and what a killed command has left forever."""
     before = {file: file.stat().st_mtime_ns for file in built.rglob("*")}
     (built / "work" / "notes").mkdir(parents=True)
     monkeypatch.setattr(building, "write_piece", None)

@@ -114,7 +114,7 @@ def test_layouts(tmp_path):
     ids=["protein", "headless", "empty", "nameless", "cut", "header"],  # gzip data hold the time
 )
 def test_damage(tmp_path, content, message):
-    """Kills a damaged file that is read as a short one."""
+    """Kills: a damaged file that is read as a short one."""
     file = tmp_path / ("x.fa.gz" if content.startswith(b"\x1f\x8b") else "x.fa")
     file.write_bytes(content)
     with pytest.raises(DamagedFileError, match=message):

@@ -36,7 +36,7 @@ def expected_in_valid(name: str, seed: int, fraction: float) -> bool:
 
 
 def test_split_is_the_hash_of_seed_and_name(folder):
-    """Kills a split by rank, by content or by Python's salted `hash`."""
+    """Kills: a split by rank, by content or by Python's salted `hash`."""
     train, valid = split_of(folder)
     every = {f.relative_to(folder).as_posix() for f in folder.rglob("*.txt")}
     assert valid == {n for n in every if expected_in_valid(n, 3, 0.3)}
@@ -46,7 +46,7 @@ def test_split_is_the_hash_of_seed_and_name(folder):
 
 
 def test_files_stay_on_their_side_when_others_come_and_go(folder):
-    """Kills a shuffle-and-cut split, under which a new file moves old ones into validation."""
+    """Kills: a shuffle-and-cut split, under which a new file moves old ones into validation."""
     train, valid = split_of(folder)
     gone = {"f00.txt", "a/b/f59.txt"}
     for name in gone:
@@ -60,7 +60,7 @@ def test_files_stay_on_their_side_when_others_come_and_go(folder):
 
 
 def test_split_and_fingerprint_do_not_depend_on_place_or_spelling(folder, monkeypatch):
-    """Kills absolute names: the same corpus elsewhere, or as a glob, must be the same corpus."""
+    """Kills: absolute names: the same corpus elsewhere, or as a glob, must be the same corpus."""
     direct = read_corpus(str(folder), valid_fraction=0.3, seed=3)
     globbed = read_corpus(str(folder / "**" / "*.txt"), valid_fraction=0.3, seed=3)
     moved = folder.rename(folder.parent / "elsewhere")
@@ -71,7 +71,7 @@ def test_split_and_fingerprint_do_not_depend_on_place_or_spelling(folder, monkey
 
 
 def test_manifest_and_fingerprint_notice_every_change(folder):
-    """Kills a fingerprint of names or sizes alone: one changed byte must show, and so must another split."""
+    """Kills: a fingerprint of names or sizes alone: one changed byte must show, and so must another split."""
     corpus = read_corpus(str(folder), valid_fraction=0.3, seed=3)
     manifest = corpus.manifest()
     assert json.loads(json.dumps(manifest)) == manifest
@@ -85,7 +85,7 @@ def test_manifest_and_fingerprint_notice_every_change(folder):
 
 
 def test_single_file_is_cut_at_a_character_near_its_end(tmp_path):
-    """Kills a cut inside a character, a lost or doubled byte at the cut, and a swap of both ends."""
+    """Kills: a cut inside a character, a lost or doubled byte at the cut, and a swap of both ends."""
     text = "aé漢" * 33  # 6 bytes a group: 198 bytes, of which the last fifth, 39.6, begins inside a character
     (tmp_path / "one.txt").write_text(text, encoding="utf-8")
     corpus = read_corpus(str(tmp_path / "one.txt"), valid_fraction=0.2, seed=0)
@@ -97,7 +97,7 @@ def test_single_file_is_cut_at_a_character_near_its_end(tmp_path):
 
 
 def test_what_is_no_text_is_left_out_and_counted(tmp_path):
-    """Kills reading of binaries, hidden files and directories, and a crash on a dangling link."""
+    """Kills: reading of binaries, hidden files and directories, and a crash on a dangling link."""
     (tmp_path / ".git").mkdir()
     (tmp_path / "sub").mkdir()
     for name in ("z.md", "sub/a.unknown", ".git/config", ".hidden", "sub/.hidden"):
@@ -113,7 +113,7 @@ def test_what_is_no_text_is_left_out_and_counted(tmp_path):
 
 
 def test_errors_name_field_value_rule_and_remedy(tmp_path, monkeypatch):
-    """Kills a bare IndexError or FileNotFoundError deep in the reader."""
+    """Kills: a bare IndexError or FileNotFoundError deep in the reader."""
     for path, rule in [
         ("missing", "must be a directory, a file or a glob that exists; check the spelling"),
         ("*.nothing", "must hold UTF-8 text, but of its 0 files 0 are empty or not UTF-8; name a"),
@@ -129,7 +129,7 @@ def test_errors_name_field_value_rule_and_remedy(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("call", ["read_bytes", "scandir"])
 def test_no_permission_is_an_error_not_a_smaller_corpus(folder, monkeypatch, call):
-    """Kills silent omission: `os.walk` passes over what it may not list. Faked, since root may read all."""
+    """Kills: silent omission: `os.walk` passes over what it may not list. Faked, since root may read all."""
     owner = Path if call == "read_bytes" else os
     real = getattr(owner, call)
 

@@ -11,7 +11,7 @@ from jaxzoo.data.statistics.ngram import ngram_baselines
 
 
 def test_three_symbols_by_hand():
-    """Kills add-one without the vocabulary, a transposed pair table, and weights of the wrong token.
+    """Kills: add-one without the vocabulary, a transposed pair table, and weights of the wrong token.
 
     Train 0 0 1 0 2 with V = 3: p(0) = 4/8, p(1) = p(2) = 2/8. After 0 come {0: 1, 1: 1, 2: 1}, so c = u = 3;
     after 1 comes {0: 1}, so c = u = 1; 2 is never followed. Targets (0 -> 1), (1 -> 2), (2 -> 0), (1 -> 0):
@@ -30,7 +30,7 @@ def test_three_symbols_by_hand():
 
 @pytest.mark.parametrize("chunk", [3, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 2**22))])
 def test_equals_counting_in_plain_python(monkeypatch, chunk):
-    """Kills pairs lost or doubled between chunks, and uint16 overflow in `token * V`."""
+    """Kills: pairs lost or doubled between chunks, and uint16 overflow in `token * V`."""
     monkeypatch.setattr(ngram, "CHUNK", chunk)
     rng = np.random.default_rng(5)
     vocab, train = 300, rng.integers(200, 300, 601).astype(np.uint16)

@@ -28,7 +28,7 @@ def test_recovers_alpha_within_its_error():
 
 
 def test_is_the_most_likely():
-    """Kills a root of another equation: the likelihood, by its definition, is lower on both sides."""
+    """Kills: a root of another equation: the likelihood, by its definition, is lower on both sides."""
     counts = np.random.default_rng(1).integers(0, 50, 30)
 
     def log_likelihood(alpha: float) -> float:

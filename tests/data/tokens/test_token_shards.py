@@ -15,7 +15,7 @@ from tests.data.shards import random_documents, write_tokens
 
 
 def test_reads_what_was_written(tmp_path):
-    """Kills ids cut to 16 bits, starts that are off by a document, and subsets counted by shard alone."""
+    """Kills: ids cut to 16 bits, starts that are off by a document, and subsets counted by shard alone."""
     for vocab_size, dtype in [(2**16, np.uint16), (2**16 + 1, np.uint32)]:
         rng = np.random.default_rng(0)
         shards = [random_documents(rng, 7, n_ids=vocab_size, longest=5) for _ in range(3)]
@@ -35,7 +35,7 @@ def test_reads_what_was_written(tmp_path):
 
 
 def test_fingerprint_changes_with_one_token(tmp_path):
-    """Kills a fingerprint of names or sizes alone."""
+    """Kills: a fingerprint of names or sizes alone."""
     first, second, third = (
         write_tokens(tmp_path / name, {"train": [[(ids, "a")]]}, vocab_size=9)
         for name, ids in (("first", [1, 2, 3]), ("second", [1, 2, 4]), ("third", [1, 2, 3]))
@@ -45,7 +45,7 @@ def test_fingerprint_changes_with_one_token(tmp_path):
 
 
 def test_damaged_array_is_named_and_not_used(tmp_path):
-    """Kills a reader that trusts names: a shard cut short would train on less text in silence."""
+    """Kills: a reader that trusts names: a shard cut short would train on less text in silence."""
     for damage in ["missing", "short", "pickle"]:
         directory = write_tokens(tmp_path, {"train": [[([1, 2, 3], "a")]]}, vocab_size=9)
         file = tmp_path / "train-00000.tokens.npy"
@@ -91,7 +91,7 @@ def test_a_flipped_bit_is_named_when_its_array_is_first_read(tmp_path):
 
 
 def test_refuses_what_is_no_finished_directory(tmp_path):
-    """Kills a half-made directory that is taken for a whole one."""
+    """Kills: a half-made directory that is taken for a whole one."""
     with pytest.raises(ValueError, match=r"manifest\.json is missing"):
         TokenDirectory(tmp_path)
     directory = write_tokens(tmp_path, {"train": [[([1], "a")]]}, vocab_size=9)

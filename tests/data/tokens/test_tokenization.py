@@ -150,7 +150,7 @@ def test_killed_at_any_point_it_goes_on_to_the_same_bytes(bpe, tmp_path, monkeyp
 
 
 def test_other_data_another_tokenizer_and_other_files_are_refused(data, bpe, tokens, tmp_path):
-    """Kills: shards of two corpora or two tokenizers in one directory, and somebody else's files overwritten."""
+    """Kills: shards of two corpora or two tokenizers in one directory, and files of others overwritten."""
     before = digests(tokens)
     with pytest.raises(ValueError, match=r"holds other results: tokenizer\.[a-z_]+ is .* there and .* here"):
         Tokenization(data, ByteTokenizer(), tokens)

@@ -51,7 +51,7 @@ def test_every_query_is_answered(n_tokens, n_triples):
 
 @pytest.mark.full
 def test_definition_3_1_by_the_papers_reduction():
-    """Kills an own triple that is seen: in `(x_i, x_{i+1}, x_i)` every query is its own triple's key. The tokens are
+    """Kills: an own triple that is seen: in `(x_i, x_{i+1}, x_i)` every query is its own triple's key. The tokens are
     those of the MQAR task, whose labels are the truth."""
     config = mqar.paper(length=32, n_pairs=6, vocab_size=40)
     batch = config.labelled(0, np.arange(16))
@@ -62,7 +62,7 @@ def test_definition_3_1_by_the_papers_reduction():
 
 
 def test_errors_that_no_sharpness_gives():
-    """Kills a logarithm of 0, and an infinite or negative sharpness."""
+    """Kills: a logarithm of 0, and an infinite or negative sharpness."""
     for error in (0.0, 0.25):
         with pytest.raises(ValueError, match=f"error={error} must be above 0 and below 1/4"):
             build(4, 16, error=error)

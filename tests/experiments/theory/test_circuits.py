@@ -86,7 +86,7 @@ def test_routing():
 
 
 def test_channels():
-    """Kills in `compile_channels`: a factor of the wrong product, a sum of sums, a wire kept a stage too short."""
+    """Kills: in `compile_channels`: a factor of the wrong product, a sum of sums, a wire kept a stage too short."""
     circuit = random_circuit(5, 60, 4)
     x = RNG.uniform(-1, 1, (3, 5))
     compiled = compile_channels(circuit)

@@ -53,14 +53,14 @@ def test_every_key_is_answered(model, task, batch_size):
 
 @pytest.mark.full
 def test_the_model_is_the_trained_one(model):
-    """Kills another model than that of configs/mqar/attention.py: names and shapes of all parameters are equal."""
+    """Kills: another model than that of configs/mqar/attention.py: names and shapes of all parameters are equal."""
     state = nnx.to_flat_state(nnx.state(abstract_model(trained.model)))
     expected = {path: leaf.shape for path, leaf in state}
     assert {path: leaf.shape for path, leaf in nnx.to_flat_state(nnx.state(model))} == expected
 
 
 def test_codes():
-    """Kills equal or opposite codes, and codes with a mean: words of 4, 16 and 32 signs."""
+    """Kills: equal or opposite codes, and codes with a mean: words of 4, 16 and 32 signs."""
     for count, w in ((3, 4), (435, 16), (1000, 32)):
         code = codes(count)
         assert code.shape == (count, w)
@@ -71,7 +71,7 @@ def test_codes():
 
 
 def test_errors_that_no_sharpness_gives():
-    """Kills a logarithm of 0, and values that the other codes drown."""
+    """Kills: a logarithm of 0, and values that the other codes drown."""
     for error in (0.0, 1 / 28):
         with pytest.raises(ValueError, match="must be above 0 and below 1/28"):
             build(9, 16, error=error)

@@ -53,7 +53,7 @@ def test_hyena_is_base_conv(options):
 
 @pytest.mark.parametrize("n_taps", [8, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 3, 40))])
 def test_base_conv_is_hyena(n_taps):
-    """Kills a filter that the network's window bends, which falls below 1e-6, taps off by one, a gate without its
+    """Kills: a filter that the network's window bends, which falls below 1e-6, taps off by one, a gate without its
     bias."""
     filter = "short" if n_taps == 3 else "long"
     base_conv, _ = moved(lambda: BaseConv(BaseConvConfig(d_model=D, filter=filter, n_taps=n_taps), rngs=quick_rngs()))

@@ -80,7 +80,7 @@ def test_few_distances(distances, shares, n_triples, spare):
 
 @pytest.mark.full
 def test_more_distances_than_shifts():
-    """Kills a promise that is too large: of three distances, 60, 30 and 10 % of the queries, 2 shifts answer the first
+    """Kills: a promise that is too large: of three distances, 60, 30 and 10 % of the queries, 2 shifts answer the first
     two, and leave the third without an answer, not with a wrong one."""
     c = 220
     instance, back = draw([2, 9, 5], batch_size=2, n_triples=200, n_tokens=c, shares=[0.6, 0.3, 0.1])
@@ -91,7 +91,7 @@ def test_more_distances_than_shifts():
 
 @pytest.mark.full
 def test_parameters():
-    """Kills parameters that grow with the length, or with t more than t times: two projections of width 3 c and two of
+    """Kills: parameters that grow with the length, or with t more than t times: two projections of width 3 c and two of
     4 c for each distance, with b1 and b2."""
     for t in (1, 3):
         assert count_parameters(build(10, n_shifts=t)) == t * (2 * 30**2 + 2 * 30 + 2 * 40**2 + 2 * 40)

@@ -86,7 +86,7 @@ def success_probability(d, *, n_blocks, block_size, sigma=1.0):
 )
 def test_the_law_is_that_of_tokens(smoothing, place, d, sigma):
     """Kills: the noise of a block of B and not B - 1 beside x_L, the own block as a competitor, smoothing that begins
-    anew in each block, a signal that ends with its block, a place counted from the end. Shares of 6000 draws of each
+    again in each block, a signal that ends with its block, a place counted from the end. Shares of 6000 draws of each
     kind, which differ by less than 4 of their standard errors."""
     x, first = contexts_of_definition(np.random.default_rng(1), 6000, d, sigma, place)
     tokens = retrieves(x, first, smoothing).mean()
@@ -116,7 +116,7 @@ def test_the_layer_recalls_what_it_retrieves(smoothing, d):
 
 @pytest.mark.parametrize(("n_blocks", "block_size"), [(16, 4), pytest.param(2**14, 64, marks=pytest.mark.full)])
 def test_propositions_hold(n_blocks, block_size):
-    """Kills a bound that contexts break. (B) with epsilon = 0; Proposition 2 with x_L at the place where smoothing
+    """Kills: a bound that contexts break. (B) with epsilon = 0; Proposition 2 with x_L at the place where smoothing
     forgets most of it."""
     sizes = {"n_blocks": n_blocks, "block_size": block_size}
     means = critical_dimensions(1000, seed=7, **sizes)
@@ -131,7 +131,7 @@ def test_propositions_hold(n_blocks, block_size):
 
 
 def test_bounds_by_hand():
-    """Kills a bound without its square, a factor, sigma^2, or the root of a term. log 16 = 2.7726, its root 1.6651."""
+    """Kills: a bound without its square, a factor, sigma^2, or the root of a term. log 16 = 2.7726, its root 1.6651."""
     sizes = {"n_blocks": 16, "block_size": 10, "sigma": 0.5}
     assert sufficient_dimension(2.0, **sizes) == pytest.approx(2 * 0.25 * 10 * 3.6651**2, rel=1e-4)
     assert sufficient_dimension(2.0, query_dim=9, **sizes) == pytest.approx(5 * 6.6651**2, rel=1e-4)
@@ -143,7 +143,7 @@ def test_bounds_by_hand():
 
 
 def test_the_constant_is_sharp():
-    """Kills another constant than 2 in the law or in the bounds: with e^400 blocks, d 20 % above `2 sigma^2 B log M`
+    """Kills: another constant than 2 in the law or in the bounds: with e^400 blocks, d 20 % above `2 sigma^2 B log M`
     succeeds nearly always, and 20 % below nearly never ("if and only if d / (2 B log M) >= 1 + o(1)")."""
     sizes = {"n_blocks": int(np.exp(400.0)), "block_size": 100, "sigma": 0.5}
     threshold = sufficient_dimension(0.0, **sizes)

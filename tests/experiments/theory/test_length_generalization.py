@@ -94,7 +94,7 @@ def trained():
 
 @pytest.mark.full
 def test_the_module_has_the_theorems_form():
-    """Kills taps in the order of other times, a delay of queries that is not that of keys, a map of another W or
+    """Kills: taps in the order of other times, a delay of queries that is not that of keys, a map of another W or
     without the empty keys: a random layer, in float64."""
     layer, tokens = theorem_2_layer(D, reach=REACH, seed=3), sequences(9, n=4)
     set_projections(layer, queries=2 * unit_rows(D, D, seed=1), keys=unit_rows(D, D, seed=2), values=2 * np.eye(D))
@@ -106,7 +106,7 @@ def test_the_module_has_the_theorems_form():
 
 
 def test_sequences_are_those_of_definition_2():
-    """Kills a query that stands once, or three times, never in front, never just before the end; a wrong value."""
+    """Kills: a query that stands once, or three times, never in front, never just before the end; a wrong value."""
     tokens = np.asarray(sequences(5, n=400))
     assert ((tokens == tokens[:, -1:]).sum(1) == 2).all()
     places = (tokens == tokens[:, -1:]).argmax(1)
@@ -117,7 +117,7 @@ def test_sequences_are_those_of_definition_2():
 
 @pytest.mark.slow
 def test_training_learns_three_parts(trained):
-    """Kills a training that moves the delays or W_v, that leaves a part as it was, or lets taps be negative."""
+    """Kills: a training that moves the delays or W_v, that leaves a part as it was, or lets taps be negative."""
     first, last = (nnx.to_flat_state(nnx.state(x)) for x in (theorem_2_layer(D, reach=REACH), trained))
     for (path, old), (_, new) in zip(first, last, strict=True):
         assert (path in LEARNED) == bool(jnp.any(old[...] != new[...])), path
@@ -127,7 +127,7 @@ def test_training_learns_three_parts(trained):
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [64, *(pytest.param(n, marks=pytest.mark.full) for n in (3, 256))])
 def test_theorem_2(trained, length):
-    """Kills a layer that learns something else than the construction, a map or filter measured against another one:
+    """Kills: a layer that learns something else than the construction, a map or filter measured against another one:
     all three bounds, with eps measured at 16 tokens, the third with the R of the docstring."""
     at_home, found = (measure(trained, EMBEDDINGS, sequences(n)) for n in (LENGTH, length))
     eps_0 = at_home.error / separation(ROWS)
@@ -140,7 +140,7 @@ def test_theorem_2(trained, length):
 
 
 def test_separation_by_hand():
-    """Kills a smallest distance in the place of the sine: at 60 and at 150 degrees."""
+    """Kills: a smallest distance in the place of the sine: at 60 and at 150 degrees."""
     for degrees, expected in ((60, np.sqrt(3) / 2), (150, 0.5)):
         angle = np.deg2rad(degrees)
         assert separation(np.array([[1.0, 0.0], [np.cos(angle), np.sin(angle)]])) == pytest.approx(expected)

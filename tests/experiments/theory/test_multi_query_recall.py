@@ -31,7 +31,7 @@ SLOW = pytest.mark.slow
     ("n_gram", "vocab_size"), [pytest.param(1, 192, marks=SLOW), (2, 32), pytest.param(3, 20, marks=SLOW)]
 )
 def test_all_queries(n_gram, vocab_size):
-    """Kills a sink that answers with a token of the context, one with the wrong sign (a filter whose first tap is
+    """Kills: a sink that answers with a token of the context, one with the wrong sign (a filter whose first tap is
     negative), one that wins over a match or loses against the closest gram; random fillers, filters, embeddings."""
     task = task_of(n_gram, vocab_size)
     for seed, first in enumerate((1.0, -1.0)):
@@ -43,7 +43,7 @@ def test_all_queries(n_gram, vocab_size):
 
 @pytest.mark.full
 def test_no_match_needs_the_opening():
-    """Kills an opening that does nothing: without its bias all matches are right, and no "no match"."""
+    """Kills: an opening that does nothing: without its bias all matches are right, and no "no match"."""
     task = task_of(2, 32)
     model = multi_query_recall_model(unit_rows(32, 16), np.array([1.0, -0.6]), length=200)
     bias = model.stacks[0].blocks[0].mixer.q_proj.bias

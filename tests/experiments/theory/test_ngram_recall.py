@@ -72,8 +72,8 @@ def printed(x, taps, c, delay):
 @pytest.mark.full
 @pytest.mark.parametrize("delay", ["key", "value"])
 def test_the_module_is_the_theorem(delay):
-    """Kills a filter off by one or turned around, a missing norm, a factor of the scores, W_v = 1 with the value delay,
-    a causal stand-in that is another function: on sequences that ask nothing, at a c that does not saturate."""
+    """Kills: a filter that is off by one or reversed, a missing norm or factor, W_v = 1 with the value delay, a causal
+    form that is another function. Random sequences, at a c that does not saturate."""
     x, taps, c = unit_rows(9, 6), np.array([-0.7, 1.3, 0.4]), 3.0
     layer = ngram_recall_layer(unit_rows(4, 6, seed=1), separating_taps(3, seed=0), length=9)
     set_ngram_recall(layer, taps, c=c, delay=delay)
@@ -87,7 +87,7 @@ def test_the_module_is_the_theorem(delay):
 @pytest.mark.full
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in (1, 2))])
 def test_corollary_1(seed):
-    """Kills a key delay of 0 or 2, and a c that is too small for its own bound: outputs within eps/2 of the value."""
+    """Kills: a key delay of 0 or 2, and a c that is too small for its own bound: outputs within eps/2 of the value."""
     tokens, ends, values = instances(1, 200, vocab_size=64, seed=seed)
     embeddings = unit_rows(64, 12, seed=seed)
     layer = associative_recall_layer(embeddings, length=200)
@@ -103,7 +103,7 @@ def test_corollary_1(seed):
     ],
 )
 def test_theorem_1_any_embeddings(n_gram, delay):
-    """Kills a c_0 that holds for orthogonal embeddings alone, and W_v = 1 with the value delay: random embeddings in
+    """Kills: a c_0 that holds for orthogonal embeddings alone, and W_v = 1 with the value delay: random embeddings in
     fewer dimensions than tokens, random filters, outputs within eps/2 of the value."""
     for seed in range(3):
         vocab_size = 64 if n_gram == 1 else 12
@@ -120,7 +120,7 @@ def test_theorem_1_any_embeddings(n_gram, delay):
     [(2, 4094, "value"), (1, 4095, "key")],
 )
 def test_theorem_1_at_4096(n_gram, length, delay):
-    """Kills what fails on long sequences only, or in a language model only: a norm that undoes another length, a
+    """Kills: what fails on long sequences only, or in a language model only: a norm that undoes another length, a
     residual that answers with the query."""
     vocab_size = {1: 8192, 2: 112, 3: 32}[n_gram]
     embeddings = unit_rows(vocab_size, 64) if n_gram == 1 else orthonormal_rows(vocab_size)
@@ -129,7 +129,7 @@ def test_theorem_1_at_4096(n_gram, length, delay):
 
 
 def test_margin_by_hand():
-    """Kills a margin over grams of one length only, over equal grams too, or above 1; orthogonal embeddings.
+    """Kills: a margin over grams of one length only, over equal grams too, or above 1; orthogonal embeddings.
     The closest of F = (1, 1/2) are `b a` and `a a`, those of F = (-1/2, 1) `a b` and `a a`."""
     embeddings = orthonormal_rows(5)
     assert margin(embeddings, np.array([2.0])) == pytest.approx(1)

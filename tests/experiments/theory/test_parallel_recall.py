@@ -56,7 +56,7 @@ def test_circuit(n):
 
 @pytest.mark.parametrize("n", [*(pytest.param(n, marks=pytest.mark.full) for n in (2, 4, 8)), 32])
 def test_sorting_network(n):
-    """Kills a comparator that is missing: all sequences of zeros and ones, to 2^12 of them."""
+    """Kills: a comparator that is missing: all sequences of zeros and ones, to 2^12 of them."""
     rows = RNG.integers(0, 2, (2**12, n))
     for i, j in comparators(n):
         rows[:, [i, j]] = np.sort(rows[:, [i, j]], axis=1)
@@ -65,7 +65,7 @@ def test_sorting_network(n):
 
 @pytest.mark.parametrize("n", [2, 2**8, 2**18])
 def test_counts(n):
-    """Kills a count that grows as the square of the length, or that of attention if it does not."""
+    """Kills: a count that grows as the square of the length, or that of attention if it does not."""
     bits = 18
     ratio = count(2 * n, bits).gates / count(n, bits).gates
     squared = count_attention(2 * n + 2, bits).gates / count_attention(n + 1, bits).gates

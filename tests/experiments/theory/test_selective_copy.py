@@ -39,7 +39,7 @@ def told(task, model, *, n, seed=0):
     [(32, 32), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((40, 2), (300, 24)))],
 )
 def test_copies_by_itself(name, length, n_signals):
-    """Kills a said word that is said again, an order of the last signals first, a filter off by one, noise that wins,
+    """Kills: a said word that is said again, an order of the last signals first, a filter off by one, noise that wins,
     a prompt of signals alone that fails, and a stream that forgets what a filter reaches."""
     task = task_of(length, n_signals)
     model = MODELS[name](task)
@@ -50,7 +50,7 @@ def test_copies_by_itself(name, length, n_signals):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_copies_4096_tokens(name):
-    """Kills scores that float32 rounds together on long sequences: 64 signals in 4032 tokens."""
+    """Kills: scores that float32 rounds together on long sequences: 64 signals in 4032 tokens."""
     task = task_of(4032, 64, 64)
     assert told(task, MODELS[name](task), n=1) == 1
 
@@ -58,7 +58,7 @@ def test_copies_4096_tokens(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_copies_4096_tokens_by_itself(name):
-    """Kills the same, and a stream that differs from it; and many signals: 1024 in 3072 tokens."""
+    """Kills: the same, and a stream that differs from it; and many signals: 1024 in 3072 tokens."""
     task = task_of(4032, 64, 64)
     model = MODELS[name](task)
     for seed in range(4):
@@ -68,7 +68,7 @@ def test_copies_4096_tokens_by_itself(name):
 
 
 def test_embeddings_are_the_theorems():
-    """Kills more channels than |S| + 3, another length than 1, and signals that are closer than 1."""
+    """Kills: more channels than |S| + 3, another length than 1, and signals that are closer than 1."""
     task = task_of(40, 4, 6)
     embeddings = copy_embeddings(task)
     assert embeddings.shape == (15, 9)

@@ -43,7 +43,7 @@ def test_every_key_is_answered(model, length, batch_size):
 
 
 def test_width_follows_the_bound():
-    """Kills a width below the bound, or far above: about 4 (m - 1) log(vocab / error), and no error that is none."""
+    """Kills: a width below the bound, or far above: about 4 (m - 1) log(vocab / error), and no error that is none."""
     assert width(8192, 101, 1e-6) == pytest.approx(400 * np.log(8192e6), rel=0.01)
     assert width(8192, 1, 1e-6) > 0
     with pytest.raises(ValueError, match="error=0 must be above 0 and below 1"):
