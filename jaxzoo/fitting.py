@@ -181,6 +181,7 @@ def _train(
     speed = Speed(step_work(session), session.mesh.local_devices, start.step)
     progress = Progress(screen, steps=config.train.steps, speed=speed, log_every=config.train.log_every)
     trace = contextlib.ExitStack()
+    trace.callback(progress.close)
     with _failures(run), StopSignals() as signals, trace, open_files(run, config, start, speeds=True) as files:
         update = session.update
         if run is not None and profile is not None and is_leader():

@@ -4,11 +4,11 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import GOES_ON, command_line, say
 from jaxzoo.config.checked import PositiveInt
 from jaxzoo.data.corpus.building import BuildConfig
 from jaxzoo.data.corpus.fasta import FastaLayout
+from jaxzoo.utils.progress import show_progress
 
 if TYPE_CHECKING:
     from jaxzoo.data.corpus.building import Built

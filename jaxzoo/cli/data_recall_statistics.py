@@ -3,9 +3,9 @@
 import dataclasses
 from pathlib import Path
 
-from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import GOES_ON, command_line
 from jaxzoo.config.checked import Checked, PositiveInt
+from jaxzoo.utils.progress import show_progress
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import GOES_ON, command_line
 from jaxzoo.config.checked import Checked, PositiveInt
+from jaxzoo.utils.progress import show_progress
 
 if TYPE_CHECKING:
     from jaxzoo.data.tokens.token_shards import TokenDirectory

@@ -5,9 +5,9 @@ import time
 from pathlib import Path
 
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import command_line, say
 from jaxzoo.config.checked import Checked, PositiveInt
+from jaxzoo.utils.progress import show_progress
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

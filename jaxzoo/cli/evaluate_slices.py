@@ -11,7 +11,6 @@ import jax
 from jaxzoo.cli.evaluate import EvaluateCommand
 from jaxzoo.cli.evaluate_common import OpenRun, open_run
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import prepare_jax, say
 from jaxzoo.data.base import DataConfig
 from jaxzoo.data.statistics.bigram_counts import THRESHOLD, BigramCounts
@@ -21,6 +20,7 @@ from jaxzoo.evals.recall_report import RecallReport, check_directory, write_repo
 from jaxzoo.evals.recall_slices import MeasuredModel, RecallSums
 from jaxzoo.evals.valid_tokens import check_same_tokens
 from jaxzoo.evals.validation import Validation
+from jaxzoo.utils.progress import show_progress
 
 
 def evaluate_slices(command: EvaluateCommand, flags: Sequence[str]) -> None:

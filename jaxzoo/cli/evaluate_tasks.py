@@ -17,7 +17,6 @@ import jax
 from jaxzoo.cli.evaluate import EvaluateCommand
 from jaxzoo.cli.evaluate_common import PROGRAM, check_variables, write_results
 from jaxzoo.cli.flags import UsageError, override
-from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import prepare_jax, say
 from jaxzoo.config.checked import shorten
 from jaxzoo.config.config_io import first_difference, to_json
@@ -29,6 +28,7 @@ from jaxzoo.loading.trained import read_run
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.models.blueprint import make_blueprint, split_variables
 from jaxzoo.utils.checksums import add_checksum, file_sha256, read_checked
+from jaxzoo.utils.progress import show_progress
 from jaxzoo.utils.text_table import text_table
 from jaxzoo.utils.whole_files import write_whole
 

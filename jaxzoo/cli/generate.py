@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from jaxzoo.cli.flags import Repeated, StoredRunOptions, UsageError
-from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import command_line, prepare_jax, say
 from jaxzoo.cli.user_files import import_files
 from jaxzoo.config.checked import FractionAboveZero, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 from jaxzoo.data.tokens.text_output import TextOutput, check_stops
+from jaxzoo.utils.progress import show_progress
 
 if TYPE_CHECKING:
     from jaxzoo.generation import Generation

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from jaxzoo.cli.flags import StoredRunOptions, UsageError, flag, override
-from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import command_line, prepare_jax, say
 from jaxzoo.cli.user_files import import_files
 from jaxzoo.config.checked import NonNegativeFloat, NonNegativeInt, PositiveInt
 from jaxzoo.config.config_io import Json, to_json
 from jaxzoo.config.json_files import read_json
 from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.utils.progress import show_progress
 from jaxzoo.utils.screen import Failure, Screen
 
 if TYPE_CHECKING:

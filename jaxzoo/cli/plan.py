@@ -13,9 +13,9 @@ from typing import Annotated
 
 from jaxzoo.cli.config_file import ConfigOptions, read_config
 from jaxzoo.cli.flags import UsageError, flag, output_file
-from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import command_line
 from jaxzoo.config.checked import PositiveInt
+from jaxzoo.utils.progress import show_progress
 from jaxzoo.utils.screen import Failure, Screen
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from jaxzoo.cli.flags import UsageError, output_file
-from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import command_line, say
 from jaxzoo.config.json_files import read_json
 from jaxzoo.tasks.record_documents import MAX_SHARE, RecordsConfig, RecordSet
 from jaxzoo.tasks.record_sources import DEBIAN, DPKG_STATUS, PYTHON, debian_records, python_records
+from jaxzoo.utils.progress import show_progress
 from jaxzoo.utils.whole_files import write_rows
 
 Example = Mapping[str, str]

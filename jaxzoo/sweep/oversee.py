@@ -4,14 +4,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
-
 from jaxzoo.sweep.cost import expected
 from jaxzoo.sweep.outcome import failed
 from jaxzoo.sweep.run_spec import Rates, RunSpec
 from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.sweep.workers import LocalWorkers, Worker
+from jaxzoo.utils.progress import ProgressLine
 from jaxzoo.utils.screen import Failure, Screen
 from jaxzoo.utils.text_table import duration
 
@@ -33,37 +31,24 @@ class SweepProgress:
     """
 
     def __init__(self, screen: Screen, workers: int, machine: str | None = None):
-        self._console = Console(file=screen, highlight=False, markup=False)  # type: ignore
+        self._line = ProgressLine(screen, PLAIN_SECONDS)
         self._workers = workers
         self._machine = machine
-        columns = (BarColumn(20), TextColumn("{task.description}", markup=False))
-        self._line = Progress(*columns, console=self._console, auto_refresh=False, transient=True)
-        self._bar = self._line.add_task("")
         self._results: dict[str, Mapping[str, Any]] = {}
         self._first: tuple[float, int] | None = None
-        self._printed = 0.0
-
-    def say(self, line: str) -> None:
-        """Prints a line that stays."""
-        self._console.print(line, soft_wrap=True)
+        self.say = self._line.say
 
     def show(self, sweep: Sweep, *, last: bool = False) -> None:
-        """Shows the state; `last`: as a line that stays, after which failures are listed."""
-        due = time.monotonic() - self._printed >= PLAIN_SECONDS
-        if not (self._console.is_terminal or last or due):
+        """Shows the state; `last`: as a line that stays, with the failures below it."""
+        if not (self._line.is_due or last):
             return
         n_done, n, text = self._describe(sweep)
-        if last:
-            if self._console.is_terminal:
-                self._line.stop()
-            for line in (text, *(f"failed: {failed(failure)}" for failure in sweep.failures())):
-                self.say(line)
-        elif self._console.is_terminal:
-            self._line.start()
-            self._line.update(self._bar, completed=n_done, total=n, description=text, refresh=True)
-        else:
-            self.say(text)
-            self._printed = time.monotonic()
+        if not last:
+            self._line.show(text, n_done, n)
+            return
+        self._line.close()
+        for line in (text, *(f"failed: {failed(failure)}" for failure in sweep.failures())):
+            self.say(line)
 
     def _describe(self, sweep: Sweep) -> tuple[int, int, str]:
         """Numbers of runs that are done, and of all; the line."""

@@ -5,8 +5,6 @@ In this order, so that all rows up to a checkpoint's step are on disk before the
 
 import contextlib
 import math
-import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -23,6 +21,7 @@ from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import ResumePoint
 from jaxzoo.train.speed import Speed
 from jaxzoo.train.state import first_not_finite
+from jaxzoo.utils.progress import ProgressLine
 from jaxzoo.utils.screen import Screen, warn
 from jaxzoo.utils.text_table import duration
 
@@ -31,8 +30,6 @@ Report = Callable[[int, Mapping[str, float]], None]
 Evaluate = Callable[[Variables], dict[str, float]]
 """Metrics of a model on the validation sets."""
 
-LIVE_SECONDS = 0.1
-"""Shortest time between two drawings of the live line."""
 PLAIN_SECONDS = 2.0
 """Shortest time between two plain lines of training progress."""
 SLICE = "valid/accuracy/"
@@ -272,48 +269,35 @@ def _require_finite(metrics: Mapping[str, float], step: int) -> None:
 
 
 class Progress:
-    """Prints the course of a run of so many steps: on a terminal one line that is drawn over and over, elsewhere plain
-    lines, `log_every` steps apart at least."""
+    """Prints the progress of a run of so many steps: one line on a terminal, elsewhere lines that are at least
+    `log_every` steps apart."""
 
     def __init__(self, screen: Screen, *, steps: int, speed: Speed, log_every: int):
-        self._screen = screen
-        self._live = screen.is_terminal
+        self._line = ProgressLine(screen, PLAIN_SECONDS)
         self._steps = steps
         self._speed = speed
         self._log_every = log_every
-        self._printed = 0.0
         self._valid = ""
-
-    def say(self, text: str) -> None:
-        """Prints a line that stays."""
-        if self._live:
-            self._screen.write("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r")
-        self._screen.say(text)
+        self.say = self._line.say
+        self.close = self._line.close
 
     def show(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Shows the metrics of an update where it is time to; those of a validation in the live line, or as a line."""
+        """Shows the metrics of an update from time to time, those of a validation always."""
+        live = self._line.is_live
         if "valid/loss" in metrics:
-            self._valid = "valid " + _in_short(metrics)
-            if not self._live:
+            self._valid = f"valid {_in_short(metrics)}"
+            if not live:
                 self.say(f"step {step}/{self._steps}  valid loss {metrics['valid/loss']:.4f}  {_in_short(metrics)}")
-            return
-        now = time.monotonic()
-        if self._live and now - self._printed >= LIVE_SECONDS:
-            width = shutil.get_terminal_size().columns - 1
-            self._screen.write("\r" + self._line(step, metrics)[:width].ljust(width))
-        elif not self._live and step % self._log_every == 0 and now - self._printed >= PLAIN_SECONDS:
-            self.say(self._line(step, metrics))
-        else:
-            return
-        self._printed = now
+        elif self._line.is_due and (live or step % self._log_every == 0):
+            self._line.show(self._describe(step, metrics), step, self._steps)
 
-    def _line(self, step: int, metrics: Mapping[str, float]) -> str:
+    def _describe(self, step: int, metrics: Mapping[str, float]) -> str:
         left = (self._steps - step) / self._speed.steps_per_second(step)
         parts = [
             f"step {step}/{self._steps}",
             f"loss {metrics['loss']:.4f}",
             f"accuracy {metrics['accuracy']:.3f}",
-            *([self._valid] if self._valid and self._live else []),
+            *([self._valid] if self._valid and self._line.is_live else []),
             *self._speed.describe(step),
             f"{duration(left)} left",
         ]

@@ -9,6 +9,7 @@ import pytest
 from jaxzoo.sweep import oversee
 from jaxzoo.sweep.oversee import SweepProgress
 from jaxzoo.sweep.queue import RunQueue
+from jaxzoo.utils import progress
 from jaxzoo.utils.screen import Screen
 from tests.sweep.small import FACTS, open_small
 
@@ -17,7 +18,8 @@ RESULT = {**FACTS, "steps": 6, "seconds": 12.0}
 
 @pytest.fixture(autouse=True)
 def _terminal(monkeypatch):
-    """Sets the environment of a common terminal."""
+    """Sets the environment of a common terminal, and redraws at every call."""
+    monkeypatch.setattr(progress, "LIVE_SECONDS", 0.0)
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}.items():
@@ -58,11 +60,11 @@ def test_rate_loss_and_time_left(tmp_path, monkeypatch):
     monkeypatch.setattr(oversee.time, "monotonic", lambda: now[0])
     sweep, tasks = half_done(tmp_path)
     stream = Terminal()
-    progress = SweepProgress(Screen(stream), 3)
+    board = SweepProgress(Screen(stream), 3)
     with RunQueue(sweep.directory, "worker") as queue:
         for task in tasks[5:7]:
             queue.take(task)
-        progress.show(sweep)
+        board.show(sweep)
         assert "steps/s" not in stream.getvalue()
         for task in (*tasks[1:4], tasks[5]):
             sweep.directory.write_result(task, {**RESULT, "metrics": {}})
@@ -71,7 +73,7 @@ def test_rate_loss_and_time_left(tmp_path, monkeypatch):
         for left in (tasks[0], tasks[7]):  # of killed workers
             sweep.directory.running(left, "json").write_text(json.dumps(told))
         now[0] += 3.0
-        progress.show(sweep)
+        board.show(sweep)
     # four runs of 6 steps, and 3 steps; half of 12 s, three workers
     assert "6 of 8 runs done, 1 running, 1 failed, 9 steps/s, loss 1.250, about 2s left" in stream.getvalue()
 

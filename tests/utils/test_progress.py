@@ -1,12 +1,13 @@
 """Progress lines on standard error. Kills: a long command without output."""
 
 import io
+import re
 import sys
 import threading
 
 import pytest
 
-from jaxzoo.cli import progress
+from jaxzoo.utils import progress
 
 
 class Stream(io.StringIO):
@@ -29,9 +30,7 @@ def test_lines_tell_count_rate_and_time_left(monkeypatch):
         for done in range(50, 61):
             report("merge", done, 60)
     (line,) = stream.getvalue().splitlines()
-    assert line.startswith("merge: 60 of 60 shards")
-    assert line.split()[-2].count(":") == 2
-    assert "/s " in line
+    assert re.fullmatch(r"merge: 60 of 60 shards [\d.,e+]+/s 0s left", line)
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])

@@ -1,0 +1,122 @@
+"""Progress of long work as one line: redrawn on a terminal, printed from time to time elsewhere."""
+
+import contextlib
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from jaxzoo.utils.screen import Screen
+from jaxzoo.utils.text_table import duration
+
+LINE_SECONDS = 10.0
+"""Shortest time between two lines where the screen is not a terminal."""
+LIVE_SECONDS = 0.1
+"""Shortest time between two drawings on a terminal."""
+POLL_SECONDS = 1.0
+"""Time between two calls of `poll`."""
+PLAIN_WIDTH = 200
+
+
+class ProgressLine:
+    """A bar and a text on a screen; `seconds` is the shortest time between two lines where it is not a terminal.
+
+    Attributes:
+      shown: when it was drawn last, by `time.monotonic`.
+    """
+
+    def __init__(self, screen: Screen, seconds: float):
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self.is_live: bool = screen.is_terminal
+        self._seconds = LIVE_SECONDS if self.is_live else seconds
+        width = None if self.is_live else PLAIN_WIDTH
+        options: dict[str, Any] = {"file": screen, "highlight": False, "markup": False, "emoji": False}
+        self._console = Console(**options, width=width, force_terminal=self.is_live)
+        columns = (BarColumn(20), TextColumn("{task.description}", markup=False))
+        self._line = Progress(
+            *columns,
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._bar = self._line.add_task("")
+        self.shown: float = -math.inf
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next `show` draws."""
+        return time.monotonic() - self.shown >= self._seconds
+
+    def say(self, line: str) -> None:
+        """Prints a line that stays."""
+        self._console.print(line, soft_wrap=True)
+
+    def show(self, text: str, done: int, total: int | None = None) -> None:
+        """Draws the line."""
+        self.shown = time.monotonic()
+        if not self.is_live:
+            self.say(text)
+            return
+        self._line.start()
+        self._line.update(self._bar, completed=done, total=total, description=text, refresh=True)
+
+    def close(self) -> None:
+        """Removes the line from a terminal."""
+        if self.is_live:  # elsewhere rich would print an empty line
+            self._line.stop()
+
+
+class Report(Protocol):
+    """Reports that `done` of `total` (None: unknown) are done; `name` is the work, or its last piece."""
+
+    def __call__(self, name: str, done: int, total: int | None = None, /) -> None: ...
+
+
+@contextlib.contextmanager
+def show_progress(unit: str, poll: Callable[[], tuple[str, int, int | None]] | None = None) -> Iterator[Report]:
+    """Shows progress, rate and time left on standard error until the block ends.
+
+    Args:
+      unit: what is counted.
+      poll: returns the arguments of a report; a thread calls it every second.
+    """
+    line = ProgressLine(Screen(sys.stderr), LINE_SECONDS)
+    began = time.monotonic()
+    if not line.is_live:
+        line.shown = began
+    first = 0
+    last = 0
+
+    def report(name: str, done: int, total: int | None = None, /) -> None:
+        nonlocal began, first, last
+        if done < last:  # another piece of work
+            began = time.monotonic()
+            first = done
+        last = done
+        if not line.is_due and done != total:
+            return
+        count = f"{done:,} {unit}" if total is None else f"{done:,} of {total:,} {unit}"
+        rate = (done - first) / max(time.monotonic() - began, 1e-9)
+        left = f" {duration((total - done) / rate)} left" if rate and total is not None else ""
+        line.show(f"{name}: {count} {rate:,.3g}/s{left}" if rate else f"{name}: {count}", done, total)
+
+    ended = threading.Event()
+
+    def watch() -> None:
+        while poll and not ended.wait(POLL_SECONDS):
+            report(*poll())
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield report
+    finally:
+        ended.set()
+        watcher.join()
+        line.close()
