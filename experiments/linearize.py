@@ -21,7 +21,7 @@ import numpy as np
 from flax import nnx
 
 from experiments.recall_text import learn_bpe
-from jaxzoo.cli.runner import Failure, make_main, prepare_jax
+from jaxzoo.cli.runner import Failure, command_line, prepare_jax
 from jaxzoo.config.config_io import to_json
 from jaxzoo.data.corpus.files import read_corpus
 from jaxzoo.data.text_data import TextDataConfig
@@ -313,7 +313,8 @@ def draw(found: Mapping[str, Any], out: Path) -> None:
         save(figure, out / f"figure.{end}")
 
 
-def run(command: Command) -> None:
+@command_line(prog="python -m experiments.linearize")
+def main(command: Command) -> None:
     command.out.mkdir(parents=True, exist_ok=True)
     prepare_jax()
     found = measure(command, make_runs(command))
@@ -322,8 +323,6 @@ def run(command: Command) -> None:
     draw(found, command.out)
     print(table(found))
 
-
-main = make_main(Command, run, prog="python -m experiments.linearize")
 
 if __name__ == "__main__":
     raise SystemExit(main(None))

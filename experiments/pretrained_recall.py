@@ -28,7 +28,7 @@ import numpy as np
 
 from experiments.zoology_figure8 import measure
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.cli.runner import make_main, prepare_jax, say
+from jaxzoo.cli.runner import command_line, prepare_jax, say
 from jaxzoo.evals.recall_tasks import RecallExample, score_recall
 from jaxzoo.evals.text_model import TextModel
 from jaxzoo.linearization.measure import recall
@@ -149,7 +149,8 @@ def write(rows: list[Row], out: Path) -> None:
         figure.save(picture, out / f"figure.{kind}")
 
 
-def _measure_all(command: Command) -> None:
+@command_line(prog="python -m experiments.pretrained_recall", out_of_memory="out of memory; lower --batch-size")
+def main(command: Command) -> None:
     out = command.out.expanduser()
     if out.exists():
         raise UsageError(f"--out {out} exists; choose another place")
@@ -164,13 +165,6 @@ def _measure_all(command: Command) -> None:
     write(rows, out)
     print(table(rows))
 
-
-main = make_main(
-    Command,
-    _measure_all,
-    prog="python -m experiments.pretrained_recall",
-    out_of_memory="out of memory; lower --batch-size",
-)
 
 if __name__ == "__main__":
     raise SystemExit(main(None))

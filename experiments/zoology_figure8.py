@@ -24,7 +24,7 @@ import numpy as np
 from flax import nnx
 
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.cli.runner import make_main, prepare_jax, say
+from jaxzoo.cli.runner import command_line, prepare_jax, say
 from jaxzoo.loading import load
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.utils import figure
@@ -115,7 +115,8 @@ class Command:
     """Directory of the results; it must not exist."""
 
 
-def _measure_all(command: Command) -> None:
+@command_line(prog="python -m experiments.zoology_figure8", out_of_memory="out of memory; lower --batch-size")
+def main(command: Command) -> None:
     out = command.out.expanduser()
     if out.exists():
         raise UsageError(f"--out {out} exists; choose another place")
@@ -172,13 +173,6 @@ def write(rows: list[dict[str, Any]], out: Path) -> None:
 def _by_model(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return {name: [row for row in rows if row["model"] == name] for name in dict.fromkeys(r["model"] for r in rows)}
 
-
-main = make_main(
-    Command,
-    _measure_all,
-    prog="python -m experiments.zoology_figure8",
-    out_of_memory="out of memory; lower --batch-size",
-)
 
 if __name__ == "__main__":
     raise SystemExit(main(None))

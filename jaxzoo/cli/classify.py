@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.classify`: a pretrained language model, finetuned to name the class of a sequence."""
+"""`python -m jaxzoo.classify`: finetunes a pretrained language model to classify sequences."""
 
 import dataclasses
 import sys
@@ -91,7 +91,7 @@ def main(command: ClassifyCommand) -> None:
 
 
 def _experiment(pretrained: "RunConfig", command: ClassifyCommand) -> "RunConfig":
-    """The pretrained model on the sequences; its maximal length grows where it is no part of its parameters."""
+    """Returns the config of the finetuning: the pretrained model, if necessary with a larger `max_length`."""
     from jaxzoo.data.labelled_sequences import LabelledSequencesConfig
     from jaxzoo.train.config import OptimizerConfig, TrainConfig
 
@@ -125,7 +125,7 @@ def _experiment(pretrained: "RunConfig", command: ClassifyCommand) -> "RunConfig
 
 
 def _report(config: "RunConfig", directory: RunDirectory, command: ClassifyCommand) -> None:
-    """Scores the test split by the checkpoint with the best validation, and by the baselines."""
+    """Scores the test split by the best checkpoint and by the baselines."""
     import jax
     import numpy as np
 

@@ -1,12 +1,8 @@
-"""The table of commands, and the way into one: `jaxzoo data-build` is `python -m jaxzoo.data.build`."""
+"""The table of commands and their entry points: `jaxzoo data-build` is `python -m jaxzoo.data.build`."""
 
-import contextlib
-import dataclasses
 import importlib
-import io
-import re
 import sys
-from typing import Annotated, Any, NoReturn
+from typing import NoReturn
 
 COMMANDS = {
     "train": "train a model on a recall task or on text",
@@ -32,10 +28,7 @@ COMMANDS = {
 }
 """Command -> one line of help; `data-build` is the module `jaxzoo.cli.data_build`."""
 
-USAGE = "usage: jaxzoo COMMAND ...; jaxzoo COMMAND --help; jaxzoo --version; jaxzoo --print-completion SHELL"
-SHELLS = ("bash", "zsh", "fish", "tcsh")
-SELECTORS = {"train": ["--config", "mqar/based"], "plan": ["--config", "mqar/based"]}
-"""Words that make a help text list the fields of a config."""
+USAGE = "usage: jaxzoo COMMAND ...; jaxzoo COMMAND --help; jaxzoo --version"
 INTERRUPTED = 130
 
 
@@ -46,22 +39,19 @@ def main() -> NoReturn:
             sys.argv = [f"jaxzoo {name}", *rest]
             _run(name)
         case [] | ["-h"] | ["--help"]:
-            width = max(map(len, COMMANDS))
-            lines = [f"  {name:{width}}  {line}" for name, line in COMMANDS.items()]
-            last = "python -m jaxzoo.COMMAND is the same, such as python -m jaxzoo.train."
-            print("\n".join([USAGE, "", *lines, "", last]))
+            print(f"{USAGE}\n")
+            for name, line in COMMANDS.items():
+                print(f"  {name:{max(map(len, COMMANDS))}}  {line}")
+            print("\npython -m jaxzoo.COMMAND is the same, such as python -m jaxzoo.train.")
         case ["--version"]:
             from jaxzoo import __version__
 
             print(f"jaxzoo {__version__}")
-        case ["--print-completion", shell] if shell in SHELLS:
-            _print_completion(shell)
-        case ["--print-completion", *_]:
-            _refuse(f"--print-completion takes one of {', '.join(SHELLS)}")
         case [name, *_]:
             from jaxzoo.config.checked import unknown
 
-            _refuse(unknown("command", name, COMMANDS))
+            print(f"error: {unknown('command', name, COMMANDS)}", file=sys.stderr)
+            raise SystemExit(2)
     raise SystemExit(0)
 
 
@@ -82,24 +72,3 @@ def _run(command: str) -> NoReturn:
         print("interrupted", file=sys.stderr)
         status = INTERRUPTED
     raise SystemExit(status)
-
-
-def _print_completion(shell: str) -> None:
-    """Prints tyro's script for the flags of the help texts."""
-    import tyro
-
-    tree: dict[str, Any] = {}
-    for name in COMMANDS:
-        shown = io.StringIO()
-        with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-            module = importlib.import_module(f"jaxzoo.cli.{name.replace('-', '_')}")
-            module.main([*SELECTORS.get(name, []), "--help"])
-        flags = sorted(set(re.findall(r"--([a-z][\w.-]*)", shown.getvalue())) - {"help"})
-        types = [(f"f{i}", Annotated[str, tyro.conf.arg(name=flag)], "") for i, flag in enumerate(flags)]
-        tree[name] = dataclasses.make_dataclass("Flags", types)
-    tyro.extras.subcommand_cli_from_dict(tree, prog="jaxzoo", args=["--tyro-print-completion", shell])
-
-
-def _refuse(line: str) -> NoReturn:
-    print(f"error: {line}", file=sys.stderr)
-    raise SystemExit(2)

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.compare RUN RUN ...`: trained models on the same data."""
+"""`python -m jaxzoo.compare RUN RUN ...`: scores several models on the same data."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Config files: Python files of the user that define a configuration, and what the command line replaces in it."""
+"""Config files, and fields replaced on the command line."""
 
 import dataclasses
 import inspect
@@ -35,7 +35,7 @@ class ConfigOptions(Checked):
 def read_config(options: ConfigOptions, flags: Sequence[str], *, prog: str) -> "RunConfig":
     """Returns the configuration that the options choose, with fields replaced by dotted flags.
 
-    Prints the help of its fields, and exits with 0, if --help is among the flags. Raises `UsageError`.
+    With --help among the flags it prints the help of all fields and exits with 0. Raises `UsageError`.
     """
     if options.config is None:
         raise UsageError("--config FILE is required, such as --config configs/mqar/based.py; see --help")
@@ -51,15 +51,14 @@ def read_config(options: ConfigOptions, flags: Sequence[str], *, prog: str) -> "
 def load_config(
     file: Path, *, name: str | None = None, mixer: str | None = None, task: str | None = None
 ) -> "RunConfig":
-    """Imports a Python file and returns its `config`: an `RunConfig`, or a function that returns one.
+    """Imports a Python file and returns its `config`, a `RunConfig` or a function that returns one.
 
-    A function with a parameter `mixer: MixerConfig = ...` leaves the choice of the mixer to the command line, and
-    `task: TaskConfig = ...` that of the task. A file may define several configurations instead, as a dict `configs`,
-    of which `name` is a key. The directory of a run has the config of the run, and leaves nothing to choose.
+    The parameters `mixer: MixerConfig = ...` and `task: TaskConfig = ...` of a function are set from the command line.
+    A file with several configurations has them in a dict `configs`, of which `name` is a key. For the directory of a
+    run it returns the config of the run.
 
     Raises:
-      UsageError: the file is absent or fails (with its line), or has no such configuration or choice; no mixer or task
-        has this name (with the nearest one).
+      UsageError: the file is absent or fails, or has no such configuration or parameter; no such mixer or task.
     """
     if file.is_dir():
         for option, given in (("--name", name), (MIXER_FLAG, mixer), (TASK_FLAG, task)):
@@ -117,7 +116,7 @@ def _choose(file: Path, config: Any, configs: Mapping[str, Any], name: str | Non
 
 
 def _named(option: str, name: str) -> "MixerConfig | TaskConfig":
-    """Returns the mixer or task of this name, with its defaults."""
+    """Returns the mixer or task of this name with its default fields."""
     from jaxzoo.mixers import MIXERS, MixerConfig
     from jaxzoo.mixers.names import resolve_alias
     from jaxzoo.tasks.base import TaskConfig

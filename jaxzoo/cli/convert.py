@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.convert`: checkpoints of other libraries as runs, and runs as folders that other libraries load."""
+"""`python -m jaxzoo.convert`: converts checkpoints of other libraries to runs, and runs to such checkpoints."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.data.bigrams --data TOKENDIR --out DIR`: counts of the bigrams of the training text."""
+"""`python -m jaxzoo.data.bigrams --data TOKENDIR --out DIR`: counts bigrams of token shards."""
 
 import dataclasses
 from pathlib import Path

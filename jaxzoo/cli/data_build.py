@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.data.build`: a corpus on disk as a tensorflow-datasets directory."""
+"""`python -m jaxzoo.data.build`: converts a corpus to a tensorflow-datasets directory."""
 
 import dataclasses
 from pathlib import Path
@@ -50,7 +50,7 @@ def main(command: BuildCommand) -> None:
 
 
 def _report(config: BuildConfig, built: "Built") -> None:
-    """Prints what was built, and warns of a split valid, regions and intervals that are missing."""
+    """Prints counts, and warnings about a missing split `valid` and missing sequences."""
     print(f"{built.directory}: {'built' if built.is_new else 'is finished already'}")
     for split, subsets in built.subsets.items():
         counts = f"{built.total(split, 'documents'):,} documents, {built.total(split, 'bytes'):,} bytes of text"

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.data.recall_statistics --data TOKENDIR --out DIR`: how much of a text repeats what stands in it."""
+"""`python -m jaxzoo.data.recall_statistics --data TOKENDIR --out DIR`: counts repeated n-grams of token shards."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.data.tokenize`: documents as token shards."""
+"""`python -m jaxzoo.data.tokenize`: makes token shards of documents."""
 
 import dataclasses
 import time

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.data.train_tokenizer`: byte-level BPE learnt from documents."""
+"""`python -m jaxzoo.data.train_tokenizer`: learns byte-level BPE from documents."""
 
 import dataclasses
 import time

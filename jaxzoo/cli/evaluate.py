@@ -1,8 +1,4 @@
-"""`python -m jaxzoo.evaluate --run DIR`: a trained model on its validation sets, or on others.
-
-Any field of the run's config is a flag, so that a model can be asked what it was not trained for: longer examples, more
-pairs, slower rotary positions. The fields may change what the model computes, not which variables it has.
-"""
+"""`python -m jaxzoo.evaluate --run DIR`: scores a trained model on validation sets, text slices or tasks."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Parts that evaluations share: the run with other fields, and the output."""
+"""Parts that evaluations share: the run with overridden fields, and the output."""
 
 import json
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ PROGRAM = "python -m jaxzoo.evaluate"
 
 
 class OpenRun(NamedTuple):
-    """A trained model, with fields of its config overridden."""
+    """A trained model with overridden fields of its config."""
 
     directory: Path
     session: Session
@@ -52,16 +52,13 @@ def open_run(path: str, flags: Sequence[str], checkpoint: Which) -> OpenRun:
 
 
 def check_variables(path: str, trained: Blueprint, asked: Blueprint | AdaptedBlueprint) -> None:
-    """Raises `ValueError` for a model that has other variables than the trained one, by the name of the first."""
+    """Raises `ValueError` with the first variable that the two models do not share."""
     end = "with these flags; those of --model may change what is computed, not which variables there are"
     require_shapes(shapes_of(trained.shapes), asked.shapes, path, end)
 
 
 def write_results(table: str, out: Path | None, report: Any) -> None:
-    """Prints a table, after writing the report (JSON-able), whole or not at all, to `out` if there is one.
-
-    Raises `OSError`.
-    """
+    """Writes a report (JSON-able) to `out`, if given, and prints a table."""
     if out is not None:
         text = json.dumps(report, indent=1) + "\n"
         if out.exists() and not out.is_file():  # such as /dev/stdout

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.export --run DIR --out PLACE`: a trained model as one file or a small folder, and back."""
+"""`python -m jaxzoo.export --run DIR --out PLACE`: writes a model as one file or a folder, or reads such a file."""
 
 import dataclasses
 from pathlib import Path

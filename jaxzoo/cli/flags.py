@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
-from tyro.constructors import PrimitiveConstructorSpec
 
-from jaxzoo.config.checked import Checked, nearest
+from jaxzoo.config.checked import Checked, NonNegativeInt, nearest
 
 Parsed = TypeVar("Parsed")
 Config = TypeVar("Config")
 
 HELP = ("-h", "--help")
 PICTURES = (".png", ".svg", ".pdf")
-"""Endings of files with pictures."""
+"""Suffixes of picture files."""
 
 
 class UsageError(ValueError):
@@ -30,32 +29,14 @@ class UsageError(ValueError):
 
 
 def flag(metavar: str | None = None, name: str | None = None) -> Any:
-    """Note of an option in `Annotated`: the word for its value in the help, and its name if it is not the field's."""
-    return tyro.conf.arg(metavar=metavar, name=name, help_behavior_hint=_hint)
+    """Annotation of an option: the placeholder of its value in the help, and its name (default: that of the field)."""
+
+    def hint(default: str) -> str:
+        return "" if default == "None" else f"(default: {default})"
+
+    return tyro.conf.arg(metavar=metavar, name=name, help_behavior_hint=hint)
 
 
-def _hint(default: str) -> str:
-    return "" if default == "None" else f"(default: {default})"
-
-
-def which_checkpoint(words: list[str]) -> int | Literal["best"]:
-    """Value of an option `--checkpoint STEP|best`."""
-    (text,) = words
-    if text == "best":
-        return "best"
-    if not re.fullmatch("[0-9]+", text):
-        raise UsageError(f"{text!r} must be the step of a checkpoint, or best")
-    return int(text)
-
-
-_CHECKPOINT = PrimitiveConstructorSpec(
-    nargs=1,
-    metavar="STEP|best",
-    instance_from_str=which_checkpoint,
-    is_instance=lambda value: True,
-    str_from_instance=lambda value: [str(value)],
-)
-Checkpoint = Annotated[int | Literal["best"] | None, _CHECKPOINT]
 Repeated = tyro.conf.UseAppendAction[tuple[str, ...]]
 """An option that may be given several times."""
 
@@ -64,16 +45,16 @@ Repeated = tyro.conf.UseAppendAction[tuple[str, ...]]
 class StoredRunOptions(Checked):
     """Options that choose a state of a run."""
 
-    checkpoint: Checkpoint = None
-    """Step of the checkpoint, or best: that with the best validation; default: the newest."""
+    checkpoint: Annotated[NonNegativeInt | Literal["best"] | None, flag("STEP|best")] = None
+    """Step of the checkpoint, or best: the one with the best validation; default: the newest."""
     config: Annotated[Repeated, flag("FILE")] = ()
     """The run's config file; needed where it defines classes of its own."""
 
 
 def output_file(option: str, file: Path, *, endings: Sequence[str] = (), or_folder: bool = False) -> Path:
-    """Returns the value of an option that names a file to write, with `~` expanded.
+    """Checks the value of an option that names a file to write, and returns it with `~` expanded.
 
-    Its directory must exist, it must be none itself (`or_folder`: may be), and have one of the `endings`, if any.
+    Its parent directory must exist. It must not be a directory, unless `or_folder`, and must have one of the `endings`.
     """
     file = file.expanduser()
     if not file.parent.is_dir():
@@ -88,14 +69,15 @@ def output_file(option: str, file: Path, *, endings: Sequence[str] = (), or_fold
 def parse_known(
     declared: Callable[..., Parsed], words: Sequence[str], *, prog: str, **options: Any
 ) -> tuple[Parsed, list[str]]:
-    """Reads a dataclass, or the arguments of a function, off the command line; prints help and exits with 0 on --help.
+    """Parses a dataclass, or the arguments of a function, and prints the help on --help.
 
-    `options` are those of `tyro.cli`. Returns the value, and the words that are no option of it.
+    `options` are passed to `tyro.cli`. Returns the value and the remaining words.
 
     Raises:
       UsageError: a wrong type, or a value that the dataclass refuses.
+      SystemExit: after the help, with code 0.
     """
-    if isinstance(declared, type):  # a switch of a command has no --no-...; that of a config or a task may be on
+    if isinstance(declared, type):  # flags of commands have no --no-...; those of configs and tasks do
         options = {"config": (tyro.conf.FlagCreatePairsOff,), **options}
     said = io.StringIO()
     shown = io.StringIO()
@@ -104,20 +86,15 @@ def parse_known(
             return tyro.cli(declared, prog=prog, args=list(words), return_unknown_args=True, **options)
     except SystemExit as stopped:
         if not stopped.code:
-            _print_help(shown.getvalue())
+            width = shutil.get_terminal_size().columns
+            for line in shown.getvalue().splitlines():  # fit lines outside of tyro's boxes to the terminal
+                print(textwrap.fill(line, width) if line[:1].isalpha() else line)
             raise
         message = _error_message(stopped, said.getvalue())
     field = re.match(rf"{getattr(declared, '__name__', '')}\.(\w+)[.0-9]*=", message)
-    if field:  # the option in place of the dataclass's field
+    if field:  # name the option, not the field of the dataclass
         message = f"{options_of(declared)[field[1]]} {message[field.end() :]}"
     raise UsageError(message)
-
-
-def _print_help(text: str) -> None:
-    """Prints a help text; lines outside of tyro's boxes are fitted to the terminal."""
-    width = shutil.get_terminal_size().columns
-    for line in text.splitlines():
-        print(textwrap.fill(line, width) if line[:1].isalpha() else line)
 
 
 def parse_flags(
@@ -128,23 +105,18 @@ def parse_flags(
     known: Iterable[str] | None = None,
     **options: Any,
 ) -> Parsed:
-    """Reads a whole command line as `parse_known` does.
+    """Parses a command line as `parse_known` does; raises `UsageError` for an unknown flag, too.
 
-    `known` are all flags, for the hint at a misspelt one (None: the fields of the dataclass).
-
-    Raises:
-      UsageError: also an unknown flag, with the nearest name.
+    `known` are the flags among which the message looks for the nearest name (None: the fields of the dataclass).
     """
     result, rest = parse_known(declared, words, prog=prog, **options)
     if rest:
-        if known is None:
-            known = options_of(declared).values()
-        raise UsageError(_unexpected(rest[0], known))
+        raise UsageError(_unexpected(rest[0], options_of(declared).values() if known is None else known))
     return result
 
 
 def options_of(declared: Callable[..., Any]) -> dict[str, str]:
-    """Returns the option of every field of a dataclass, or argument of a function."""
+    """Maps each field of a dataclass, or argument of a function, to its option."""
     hints = typing.get_type_hints(declared, include_extras=True) if isinstance(declared, type) else {}
     names = {}
     for field in inspect.signature(declared).parameters:
@@ -155,10 +127,7 @@ def options_of(declared: Callable[..., Any]) -> dict[str, str]:
 
 
 def override(config: Config, flags: Sequence[str], *, prog: str, others: Iterable[str] = ()) -> Config:
-    """Returns the config with fields replaced by dotted flags, as `parse_flags` does.
-
-    `others` are further flags of the program, for the hint at a misspelt one.
-    """
+    """Returns the config with fields replaced by dotted flags; `others` are further flags of the program, for hints."""
     return parse_flags(
         type(config),
         flags,
@@ -183,7 +152,7 @@ def flags_of(value: Any, prefix: str = "--") -> Iterator[str]:
 
 
 def _unexpected(word: str, known: Iterable[str]) -> str:
-    """Message about a word that is no option: `--lr` is answered with `--optimizer.learning-rate`."""
+    """Error message for a word that is no option; for `--lr` it names `--optimizer.learning-rate`."""
     name = word.partition("=")[0]
     if not name.startswith("-"):
         return f"unexpected argument {word!r}; options are written --name value"
@@ -197,7 +166,7 @@ def _unexpected(word: str, known: Iterable[str]) -> str:
 
 
 def _error_message(stopped: SystemExit, said: str) -> str:
-    """Returns the message of a config's own check, else tyro's error in one line, without frame and help text."""
+    """Returns the message of a config's own check, otherwise tyro's error as one line."""
     words = " ".join(re.sub("[│╭╮╰╯─]|-{3,}", " ", said).split())
     words = re.split(" (?:Argument helptext:|For full helptext)", words)[0]
     union = re.search(r"(--\S+): no type matching (\S+) could be instantiated from \[(.*)\]\. Got errors", words)

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.generate --run DIR --prompt TEXT`: from the run directory to the last character."""
+"""`python -m jaxzoo.generate --run DIR --prompt TEXT`: continues prompts."""
 
 import dataclasses
 import sys
@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GenerateCommand(StoredRunOptions):
-    """Continues prompts with the language model that a run on text has trained.
-
-    Text goes to standard output as it comes, all else to standard error. Several prompts are continued
-    together, and their texts follow one another.
-    """
+    """Continues prompts with the language model of a run on text. The text goes to standard output as it is generated,
+    everything else to standard error. Several prompts are continued as one batch and printed one after the other."""
 
     run: Path
     """Directory of the run, such as runs/lm-based_tiny."""
@@ -76,8 +73,8 @@ def main(command: GenerateCommand) -> None:
     tokenizer = loaded.tokenizer
     assert tokenizer
     tokenizer.choose_begin(command.bos)
-    device = jax.devices()[0].device_kind
-    say(f"{command.run}: {count_parameters(model):,} parameters, checkpoint {loaded.step}, {device}")
+    n = count_parameters(model)
+    say(f"{command.run}: {n:,} parameters, checkpoint {loaded.step}, {jax.devices()[0].device_kind}")
     sampling = Sampling(
         temperature=command.temperature, top_k=command.top_k, top_p=command.top_p, n_ids=tokenizer.vocab_size
     )
@@ -90,16 +87,15 @@ def main(command: GenerateCommand) -> None:
         stop_tokens=tokenizer.ends,
     )
     began = time.monotonic()
-    n_read = int(generation.lengths.sum())
     with show_progress("prompt tokens") as report:
         generation.read(lambda n: report("read", n))
-    say(f"read {n_read:,} prompt tokens in {time.monotonic() - began:.1f} s, compilation included")
+    say(f"read {generation.lengths.sum():,} prompt tokens in {time.monotonic() - began:.1f} s, compilation included")
     texts = [TextOutput(tokenizer, command.stop) for _ in prompts]
     _write(generation, texts, Printer(sys.stdout, prompts if command.echo else [""] * len(prompts)))
 
 
 def read_prompts(command: GenerateCommand) -> list[str]:
-    """Returns the texts to continue: those of --prompt, then those of --prompt-file. Raises `UsageError`."""
+    """Returns the texts of --prompt, then those of --prompt-file."""
     found = [(f"--prompt {text!r}", text.encode("utf-8", errors="surrogateescape")) for text in command.prompt]
     for name in command.prompt_file:
         try:
@@ -121,7 +117,7 @@ def read_prompts(command: GenerateCommand) -> list[str]:
 
 
 def _write(generation: "Generation", texts: Sequence[TextOutput], printer: "Printer") -> None:
-    """Prints tokens as they come, and stops the rows whose text has ended."""
+    """Prints tokens as they are generated, and stops rows whose text has ended."""
     counts = []
     times = [time.monotonic()]
     for block in generation:
@@ -140,22 +136,22 @@ def _write(generation: "Generation", texts: Sequence[TextOutput], printer: "Prin
 
 
 class Printer:
-    """Prints texts one after the other: the first incomplete text as it grows, later ones after it.
+    """Prints several texts in order: the first incomplete one as it grows, the others when their turn comes.
 
-    Several texts get a heading `==> prompt 1 <==` each; every text ends with a newline. `beginnings` has the first part
-    of each.
+    Each text ends with a newline. Several texts get a heading `==> prompt 1 <==` each.
     """
 
     def __init__(self, stream: TextIO, beginnings: Sequence[str]):
         self._stream = stream
         self._row = 0
         self._waiting = list(beginnings)
+        if len(beginnings) > 1:
+            self._waiting = [f"==> prompt {i} <==\n{text}" for i, text in enumerate(beginnings, 1)]
         self._ended = [False] * len(beginnings)
-        self._waiting[0] = self._heading() + self._waiting[0]
         self.write(0, "")
 
     def write(self, row: int, text: str) -> None:
-        """Adds to the text of a row."""
+        """Appends to the text of a row."""
         self._waiting[row] += text
         while self._row < len(self._waiting):
             self._stream.write(self._waiting[self._row])
@@ -163,15 +159,11 @@ class Printer:
             if not self._ended[self._row]:
                 break
             self._row += 1
-            if self._row < len(self._waiting):
-                self._stream.write("\n" + self._heading())
+            self._stream.write("\n" if self._row < len(self._waiting) else "")
         self._stream.flush()
 
     def end(self, row: int, text: str = "") -> None:
-        """Adds the last part of a row; further calls change nothing."""
+        """Appends the last part of a row; further calls change nothing."""
         last = "" if self._ended[row] else text + "\n"
         self._ended[row] = True
         self.write(row, last)
-
-    def _heading(self) -> str:
-        return f"==> prompt {self._row + 1} <==\n" if len(self._waiting) > 1 else ""

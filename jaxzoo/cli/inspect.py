@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.inspect --run DIR --example 3`: what a trained model does with one example, as a picture."""
+"""`python -m jaxzoo.inspect --run DIR --example 3`: draws which tokens a model depends on, in one example."""
 
 import dataclasses
 from pathlib import Path

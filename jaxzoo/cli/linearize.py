@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.linearize --run RUN --out RUN`: attention becomes a mixer with a state of fixed size."""
+"""`python -m jaxzoo.linearize --run RUN --out RUN`: replaces attention by a mixer with a state of fixed size."""
 
 import dataclasses
 import shutil
@@ -116,7 +116,7 @@ def main(command: LinearizeCommand, flags: Sequence[str]) -> None:
 
 
 def _as_run(place: Path, out: Path) -> Path:
-    """Returns a run; a folder of another library is imported as one first, next to the output."""
+    """Returns the run in a place; imports a folder of another library next to the output first."""
     from jaxzoo.interop.runs import find_source, import_folder
 
     place = find_source(place)
@@ -133,7 +133,7 @@ def _as_run(place: Path, out: Path) -> Path:
 
 
 def _is_done(run: RunDirectory, config: "RunConfig", note: dict[str, Json]) -> bool:
-    """Whether a run holds a complete transfer with these settings. Raises `ValueError`: it has other ones."""
+    """Whether a run holds a complete transfer. Raises `ValueError` if its settings differ."""
     from jaxzoo.loading.trained import load_variables, read_run
 
     if not run.holds_run:
@@ -159,7 +159,7 @@ def _transfer(
     run: RunDirectory,
     note: dict[str, Json],
 ) -> None:
-    """Stage 1, and its run."""
+    """Stage 1: transfers the outputs of attention and writes the run."""
     from jaxzoo.linearization.conversion import convert
     from jaxzoo.linearization.transfer import transfer
     from jaxzoo.loading.importing import create_imported
@@ -191,7 +191,7 @@ def _transfer(
 
 
 def _finetune(config: "RunConfig", command: LinearizeCommand, run: RunDirectory, first: RunDirectory) -> None:
-    """Stage 2, by the trainer. Raises `Failure` where it fails, or is stopped before its end."""
+    """Stage 2: finetunes with the trainer. Raises `Failure` if it was stopped before its last step."""
     from jaxzoo.fitting import fit
     from jaxzoo.loading import load
     from jaxzoo.loading.origin import CheckpointPlace

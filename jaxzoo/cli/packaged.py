@@ -1,4 +1,4 @@
-"""Configs and experiments that come with the package, by name: `mqar/based`, `zoology_figure2`.
+"""Configs and experiments of the package by name: `mqar/based`, `zoology_figure2`.
 
 A wheel holds them in `jaxzoo/packaged`; in a clone they are the folders `configs` and `experiments` of the repository.
 """
@@ -12,7 +12,7 @@ Kind = Literal["configs", "experiments"]
 
 
 def folder(kind: Kind) -> Path:
-    """The folder with the packaged files of a kind."""
+    """Folder of the packaged files of a kind."""
     inside = PACKAGE / "packaged" / kind
     return inside if inside.is_dir() else PACKAGE.parent / kind
 
@@ -24,14 +24,14 @@ def names(kind: Kind) -> list[str]:
 
 
 def find(text: str, kind: Kind) -> str:
-    """The packaged file of that name; a path that exists, or that ends in a suffix, stays as it is."""
+    """Returns the packaged file of this name; an existing path or a path with a suffix is returned unchanged."""
     if text in names(kind) and not Path(text).exists():
         return str(folder(kind) / f"{text}.py")
     return text
 
 
 def missing(file: Path, kind: Kind) -> str:
-    """` does not exist`, with the way to the packaged file that was perhaps meant."""
+    """Returns ` does not exist`, with the name of the packaged file that was probably meant."""
     from jaxzoo.config.checked import nearest
 
     parts = file.with_suffix("").parts

@@ -1,13 +1,12 @@
-"""`python -m jaxzoo.plan --config FILE --topology v5e:16x16`: a run's memory and time before its devices are rented."""
+"""`python -m jaxzoo.plan --config FILE --topology v5e:16x16`: memory and time of a run on absent accelerators."""
 
-import contextlib
 import dataclasses
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -53,7 +52,7 @@ class PlanCommand(ConfigOptions):
     selector="config", out_of_memory="the compiler has no memory left on this machine; try a smaller topology"
 )
 def main(command: PlanCommand, flags: Sequence[str]) -> None:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # compilers' warnings would stand between our lines
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no warnings of compilers
     if command.table is not None:
         if not command.table:
             raise UsageError("--table must name at least one file")
@@ -86,7 +85,9 @@ def main(command: PlanCommand, flags: Sequence[str]) -> None:
         part = line
         screen.say(f"{time.monotonic() - start:6.1f} s  {line}")
 
-    with _dies_at_once(), show_progress("s", lambda: (part, round(time.monotonic() - start), None)):
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python would wait for the end of the compilation
+    with show_progress("s", lambda: (part, round(time.monotonic() - start), None)):
         if command.search:
             plan = search(config, topology, name=name, most=command.most_compiled, say=say)
         else:
@@ -98,16 +99,3 @@ def main(command: PlanCommand, flags: Sequence[str]) -> None:
         plan.save(save)
     if not plan.fits:
         raise Failure(verdict(plan))
-
-
-@contextlib.contextmanager
-def _dies_at_once() -> Iterator[None]:
-    """Lets Ctrl-C end the process in the middle of a compilation, which Python would wait for; nothing is lost."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

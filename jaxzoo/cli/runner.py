@@ -1,7 +1,7 @@
-"""Runs commands: the same exit statuses and one-line errors for all of them.
+"""Runs commands, with the same exit statuses and one-line errors for all of them.
 
 0: done; 1: failed in the middle, or out of memory; 2: refused, or failed to read or write; 130: interrupted;
-141: nobody reads the output any more.
+141: the reader of the output is gone.
 """
 
 import contextlib
@@ -19,49 +19,46 @@ from jaxzoo.cli.flags import HELP, parse_flags, parse_known
 from jaxzoo.utils.screen import Failure, Screen, is_muted
 
 HALF_LINE = 1000
-"""Characters of each end of an error message that are printed; the middle of a longer one is left out."""
+"""Characters at each end of an error message that are printed; the middle of a longer one is left out."""
 GOES_ON = "interrupted; the same command goes on from here"
-"""The line after Ctrl-C of commands that continue unfinished work."""
+"""Message after Ctrl-C of commands that continue unfinished work."""
 
 Main: TypeAlias = Callable[..., int]
-"""`main` of a command: takes the words of a command line (None: the process's own), returns the exit status."""
+"""`main` of a command: takes a command line (None: that of the process), returns the exit status."""
 
 
-def command_line(*, selector: str = "", **lines: str) -> Callable[[Callable[..., None]], Main]:
-    """Decorator: makes a function the `main` of a command, whose options are the dataclass of its first argument."""
+def command_line(*, prog: str = "", selector: str = "", **lines: str) -> Callable[[Callable[..., None]], Main]:
+    """Decorator: makes a function the `main` of a command.
+
+    The class of its first argument, a dataclass, declares the options; the docstring of the class is the description in
+    the help.
+
+    Args:
+      prog: default: `python -m jaxzoo.data.build` for a function in `jaxzoo.cli.data_build`.
+      selector: option that names a config or a run, whose fields are flags, too. The function gets these flags as its
+        second argument, with --help among them if that was asked.
+      **lines: `interrupted` and `out_of_memory` of `run`.
+    """
 
     def decorate(work: Callable[..., None]) -> Main:
         declared = next(iter(inspect.signature(work).parameters.values())).annotation
-        return make_main(declared, work, selector=selector, **lines)
+        name = prog or f"python -m jaxzoo.{work.__module__.rpartition('.')[2].replace('_', '.', 1)}"
+
+        def command(words: Sequence[str]) -> None:
+            if not selector:
+                work(parse_flags(declared, words, prog=name))
+                return
+            asked = [word for word in words if word in HELP][:1]
+            if asked:
+                with contextlib.suppress(SystemExit):
+                    parse_known(declared, asked, prog=name)
+            options, flags = parse_known(declared, [word for word in words if word not in HELP], prog=name)
+            if not asked or getattr(options, selector):
+                work(options, [*flags, *asked])
+
+        return lambda argv=None: run(command, argv, **lines)
 
     return decorate
-
-
-def make_main(declared: type, work: Callable[..., None], *, prog: str = "", selector: str = "", **lines: str) -> Main:
-    """Makes the `main` of a command whose options are the fields of a dataclass.
-
-    Args:
-      declared: the dataclass; its docstring is the description of the help.
-      work: gets the options; with a `selector` also the other words: fields of a config.
-      prog: default: `python -m jaxzoo.data.build` for a `work` in `jaxzoo.cli.data_build`.
-      selector: option that names a config or a run, whose fields are flags too, also in the help.
-      **lines: `interrupted` and `out_of_memory` of `run`.
-    """
-    prog = prog or f"python -m jaxzoo.{work.__module__.rpartition('.')[2].replace('_', '.', 1)}"
-
-    def command(words: Sequence[str]) -> None:
-        if not selector:
-            work(parse_flags(declared, words, prog=prog))
-            return
-        asked = [word for word in words if word in HELP][:1]
-        if asked:
-            with contextlib.suppress(SystemExit):
-                parse_known(declared, asked, prog=prog)
-        options, flags = parse_known(declared, [word for word in words if word not in HELP], prog=prog)
-        if not asked or getattr(options, selector):
-            work(options, [*flags, *asked])
-
-    return lambda argv=None: run(command, argv, **lines)
 
 
 def run(
@@ -71,12 +68,12 @@ def run(
     interrupted: str = "interrupted",
     out_of_memory: str = "out of memory",
 ) -> int:
-    """Runs a command on words (None: the process's own), and returns the exit status.
+    """Runs a command on a command line (None: that of the process) and returns the exit status.
 
-    An error of the table of `_outcome` is one line on standard error, `interrupted` the one after Ctrl-C; any other
-    is a defect and passes with its traceback.
+    An error in the table of `_outcome` is one line on standard error (`interrupted` after Ctrl-C); any other is a
+    defect and keeps its traceback.
     """
-    for name in ("stdout", "stderr"):  # a closed one: the next opened file would get its descriptor, and all output
+    for name in ("stdout", "stderr"):  # if closed, the next opened file would get its descriptor and the output
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 open to the end
     quieten()
@@ -94,11 +91,15 @@ def run(
                 raise
             traceback.print_exc()
         status, line = outcome or (1, "")
-        if line and not (is_muted() and _is_shared(error)):
+        if is_muted():
+            from jaxzoo.parallel.agreement import is_shared
+
+            line = "" if is_shared(error) else line
+        if line:
             say(line)
-        Screen(sys.stdout).write("")  # what cannot be shown any more must not fail again at the interpreter's end
+        Screen(sys.stdout).write("")  # output that cannot be written must not fail again at the interpreter's exit
         if _has_peers():
-            os._exit(status)  # at the interpreter's end JAX would wait for processes that have ended, and abort
+            os._exit(status)  # at the interpreter's exit JAX would wait for processes that have ended, and abort
         return status
     return 0
 
@@ -108,15 +109,8 @@ def _has_peers() -> bool:
     return getattr(sys.modules.get("jax.distributed"), "is_initialized", bool)()
 
 
-def _is_shared(error: BaseException) -> bool:
-    """Whether process 0 tells this error, too."""
-    from jaxzoo.parallel.agreement import is_shared
-
-    return is_shared(error)
-
-
 def say(line: str) -> None:
-    """Prints a line on standard error, if anybody reads it."""
+    """Prints a line on standard error."""
     Screen(sys.stderr).say(line)
 
 
@@ -144,7 +138,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def quieten() -> None:
-    """Silences the logs of libraries; errors arrive as exceptions."""
+    """Silences the logs of libraries, whose errors arrive as exceptions."""
     if sys.unraisablehook is sys.__unraisablehook__:
         sys.unraisablehook = _unraisablehook
     logging.getLogger("absl").setLevel(logging.CRITICAL)

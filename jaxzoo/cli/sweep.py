@@ -1,7 +1,7 @@
-"""`python -m jaxzoo.sweep --experiment FILE --scale NAME --out DIR`: makes the runs of a figure.
+"""`python -m jaxzoo.sweep --experiment FILE --scale NAME --out DIR`: trains the runs of a figure.
 
-Exit statuses besides those of `runner.py`: 1: runs have failed, which are listed, and all others are made, or workers
-fail before they make anything; 130: interrupted, finished work is kept.
+Exit status 1: some runs have failed, which are listed, or all workers fail before they train anything; 130:
+interrupted, finished work is kept; others as in `runner.py`.
 """
 
 import dataclasses
@@ -22,7 +22,6 @@ from jaxzoo.utils.screen import Failure, Screen
 
 if TYPE_CHECKING:
     from jaxzoo.sweep.cluster import ClusterWorkers
-    from jaxzoo.sweep.directory import SweepDirectory
     from jaxzoo.sweep.sweep import Sweep
     from jaxzoo.sweep.workers import LocalWorkers
 
@@ -35,6 +34,11 @@ def _sweep(argv: Sequence[str]) -> None:
         return
     out = options.out or Path("sweeps", f"{options.file.stem}-{options.scale}")
     sweep = open_sweep(options.file, options.scale, out.expanduser(), checked=True)
+    try:
+        for place in options.reuse:
+            type(sweep.directory)(place.expanduser()).read_about()
+    except ValueError as error:
+        raise UsageError(f"--reuse: {error}") from error
     if options.dry_run:
         _tell_plan(sweep, options, screen)
     else:
@@ -42,22 +46,21 @@ def _sweep(argv: Sequence[str]) -> None:
 
 
 def _tell_plan(sweep: "Sweep", options: SweepCommand, screen: Screen) -> None:
-    """Measures some steps and prints the cost of the runs that the command would make; writes nothing there."""
+    """Measures some steps and prints the cost of the missing runs; writes nothing to the sweep."""
     from jaxzoo.sweep.cost import MEASURE_SECONDS, expected, measure, plan
     from jaxzoo.sweep.directory import SweepDirectory
     from jaxzoo.sweep.experiment import coordinates
     from jaxzoo.sweep.workers import as_one_program, find_device
 
-    others = _others(options)
     device = find_device()
-    os.environ |= device.environment(0)  # as a worker has it; JAX has not started yet
+    os.environ |= device.environment(0)  # that of a worker; JAX has not started yet
     own = sweep.directory
     with tempfile.TemporaryDirectory() as scratch:
         sweep = dataclasses.replace(sweep, directory=SweepDirectory(Path(scratch)))
         sweep.directory.create(sweep.about(str(options.file), options.scale))
         for task in own.done():
             sweep.directory.write_result(task, own.result(task))
-        _take_over(sweep, others, screen)
+        _take_over(sweep, options, screen)
         screen.say(f"{sweep.experiment.title}, scale {options.scale}; measuring for {MEASURE_SECONDS:.0f} s or more")
         measured = []
         for found in measure(expected(sweep)):
@@ -70,34 +73,24 @@ def _tell_plan(sweep: "Sweep", options: SweepCommand, screen: Screen) -> None:
             screen.say(line)
 
 
-def _others(options: SweepCommand) -> "list[SweepDirectory]":
-    """Sweeps whose results this one takes over: those of --reuse and the experiment's kept ones."""
+def _take_over(sweep: "Sweep", options: SweepCommand, screen: Screen) -> None:
+    """Copies results of the sweeps of --reuse and of the experiment's kept ones."""
     from jaxzoo.sweep.directory import SweepDirectory
 
-    given = [SweepDirectory(place.expanduser()) for place in options.reuse]
-    for other in given:
-        try:
-            other.read_about()
-        except ValueError as error:
-            raise UsageError(f"--reuse: {error}") from error
     file = options.file.expanduser()
     kept = sorted((file.parent / "results" / file.stem).glob("**/sweep.json"))
-    return [*given, *(SweepDirectory(about.parent) for about in kept)]
-
-
-def _take_over(sweep: "Sweep", others: "Sequence[SweepDirectory]", screen: Screen) -> None:
-    for other in others:
+    for place in [*options.reuse, *(about.parent for about in kept)]:
+        other = SweepDirectory(place.expanduser())
         if n := sweep.reuse(other):
             screen.say(f"{n} runs taken over from {other.path}")
 
 
 def _make(sweep: "Sweep", argv: Sequence[str], options: SweepCommand, screen: Screen) -> None:
-    """Makes the runs that neither --reuse nor the experiment's kept results have, and the report."""
+    """Trains the runs that neither --reuse nor the experiment's kept results have, and writes the report."""
     from jaxzoo.sweep.cost import expected
     from jaxzoo.sweep.oversee import SweepProgress, oversee
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: the workers save first
-    others = _others(options)
     directory = sweep.directory
     is_new = not directory.path.exists()
     directory.create(sweep.about(str(options.file), options.scale))
@@ -107,7 +100,7 @@ def _make(sweep: "Sweep", argv: Sequence[str], options: SweepCommand, screen: Sc
         if is_new:  # a refused command leaves nothing
             shutil.rmtree(directory.path, ignore_errors=True)
         raise
-    _take_over(sweep, others, screen)
+    _take_over(sweep, options, screen)
     directory.forget_failures()
     n_left = len(expected(sweep))
     screen.say(f"{sweep.experiment.title}, scale {options.scale}: {len(sweep.specs)} runs, {n_left} to make")
@@ -122,7 +115,7 @@ def _make(sweep: "Sweep", argv: Sequence[str], options: SweepCommand, screen: Sc
 def _workers(
     sweep: "Sweep", argv: Sequence[str], options: SweepCommand
 ) -> "tuple[LocalWorkers | ClusterWorkers, int, str, str | None]":
-    """Workers, their number, a description, and their machine: processes of this one, or jobs of a cluster (None)."""
+    """Returns workers, their number, their description, and their machine (None: jobs of a cluster)."""
     from jaxzoo.cli import sweep_worker
     from jaxzoo.sweep.cluster import ClusterWorkers
     from jaxzoo.sweep.workers import LocalWorkers, as_one_program, find_device
@@ -141,7 +134,7 @@ def _workers(
 
 
 def report(places: Sequence[str | Path], experiment: str | Path, screen: Screen) -> None:
-    """Writes figure, table and claims of sweeps of one experiment into their directories, finished or not."""
+    """Writes figure, table and claims of sweeps of one experiment, finished or not, to their directories."""
     from jaxzoo.sweep.directory import SweepDirectory
     from jaxzoo.sweep.report_files import write_report
 

@@ -1,4 +1,4 @@
-"""Flags of `python -m jaxzoo.sweep`, and the sweep that they name."""
+"""Options of `python -m jaxzoo.sweep`, and the sweep that they name."""
 
 import ast
 import dataclasses
@@ -52,8 +52,7 @@ class SweepCommand(Checked):
             raise UsageError("--cluster needs --workers N: how many jobs work at once")
 
     def of_cluster(self) -> dict[str, Any]:
-        """Options of submitit: `gpus_per_node=1` is a number, `partition=gpu` a word, `setup=["module load x"]` a
-        list."""
+        """Options of submitit: Python values, such as `gpus_per_node=1`, or words, such as `partition=gpu`."""
         options: dict[str, Any] = {}
         for text in self.cluster_options:
             name, equals, value = text.partition("=")
@@ -67,7 +66,6 @@ class SweepCommand(Checked):
 
     @property
     def file(self) -> Path:
-        """File of the experiment."""
         if self.experiment is None:
             example = "--experiment experiments/zoology_figure2.py"
             raise UsageError(f"--experiment FILE is required, such as {example}; see --help")
@@ -75,14 +73,14 @@ class SweepCommand(Checked):
 
 
 def parse(words: Sequence[str]) -> SweepCommand:
-    """Reads a command line. Raises `UsageError`."""
+    """Parses a command line."""
     if list(words).count("--cluster-options") > 1:
         raise UsageError("--cluster-options is given twice; give all options after one")
     return parse_flags(SweepCommand, words, prog="python -m jaxzoo.sweep")
 
 
 def open_sweep(file: Path, scale: str, out: Path, *, checked: bool = False) -> "Sweep":
-    """Opens the `experiment` of a Python file at a scale, with all its runs read; `checked`: also its claims are.
+    """Opens the `experiment` of a Python file at a scale; `checked`: also tests its claims on made-up rows.
 
     Raises:
       UsageError: the file fails, defines no experiment or no such scale, or a point has no valid config.
@@ -111,6 +109,6 @@ def open_sweep(file: Path, scale: str, out: Path, *, checked: bool = False) -> "
         raise UsageError(f"{file}: scale {scale}: {type(error).__name__}: {error}") from error
     if not n_specs:
         raise UsageError(f"{file}: scale {scale} has no points")
-    for complaint in sweep.experiment.complaints(sweep.scale) if checked else ():
-        raise UsageError(f"{file}: {complaint}")
+    if checked and (found := sweep.experiment.complaints(sweep.scale)):
+        raise UsageError(f"{file}: {found[0]}")
     return sweep

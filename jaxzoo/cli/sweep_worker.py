@@ -1,8 +1,7 @@
-"""`python -m jaxzoo.cli.sweep_worker NAME ...`: one worker of a sweep, with the options of `jaxzoo.sweep`, which
-starts it.
+"""`python -m jaxzoo.cli.sweep_worker NAME ...`: one worker, started by `jaxzoo.sweep` with its own options.
 
-A local worker stops when its standard input ends, which the process that started it closes. A job of a cluster stops
-by the signals of the scheduler.
+A local worker stops at the end of its standard input, which its parent process closes; a job of a cluster stops at a
+signal of the scheduler.
 """
 
 import os
@@ -20,7 +19,7 @@ GRACE_SECONDS = 120.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    """Runs a command line (None: that of the process) and returns the exit status."""
     return run(_work, argv)
 
 
@@ -55,7 +54,7 @@ def _work(argv: Sequence[str]) -> None:
 
 
 def _follow_parent() -> None:
-    """Waits for the end of standard input, then lets this worker save and end, and ends it after a grace period."""
+    """Waits for the end of standard input, then asks this worker to stop, and ends it after a grace period."""
     while sys.stdin.buffer.read(1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

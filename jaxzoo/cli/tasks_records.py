@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.tasks.records --out DIR`: an extraction task from the packages that are installed here."""
+"""`python -m jaxzoo.tasks.records --out DIR`: makes an extraction task from installed packages."""
 
 import collections
 import contextlib

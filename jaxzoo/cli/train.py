@@ -1,7 +1,7 @@
-"""`python -m jaxzoo.train --config FILE`: a config file, overrides by dotted flags, a run directory.
+"""`python -m jaxzoo.train --config FILE`: trains a model.
 
-Exit statuses, in addition to the runner's: 0 also where a signal has stopped the training after a checkpoint; 1: failed
-in the middle, or another process of the run did, earlier checkpoints kept; 2: refused before anything was written.
+Exit status 0 also after a signal and a checkpoint; 1: this process or another one of the run failed during training,
+earlier checkpoints are kept; 2: refused before anything was written; others as in `runner.py`.
 """
 
 import contextlib
@@ -24,21 +24,20 @@ from jaxzoo.utils.screen import Screen, mute
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProcessOptions(Checked):
-    """Several processes, each started with the same command."""
+    """Options of a run of several processes, each started with the same command."""
 
     distributed: bool = False
-    """Take all of this from Slurm, Open MPI, Kubernetes or a Cloud TPU."""
+    """Take coordinator, number and index of processes from Slurm, Open MPI, Kubernetes or a Cloud TPU."""
     coordinator: Annotated[str | None, flag("HOST:PORT")] = None
-    """Host of process 0, and a free port there."""
+    """Host of process 0 and a free port on it."""
     processes: Annotated[PositiveInt | None, flag("N")] = None
     """Number of processes."""
     process: Annotated[NonNegativeInt | None, flag("I")] = None
-    """Number of this process, from 0."""
+    """Index of this process, from 0."""
     wait: Annotated[PositiveInt, flag("SECONDS")] = 300
-    """How long to wait until all processes have come."""
+    """How long to wait for all processes."""
 
     def __post_init__(self) -> None:
-        """Raises `UsageError` where the options do not fit together."""
         flags = {"--coordinator": self.coordinator, "--processes": self.processes, "--process": self.process}
         given = [name for name, value in flags.items() if value is not None]
         if self.distributed and given:
@@ -143,7 +142,7 @@ def main(command: TrainCommand, flags: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _part_of_run(options: ProcessOptions) -> Iterator[None]:
-    """Joins this process to the run's others for the block, in which only process 0 prints errors."""
+    """Context manager: joins this process to the multi-process run; only process 0 prints errors inside."""
     if options.coordinator is None and not options.distributed:
         yield
         return

@@ -1,4 +1,4 @@
-"""Files of the user: Python modules that a command line names, the classes in them, and their failures in one line."""
+"""Python files that a command line names: their import, the classes in them, and one line for their errors."""
 
 import contextlib
 import hashlib
@@ -18,23 +18,20 @@ from jaxzoo.config.config_io import STORED_MODULE
 
 MIXER_FLAG = "--model.mixer"
 TASK_FLAG = "--task"
-"""Choose the mixer and the task of a file whose `config` is a function with a parameter `mixer` or `task`."""
+"""Options for the parameters `mixer` and `task` of a config file's function."""
 
 
 def normal_name(text: str) -> str:
-    """A name of the command line as configurations, mixers and tasks are registered: `RET-NET` is `ret_net`.
-
-    `FILE.py:NAME` stays as it is.
-    """
+    """Normalizes a name of the command line: `RET-NET` is `ret_net`; `FILE.py:NAME` is unchanged."""
     return text if ":" in text else text.lower().replace("-", "_")
 
 
 def import_file(file: Path, kind: packaged.Kind = "configs", *, what: str = "") -> ModuleType:
-    """Imports a Python file of the user's, so that the classes that it defines are known. Raises `UsageError`.
+    """Imports a Python file. Raises `UsageError`.
 
-    The module's name contains a hash of path and contents, so that an unchanged file gives the same classes again. Its
-    folder is appended to `sys.path` and stays there, for imports inside its functions; if the folder is a package, the
-    folder that contains the package too.
+    The module's name contains a hash of path and contents, so that a second import of an unchanged file returns the
+    same classes. Its folder, and the folder around its package, are appended to `sys.path` for imports inside its
+    functions.
     """
     what = what or f"{kind.removesuffix('s')} file"
     if not file.is_file():
@@ -66,8 +63,8 @@ def import_files(files: Iterable[str | Path]) -> None:
     """Imports several config files.
 
     Raises:
-      UsageError: one fails, or gets the class or module of another: a run knows a class by the names of its module and
-        its own, and Python a module next to a file by its name.
+      UsageError: one fails; or two define a class of the same stored name (module and class), or need different modules
+        of one name.
     """
     known: dict[tuple[str, str], Path] = {}
     folders: list[Path] = []
@@ -91,7 +88,7 @@ def import_files(files: Iterable[str | Path]) -> None:
 
 
 def class_in_file(text: str, base: type, option: str) -> type:
-    """The class that `FILE:NAME` names: a subclass of `base`. NAME may lack the ending `Config`."""
+    """Returns the subclass of `base` that `FILE:NAME` names; NAME may omit the suffix `Config`."""
     file, _, name = text.rpartition(":")
     module = import_file(Path(file), what=f"{option}: file")
     own = {key: value for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)}
@@ -104,10 +101,10 @@ def class_in_file(text: str, base: type, option: str) -> type:
 
 
 def find_class(name: str, base: type, option: str, registered: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
-    """A registered class or function, a class of an installed package (entry points), or of a file (`FILE.py:NAME`).
+    """Returns a registered class or function, or a class of an installed package (entry points) or a file.
 
     Raises:
-      UsageError: there is none of this name (with the nearest one), or the file fails.
+      UsageError: there is none of this name (the message names the nearest one), or the file fails.
     """
     what = "mixer" if option == MIXER_FLAG else "task"
     if ":" in name:
@@ -124,7 +121,7 @@ def find_class(name: str, base: type, option: str, registered: Mapping[str, Call
 
 @contextlib.contextmanager
 def failures_of(file: Path, what: str = "config file") -> Iterator[None]:
-    """One line for whatever the user's file raises, SystemExit and KeyboardInterrupt included."""
+    """Context manager: turns any exception of a file's code into a `UsageError` with the line number."""
     try:
         yield
     except UsageError:

@@ -82,7 +82,7 @@ def test_one_line_for_a_mistake(trained, capsys):
         (["--run", "RUN", "--limit", "2"], "--limit belongs to --tasks"),
         (["--run", "RUN", "--slices", "recall", "--tasks", "fda"], "--slices and --tasks are two commands"),
         (["--run", "RUN", "--checkpoint", "1"], "checkpoint 1 must be one of 2, 3"),
-        (["--run", "RUN", "--checkpoint", "x"], "--checkpoint: 'x' must be the step of a checkpoint, or best"),
+        (["--run", "RUN", "--checkpoint", "x"], "--checkpoint: 'x' must be INT or {best}"),
     ]:
         assert main([str(trained) if flag == "RUN" else flag for flag in flags]) == 2
         captured = capsys.readouterr()

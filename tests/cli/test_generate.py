@@ -123,7 +123,7 @@ def test_one_line_for_a_mistake_on_the_command_line(trained_run, capsys):
         (["--prompt-file", "/no/such"], "--prompt-file /no/such cannot be read: No such file"),
         (["--prompt", "a", "--run", "/no/such"], "/no/such does not exist; it must be the directory of a run"),
         (["--prompt", "a", "--checkpoint", "7"], "checkpoint 7 must be one of 3, 4, those in"),
-        (["--prompt", "a", "--checkpoint", "-1"], "--checkpoint: '-1' must be the step of a checkpoint, or best"),
+        (["--prompt", "a", "--checkpoint", "-1"], "--checkpoint -1 must not be negative"),
         (["--prompt", "a", "--temperature", "-1"], "--temperature -1.0 must not be negative"),
         (["--prompt", "a", "--top-p", "0"], "--top-p 0.0 must be in (0, 1]"),
         (["--prompt", "a", "--top-p", "1.1"], "--top-p 1.1 must be in (0, 1]"),

@@ -48,7 +48,6 @@ def test_the_console_command(monkeypatch, capsys):
     assert typed(monkeypatch, "data-build", "--out", "x") == (0, [("data-build", ["--out", "x"])])
     assert typed(monkeypatch, "trian") == (2, [])
     assert "did you mean 'train'?" in capsys.readouterr().err
-    assert typed(monkeypatch, "--print-completion", "sh") == (2, [])
     assert typed(monkeypatch, "--version") == (0, [])
     assert capsys.readouterr().out == f"jaxzoo {jaxzoo.__version__}\n"
     assert f"\n## {jaxzoo.__version__}" in (ROOT / "CHANGELOG.md").read_text()
@@ -112,7 +111,7 @@ def test_a_name_is_a_packaged_file_and_a_path_stays_a_path(tmp_path, monkeypatch
 
 @pytest.mark.slow
 def test_the_wheel_works_without_the_repository(tmp_path):
-    """Kills: a wheel without configs, experiments, their helpers or the pages' files; completion without flags."""
+    """Kills: a wheel without configs, experiments, their helpers or the pages' files."""
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)]
     subprocess.run(pip, check=True)
     (wheel,) = tmp_path.glob("jaxzoo-*.whl")
@@ -129,4 +128,3 @@ def test_the_wheel_works_without_the_repository(tmp_path):
     ran("jaxzoo.train", "--config", "mqar/based", "--train.steps", "2")
     assert (tmp_path / "empty/runs/mqar-based/metrics.jsonl").exists()
     assert b"runs" in ran("jaxzoo.sweep", "--experiment", "mqar_gallery", "--scale", "smoke", "--dry-run")
-    assert b"--model.d-model" in ran("jaxzoo", "--print-completion", "bash")
