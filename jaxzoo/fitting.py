@@ -20,7 +20,7 @@ from jaxzoo.parallel.agreement import AgreedStop, StopSignals, is_leader, togeth
 from jaxzoo.train.checkpoint import Checkpoints, UnusableError
 from jaxzoo.train.checks import check_adapters, check_kernels
 from jaxzoo.train.config import RunConfig
-from jaxzoo.train.hooks import Progress, RunFiles, make_hooks, open_files
+from jaxzoo.train.hooks import Progress, RunFiles, RunHooks, open_files
 from jaxzoo.train.loop import SingleRun, TrainingRun, run_loop
 from jaxzoo.train.memory import check_compiled
 from jaxzoo.train.metrics import MetricsLog, Row
@@ -191,7 +191,8 @@ def _train(
         line = f"resumed at step {start.step}" if start.step else _baselines(session, files.log)
         if line:
             progress.say(line)
-        hooks = make_hooks(files, config, start, stop, progress.show, Validation(session).evaluate, speed=speed)
+        evaluate = Validation(session).evaluate
+        hooks = RunHooks(files, config, start, stop, progress.show, evaluate, speed).hooks()
         training = TrainingRun(hooks, steps=config.train.steps, step=start.step, is_stopped=lambda: stop.requested)
         one = SingleRun(update, start.state)
         for _ in run_loop(one, start.stream, [training]):

@@ -12,7 +12,7 @@ from jaxzoo.sweep.results import thinned
 from jaxzoo.sweep.run_spec import RunSpec
 from jaxzoo.train.checkpoint import Checkpoints, UnusableError
 from jaxzoo.train.config import RunConfig
-from jaxzoo.train.hooks import Evaluate, make_hooks, open_files
+from jaxzoo.train.hooks import Evaluate, RunHooks, open_files
 from jaxzoo.train.loop import TrainingRun, run_loop
 from jaxzoo.train.metrics import Row, read_rows
 from jaxzoo.train.run_dir import RunDirectory
@@ -56,7 +56,7 @@ class SweepRun:
             tell(run_id, step=step, **loss)
 
         files = stack.enter_context(open_files(self._run, config, self.start))
-        hooks = make_hooks(files, config, self.start, stop, report, evaluate)
+        hooks = RunHooks(files, config, self.start, stop, report, evaluate).hooks()
         self.training: TrainingRun = TrainingRun(
             hooks, steps=steps, step=self.start.step, is_stopped=lambda: stop.requested
         )

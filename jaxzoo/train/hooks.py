@@ -1,19 +1,19 @@
 """Hooks of the training loop: metrics, validation, checkpoints, and the files that they write.
 
-In this order, so that all rows up to a checkpoint's step are on disk before the checkpoint is.
+Hooks run in this order, so that the rows up to a checkpoint's step are on disk before the checkpoint.
 """
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from jaxzoo.config.config_io import to_json
-from jaxzoo.data.base import Stream
 from jaxzoo.models.blueprint import Variables
 from jaxzoo.parallel.agreement import AgreedStop, is_leader, is_one_of_many, together
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.config import RunConfig, TrainConfig
+from jaxzoo.train.config import RunConfig
 from jaxzoo.train.learning_curve import draw_learning_curve
 from jaxzoo.train.loop import Fetch, Hook, NonFiniteError, StepInfo
 from jaxzoo.train.metrics import MetricsLog, RowFile, best_steps, rows_until
@@ -26,7 +26,7 @@ from jaxzoo.utils.screen import Screen, warn
 from jaxzoo.utils.text_table import duration
 
 Report = Callable[[int, Mapping[str, float]], None]
-"""Shows metrics of a step: those of an update (`loss`, `accuracy`), or those of a validation (`valid/loss`)."""
+"""Shows metrics of a step: of an update (`loss`, `accuracy`) or of a validation (`valid/loss`)."""
 Evaluate = Callable[[Variables], dict[str, float]]
 """Metrics of a model on the validation sets."""
 
@@ -36,7 +36,7 @@ SLICE = "valid/accuracy/"
 
 
 class RunFiles(NamedTuple):
-    """Open files of a run; without a directory, its metrics in memory."""
+    """Open files of a run; without a run directory, its metrics in memory."""
 
     run: RunDirectory | None
     log: MetricsLog
@@ -45,7 +45,7 @@ class RunFiles(NamedTuple):
     checkpoints: Checkpoints | None
 
     def draw(self) -> None:
-        """Draws the learning curve, where a picture is kept. A picture that fails does not end the run."""
+        """Draws the learning curve into the run directory; an error there does not end the run."""
         if self.run and self.speeds:
             self.run.check_place()
             try:
@@ -58,10 +58,7 @@ class RunFiles(NamedTuple):
 def open_files(
     run: RunDirectory | None, config: RunConfig, start: ResumePoint, *, speeds: bool = False
 ) -> Iterator[RunFiles]:
-    """Opens the files of a claimed directory; process 0 alone writes, but for the arrays of checkpoints.
-
-    Raises OSError.
-    """
+    """Opens the files of a claimed directory. Only process 0 writes, except for the arrays of checkpoints."""
     if run is None:
         yield RunFiles(None, MetricsLog(None), None, None)
         return
@@ -84,162 +81,109 @@ def open_files(
         yield RunFiles(run, log, speed_file, files.enter_context(checkpoints))
 
 
-def make_hooks(
-    files: RunFiles,
-    config: RunConfig,
-    start: ResumePoint,
-    stop: AgreedStop,
-    report: Report,
-    evaluate: Evaluate,
-    *,
-    speed: Speed | None = None,
-) -> list[Hook]:
-    """The hooks of a run, from where it begins.
+@dataclasses.dataclass
+class RunHooks:
+    """Hooks of one run. Every process of the run must make the same calls."""
 
-    Parameters of another run are saved first, so that this one can go on without it. Every process must make the same
-    calls.
+    files: RunFiles
+    config: RunConfig
+    start: ResumePoint
+    stop: AgreedStop
+    report: Report
+    evaluate: Evaluate
+    speed: Speed | None = None
+    _held: tuple[int, Fetch] | None = None
 
-    Raises:
-      OSError: they cannot be saved.
-    """
-    train = config.train
-    metrics = MetricsHook(files, train.log_every, report, speed)
-    validation = ValidationHook(files, metrics, report, evaluate, stop, speed)
-    hooks = [
-        Hook(lambda info: stop.ask(), needs_state=False),
-        Hook(metrics, needs_state=False, at_end=True),
-        Hook(validation, train.eval_every),
-    ]
-    if files.checkpoints is not None:
-        saving = CheckpointHook(files.checkpoints, files.log, metrics, start.stream, config)
-        if start.is_given:
-            saving(StepInfo(start.step, None, lambda: start.state))
-        hooks += [
-            Hook(saving.save_again, needs_state=False),
-            Hook(saving.save_best, train.eval_every),
-            Hook(saving, train.checkpoint_every, at_end=True),
+    def hooks(self) -> list[Hook]:
+        """The hooks in the order of their calls. Parameters of another run are saved before (raises `OSError`)."""
+        train = self.config.train
+        found = [
+            Hook(lambda info: self.stop.ask(), needs_state=False),
+            Hook(self.record, needs_state=False, at_end=True),
+            Hook(self.validate, train.eval_every),
         ]
-    if train.stop_at_accuracy > 0:
-        hooks.append(Hook(lambda info: _is_reached(files.log, train), needs_state=False))
-    return hooks
+        if self.files.checkpoints is not None:
+            if self.start.is_given:
+                self.save(StepInfo(self.start.step, None, lambda: self.start.state))
+            found += [
+                Hook(self.save_again, needs_state=False),
+                Hook(self.save_best, train.eval_every),
+                Hook(self.save, train.checkpoint_every, at_end=True),
+            ]
+        if train.stop_at_accuracy > 0:
+            found.append(Hook(self.is_accurate, needs_state=False))
+        return found
 
+    def is_accurate(self, info: StepInfo) -> bool:
+        """Whether the newest validation has reached the accuracy at which the run ends."""
+        row = self.files.log.last("valid/accuracy")
+        return row is not None and row["valid/accuracy"] >= self.config.train.stop_at_accuracy
 
-def _is_reached(log: MetricsLog, config: TrainConfig) -> bool:
-    """Whether the newest validation has the wanted accuracy."""
-    row = log.last("valid/accuracy")
-    return row is not None and row["valid/accuracy"] >= config.stop_at_accuracy
-
-
-class MetricsHook:
-    """Records training metrics one step late: fetching those of the step before, while the device works on the next
-    one, never keeps the device waiting."""
-
-    def __init__(self, files: RunFiles, log_every: int, report: Report, speed: Speed | None):
-        self._files = files
-        self._log_every = log_every
-        self._report = report
-        self._speed = speed
-        self._held: tuple[int, Fetch] | None = None
-
-    def __call__(self, info: StepInfo) -> None:
-        self.catch_up()
+    def record(self, info: StepInfo) -> None:
+        """Records the metrics of the previous step, so that the device never waits for the fetch."""
+        self._record_held()
         if info.metrics is not None:
             self._held = info.step, info.metrics
 
-    def catch_up(self) -> None:
-        """Records the metrics that are held back. Raises NonFiniteError, or OSError where they cannot be written."""
+    def _record_held(self) -> None:
         if self._held is None:
             return
         step, fetch = self._held
         self._held = None
         metrics = fetch()
         _require_finite({name: metrics[name] for name in ("loss", "grad_norm") if name in metrics}, step)
-        if step % self._log_every == 0:
-            log = self._files.log
-            speeds = self._files.speeds
-            log.write(step, {f"train/{name}": value for name, value in metrics.items()})
-            if self._speed and speeds:
-                row = self._speed.row(step)
-                speeds.write(step, row)
-                log.chart(step, {f"speed/{name}": value for name, value in row.items()})
-        self._report(step, metrics)
+        if step % self.config.train.log_every == 0:
+            self.files.log.write(step, {f"train/{name}": value for name, value in metrics.items()})
+            if self.speed and self.files.speeds:
+                row = self.speed.row(step)
+                self.files.speeds.write(step, row)
+                self.files.log.chart(step, {f"speed/{name}": value for name, value in row.items()})
+        self.report(step, metrics)
 
-
-class ValidationHook:
-    """Scores the validation sets, unless that was done before the run was resumed, and draws the picture."""
-
-    def __init__(
-        self,
-        files: RunFiles,
-        metrics: MetricsHook,
-        report: Report,
-        evaluate: Evaluate,
-        stop: AgreedStop,
-        speed: Speed | None,
-    ):
-        self._files = files
-        self._metrics = metrics
-        self._report = report
-        self._evaluate = evaluate
-        self._stop = stop
-        self._speed = speed
-
-    def __call__(self, info: StepInfo) -> None:
+    def validate(self, info: StepInfo) -> None:
+        """Scores the validation sets, unless that was done before the run was resumed, and draws the picture."""
         assert info.state is not None
-        row = self._files.log.last("valid/loss")
-        if self._stop.requested or (row is not None and row["step"] == info.step):
+        row = self.files.log.last("valid/loss")
+        if self.stop.requested or (row is not None and row["step"] == info.step):
             return
-        self._metrics.catch_up()
-        with self._speed.pause() if self._speed else contextlib.nullcontext():
-            found = self._evaluate(info.state().variables)
+        self._record_held()
+        with self.speed.pause() if self.speed else contextlib.nullcontext():
+            found = self.evaluate(info.state().variables)
             _require_finite(found, info.step)
-            self._report(info.step, self._files.log.write(info.step, found))
-            self._files.draw()
+            self.report(info.step, self.files.log.write(info.step, found))
+            self.files.draw()
 
+    def save(self, info: StepInfo) -> None:
+        """Saves this step in the background, unless it was saved; at the end of the run, waits until it is complete.
 
-class CheckpointHook:
-    """Saves checkpoints in the background; at the end it waits until the last one is complete.
+        A failed save is tried once more, in the foreground; the second failure is raised. (Several processes would have
+        to agree on a second attempt: they raise the first failure.)
 
-    A save that fails is tried once more, and training waits for it; the second failure is raised. (Several processes
-    would have to agree on that: the first failure is raised.)
-    """
-
-    def __init__(
-        self,
-        checkpoints: Checkpoints,
-        log: MetricsLog,
-        metrics: MetricsHook,
-        stream: Stream,
-        config: RunConfig,
-    ):
-        self._checkpoints = checkpoints
-        self._log = log
-        self._metrics = metrics
-        self._stream = stream
-        self._config = config
-
-    def __call__(self, info: StepInfo) -> None:
-        """Saves this step, unless it was. Raises OSError, or NonFiniteError for parameters that are not finite."""
-        self._metrics.catch_up()
+        Raises:
+          OSError: the checkpoint cannot be written.
+          NonFiniteError: a parameter is not finite.
+        """
+        self._record_held()
         try:
             self._save(info, wait=info.is_end)
         except OSError as error:
             self._try_again(info, error)
 
     def save_best(self, info: StepInfo) -> None:
-        """Saves a step whose validation is among the best, which are kept."""
-        train = self._config.train
-        if info.step in best_steps(self._log.rows, train.best_metric)[: train.keep_best]:
-            self(info)
+        """Saves a step whose validation is one of the best, which are kept."""
+        train = self.config.train
+        if info.step in best_steps(self.files.log.rows, train.best_metric)[: train.keep_best]:
+            self.save(info)
 
     def save_again(self, info: StepInfo) -> None:
-        """Saves this step in place of an earlier one whose save has failed by now."""
+        """Saves this step if the save of an earlier one has failed in the background."""
+        assert self.files.checkpoints is not None
         if info.state is None:
             return
         try:
-            self._checkpoints.check()
+            self.files.checkpoints.check()
         except OSError as error:
-            self._metrics.catch_up()
+            self._record_held()
             self._try_again(info, error)
 
     def _try_again(self, info: StepInfo, error: OSError) -> None:
@@ -249,17 +193,19 @@ class CheckpointHook:
         self._save(info, wait=True)
 
     def _save(self, info: StepInfo, *, wait: bool) -> None:
+        checkpoints = self.files.checkpoints
+        assert checkpoints is not None
         assert info.state is not None
-        if self._checkpoints.newest != info.step:
+        if checkpoints.newest != info.step:
             state = info.state()
             broken = first_not_finite(state.variables)
             if broken:
                 raise NonFiniteError(f"{broken} is not finite", info.step)
-            cursor = self._stream.get_state()
-            config = to_json(self._config)
-            self._checkpoints.save(info.step, state, cursor=cursor, config=config, n_rows=len(self._log.rows))
+            cursor = self.start.stream.get_state()
+            n_rows = len(self.files.log.rows)
+            checkpoints.save(info.step, state, cursor=cursor, config=to_json(self.config), n_rows=n_rows)
         if wait:
-            self._checkpoints.wait()
+            checkpoints.wait()
 
 
 def _require_finite(metrics: Mapping[str, float], step: int) -> None:

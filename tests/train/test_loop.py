@@ -7,7 +7,8 @@ from unittest.mock import MagicMock
 import pytest
 
 from jaxzoo.train import hooks
-from jaxzoo.train.hooks import CheckpointHook, MetricsHook, RunFiles, ValidationHook
+from jaxzoo.train.config import TrainConfig
+from jaxzoo.train.hooks import RunFiles, RunHooks
 from jaxzoo.train.loop import Hook, SingleRun, StepInfo, TrainingRun, run_loop
 
 
@@ -17,8 +18,12 @@ def log() -> MagicMock:
     return found
 
 
-def in_memory(rows: MagicMock) -> RunFiles:
-    return RunFiles(None, rows, None, None)
+def run_hooks(rows: MagicMock, checkpoints: object = None, **parts: object) -> RunHooks:
+    """The hooks of a run of the config's defaults, whose other parts are mocks."""
+    config = SimpleNamespace(train=TrainConfig(log_every=1))
+    names = ("start", "stop", "report", "evaluate")
+    parts = {name: parts.get(name, MagicMock()) for name in names}
+    return RunHooks(RunFiles(None, rows, None, checkpoints), config, **parts)  # type: ignore[arg-type]
 
 
 def test_hooks_are_called_when_they_are_due():
@@ -68,9 +73,9 @@ def test_a_hook_ends_its_run_alone():
 def test_a_validation_that_is_not_finite():
     """Kills: training that goes on after a diverged model was validated, and a row of such a validation."""
     rows = log()
-    files, stop = in_memory(rows), SimpleNamespace(requested=False)
+    stop = SimpleNamespace(requested=False)
     evaluate = lambda _: {"valid/accuracy": 0.5, "valid/loss": math.nan}  # noqa: E731
-    validation = ValidationHook(files, MagicMock(), MagicMock(), evaluate, stop, None)  # type: ignore[arg-type]
+    validation = run_hooks(rows, evaluate=evaluate, stop=stop).validate
     run = TrainingRun([Hook(validation, 0)], steps=3, step=3)
     run.begin(MagicMock())
     assert not run.goes_on
@@ -82,7 +87,7 @@ def test_a_validation_that_is_not_finite():
 def test_a_gradient_that_is_not_finite():
     """Kills: watching the loss alone, which is finite one step longer than the parameters."""
     rows, save = log(), MagicMock()
-    metrics = MetricsHook(in_memory(rows), 1, MagicMock(), None)
+    metrics = run_hooks(rows).record
     run = TrainingRun([Hook(metrics, needs_state=False), Hook(save, 2)], steps=9, step=3)
     run.advance(lambda: {"loss": 1.0, "grad_norm": math.inf}, MagicMock())
     rows.write.assert_not_called()
@@ -102,7 +107,7 @@ def test_a_save_that_has_failed_is_made_again_at_once(failures, monkeypatch, cap
     monkeypatch.setattr(hooks, "first_not_finite", lambda _: None)
     monkeypatch.setattr(hooks, "to_json", lambda _: {})
     checkpoints = MagicMock(newest=3)
-    saving = CheckpointHook(checkpoints, log(), MagicMock(), MagicMock(), MagicMock())
+    saving = run_hooks(log(), checkpoints)
 
     def check():
         checkpoints.newest = None
