@@ -1,37 +1,27 @@
-"""Many runs for one figure: experiments, the workers that make the runs, and reports.
+"""Many runs for one figure: experiments, workers that train the runs, and reports.
 
-Names are imported when they are asked for: `python -m jaxzoo.sweep --help` need not wait for JAX.
+Names are imported on first use, so that `python -m jaxzoo.sweep --help` does not wait for JAX.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxzoo.sweep.claims import (
-        Change as Change,
-        Claim as Claim,
-        Finding as Finding,
-        learned as learned,
-        solved as solved,
-    )
-    from jaxzoo.sweep.experiment import (
-        Experiment as Experiment,
-        Measurement as Measurement,
-        Point as Point,
-        Scale as Scale,
-        Value as Value,
-        grid as grid,
-    )
-    from jaxzoo.sweep.results import Missing as Missing, Results as Results
+    from jaxzoo.sweep.claims import Change, Claim, Finding, learned, solved
+    from jaxzoo.sweep.experiment import Experiment, Measurement, Point, Scale, Value, grid
+    from jaxzoo.sweep.results import Missing, Results
 
-_HOMES = {
-    **dict.fromkeys(("Experiment", "Measurement", "Point", "Scale", "Value", "grid"), "experiment"),
-    **dict.fromkeys(("Change", "Claim", "Finding", "learned", "solved"), "claims"),
-    **dict.fromkeys(("Missing", "Results"), "results"),
+_MODULES = {
+    "claims": ("Change", "Claim", "Finding", "learned", "solved"),
+    "experiment": ("Experiment", "Measurement", "Point", "Scale", "Value", "grid"),
+    "results": ("Missing", "Results"),
 }
+__all__ = ["Change", "Claim", "Experiment", "Finding", "Measurement", "Missing", "Point", "Results", "Scale", "Value"]
+__all__ += ["grid", "learned", "solved"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,9 +1,9 @@
-"""Workers as jobs of a cluster, submitted as arrays by submitit: Slurm, a plugin of submitit, or local processes.
+"""Workers as jobs of a cluster, submitted by submitit: Slurm, a plugin of submitit, or local processes.
 
-A job is one worker, which finds its device on its node and continues when the process that submitted it is gone. To
-stop it, the job is cancelled: the scheduler sends it SIGTERM, and kills it some time later (Slurm: `KillWait`, 30
-seconds by default). A signal of the scheduler, also the one before a time limit, makes the worker save and end; the
-loop in `oversee.py` submits another job while there are runs left.
+A job is one worker. It finds its device on its node and continues after the process that submitted it has ended. A
+signal of the scheduler (before a time limit, or when the job is cancelled) makes the worker save and end; the scheduler
+kills it some time later (Slurm: after `KillWait`, 30 seconds by default). The loop in `oversee.py` submits another job
+while runs are left.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,18 +20,18 @@ from jaxzoo.sweep.workers import Worker, worker_name
 from jaxzoo.utils.extras import need
 
 SHARED = ("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node")
-"""Options that submitit knows for every cluster; other names get the prefix of the cluster."""
+"""Options that submitit has for every cluster; other names get the prefix of the cluster."""
 TIMEOUT_MINUTES = 60
 """Default time limit of a job."""
 STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals of schedulers to a job that they will kill soon; submitit asks Slurm for the last."""
+"""Signals of schedulers before they kill a job; submitit asks Slurm for the last one."""
 INTERRUPTED = 130
 """Exit status of a worker that was stopped before it took a run."""
 GRACE_SECONDS = 120.0
 """Longest wait for cancelled workers to save their runs."""
 
 Program = Callable[[Sequence[str]], int]
-"""A command: gets the words of its command line, returns its exit status."""
+"""A command: takes a command line, returns the exit status."""
 
 
 class ClusterWorkers:
@@ -58,12 +58,12 @@ class ClusterWorkers:
 
         import submitit
 
-        logging.getLogger("submitit").setLevel(logging.CRITICAL)  # the error messages of the workers say what matters
+        logging.getLogger("submitit").setLevel(logging.CRITICAL)  # errors are those of the workers
         self._cluster = cluster
         self._program = program
         self._words = words
         self._directory = directory
-        # A scheduler gives a job its cores; without one each job would use all of them.
+        # A scheduler assigns cores to a job; without one, each job would use all cores.
         self._threads = options.get("cpus_per_task", 1 if cluster == "local" else None)
         self._jobs: dict[str, Any] = {}
         try:
@@ -76,13 +76,17 @@ class ClusterWorkers:
             raise ValueError(f"--cluster-options: {str(error).splitlines()[0]}") from error
 
     def start(self, numbers: Sequence[int]) -> list[Worker]:
-        """Submits an array of jobs, one per number. A job that waits for a node has not ended."""
+        """Submits an array of jobs, one per number. A pending job has not ended."""
         names = [worker_name(number) for number in numbers]
         words = [[name, *self._words] for name in names]
         n = len(names)
         try:
-            with _shielded_from_ctrl_c():
+            # Ctrl-C is for this process, which stops the workers; processes that are started here inherit the mask.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
                 jobs = self._executor.map_array(run_in_job, [self._program] * n, words, [self._threads] * n)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         except (RuntimeError, OSError) as error:  # submitit's own errors are RuntimeErrors
             refused = f"{self._cluster} takes no job: {' '.join(str(error).split())}"
             return [Worker(name, lambda: True, lambda: refused) for name in names]
@@ -90,14 +94,14 @@ class ClusterWorkers:
         return [Worker(name, job.done, partial(_error_message, job)) for name, job in zip(names, jobs, strict=True)]
 
     def stop(self, *, finished: bool) -> None:
-        """Cancels all jobs that have not ended, and waits until the running ones have saved and released their runs.
+        """Cancels all jobs that have not ended, and waits until they have released their runs.
 
-        With `finished` it cancels the jobs that have not begun only: the others end by themselves.
+        With `finished` it cancels pending jobs only: running ones end by themselves.
         """
         for job in self._jobs.values():
             if not job.done() and not (finished and job.paths.stdout.exists()):
                 with contextlib.suppress(OSError):
-                    if self._cluster == "local":  # submitit would send SIGINT, from which the job is shielded
+                    if self._cluster == "local":  # submitit would send SIGINT, which the job blocks
                         os.kill(int(job.job_id), signal.SIGTERM)
                     else:
                         job.cancel(check=False)
@@ -111,7 +115,7 @@ class ClusterWorkers:
 
 
 def _error_message(job: Any) -> str | None:
-    """The last line that a job printed where it failed, or its state in the cluster; None: it did not fail."""
+    """Last line of a failed job's output, or its state in the cluster; None: it did not fail."""
     line = next(reversed((job.stderr() or "").strip().splitlines()), "")
     if not job.paths.result_pickle.exists():
         return f"job {job.job_id} ended without a result, state {job.state}{line and f': {line}'}"
@@ -121,21 +125,21 @@ def _error_message(job: Any) -> str | None:
 
 
 def run_in_job(program: Program, words: Sequence[str], threads: int | None) -> int:
-    """Runs a command in the process of a job, so that the scheduler's signals reach it.
+    """Runs a command in the process of a job, which signals of the scheduler interrupt.
 
-    The signals interrupt it. The handlers of submitit would submit the job again, or ignore them. `threads` are those
-    of XLA on a CPU; None: one per core of the job.
+    (Handlers of submitit would submit the job again, or ignore the signals.) `threads`: number of XLA's threads on a
+    CPU; None: one per core of the job.
     """
     if threads is not None:
         os.environ["NPROC"] = str(threads)
-    logging.getLogger("submitit").setLevel(logging.WARNING)  # the last line of the log is that of the program
+    logging.getLogger("submitit").setLevel(logging.WARNING)  # the log ends with a line of the program
     for number in STOPPING:
         signal.signal(number, signal.default_int_handler)
     return program(words)
 
 
 def _parameters(cluster: str, options: Mapping[str, Any], job_name: str) -> dict[str, Any]:
-    """Arguments of `update_parameters`."""
+    """Returns the arguments of `update_parameters`."""
     for option in ("nodes", "tasks_per_node"):
         if options.get(option, 1) != 1:
             raise ValueError(f"{option} must be 1: a job is one worker; ask for more with --workers")
@@ -146,13 +150,3 @@ def _parameters(cluster: str, options: Mapping[str, Any], job_name: str) -> dict
         whole = option in SHARED or option.startswith(f"{cluster}_")
         chosen[option if whole else f"{cluster}_{option}"] = value
     return chosen
-
-
-@contextlib.contextmanager
-def _shielded_from_ctrl_c() -> Iterator[None]:
-    """Blocks Ctrl-C, also for processes that are started here: it is for this process, which stops the workers."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

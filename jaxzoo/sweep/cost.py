@@ -1,4 +1,4 @@
-"""Cost of a sweep before it is made: runs, programs, time and disk."""
+"""Cost of a sweep before it is run: runs, programs, time and disk."""
 
 import math
 import statistics
@@ -19,11 +19,11 @@ from jaxzoo.train.speed import train_flops
 from jaxzoo.utils.text_table import duration
 
 MEASURE_SECONDS = 60.0
-"""Time limit of the measurements; programs that are not measured by then are estimated."""
+"""Time limit of the measurements; the time of other programs is estimated."""
 STEPS = 5
 STEP_SECONDS = 0.5
-"""Least number of measured steps per program, and least time of them; their median counts: the first steps are faster,
-whose batches were made while the program was compiled."""
+"""Least number and time of measured steps per program. Their median counts, because the batches of the first steps were
+made during the compilation."""
 EVENTS_BYTES = 20_000
 """Approximate size of the metrics of a run on disk."""
 
@@ -38,7 +38,7 @@ class MeasuredProgram(NamedTuple):
 
 
 def expected(sweep: Sweep) -> list[RunSpec]:
-    """Runs that are to be made, if the first learning rates turn out best where the search is not over."""
+    """Runs that are left, assuming that the first learning rates turn out best where the search is not over."""
     now, later = sweep.left()
     if sweep.scale.all_seeds is None:
         return now
@@ -49,14 +49,14 @@ def expected(sweep: Sweep) -> list[RunSpec]:
 
 
 def measure(specs: Sequence[RunSpec], seconds: float = MEASURE_SECONDS) -> Iterator[MeasuredProgram]:
-    """Compiles programs and runs a few steps of each: one of all mixers, then others until the time is over."""
+    """Compiles programs and runs a few steps of each: one program per mixer, then others until the time is over."""
     programs = list({spec.program: spec for spec in specs if isinstance(spec.config, RunConfig)}.values())
     of_mixers: dict[str, list[RunSpec]] = {}
     for spec in sorted(programs, key=lambda spec: spec.step_flops):
         of_mixers.setdefault(spec.mixers, []).append(spec)
     first = [alike[len(alike) // 2] for alike in of_mixers.values()]
     others = [spec for spec in programs if spec not in first]
-    # In this order any beginning is spread over all.
+    # In this order every prefix is spread evenly over all programs.
     others = [others[i] for i in sorted(range(len(others)), key=lambda i: (i * (math.sqrt(5) - 1) / 2) % 1)]
     deadline = time.monotonic() + seconds
     for i, spec in enumerate([*first, *others]):
@@ -80,7 +80,7 @@ def _measured(spec: RunSpec) -> MeasuredProgram:
 
 
 def _first_and_median(run: Callable[[], object], times: int, least_seconds: float = 0.0) -> tuple[float, float]:
-    """Seconds of the first call, which compiles, and the median of the next: so many, more until `least_seconds`."""
+    """Seconds of the first call, which compiles, and the median of at least `times` later ones."""
     seconds = []
     while len(seconds) <= times or sum(seconds[1:]) < least_seconds:
         start = time.perf_counter()
@@ -90,7 +90,7 @@ def _first_and_median(run: Callable[[], object], times: int, least_seconds: floa
 
 
 def plan(sweep: Sweep, measured: Sequence[MeasuredProgram], *, workers: int, vectorized: bool) -> list[str]:
-    """Lines of the plan; `vectorized`: the runs of one program are one."""
+    """Lines of the plan; `vectorized`: the runs of one program are trained together."""
     left = expected(sweep)
     training = [spec for spec in left if isinstance(spec.config, RunConfig)]
     programs = {spec.program for spec in left}

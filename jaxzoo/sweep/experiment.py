@@ -1,4 +1,4 @@
-"""Contents of a file of `experiments/`: the points of a figure at each scale, its claims and its drawing."""
+"""Experiments, as in the files of `experiments/`: points of a figure at each scale, claims and drawing."""
 
 import dataclasses
 import itertools
@@ -16,12 +16,12 @@ Point = Mapping[str, Value]
 
 
 def grid(**axes: Sequence[Value]) -> list[Point]:
-    """All points of a grid; the last axis moves fastest. Grids and single points are joined with `+`."""
+    """All points of a grid; the last axis varies fastest. Grids are joined with `+`."""
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
 def coordinates(point: Point) -> str:
-    """A point in words, `model hyena, d_model 64`; axes that it has no value on are left out."""
+    """Text of a point, `model hyena, d_model 64`, without axes whose value is None."""
     known = {axis: f"{value:.4g}" if isinstance(value, float) else value for axis, value in point.items()}
     return ", ".join(f"{axis} {value}" for axis, value in known.items() if value is not None)
 
@@ -41,18 +41,18 @@ class Scale:
     """One size at which a figure is made."""
 
     about: str
-    """The sizes, and how they differ from the paper's; one or two sentences, which stand below the figure."""
+    """Caption of the figure: the sizes, and how they differ from the paper's, in one or two sentences."""
     points: Sequence[Point]
-    """All have the same axes."""
+    """Points, which have the same axes."""
     config: Callable[[Point], RunConfig | Measurement]
-    """The run of a point. Points with equal runs share one."""
+    """Returns the run of a point. Points with equal configs share a run."""
     also: Callable[[Point], Mapping[str, RunConfig]] = lambda point: {}
-    """Further validations of the trained model, by name: configs whose models have the same variables. The metrics of
-    `name` are called `name/valid/...`."""
+    """Returns configs for further validations of the trained model, whose models have the same variables, by name; the
+    metrics are called `NAME/valid/...`."""
     all_seeds: int | None = None
-    """Number of learning rates per place, the best with the first seed, that run with all seeds; None: all of them."""
+    """Number of learning rates, the best ones of the first seed, that run with all seeds; None: all."""
     remarks: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Remarks on verdicts at this scale, by the name of the claim, such as why we think that it does not hold."""
+    """Remarks on verdicts at this scale by name of the claim, such as the probable reason why it does not hold."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,17 +69,17 @@ class Experiment:
     claims: Sequence[Claim]
     """Claims of the paper about the figure."""
     made_up: Callable[[Point], float | Mapping[str, Any]]
-    """Made-up result of a run at a point if every claim held: its accuracy, or values by name of a metric or key of a
-    row. The claims are checked on such rows before anything is run."""
+    """Returns a made-up result at a point such that every claim holds: its accuracy, or values by name of a metric or
+    key of a row. Claims are tested on such rows before anything is run."""
     draw: Callable[[Results], Figure]
     """The figure; `jaxzoo.sweep.curves` has the means."""
     table: Callable[[Results], Sequence[Sequence[str]]] = lambda results: ()
-    """A further table of the report, its headings first; it may raise `Missing`, and is left out then."""
+    """Returns a further table of the report, its headings first; left out if it raises `Missing`."""
     missing: Sequence[str] = ()
-    """Parts of the paper's figure that this one lacks, and why."""
+    """Parts of the paper's figure that are missing here, and why."""
 
     def made_up_rows(self, scale: Scale) -> list[Row]:
-        """Rows of a scale in which every claim that the scale can test holds."""
+        """Made-up rows of a scale, on which every claim that the scale can test holds."""
         return [made_up_row(point, self.made_up(point), i) for i, point in enumerate(scale.points)]
 
     def complaints(self, scale: Scale) -> list[str]:

@@ -1,4 +1,4 @@
-"""Machine, versions and commit of a run, which every result holds."""
+"""Machine, versions and commit, which are part of every result."""
 
 import functools
 import importlib.metadata
@@ -12,13 +12,13 @@ PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint")
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that compute."""
+    """Versions of Python and of `PACKAGES`."""
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 @functools.cache
 def commit() -> str | None:
-    """The commit of this package's checkout, with `-dirty` where files differ from it; None: no checkout."""
+    """Commit of this package's checkout, with `-dirty` if files differ from it; None: no checkout."""
     here = Path(__file__).parent
     try:
         head = _git(here, "rev-parse", "--short=12", "HEAD")
@@ -34,7 +34,7 @@ def _git(folder: Path, *words: str) -> str:
 
 @functools.cache
 def machine() -> str:
-    """The device that computes, in words: `2 x AMD EPYC 7B13 cores`, `NVIDIA H200`."""
+    """Name of the device: `AMD EPYC 7B13, 2 cores`, `NVIDIA H200`."""
     import jax
 
     device = jax.devices()[0]

@@ -1,13 +1,13 @@
-"""Loop that makes a sweep with workers, and its progress: one line, drawn over on a terminal, repeated elsewhere."""
+"""Loop that runs a sweep with workers, and its progress line."""
 
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxzoo.sweep.cost import expected
-from jaxzoo.sweep.outcome import failed
 from jaxzoo.sweep.run_spec import Rates, RunSpec
 from jaxzoo.sweep.sweep import Sweep
+from jaxzoo.sweep.table import failed
 from jaxzoo.sweep.workers import LocalWorkers, Worker
 from jaxzoo.utils.progress import ProgressLine
 from jaxzoo.utils.screen import Failure, Screen
@@ -25,9 +25,9 @@ PLAIN_SECONDS = 15.0
 
 
 class SweepProgress:
-    """Shows the progress of a sweep that so many workers make at once.
+    """Shows the progress of a sweep with this number of workers.
 
-    The time left is estimated from runs that were made on `machine` (`jaxzoo.sweep.machine`); None: on any.
+    The time left is estimated from runs on `machine` (`jaxzoo.sweep.machine`; None: on any).
     """
 
     def __init__(self, screen: Screen, workers: int, machine: str | None = None):
@@ -51,7 +51,7 @@ class SweepProgress:
             self.say(line)
 
     def _describe(self, sweep: Sweep) -> tuple[int, int, str]:
-        """Numbers of runs that are done, and of all; the line."""
+        """Number of finished runs, number of all, and the line."""
         directory = sweep.directory
         queue = sweep.directory.queue()
         for run in directory.done() - self._results.keys():
@@ -60,7 +60,7 @@ class SweepProgress:
         reports = queue.progress().items()
         running = {run: told for run, told in reports if run not in self._results and queue.is_held(run)}
         left = {spec.id: spec for spec in expected(sweep)}
-        # Others are of learning rates that have lost.
+        # The other runs have learning rates that the search has dropped.
         counted = [spec.id for spec in sweep.specs if spec.id in self._results.keys() | lost | left.keys()]
         n_done = sum(run in self._results for run in counted)
         parts = [f"{n_done} of {len(counted)} runs done", f"{len(running)} running", f"{len(lost)} failed"]
@@ -72,7 +72,7 @@ class SweepProgress:
         return n_done, len(counted), ", ".join(parts)
 
     def _rate(self, running: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Steps per second since the first look, and the mean loss of the runs in progress."""
+        """Steps/s since the first call, and the mean loss of the runs in progress."""
         now = time.monotonic()
         steps = sum(told.get("step", 0) for told in running.values())
         steps += sum(result.get("steps", 0) for result in self._results.values())
@@ -91,10 +91,13 @@ def seconds_left(
     running: Mapping[str, Mapping[str, Any]],
     machine: str | None = None,
 ) -> float | None:
-    """Estimates the time of the runs `to_make` by those that are done, by one worker; None: no such run is.
+    """Estimates the time that one worker needs for the runs `to_make`; None: unknown.
 
-    `specs` are all runs of the sweep; `done` has results, `running` progress reports by run. The speed of runs
-    that were made on `machine` counts; None: of all.
+    Args:
+      specs: all runs of the sweep.
+      done: results by id of the run.
+      running: progress reports by id of the run.
+      machine: only runs on this machine determine the speed; None: all.
     """
     known = {
         run: result["seconds"] / result["steps"]
@@ -116,8 +119,8 @@ def oversee(sweep: Sweep, workers: "LocalWorkers | ClusterWorkers", count: int, 
     """Keeps `count` workers running until every run of the sweep has a result or has failed.
 
     Raises:
-      Failure: workers fail before they make anything; the message is that of the last one.
-      KeyboardInterrupt: passed on after the workers have saved and ended.
+      Failure: workers fail before they train anything; with the message of the last one.
+      KeyboardInterrupt: after the workers have saved and ended.
     """
     running: dict[int, Worker] = {}
     failures = 0

@@ -1,15 +1,14 @@
-"""The report of a sweep as files: picture, table and claims."""
+"""Files of a sweep's report: picture, table and claims."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxzoo.sweep.claims import Verdict, judge
+from jaxzoo.sweep.claims import judge
 from jaxzoo.sweep.directory import About
-from jaxzoo.sweep.outcome import Failure, Outcome
 from jaxzoo.sweep.results import Missing, Results, Row
-from jaxzoo.sweep.table import markdown
+from jaxzoo.sweep.table import Failure, Outcome, markdown
 from jaxzoo.utils.figure import add_caption, render
 from jaxzoo.utils.whole_files import replacing, write_whole
 
@@ -28,11 +27,12 @@ def write_report(
 ) -> list[str]:
     """Writes `figure.png`, `figure.svg`, `table.md` and `claims.json`, each whole or not at all.
 
-    All is made before the first is written. A figure that cannot be drawn yet is left out, and an old one removed.
+    Everything is computed before the first file is written. If the figure cannot be drawn yet, an old one is removed.
 
-    Returns lines to print: why there is no figure, how many points are missing, how many claims have which verdict.
+    Returns:
+      Lines to print: why there is no figure, how many points are missing, how many claims have which verdict.
     """
-    pictures, reason = pictures_of(experiment, rows, about)
+    pictures, reason = _pictures(experiment, rows, about)
     outcome = judged(experiment, scale, about, rows, failures)
     claims = json.dumps([verdict._asdict() for verdict in outcome.verdicts], indent=1, ensure_ascii=False)
     texts = {"table.md": markdown(outcome), "claims.json": claims}
@@ -57,11 +57,9 @@ def judged(
     rows: Sequence[Row],
     failures: Sequence[Failure] = (),
 ) -> Outcome:
-    """The rows with the verdicts on the claims of their experiment, and its own table."""
+    """Tests the claims of an experiment on the rows, and makes its table."""
     results = Results.of(rows, scale.points)
-    verdicts: list[Verdict] = []
-    for claim in experiment.claims:
-        verdicts.append(judge(claim, results, scale.remarks.get(claim.name)))
+    verdicts = [judge(claim, results, scale.remarks.get(claim.name)) for claim in experiment.claims]
     try:
         numbers = experiment.table(Results(rows))
     except Missing:
@@ -69,8 +67,8 @@ def judged(
     return Outcome(about=about, rows=rows, verdicts=verdicts, numbers=numbers, failures=failures)
 
 
-def pictures_of(experiment: "Experiment", rows: Sequence[Row], about: About) -> tuple[dict[str, bytes | None], str]:
-    """The figure by name of the file, with the sizes of its scale below; None, and the reason, where it cannot be drawn
+def _pictures(experiment: "Experiment", rows: Sequence[Row], about: About) -> tuple[dict[str, bytes | None], str]:
+    """Contents of the figure's files, with the sizes of the scale below it; None, and the reason, if it cannot be drawn
     yet."""
     import matplotlib
 

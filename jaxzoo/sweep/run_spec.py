@@ -16,7 +16,7 @@ from jaxzoo.train.speed import train_flops
 from jaxzoo.utils.checksums import text_sha256
 
 POWER = 0.6
-"""Power of the FLOPs in the time per step: small steps do not take as much less as they compute less."""
+"""Time per step is estimated as FLOPs to this power: small steps are less efficient."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class RunSpec:
     """A run of a sweep."""
 
     id: str
-    """First 16 hexadecimal digits of the SHA-256 of everything that determines the result."""
+    """First 16 hexadecimal digits of the SHA-256 of all that determines the result."""
     config: RunConfig | Measurement
     """Training run or measurement."""
     also: Mapping[str, RunConfig]
@@ -98,8 +98,8 @@ def _canonical(value: Json) -> str:
 
 
 class Rates:
-    """Time of runs by that of others: seconds per step, in proportion to a power of the FLOPs, and the share of their
-    steps that they make before they stop early. `step_seconds` and the results `done` are by id of the run."""
+    """Estimates the time of runs from other runs: seconds per step, proportional to a power of the FLOPs, and the share
+    of their steps that they make before they stop early. `step_seconds` and the results `done` have ids as keys."""
 
     def __init__(
         self, specs: Iterable[RunSpec], step_seconds: Mapping[str, float], done: Mapping[str, Mapping[str, Any]]
@@ -117,18 +117,17 @@ class Rates:
                     self._shares.setdefault(like, []).append(made / spec.config.train.steps)
 
     def share(self, spec: RunSpec) -> float | None:
-        """Expected share of its steps that a run makes, by runs of the same program, or of the same mixers; None: no
-        such run is known."""
+        """Expected share of its steps that a run makes, from runs of the same program or mixers; None: unknown."""
         found = self._shares.get(spec.program) or self._shares.get(spec.mixers)
         return statistics.mean(found) if found else None
 
     def step_seconds(self, spec: RunSpec) -> float | None:
-        """An estimate by runs of the same mixers or else by all; None: none is known."""
+        """Estimate from runs of the same mixers, otherwise from all; None: there is none."""
         rates = self._rates.get(spec.mixers) or [*itertools.chain(*self._rates.values())]
         return statistics.median(rates) * spec.step_flops**POWER if rates else None
 
     def seconds(self, spec: RunSpec) -> float | None:
-        """An estimate for a run; None: no step is known yet, or it is no training."""
+        """Estimate for a run; None: no step was measured yet, or it is a `Measurement`."""
         if not isinstance(spec.config, RunConfig) or (step := self.step_seconds(spec)) is None:
             return None
         share = self.share(spec)

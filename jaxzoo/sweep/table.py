@@ -1,48 +1,60 @@
-"""The table of a sweep: a line for the best run of each group of points; as Markdown."""
+"""The report of a sweep as Markdown: best runs, claims, missing runs and provenance."""
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from jaxzoo.sweep.outcome import Best, Outcome, failed, metric, number
-from jaxzoo.sweep.results import BITS, SEED, SeedScore
+from jaxzoo.sweep.claims import Verdict
+from jaxzoo.sweep.directory import About
+from jaxzoo.sweep.experiment import Point, coordinates
+from jaxzoo.sweep.results import BITS, OVER, SCORE, SEED, Missing, Results, Row, SeedScore
+
+Failure = Mapping[str, Any]
+"""A run that ended without a result: `id` (of the run), `point` (its coordinates) and `error` (one line)."""
 
 SYMBOLS = {"held": "✓", "not held": "✗", "not tested": "○"}
-"""Symbols of the verdicts; the word always stands next to its symbol."""
+"""Symbols of the verdicts."""
 FACTS = {"steps": "steps", "state_bytes": "state bytes", "n_parameters": "parameters"}
-"""Keys of a row that the table shows where any run has them, and their headings."""
+"""Keys of a row and their headings; a key that no run has is left out of the table."""
 UNSTABLE = 0.2
-"""Largest spread of the accuracies of seeds that has no mark."""
+"""Accuracies of seeds that are farther apart are marked."""
 
 
-def headings(outcome: Outcome) -> list[str]:
-    """Headings of the columns."""
-    metrics = [name.removeprefix("valid/") for name in outcome.metrics]
-    tuned = [f"best {axis}" for axis in outcome.tuned]
-    return [*outcome.axes, *metrics, *tuned, *_facts(outcome).values()]
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A sweep, finished or not."""
 
+    about: About
+    """Contents of `sweep.json`."""
+    rows: Sequence[Row]
+    """Rows of `results.jsonl`, in the order of the points."""
+    verdicts: Sequence[Verdict] = ()
+    """Contents of `claims.json`."""
+    numbers: Sequence[Sequence[str]] = ()
+    """Table of the experiment, its headings first."""
+    failures: Sequence[Failure] = ()
+    """Contents of `failures/`."""
 
-def cells(outcome: Outcome, best: Best) -> list[str]:
-    """The line of a group."""
-    if best.score is None:
-        scores = ["diverged"] * len(outcome.metrics)
-        tuned = ["-"] * len(outcome.tuned)
-    else:
-        scores = [_metric(name, best.score) for name in outcome.metrics]
-        # The learning rate of the score, and the number of its seeds, or its only seed.
-        point = best.row["point"]
-        n = len(best.score.rows)
-        tuned = [f"{n} seeds" if axis == SEED and n > 1 else number(point.get(axis)) for axis in outcome.tuned]
-    facts = [number(best.row.get(key)) for key in _facts(outcome)]
-    return [*map(number, best.where.values()), *scores, *tuned, *facts]
+    def progress(self) -> str:
+        """Sentence on the points without a result; empty if there are none."""
+        made = {_key(row["point"]) for row in self.rows}
+        total = self.about.n_runs
+        if len(made) >= total:
+            return ""
+        n_failed = len({_key(failure["point"]) for failure in self.failures} - made)
+        return f"{len(made)} of {total} points are finished, {total - len(made)} are missing" + (
+            f", {n_failed} of them because their run failed" if n_failed else ""
+        )
 
 
 def markdown(outcome: Outcome) -> str:
-    """The text of `table.md`."""
+    """Returns the text of `table.md`."""
     about = outcome.about
     parts = [f"# {_text(about.title)} ({_text(about.scale)})", _text(about.about)]
     if outcome.progress():
         parts += [f"{outcome.progress()}."]
     if outcome.rows:
-        parts += [_table(headings(outcome), [cells(outcome, best) for best in outcome.best()])]
+        parts += [_table(*_best_runs(outcome))]
     if outcome.numbers:
         parts += [_table(outcome.numbers[0], outcome.numbers[1:])]
     if outcome.verdicts:
@@ -58,29 +70,107 @@ def markdown(outcome: Outcome) -> str:
     if outcome.failures:
         parts += ["## Failed runs", "\n".join(f"- {_text(failed(failure))}" for failure in outcome.failures)]
     if outcome.rows:
-        parts += ["## Made by", f"{_text(outcome.provenance())}; by `{outcome.command}`."]
+        command = f"python -m jaxzoo.sweep --experiment {about.experiment} --scale {about.scale}"
+        parts += ["## Made by", f"{_text(_provenance(outcome.rows))}; by `{command}`."]
     return "\n\n".join(parts) + "\n"
 
 
-def _facts(outcome: Outcome) -> dict[str, str]:
-    return {key: words for key, words in FACTS.items() if any(row.get(key) for row in outcome.rows)}
+def _best_runs(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
+    """Headings, and a line for each group of points that differ in learning rate and seed alone."""
+    rows = outcome.rows
+    axes = [axis for axis in outcome.about.axes if axis not in OVER]
+    tuned = [axis for axis in outcome.about.axes if axis in OVER]
+    known = dict.fromkeys(name for row in rows for name in row["metrics"])
+    metrics = [name for name in (BITS, SCORE) if name in known] or list(known) or [SCORE]
+    facts = {key: words for key, words in FACTS.items() if any(row.get(key) for row in rows)}
+    heads = [*axes, *(name.removeprefix("valid/") for name in metrics), *(f"best {axis}" for axis in tuned)]
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row["point"].get(axis) for axis in axes), []).append(row)
+    lines: list[list[str]] = []
+    for place, group in groups.items():
+        # The first metric that the group has chooses the best run.
+        name = next((name for name in metrics if any(name in row["metrics"] for row in group)), SCORE)
+        row = group[0]
+        scores = ["diverged"] * len(metrics)
+        best = ["-"] * len(tuned)
+        try:
+            score = Results(group).seeds(name)
+        except Missing:
+            pass
+        else:
+            row = score.rows[0]
+            scores = [_metric(name, score) for name in metrics]
+            n = len(score.rows)
+            best = [f"{n} seeds" if axis == SEED and n > 1 else number(row["point"].get(axis)) for axis in tuned]
+        lines.append([*map(number, place), *scores, *best, *(number(row.get(key)) for key in facts)])
+    return [*heads, *facts.values()], lines
+
+
+def _provenance(rows: Sequence[Row]) -> str:
+    """Machines, dates, versions, commits and CPU-hours of the results."""
+    dates = sorted({str(row["date"])[:10] for row in rows})
+    runs = {row["id"]: row["cpu_seconds"] for row in rows}
+    hours = sum(seconds for seconds in runs.values() if seconds) / 3600
+    parts = [
+        f"Made on {_distinct(rows, 'machine')}",
+        dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
+        _distinct(rows, "versions"),
+        f"commit {_distinct(rows, 'commit')}",
+        f"{len(runs)} runs, {hours:.3g} CPU-hours",
+    ]
+    return "; ".join(parts)
+
+
+def _distinct(rows: Iterable[Row], key: str) -> str:
+    """The distinct values of a key as text."""
+    found: set[str] = set()
+    for value in (row[key] for row in rows):
+        if isinstance(value, Mapping):
+            found.add(", ".join(f"{name} {version}" for name, version in value.items()))
+        else:
+            found.add("unknown" if value is None else str(value))
+    return " and ".join(sorted(found))
 
 
 def _metric(name: str, score: SeedScore) -> str:
-    """The mean over the seeds, with their range where there are several, and a mark where they are far apart."""
+    """The mean over the seeds; of several seeds also their range, and a mark if they are far apart."""
     values = [row["metrics"].get(name) for row in score.rows]
     known = [value for value in values if value is not None]
     if not known:
         return "-"
+    is_accuracy = "accuracy" in name
+
+    def shown(value: float) -> str:
+        return f"{value:.3f}" if is_accuracy else number(value)
+
     if len(values) == 1:
-        return metric(name, known[0])
+        return shown(known[0])
     n_diverged = len(values) - len(known)
     if n_diverged and name.endswith(BITS):  # no number is as bad as a run that diverged
         return f"{n_diverged} of {len(values)} seeds diverged"
     low = 0.0 if n_diverged else min(known)
     high = max(known)
-    text = f"{metric(name, sum(known) / len(values))} ({metric(name, low)} to {metric(name, high)})"
-    return text + (", unstable" if "accuracy" in name and high - low > UNSTABLE else "")
+    text = f"{shown(sum(known) / len(values))} ({shown(low)} to {shown(high)})"
+    return text + (", unstable" if is_accuracy and high - low > UNSTABLE else "")
+
+
+def number(value: Any) -> str:
+    """A cell of a table: integers in groups of three digits, other numbers with four digits, None as a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def failed(failure: Failure) -> str:
+    """A failure as a line."""
+    return f"{coordinates(failure['point'])}: {failure['error']}"
+
+
+def _key(point: Point) -> frozenset[tuple[str, Any]]:
+    return frozenset(point.items())
 
 
 def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

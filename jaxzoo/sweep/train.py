@@ -1,4 +1,4 @@
-"""Trains runs that share a program, each in a run directory of its own, from its newest checkpoint."""
+"""Trains runs that share a program, each from the newest checkpoint of its own run directory."""
 
 import contextlib
 import time
@@ -27,14 +27,14 @@ CURVE_POINTS = 60
 
 
 class SweepRun:
-    """One of the runs.
+    """A run of a sweep.
 
     Attributes:
       spec: id and config.
-      start: state, stream and step at which it begins.
+      start: state, stream and step at which training begins.
       training: the run in the training loop; set by `open`.
-      seconds: its share of the wall time of the processes that trained it.
-      cpu_seconds: its share of their CPU time.
+      seconds: share of the wall time of the processes that trained it.
+      cpu_seconds: share of their CPU time.
     """
 
     def __init__(self, spec: RunSpec, run: RunDirectory, session: Session):
@@ -45,7 +45,7 @@ class SweepRun:
         self.cpu_seconds: float = 0.0
 
     def open(self, stack: contextlib.ExitStack, tell: Tell, stop: AgreedStop, evaluate: Evaluate) -> None:
-        """Opens its files until the stack is left."""
+        """Opens its files, which the stack closes."""
         run_id = self.spec.id
         config = self.spec.trained
         steps = config.train.steps
@@ -72,7 +72,7 @@ class SweepRun:
 
 
 def _start(session: Session, config: RunConfig, run: RunDirectory) -> ResumePoint:
-    """Locks a run directory and opens the run at its newest checkpoint, or at step 0. Raises `InUseError`."""
+    """Locks a run directory and restores the newest checkpoint, or begins at step 0. Raises `InUseError`."""
     stored = to_json(config)
     if run.holds_run and any(run.checkpoints.glob("*")):
         run.claim()
@@ -96,9 +96,9 @@ def train_runs(
     tell: Tell,
     stop: StopSignals,
 ) -> Iterator[tuple[SweepRun, Any]]:
-    """Trains runs that begin at the same step; yields each with its last state as soon as it has ended.
+    """Trains runs that begin at the same step; yields each with its last state when it has ended.
 
-    A run that `stop` has stopped is saved, and yielded with the state None.
+    A run that is stopped by `stop` is saved, and yielded with the state None.
     """
     rates = [run.spec.trained.optimizer.learning_rate for run in runs]
     step_function = (VmappedRuns if vectorized else SequentialRuns)(session, [run.start.state for run in runs], rates)
@@ -106,7 +106,7 @@ def train_runs(
     agreed = AgreedStop(stop, session.mesh)
     with contextlib.ExitStack() as stack:
         for run in runs:
-            run.start.stream = stream  # the checkpoint of each says where its next batch is, whoever goes on with it
+            run.start.stream = stream  # the cursor in the checkpoints of all runs
             run.open(stack, tell, agreed, evaluate)
         active = list(runs)
         clock = Clock()
@@ -116,11 +116,11 @@ def train_runs(
                 if run.training in ended:
                     active.remove(run)
                     yield run, None if stop.requested else step_function.state(i)
-                    clock = Clock()  # what others did with the result does not count
+                    clock = Clock()  # leave out the time of whoever took the result
 
 
 class Clock:
-    """Time of this process, shared among runs."""
+    """Clock of this process, whose time is shared among runs."""
 
     def __init__(self) -> None:
         self._before = time.perf_counter(), time.process_time()
@@ -134,7 +134,7 @@ class Clock:
 
 
 def curve(rows: Sequence[Row]) -> dict[str, list[tuple[int, float]]]:
-    """Learning curve for a result: training loss and validation accuracy by step, a few points each."""
+    """Learning curve of a result: training loss and validation accuracy by step, thinned."""
     names = {"train": "train/loss", "valid": "valid/accuracy"}
     found = {
         key: [(int(row["step"]), round(row[name], 5)) for row in rows if name in row] for key, name in names.items()

@@ -1,4 +1,4 @@
-"""Loop of a worker: takes runs from the queue of a sweep and makes them, until none is left."""
+"""Loop of a worker: takes runs from the queue of a sweep and trains them, until none is left."""
 
 import contextlib
 import datetime
@@ -28,7 +28,7 @@ from jaxzoo.train.session import Session
 from jaxzoo.train.speed import train_flops
 
 WAIT_SECONDS = 2.0
-"""Time between two looks at a queue whose runs are all taken."""
+"""Time between two looks at a queue all of whose runs are taken."""
 
 
 def work(
@@ -40,12 +40,12 @@ def work(
     stop: StopSignals,
     keep_checkpoints: bool = False,
 ) -> None:
-    """Makes runs until all have a result or have failed, here or in another worker, or until it must stop.
+    """Trains runs until all have a result or have failed, here or in another worker, or until it is stopped.
 
     Args:
       workers: number of workers; each takes its share of the runs.
       vectorized: whether runs that share a program are vmapped.
-      keep_checkpoints: whether the last checkpoint of a run stays.
+      keep_checkpoints: whether the last checkpoint of a run is kept.
     """
     directory = sweep.directory
     while not stop.requested:
@@ -73,10 +73,8 @@ def work(
 def _make(
     specs: Sequence[RunSpec], directory: SweepDirectory, queue: RunQueue, vectorized: bool, stop: StopSignals
 ) -> None:
-    """Makes runs that share a program and writes their results; where that fails, makes each by itself.
-
-    A run that fails by itself gets a failure, whatever the model, the task or the machine raised: the others continue.
-    """
+    """Trains runs that share a program and writes their results. If that fails, trains each run by itself, and writes a
+    failure for a run that fails again, whatever its exception: the other runs continue."""
     open_specs = {spec.id: spec for spec in specs}
     try:
         if isinstance(specs[0].config, Measurement):
@@ -92,7 +90,7 @@ def _make(
             line = " ".join(f"{type(error).__name__}: {error}".split())
             directory.write_failure(specs[0].id, {"error": line[:500], "traceback": traceback.format_exc()})
             return
-    for spec in open_specs.values():  # here the arrays of the group are free, which memory may have had no room for
+    for spec in open_specs.values():  # outside of the handler, where the arrays of the group are freed
         if not stop.requested:
             _make([spec], directory, queue, False, stop)
 
@@ -166,7 +164,7 @@ def _result(member: SweepRun, session: Session, others: Mapping[str, Mapping[str
 
 
 def guesses(spec: RunSpec) -> dict[str, float]:
-    """Guessing lines by the name of the metric, of the run and of its further validations."""
+    """Guessing lines of the run and of its further validations, by metric."""
     found = dict(spec.trained.data.guessing_lines())
     for name, config in spec.also.items():
         found |= {f"{name}/{metric}": line for metric, line in config.data.guessing_lines().items()}

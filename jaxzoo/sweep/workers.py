@@ -1,4 +1,4 @@
-"""Workers as processes of this machine, one per core or per accelerator; `cluster.py` has jobs of a cluster."""
+"""Workers as processes of this machine, one per core or accelerator; for jobs of a cluster see `cluster.py`."""
 
 import json
 import os
@@ -20,11 +20,11 @@ class Worker(NamedTuple):
     ended: Callable[[], bool]
     """Whether it has ended."""
     error_message: Callable[[], str | None]
-    """One line on why it failed, once it has ended; None: it did not fail."""
+    """Error message of an ended worker; None: it did not fail."""
 
 
 def worker_name(number: int) -> str:
-    """A name that no other worker has, on this machine or another."""
+    """Unique name of a worker, across machines."""
     return f"{os.getpid()}-{number}-{uuid.uuid4().hex[:6]}"
 
 
@@ -46,7 +46,7 @@ class Device(NamedTuple):
         return self.number if self.platform == "gpu" else 1
 
     def environment(self, worker: int) -> dict[str, str]:
-        """Variables of a worker, by its number: one thread on a CPU, one of the GPUs, whose memory others may share."""
+        """Environment variables of a worker: one thread on a CPU; one GPU, whose memory workers may share."""
         if self.platform == "cpu":
             return {"JAX_PLATFORMS": "cpu", "NPROC": "1"}
         if self.platform != "gpu":
@@ -58,7 +58,7 @@ class Device(NamedTuple):
 
 
 def find_device() -> Device:
-    """Asks JAX in a process of its own, because JAX keeps the accelerator that it has found. Raises `OSError`."""
+    """Asks JAX in a subprocess, because a process that starts JAX keeps the accelerator. Raises `OSError`."""
     code = (
         "import json, jax; from jaxzoo.sweep.machine import machine; "
         "print(json.dumps([jax.default_backend(), jax.local_device_count(), machine()]))"
@@ -75,9 +75,9 @@ def as_one_program(parallel: str, platform: str) -> bool:
 
 
 class LocalWorkers:
-    """Processes of this machine, which also stop when this process is killed.
+    """Worker processes on this machine, which also stop when this process is killed.
 
-    The command line of a worker, in `module`, is a name and `words`; its output goes to a file in `logs`.
+    A worker runs `python -m MODULE NAME WORDS`; its output goes to a file in `logs`.
     """
 
     def __init__(self, module: str, words: Sequence[str], count: int, device: Device, logs: Path):
@@ -86,7 +86,7 @@ class LocalWorkers:
         self._device = device
         self._logs = logs
         self._pool = ThreadPoolExecutor(count)
-        # Standard input of the workers. It ends when we close the other side, or when we are gone.
+        # Standard input of the workers, which ends when this process closes the other side, or ends.
         self._stdin, self._stop = os.pipe()
 
     def start(self, numbers: Sequence[int]) -> list[Worker]:
@@ -96,13 +96,13 @@ class LocalWorkers:
         return [Worker(name, end.done, end.result) for name, end in ends.items()]
 
     def stop(self, *, finished: bool) -> None:
-        """Lets all workers save and end, and waits for them."""
+        """Stops all workers, which save their runs, and waits for them."""
         os.close(self._stop)
         self._pool.shutdown()
         os.close(self._stdin)
 
     def _run(self, number: int, name: str) -> str | None:
-        """Runs a worker to its end; returns the last line that it printed, or the signal that killed it."""
+        """Runs a worker; returns the last line of its output, or the signal that killed it, if it failed."""
         log = self._logs / f"{name}.log"
         with log.open("wb") as stream:
             status = subprocess.run(

@@ -7,7 +7,7 @@ import pytest
 
 from jaxzoo.sweep import grid
 from jaxzoo.sweep.experiment import coordinates
-from jaxzoo.sweep.outcome import number
+from jaxzoo.sweep.table import number
 from tests.sweep.small_sweep import ABOUT, EXPERIMENT, POINTS, report, row, rows
 
 FILES = {"figure.png", "figure.svg", "table.md", "claims.json"}
