@@ -1,16 +1,14 @@
-"""`jaxzoo.fit`: one experiment, from its config to a trained model and, if there is one, a run directory."""
+"""`jaxzoo.fit`: trains a model from a config, with or without a run directory."""
 
 import contextlib
-import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
 from jaxzoo.config.config_io import to_json
-from jaxzoo.data.base import Batch
 from jaxzoo.evals.validation import Validation, metrics_table
 from jaxzoo.loading.origin import CheckpointPlace, Origin, read_origin
 from jaxzoo.models.adapters import AdaptedBlueprint
@@ -24,11 +22,10 @@ from jaxzoo.train.hooks import Progress, RunFiles, RunHooks, open_files
 from jaxzoo.train.loop import SingleRun, TrainingRun, run_loop
 from jaxzoo.train.memory import check_compiled
 from jaxzoo.train.metrics import MetricsLog, Row
-from jaxzoo.train.profiling import StepTracer, check_ahead, profiler
+from jaxzoo.train.profiling import TracedUpdate, check_ahead
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import ResumePoint, Session
 from jaxzoo.train.speed import Speed, step_work
-from jaxzoo.train.state import TrainState
 from jaxzoo.utils.screen import Failure, Screen, warn
 from jaxzoo.utils.text_table import duration
 
@@ -43,11 +40,11 @@ class FittedRun(NamedTuple):
     """Variables after the last update, on the devices of the mesh."""
     config: RunConfig
     step: int
-    """Updates that it has seen."""
+    """Number of updates."""
     metrics: Sequence[Row]
-    """Rows of metrics, as in metrics.jsonl."""
+    """Rows of metrics.jsonl."""
     run_dir: Path | None
-    """Directory with config, metrics, picture and checkpoints; None: nothing was written."""
+    """Run directory; None: nothing was written."""
 
     @property
     def model(self) -> LanguageModel:
@@ -67,25 +64,24 @@ def fit(
     name: str = "experiment",
     screen: Screen = SILENT,
 ) -> FittedRun:
-    """Trains to the end, or until a signal comes; compiles, and only then touches the run directory.
+    """Trains until the last step or a signal. The run directory is not touched before the step is compiled.
 
-    Every process of a run calls it; process 0 alone writes, but for the arrays of checkpoints.
+    Every process of a run calls it; only process 0 writes, except for the arrays of checkpoints.
 
     Args:
-      run_dir: where the run lives; None: nothing is written.
-      resume: whether to go on from the newest checkpoint that can be used.
-      overwrite: whether a run in the directory is replaced.
-      init_from: the checkpoint or file whose parameters a new run begins with, such as `runs/mqar-based:900`; None:
-        random ones.
-      allow_oversize: whether to try what is beyond the memory of the devices.
-      profile: steps that are traced; None: none.
-      name: of the experiment, in the first line.
+      run_dir: run directory; None: nothing is written.
+      resume: continues from the newest valid checkpoint.
+      overwrite: replaces a run in the directory.
+      init_from: checkpoint or file with the first parameters, such as `runs/mqar-based:900`; None: random ones.
+      allow_oversize: skips the check of the devices' memory.
+      profile: steps to trace.
+      name: name of the config in the first line of output.
       screen: where progress is printed.
 
     Raises:
       ValueError: model, data, mesh, directory or checkpoint do not fit; nothing was written.
-      OSError: the same of what could not be read, or written.
-      Failure: a disk or the numbers failed in the middle, or no checkpoint can be used.
+      OSError: a file cannot be read or written.
+      Failure: writing failed during training, numbers are not finite, or no checkpoint is valid.
     """
     run = None if run_dir is None else RunDirectory(Path(run_dir).expanduser().absolute())
     place = CheckpointPlace.parse(init_from) if isinstance(init_from, str) else init_from
@@ -117,7 +113,7 @@ def fit(
 def _check_directory(
     run: RunDirectory | None, config: RunConfig, *, resume: bool, overwrite: bool, profile: range | None
 ) -> None:
-    """Refuses a directory that holds, or lacks, a run. Raises `ValueError`, in all processes."""
+    """Raises `ValueError`, in all processes, if the directory does not fit the options."""
     if run is None:
         if resume or overwrite or profile:
             raise ValueError("resume, overwrite and profile need a run directory; give run_dir")
@@ -129,7 +125,7 @@ def _check_directory(
 
 
 def _new(session: Session, run: RunDirectory | None, origin: Origin | None, *, overwrite: bool) -> ResumePoint:
-    """Claims the run directory, empties it, and gives the start of the run."""
+    """Claims and empties the run directory, and returns the start of the run."""
     start = session.begin(variables=origin and origin.variables)
     config = to_json(session.config)
     note = origin and origin.note
@@ -140,7 +136,7 @@ def _new(session: Session, run: RunDirectory | None, origin: Origin | None, *, o
 
 
 def _resumed(session: Session, run: RunDirectory | None, profile: range | None) -> ResumePoint:
-    """Claims the run directory and gives the start of the run at its newest checkpoint."""
+    """Claims the run directory and returns the start of the run at its newest checkpoint."""
     assert run is not None
     with together(OSError, ValueError):
         if is_leader():
@@ -185,8 +181,9 @@ def _train(
     with _failures(run), StopSignals() as signals, trace, open_files(run, config, start, speeds=True) as files:
         update = session.update
         if run is not None and profile is not None and is_leader():
-            tracer = trace.enter_context(profiler(profile, run.profile, progress.say, speed.pause))
-            update = _traced(update, tracer, start.step)
+            places = {"begin": start.step, "pause": speed.pause, "say": progress.say}
+            update = TracedUpdate(update, profile, run.profile, **places)
+            trace.callback(update.close)
         stop = AgreedStop(signals, session.mesh)
         line = f"resumed at step {start.step}" if start.step else _baselines(session, files.log)
         if line:
@@ -212,21 +209,8 @@ def _train(
     return FittedRun(session.blueprint, variables, config, training.step, files.log.rows, run and run.path)
 
 
-def _traced(update: Callable[..., Any], around: StepTracer, step: int) -> Callable[..., Any]:
-    """The update function, inside a trace where its step is one of those that are traced."""
-    steps = itertools.count(step + 1)
-
-    def traced(state: TrainState, batch: Batch) -> Any:
-        result: Any = None
-        with around(next(steps), lambda: result):
-            result = update(state, batch)
-        return result
-
-    return traced
-
-
 def _baselines(session: Session, log: MetricsLog) -> str:
-    """Records the scores that a model must beat; returns them as a line, empty where the data do not know any."""
+    """Records the scores that a model must beat, if the data have any, and returns them as a line."""
     scores = session.dataset.baselines()
     if not scores:
         return ""
@@ -246,7 +230,7 @@ def _print_start(session: Session, name: str, run: RunDirectory | None, screen: 
 
 
 def _last_saved(files: RunFiles) -> str:
-    """Tells the newest checkpoint, and how to begin again from there."""
+    """Message about the newest checkpoint, and how to begin from it."""
     remedy = "begin a run with a lower --optimizer.learning-rate"
     if files.run is None or files.checkpoints is None:
         return remedy
@@ -263,7 +247,7 @@ def _last_saved(files: RunFiles) -> str:
 
 @contextlib.contextmanager
 def _failures(run: RunDirectory | None) -> Iterator[None]:
-    """A file that cannot be read or written while the run trains ends it with one line."""
+    """Context manager: turns an `OSError` during training into a `Failure`."""
     try:
         yield
     except OSError as error:
@@ -273,7 +257,7 @@ def _failures(run: RunDirectory | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_refusals(what: str) -> Iterator[None]:
-    """A ValueError in the block refuses no input: it is a defect, perhaps of a user's mixer, with a traceback."""
+    """Context manager: lets a `ValueError` that refuses no input (a defect, perhaps of a mixer) keep its traceback."""
     try:
         yield
     except ValueError as error:

@@ -112,7 +112,6 @@ class FinishedTasks:
 
     @property
     def requests(self) -> Requests:
-        """Requests of all results."""
         return Requests(*map(sum, zip(self._before, self._model.requests, strict=True)))
 
     def report(self) -> dict[str, Any]:

@@ -281,7 +281,6 @@ def members(declared: Any) -> tuple[Any, ...]:
 
 
 def item_types(declared: Any, n: int) -> tuple[Any, ...]:
-    """Returns the declared types of the `n` items of a list or tuple."""
     args = typing.get_args(declared) or (Any, ...)
     is_any_length = args[-1] is Ellipsis or typing.get_origin(declared) is list
     return args[:1] * n if is_any_length else args

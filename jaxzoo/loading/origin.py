@@ -30,7 +30,6 @@ class CheckpointPlace(NamedTuple):
     path: Path
     """Directory of the run; or the file."""
     step: Which
-    """Which checkpoint of the run."""
 
     @classmethod
     def parse(cls, text: str) -> "CheckpointPlace":

@@ -162,7 +162,6 @@ def read_stored(
 
 
 def shapes_of(variables: Variables) -> Shapes:
-    """Shapes of variables by name."""
     return {name: x.shape for tree in variables for name, x in names_of(tree).items()}
 
 

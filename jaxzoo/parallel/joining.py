@@ -26,7 +26,6 @@ class ProcessPlace(NamedTuple):
     """HOST:PORT at which process 0 waits for the others."""
     n_processes: int
     process: int
-    """Number of this process, from 0 on."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The real train step, compiled ahead of time for absent devices."""
+"""Train step of a config, compiled ahead of time for absent devices."""
 
 import collections
 import dataclasses
@@ -30,36 +30,36 @@ _TOO_LARGE = re.compile(r"required for (.*?) \(([\d.]+)([KMGT]?)\) exceeds avail
 _LOWERINGS = {"/pallas/mosaic_gpu/": "mosaic_gpu", "/pallas/mosaic/": "mosaic_tpu", "/pallas/triton/": "triton"}
 """Where JAX lowers Pallas kernels."""
 _WORDS = {"Mosaic GPU": "mosaic_gpu", "ptxas": "mosaic_gpu", "Mosaic": "mosaic_tpu", "space=vmem": "mosaic_tpu"}
-"""Words in compiler errors that name an implementation; the first that is found counts."""
+"""Words of compiler errors -> implementation; the first match counts."""
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 COMPILATION = {"tpu": (150.0, 1.35, 0.5), "cuda": (43.0, 0.45, 0.45)}
-"""Seconds for a model of 360M parameters, and the power of the parameters by which 1.3B take longer, without and with
-remat: the plans of benchmarks/results/plans, on two cores."""
+"""Seconds for a model of 360M parameters, and growth with the number of parameters (a power), without and with remat;
+fitted to benchmarks/results/plans, on two cores."""
 LEAST_SECONDS = 10.0
 
 
 class RejectedError(Failure):
-    """The compiler takes no program of this kind; the message names the kernel where there is one."""
+    """The compiler rejects the program; the message names the kernel, if there is one."""
 
 
 def make_plan(
     config: RunConfig, topology: Topology, *, name: str, say: Callable[[str], None] = lambda line: None
 ) -> Plan:
-    """Compiles the train step of an experiment for a topology and reads off what it takes.
+    """Compiles the train step of a config for a topology and reads memory, traffic and FLOPs from the program.
 
-    The data of the experiment need not be there. `say` gets a line before each part of the work.
+    The data need not exist. `say` gets a line before each part of the work.
 
     Raises:
-      ValueError: sizes that do not fit together.
-      RejectedError: the compiler refuses the program for another reason than its size.
+      ValueError: sizes do not fit together.
+      RejectedError: the compiler rejects the program for another reason than its size.
     """
     mesh = make_mesh(config.mesh, topology.devices)
     batch = config.data.abstract_batch(config.train.batch_size)
     check_data(
         config.model,
-        vocab_size=0,  # who compiles without the data does not know it
+        vocab_size=0,  # unknown without the data
         max_length=batch.tokens.shape[1],
         packed=batch.segment_ids is not None,
     )
@@ -84,7 +84,7 @@ def make_plan(
 
 
 def expected_seconds(platform: str, n_params: int, remat: str) -> float:
-    """Rough time of a compilation on two cores, within a factor of two for the plans that are kept."""
+    """Rough time of a compilation on two cores, within a factor of two for the stored plans."""
     seconds, *powers = COMPILATION["tpu" if platform == "tpu" else "cuda"]
     return max(LEAST_SECONDS, seconds * (n_params / 360e6) ** powers[remat != "nothing"])
 
@@ -161,10 +161,10 @@ def _read(plan: Plan, compiled: Any, seconds: float) -> Plan:
 
 
 def _refused(plan: Plan, error: Exception, seconds: float) -> Plan | None:
-    """The plan of a program that is too large; None for what is no refusal of a compiler.
+    """The plan of a program that is too large; None: the error is not one of a compiler.
 
     Raises:
-      RejectedError: the compiler refuses a kernel, or the program for another reason.
+      RejectedError: the compiler rejects a kernel, or the program for another reason than its size.
     """
     if (found := _TOO_LARGE.search(str(error))) is not None:
         needed, capacity = (int(float(found[i]) * _UNITS[found[i + 1]]) for i in (2, 4))
@@ -180,9 +180,9 @@ def _refused(plan: Plan, error: Exception, seconds: float) -> Plan | None:
 
 
 def rejected_kernel(error: BaseException) -> str | None:
-    """The implementation of the Pallas kernel that an error is about, and its name where the compiler tells; or None.
+    """The implementation of the Pallas kernel that an error is about, and its name if known; None: no kernel.
 
-    What is refused while a kernel is lowered comes from a file of its lowering; what is refused later, says so.
+    Errors of the lowering are recognized by its files in the traceback, later ones by their message.
     """
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     for place, implementation in _LOWERINGS.items():

@@ -47,7 +47,6 @@ class Instruction:
     results: tuple[Array, ...]
     """All arrays of the result, tuples flattened."""
     operands: tuple[str, ...]
-    """Names of the operands."""
     literal: str
     """Text between the parentheses: the value of a constant."""
     attributes: str
@@ -63,7 +62,6 @@ class Instruction:
 
     @property
     def result_bytes(self) -> int:
-        """Bytes of all results."""
         return sum(array.bytes for array in self.results)
 
 
@@ -72,7 +70,6 @@ class Computation(dict[str, Instruction]):
 
     @property
     def parameters(self) -> tuple[Instruction, ...]:
-        """Parameters by number."""
         found = [each for each in self.values() if each.opcode == "parameter"]
         return tuple(sorted(found, key=lambda each: int(each.literal)))
 
@@ -82,7 +79,6 @@ class Computation(dict[str, Instruction]):
         return next((each for each in self.values() if each.is_root), list(self.values())[-1])
 
     def operand_bytes(self, instruction: Instruction) -> int:
-        """Bytes of all operands of one of its instructions."""
         return sum(self[name].result_bytes for name in instruction.operands if name in self)
 
 

@@ -54,7 +54,6 @@ class Memory:
     peak: int
     """The most that is held at once, these included, as the compiler lays it out."""
     capacity: int
-    """Memory of the device."""
 
     @property
     def held(self) -> int:
@@ -99,7 +98,6 @@ class Plan:
     """One experiment on one topology, compiled."""
 
     version: Literal[1] = 1
-    """Version of the file."""
     name: str
     """Name of the config file."""
     topology: str
@@ -109,9 +107,7 @@ class Plan:
     mesh: dict[str, PositiveInt]
     """Sizes of the axes."""
     remat: str
-    """Remat policy."""
     dtype: str
-    """Dtype of activations."""
     batch_size: int
     """Rows of a step."""
     length: int
@@ -123,9 +119,7 @@ class Plan:
     logits: int
     """Bytes of the largest array of logits on one device, float32."""
     steps: int
-    """Steps of the run."""
     n_params: int
-    """Parameters."""
     memory: Memory
     """Bytes of one device."""
     work: Work
@@ -149,7 +143,6 @@ class Plan:
 
     @property
     def n_devices(self) -> int:
-        """Number of devices."""
         return math.prod(self.mesh.values())
 
     @property
@@ -159,7 +152,6 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        """Tokens of a step."""
         return self.batch_size * self.length
 
     @property

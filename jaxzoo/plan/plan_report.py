@@ -1,4 +1,4 @@
-"""Plans as text: one in full, with advice how to change it, or several as a table."""
+"""Text of plans: one in full, with advice, or several as a table."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,21 +12,21 @@ COLUMNS = (
 )  # fmt: skip
 
 CHUNK = 256
-"""Tokens of a row whose logits exist at once, where a chunked loss is proposed."""
+"""Chunk of the loss that the advice proposes, in tokens of a row."""
 
 LARGE_LOGITS = 0.05
-"""Share of the capacity from which on one array of logits is too much: the loss holds several at once."""
+"""Largest acceptable size of one array of logits, as a share of the capacity: the loss holds several at once."""
 
 REMAT_SAVES = 8
-"""Growth of the peak without remat that is allowed for: it was 7 times with Based 360m on eight H100s."""
+"""Assumed growth of the peak without remat; 7 was measured with Based 360m on eight H100s."""
 
 PROJECTIONS_SAVE = 3
-"""Growth of the peak from remat period to projections that is allowed for: it was 2.6 times in the same case."""
+"""Assumed growth of the peak from remat period to projections; 2.6 was measured in the same case."""
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 PREALLOCATED = 0.75
-"""Share of a GPU's memory that JAX takes for itself, unless it is told otherwise."""
+"""Default share of a GPU's memory that JAX allocates."""
 
 
 def describe(plan: Plan) -> str:
@@ -65,12 +65,12 @@ def table(plans: Sequence[Plan]) -> str:
 
 
 def mesh_words(plan: Plan) -> str:
-    """The axes that are wider than one device."""
+    """Axes with more than one device, as text."""
     return " ".join(f"{name}={size}" for name, size in plan.mesh.items() if size > 1) or "one device"
 
 
 def saving_words(plan: Plan) -> str:
-    """Settings of a plan that save memory, in words."""
+    """Settings of a plan that save memory, as text."""
     parts = [f"remat {plan.remat}"] if plan.remat != "nothing" else []
     parts += [f"loss chunk {plan.loss_chunk}"] if plan.loss_chunk else []
     parts += [f"{plan.accumulate} parts"] if plan.accumulate > 1 else []
@@ -149,7 +149,7 @@ def advice(plan: Plan) -> list[str]:
 
 
 def _copies_into_stacks(plan: Plan) -> bool:
-    """Whether layers are scanned on a GPU, whose compiler copies what the backward pass needs, and need not be."""
+    """Whether scanned layers, which can be unrolled, make a GPU's compiler copy residuals of the backward pass."""
     return plan.scan_layers and plan.remat != "everything" and plan.device in ("h100", "h200")
 
 
@@ -160,7 +160,7 @@ def _to_fit(plan: Plan) -> Iterator[str]:
     if not plan.loss_chunk and plan.logits > LARGE_LOGITS * plan.memory.capacity and plan.length > CHUNK:
         yield f"--train.loss-chunk {CHUNK}: arrays of logits of {size(chunked)} in place of {size(plan.logits)}"
     if plan.remat in ("nothing", "projections") and _copies_into_stacks(plan):
-        yield "--model.no-scan-layers: activations are not copied into stacks; longer to compile"
+        yield "--model.no-scan-layers: no copies of activations into stacks; longer compilation"
     if plan.remat == "nothing":
         yield "--model.remat period (or mixer_inputs): activations are computed again, for a third more FLOPs at most"
     elif plan.remat != "everything":
@@ -189,7 +189,7 @@ def _to_speed_up(plan: Plan) -> Iterator[str]:
     elif plan.remat not in ("nothing", "projections") and memory.peak * PROJECTIONS_SAVE < memory.capacity:
         yield "plan it with --model.remat projections: outputs of matmuls are kept, and no matmul is computed again"
     if times.bottleneck == "memory" and _copies_into_stacks(plan):
-        yield "plan it with --model.no-scan-layers: activations are not copied into stacks; longer to compile"
+        yield "plan it with --model.no-scan-layers: no copies of activations into stacks; longer compilation"
     if times.bottleneck == "network" and plan.mesh["fsdp"] > 1:
         less = next(n for n in range(2, plan.mesh["fsdp"] + 1) if plan.mesh["fsdp"] % n == 0)
         state = (memory.params + memory.optimizer) * less
@@ -214,12 +214,10 @@ def scaled(number: float, unit: str) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes."""
     return scaled(count, "B")
 
 
 def flops(count: float) -> str:
-    """FLOPs."""
     return scaled(count, "FLOP")
 
 

@@ -1,7 +1,7 @@
-"""Meshes and remat policies, ordered by an estimate; the most promising are compiled.
+"""Search for a mesh and a remat policy: candidates are ordered by an estimate, and the first ones compiled.
 
-The estimate is rough and chooses only what is tried first: compute at the peak, gathers and reductions of parameters
-and activations by the ring formulas, and of memory what surely is there. What is reported comes from the compiler.
+The estimate only determines the order: compute at the peak, gathers and reductions of parameters and activations by
+the formulas of rings, and a lower bound of memory. All reported numbers come from the compiler.
 """
 
 import dataclasses
@@ -19,11 +19,11 @@ from jaxzoo.plan.topology import Topology
 from jaxzoo.train.config import RunConfig
 
 WIDEST_TENSOR = 8
-"""Devices that share heads and hidden units at most: beyond, activations cross the network too often."""
+"""Largest size of the axis `tensor`: with more, activations cross the network too often."""
 
 
 class Proposal(NamedTuple):
-    """A config, and what is expected of it."""
+    """A config and its expected cost."""
 
     config: RunConfig
     seconds: float
@@ -31,19 +31,19 @@ class Proposal(NamedTuple):
     network: float
     """Seconds of the network alone."""
     memory: float
-    """Bytes of a device that it surely needs."""
+    """Lower bound of the bytes per device."""
 
 
 def search(config: RunConfig, topology: Topology, *, name: str, most: int, say: Callable[[str], None]) -> Plan:
-    """The plan with the shortest bound of a step among those that fit; without one that fits, the smallest.
+    """The plan with the shortest step among those that fit; if none fits, the one with the smallest peak.
 
-    The config's mesh, but for the sequence axis, and its remat policy are left aside. Of all candidates, `most` are
-    compiled; how much more than certain such a program needs is taken as what others of its policy need more. `say`
-    gets a line for each part of the work, and the ranking.
+    The config's remat policy and its mesh, except for the sequence axis, are ignored. Up to `most` candidates are
+    compiled. The ratio of a compiled peak to its lower bound is assumed for the other candidates of the same policy.
+    `say` gets a line for each part of the work, and the ranking.
 
     Raises:
-      ValueError: no mesh shares out the batch.
-      RejectedError: the compiler takes no candidate.
+      ValueError: no mesh divides the batch.
+      RejectedError: the compiler rejects all candidates.
     """
     found = candidates(config, topology)
     if not found:
@@ -83,10 +83,10 @@ def search(config: RunConfig, topology: Topology, *, name: str, most: int, say: 
 
 
 def candidates(config: RunConfig, topology: Topology) -> list[Proposal]:
-    """Meshes that divide the batch, each with all remat policies, the shortest expected step first.
+    """Meshes that divide the batch, with each remat policy, the shortest expected step first.
 
     Raises:
-      ValueError: a sequence axis that the devices cannot be shared out by.
+      ValueError: the sequence axis does not divide the number of devices.
     """
     rows = config.train.batch_size
     sequence = config.mesh.sequence
@@ -116,7 +116,7 @@ def candidates(config: RunConfig, topology: Topology) -> list[Proposal]:
 
 
 def _expect(config: RunConfig, topology: Topology, batch: Batch, n_params: int) -> Proposal:
-    """Expected time and certain memory of a config."""
+    """Expected time and lower bound of the memory of a config."""
     mesh = config.mesh
     model = config.model
     device = topology.device
@@ -137,7 +137,7 @@ def _expect(config: RunConfig, topology: Topology, batch: Batch, n_params: int) 
 
 
 def _certain_memory(config: RunConfig, batch: Batch, n_params: int, tokens: float) -> float:
-    """Bytes of a device for state and gradients, the residuals that are kept, and one array of logits."""
+    """Bytes per device of state, gradients, saved residuals and one array of logits."""
     mesh = config.mesh
     model = config.model
     chunk = config.train.loss_chunk

@@ -1,4 +1,4 @@
-"""Absent accelerators, by name, for which programs are compiled."""
+"""Topologies of absent accelerators, by name."""
 
 import dataclasses
 import os
@@ -14,16 +14,16 @@ from pallas_kernels.compile_check.run import ENVIRONMENT
 from pallas_kernels.compile_check.targets import TARGETS, missing
 
 TPU_CHIPS = {"v5e": 2, "v5p": 3, "v6e": 2}
-"""Kinds of TPU, and how many sizes name a slice of each."""
+"""Kind of TPU -> number of dimensions of a slice."""
 
 MOST_GPUS = 8
-"""Devices of one host, whose links are in the table of devices."""
+"""GPUs of one host, to which the link bandwidth applies."""
 
 FORMS = ", ".join([*(f"{name}:{'x'.join('XYZ'[:n])}" for name, n in TPU_CHIPS.items()), f"h100:N (up to {MOST_GPUS})"])
 """Forms of topology names."""
 
 _QUIET = {"TPU_ACCELERATOR_TYPE": "v5litepod-8", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}
-"""Metadata that libtpu would ask a cloud machine for, and complain about elsewhere; no topology depends on it."""
+"""Metadata that libtpu would otherwise request from a cloud machine; no topology depends on it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,20 +31,20 @@ class Topology:
     """Devices to compile for; nothing runs on them."""
 
     name: str
-    """As it is written: `v5e:16x16`."""
+    """Name, such as `v5e:16x16`."""
     device: Accelerator
     """Peak rates of one device."""
     platform: str
     """Platform that a program is lowered for: `tpu` or `cuda`."""
     devices: tuple[Any, ...]
-    """As JAX describes them."""
+    """JAX's descriptions of the devices."""
 
 
 def find_topology(name: str) -> Topology:
-    """The topology of a name; see `FORMS`.
+    """Returns the topology of a name (see `FORMS`).
 
     Raises:
-      ValueError: there is no such topology, or what compiles for it is not installed.
+      ValueError: there is no such topology, or its compiler is not installed.
     """
     kind, _, size = name.partition(":")
     sizes = [n for n in size.split("x") if re.fullmatch(r"[1-9]\d*", n)]
@@ -53,7 +53,7 @@ def find_topology(name: str) -> Topology:
     platform = "tpu" if kind in TPU_CHIPS else "cuda"
     if (reason := missing(platform)) is not None:
         raise ValueError(f"topology {name!r}: {reason}; pip install '.[aot]' brings all that it needs")
-    jax.config.update("jax_platforms", "cpu")  # plugins look for no devices
+    jax.config.update("jax_platforms", "cpu")  # plugins do not look for devices
     told = {variable: value for variable, value in ENVIRONMENT.items() if "TPU" in variable}
     for variable, value in (told | _QUIET).items():
         os.environ.setdefault(variable, value)

@@ -52,7 +52,6 @@ class Control:
     above: float
     """Accuracy that must be exceeded, besides the guessing line plus `MARGIN`."""
     metric: str
-    """Metric of the accuracy."""
 
 
 def learned(*, each: Sequence[str] = ("model",), metric: str = SCORE, **where: Any) -> Control:

@@ -67,7 +67,6 @@ class SequentialRuns:
         return [found]
 
     def state(self, i: int) -> TrainState:
-        """The state of a run."""
         return self._runs[i].state
 
 
@@ -102,7 +101,6 @@ class VmappedRuns:
         return found
 
     def state(self, i: int) -> TrainState:
-        """The state of a run."""
         return jax.tree.map(lambda x: x[i], self._runs.state)
 
 

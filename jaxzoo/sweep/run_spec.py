@@ -26,13 +26,11 @@ class RunSpec:
     id: str
     """First 16 hexadecimal digits of the SHA-256 of all that determines the result."""
     config: RunConfig | Measurement
-    """Training run or measurement."""
     also: Mapping[str, RunConfig]
     """Configs of further validations of the trained model, by name."""
 
     @classmethod
     def of(cls, scale: Scale, point: Point) -> "RunSpec":
-        """The run of a point."""
         config = scale.config(point)
         also = scale.also(point)
         if isinstance(config, RunConfig):
@@ -48,13 +46,11 @@ class RunSpec:
 
     @property
     def trained(self) -> RunConfig:
-        """The config of a run that trains."""
         assert isinstance(self.config, RunConfig)
         return self.config
 
     @functools.cached_property
     def step_flops(self) -> float:
-        """FLOPs per step."""
         return train_flops(self.trained, 1)
 
     @functools.cached_property

@@ -33,7 +33,6 @@ class Outcome:
     numbers: Sequence[Sequence[str]] = ()
     """Table of the experiment, its headings first."""
     failures: Sequence[Failure] = ()
-    """Contents of `failures/`."""
 
     def progress(self) -> str:
         """Sentence on the points without a result; empty if there are none."""
@@ -165,7 +164,6 @@ def number(value: Any) -> str:
 
 
 def failed(failure: Failure) -> str:
-    """A failure as a line."""
     return f"{coordinates(failure['point'])}: {failure['error']}"
 
 

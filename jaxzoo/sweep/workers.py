@@ -18,7 +18,6 @@ class Worker(NamedTuple):
     name: str
     """Name in the queue."""
     ended: Callable[[], bool]
-    """Whether it has ended."""
     error_message: Callable[[], str | None]
     """Error message of an ended worker; None: it did not fail."""
 
@@ -34,7 +33,6 @@ class Device(NamedTuple):
     platform: str
     """`cpu`, `gpu` or `tpu`."""
     number: int
-    """Number of devices."""
     machine: str
     """Name of the machine in results (`jaxzoo.sweep.machine`)."""
 
@@ -90,7 +88,6 @@ class LocalWorkers:
         self._stdin, self._stop = os.pipe()
 
     def start(self, numbers: Sequence[int]) -> list[Worker]:
-        """Starts the workers of these numbers."""
         names = {number: worker_name(number) for number in numbers}
         ends = {name: self._pool.submit(self._run, number, name) for number, name in names.items()}
         return [Worker(name, end.done, end.result) for name, end in ends.items()]

@@ -1,7 +1,7 @@
 """The training loop: next batches, step function, hooks, until every run has ended.
 
-The same loop trains one run, or several on the same batches: they differ in the step function alone. Hooks do all the
-rest (metrics, validation, checkpoints), each after every so many steps.
+The same loop trains one run, or several runs on the same batches, with different step functions. Everything else
+(metrics, validation, checkpoints) is done by hooks, each every N steps.
 """
 
 import functools
@@ -13,13 +13,13 @@ import jax
 from jaxzoo.data.base import Batch
 
 Fetch = Callable[[], Mapping[str, float]]
-"""Gives the metrics of an update as numbers; waits for the device."""
+"""Fetches the metrics of an update from the device."""
 Current = Callable[[], Any]
-"""Gives the newest state."""
+"""Returns the newest state."""
 
 
 class NonFiniteError(ArithmeticError):
-    """Loss, gradient, validation or parameters of `step` are not finite."""
+    """Loss, gradient, validation or parameters at `step` are not finite."""
 
     def __init__(self, what: str, step: int):
         super().__init__(f"{what} at step {step}")
@@ -33,18 +33,16 @@ class BatchSource(Protocol):
 
 
 class StepFunction(Protocol):
-    """Updates the states of some runs, which it keeps."""
+    """Keeps and updates the states of some runs."""
 
     at_once: int
     """Largest number of batches of one call."""
 
     def update(self, batches: Sequence[Batch], active: Sequence[int]) -> list[dict[int, Fetch]]:
-        """Updates the active runs by each batch; returns their metrics by batch and run."""
+        """Updates the active runs on each batch; returns their metrics by batch and run."""
         ...
 
-    def state(self, i: int) -> Any:
-        """The state of a run."""
-        ...
+    def state(self, i: int) -> Any: ...
 
 
 class SingleRun:
@@ -57,7 +55,6 @@ class SingleRun:
         self._state = state
 
     def update(self, batches: Sequence[Batch], active: Sequence[int]) -> list[dict[int, Fetch]]:
-        """Updates the run by one batch."""
         (batch,) = batches
         self._state, metrics = self._update(self._state, batch)
         return [{0: functools.partial(host_metrics, metrics)}]
@@ -68,43 +65,43 @@ class SingleRun:
 
 
 class StepInfo(NamedTuple):
-    """A step of a run, as its hooks see it."""
+    """Argument of hooks: a step of a run."""
 
     step: int
-    """Updates so far."""
+    """Number of updates."""
     metrics: Fetch | None
     """Metrics of the last update; None: before the first update of this process, and at the end."""
     state: Current | None
-    """State after the step; None: one call makes several steps, and this is not the last of them."""
+    """State after the step; None inside of a call that makes several steps."""
     is_end: bool = False
     """Whether no update follows."""
 
 
 class Hook(NamedTuple):
-    """A function that the loop calls after every so many steps."""
+    """A function that the loop calls every N steps."""
 
     function: Callable[[StepInfo], bool | None]
-    """Does what is due; True ends the run."""
+    """The function; its result True ends the run."""
     every: int = 1
-    """Steps between two calls; 0: after the last step only."""
+    """Steps between two calls; 0: only after the last step."""
     needs_state: bool = True
-    """Whether it reads the state: then one call of the step function goes no further than to its next step."""
+    """Whether it reads the state; a call of the step function then ends at the next due step."""
     at_end: bool = False
-    """Whether it is called once more when the run has ended, at whatever step."""
+    """Whether it is called once more at the end of the run."""
 
 
 class TrainingRun:
     """A run in the loop.
 
     Attributes:
-      step: updates so far.
-      failure: why the run cannot go on; None: it can.
+      step: number of updates.
+      failure: error that ended the run.
 
     Args:
-      hooks: called in this order.
-      steps: updates in all.
-      step: updates that the first state has seen.
-      is_stopped: asked before each update; True ends the run.
+      hooks: hooks in the order of their calls.
+      steps: number of updates at the end.
+      step: number of updates at the beginning.
+      is_stopped: called before each update; True ends the run.
     """
 
     def __init__(
@@ -125,12 +122,12 @@ class TrainingRun:
 
     @property
     def n_until_due(self) -> int:
-        """Number of updates up to the next hook that reads the state."""
+        """Number of updates until the next hook that reads the state."""
         periods = [hook.every for hook in self._hooks if hook.needs_state and hook.every > 0]
         return min(every - self.step % every for every in (self._steps, *periods))
 
     def begin(self, state: Current) -> None:
-        """Calls the hooks that are due before the first update: a resumed run may have ended before they were."""
+        """Calls the hooks that are due before the first update: a stopped run may have ended before these calls."""
         self._call(StepInfo(self.step, None, state))
 
     def advance(self, metrics: Fetch, state: Current | None = None) -> None:
@@ -139,7 +136,7 @@ class TrainingRun:
         self._call(StepInfo(self.step, metrics, state))
 
     def end(self, state: Current) -> None:
-        """Calls the hooks of the end, unless the numbers have failed."""
+        """Calls the hooks of the end, unless the run has failed."""
         self._call(StepInfo(self.step, None, state, is_end=True))
 
     def _call(self, info: StepInfo) -> None:
@@ -157,7 +154,7 @@ class TrainingRun:
 def run_loop(
     step_function: StepFunction, batches: BatchSource, runs: Sequence[TrainingRun]
 ) -> Iterator[list[TrainingRun]]:
-    """Trains runs on the same batches; yields, before every update and at the end, those that have just ended."""
+    """Trains runs on the same batches; yields the runs that have just ended, before every update and at the end."""
     active = dict(enumerate(runs))
     states = [functools.partial(step_function.state, i) for i in active]
     for run, state in zip(runs, states, strict=True):
@@ -179,5 +176,5 @@ def run_loop(
 
 
 def host_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Metrics of a step as numbers; waits for the device."""
+    """Fetches the metrics of a step from the device."""
     return {name: float(value) for name, value in jax.device_get(metrics).items()}

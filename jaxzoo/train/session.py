@@ -1,7 +1,4 @@
-"""Mesh, data and compiled steps of a run; nothing here is written to disk.
-
-A `Program` is all of it but the data.
-"""
+"""Mesh, data and compiled steps of a run. A `Program` is a session without data."""
 
 import dataclasses
 import functools
@@ -30,29 +27,28 @@ from pallas_kernels.dispatch import lowering_for
 
 @dataclasses.dataclass
 class ResumePoint:
-    """State and stream with which training begins."""
+    """State and stream at which training begins."""
 
     state: TrainState
     """The state, which training donates."""
     stream: Stream
-    """Training batches from there on."""
+    """Next training batches."""
     step: int = 0
-    """Updates that `state` has seen."""
+    """Number of updates of `state`."""
     n_rows: int = 0
-    """Rows of metrics up to `step`, when it was saved."""
+    """Number of rows of metrics up to `step`."""
     is_given: bool = False
-    """Whether `state` holds the parameters of another run: it is saved before the first update."""
+    """Whether `state` has the parameters of another run; it is saved before the first update."""
 
 
 class CompiledStep:
-    """A jitted function of (state or variables, batch or batches), compiled ahead of time once per shape of batch.
+    """A jitted function of (state or variables, batch or batches), compiled ahead of time for each new batch shape.
 
-    The shape of a batch: which fields it has, and their shapes and dtypes. `kernels`: as in
-    `TrainConfig.pallas_kernels`.
+    The shape of a batch: its fields, their shapes and dtypes. `kernels`: as in `TrainConfig.pallas_kernels`.
 
     Attributes:
-      seconds: time spent in compilation so far.
-      n_compiled: number of compilations so far.
+      seconds: total time of compilation.
+      n_compiled: number of compilations.
     """
 
     def __init__(self, jitted: Any, kernels: str | None = None):
@@ -62,11 +58,10 @@ class CompiledStep:
         self.seconds: float = 0.0
 
     def __call__(self, state: Any, batch: Batch) -> Any:
-        """The function's result; compiles first where this shape of batch is new."""
         return self.compile(state, batch)(state, batch)
 
     def compile(self, state: Any, batch: Batch) -> Callable[..., Any]:
-        """The executable for this shape of batch; `state` may be shapes alone."""
+        """Returns the executable for this shape of batch; `state` may be abstract."""
         arrays, fields = jax.tree.flatten(batch)
         shape = fields, tuple((x.shape, x.dtype) for x in arrays)
         if shape not in self._compiled:
@@ -77,7 +72,7 @@ class CompiledStep:
         return self._compiled[shape]
 
     def lower(self, state: Any, batch: Batch, platform: str) -> jax.stages.Lowered:
-        """The program for devices of a platform that may be absent, not yet compiled; shapes alone will do."""
+        """Lowers the program for devices of a platform, which may be absent; the arguments may be abstract."""
         with lowering_for(platform), certificates.using(self._kernels):
             return self._jitted.trace(state, batch).lower(lowering_platforms=(platform,))
 
@@ -87,19 +82,19 @@ class CompiledStep:
 
 
 class Program:
-    """The functions of one experiment for the mesh of its config, whose devices may be absent, and no data.
+    """Functions of one run on a mesh, whose devices may be absent, without data.
 
     Attributes:
-      blueprint: its model, with the adapters that it trains.
+      blueprint: the model, with its trained adapters.
       abstract_state: shape, dtype and sharding of the train state.
-      state_shardings: where every array of the train state lies.
-      row_devices: number of parts into which the rows of a batch are cut.
-      row_sharding: where the rows of a batch lie.
-      everywhere: of what every device has.
-      train_step: `(state, batch) -> (state, metrics)`; the state that it is given is donated.
+      state_shardings: sharding of every array of the train state.
+      row_devices: number of devices over which the rows of a batch are sharded.
+      row_sharding: sharding of the rows of a batch.
+      everywhere: replicated sharding.
+      train_step: `(state, batch) -> (state, metrics)`; the state is donated.
 
     Raises:
-      ValueError: sizes that do not fit together, or a target of adapters that is no projection of the model.
+      ValueError: sizes do not fit together, or a target of adapters is no projection of the model.
     """
 
     def __init__(self, config: RunConfig, mesh: Mesh):
@@ -122,7 +117,7 @@ class Program:
         self.abstract_state: TrainState = jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self.state_shardings
         )
-        # It runs once: on a CPU its compiler takes four times as long to make it fast.
+        # Runs once: without optimizations the CPU compiler is four times as fast.
         hasty = {"xla_backend_optimization_level": 0} if self.mesh.devices.flat[0].platform == "cpu" else None
         self._jitted_init = jax.jit(init, out_shardings=self.state_shardings, compiler_options=hasty)
         self._jitted_adopt = jax.jit(
@@ -137,14 +132,14 @@ class Program:
         self.train_step: CompiledStep = self.updating(step, self.state_shardings)
 
     def updating(self, step: Callable[..., Any], shardings: Any) -> CompiledStep:
-        """Compiles `step(state, batch) -> (state, metrics)` where the arrays of the state have these shardings."""
+        """Makes a compiled step `(state, batch) -> (state, metrics)` for these shardings of the state."""
         taken = (shardings, self.row_sharding)
         given = (shardings, self.everywhere)
         jitted = jax.jit(step, donate_argnums=0, in_shardings=taken, out_shardings=given)
         return CompiledStep(jitted, self.config.train.pallas_kernels)
 
     def scoring(self, step: Callable[..., Any]) -> CompiledStep:
-        """Compiles `step(variables, batch) -> scores`."""
+        """Makes a compiled step `(variables, batch) -> scores`."""
         taken = self.state_shardings.variables, self.row_sharding
         jitted = jax.jit(step, in_shardings=taken, out_shardings=self.everywhere)
         return CompiledStep(jitted, self.config.train.pallas_kernels)
@@ -154,11 +149,11 @@ class Session(Program):
     """A program with its data, `dataset`. Use it inside `jax.set_mesh(session.mesh)`.
 
     Args:
-      devices: those of the mesh; None: all.
-      limited: refuses what is beyond the memory of the devices.
+      devices: devices of the mesh; None: all.
+      limited: refuses models that exceed the memory of the devices.
 
     Raises:
-      ValueError: sizes that do not fit together, or no machine, or what the data refuse.
+      ValueError: sizes do not fit together, or the data refuse them.
     """
 
     def __init__(self, config: RunConfig, devices: Sequence[Any] | None = None, *, limited: bool = False):
@@ -170,15 +165,12 @@ class Session(Program):
         super().__init__(config, mesh)
 
     def init_state(self, seed: int | None = None, variables: Variables | None = None) -> TrainState:
-        """The state before the first update, born where it stays.
+        """Creates the state before the first update, with its final sharding.
 
         Args:
-          seed: None: that of the config.
-          variables: of the model without adapters, to begin with, placed as in `abstract_state`; donated. None:
-            random ones.
-
-        Raises:
-          ValueError: `variables` are missing, and the config asks for adapters.
+          seed: default: the seed of the config.
+          variables: first variables of the model without adapters, sharded as in `abstract_state`; donated. None:
+            random ones, which the config of a run with adapters does not allow (`ValueError`).
         """
         check_adapters(self.config.train, begins_with=variables)
         key_data = jax.random.key_data(jax.random.key(self.config.train.seed if seed is None else seed))
@@ -189,20 +181,20 @@ class Session(Program):
         return rows_of_process(self.row_sharding, self.config.train.batch_size)
 
     def stream(self) -> Stream:
-        """A new stream of training batches, of the rows that this process needs."""
+        """A new stream of training batches, with the rows that this process needs."""
         return self.dataset.train() if self._rows is None else self.dataset.train(self._rows)
 
     def place(self, batch: Batch) -> Batch:
-        """A batch as `stream` gives it, with its rows sharded over the devices of the mesh."""
+        """Shards the rows of a batch of `stream` over the devices of the mesh."""
         return place_rows(batch, self.row_sharding, self.config.train.batch_size, self._rows)
 
     def compile(self) -> Any:
-        """Compiles the train step for the first batch, whose place in the stream is kept; returns the executable."""
+        """Compiles the train step for the shape of the first batch."""
         first = next(self.stream())
         return self.train_step.compile(self.abstract_state, self.place(first))
 
     def update(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        """One train step on a batch as the stream gives it."""
+        """Makes a train step on a batch of `stream`."""
         return self.train_step(state, self.place(batch))
 
     def begin(
@@ -211,16 +203,16 @@ class Session(Program):
         config: RunConfig | None = None,
         variables: Variables | None = None,
     ) -> ResumePoint:
-        """The start of a new run, or of one that goes on from the newest checkpoint that can be used.
+        """Returns the start of a new run, or restores the newest valid checkpoint.
 
         Args:
-          checkpoints: those of the run; None: it is new.
-          config: the run's, where it differs from the session's in learning rate and seed; None: the session's.
-          variables: what a new run begins with, donated; None: random ones.
+          checkpoints: checkpoints of the run; None: a new run.
+          config: config of the run, if its learning rate and seed differ from the session's.
+          variables: first variables of a new run, donated; None: random ones.
 
         Raises:
           ValueError: the checkpoint's cursor belongs to other data.
-          UnusableError: there are checkpoints, or were, and none can be used.
+          UnusableError: there are, or were, checkpoints, and none is valid.
         """
         config = config or self.config
         stream = self.stream()

@@ -1,4 +1,4 @@
-"""FLOPs of a run, its speed, its share of the peak of the devices, and their memory."""
+"""FLOPs, speed, MFU and memory of a run."""
 
 import contextlib
 import functools
@@ -21,11 +21,11 @@ PASSES = 3
 
 
 def train_flops(config: RunConfig, steps: int | None = None, *, length: int | None = None) -> float:
-    """FLOPs of `steps` updates (None: of all): mixers, MLPs, and the head where it is computed, at labelled positions.
+    """FLOPs of `steps` updates (default: all): mixers, MLPs, and the head at labelled positions.
 
-    Counted as `flops_per_token` does, the backward pass as two forward passes; what it computes again, for remat or a
-    loss in chunks, does not count. Tasks count with their own lengths; other data have `length` tokens per row (None:
-    the model's `max_length`), all with a label.
+    Counted as in `flops_per_token`; a backward pass counts as two forward passes, recomputation (remat, chunked loss)
+    does not count. Tasks have their own lengths; other data have `length` tokens per row (default: the model's
+    `max_length`), all with a label.
     """
     n = config.train.steps if steps is None else steps
     model = config.model
@@ -41,27 +41,27 @@ def train_flops(config: RunConfig, steps: int | None = None, *, length: int | No
 
 
 def _example_flops(model: LanguageModelConfig, length: int, n_labelled: int) -> float:
-    """One forward pass of an example of so many tokens."""
+    """FLOPs of a forward pass of an example with this number of tokens and labels."""
     layers = sum(layer_flops_per_token(model, layer, length) for layer in model.layers)
     return length * (layers + outer_flops(model)) + n_labelled * head_flops(model)
 
 
 @functools.cache
 def _n_labelled(task: TaskConfig) -> int:
-    """Labelled positions of an example."""
+    """Number of labelled positions of an example."""
     try:
         batch = jax.eval_shape(lambda: task.labelled(0, np.zeros(1, np.uint32)))
-    except jax.errors.JAXTypeError:  # of a task that is made on the host
+    except jax.errors.JAXTypeError:  # the task is computed with NumPy
         batch = task.labelled(0, np.zeros(1, np.uint32))
     positions = batch.positions
     return task.length if positions is None else positions.shape[1]
 
 
 class StepWork(NamedTuple):
-    """Size of an update, on all devices together."""
+    """Size of an update, summed over all devices."""
 
     unit: str
-    """Unit that is counted: `tokens`, or `examples` of recall tasks."""
+    """`tokens`, or `examples` of recall tasks."""
     amount: int
     """Number of units."""
     flops: float
@@ -84,11 +84,9 @@ def step_work(session: Session) -> StepWork:
 
 
 class Speed:
-    """The clock of a run.
+    """Clock of a run that begins at `start_step`, and memory of the `devices` of this process.
 
-    Model FLOPs utilization (Chowdhery et al. 2022, app. B) is `flops * steps/s / peak_flops`: the FLOPs of the
-    model, forward and backward, whatever is computed again. The memory is that of `devices`, those of this process,
-    which begins at `start_step`.
+    Model FLOPs utilization (Chowdhery et al. 2022, app. B) is `flops * steps/s / peak_flops`, without recomputation.
     """
 
     def __init__(self, work: StepWork, devices: Sequence[Any], start_step: int):
@@ -99,24 +97,24 @@ class Speed:
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """Leaves the time of the block out."""
+        """Context manager: excludes the time of the block."""
         start = time.monotonic()
         yield
         self._idle += time.monotonic() - start
 
     def steps_per_second(self, step: int) -> float:
-        """Mean over all steps up to this one."""
+        """Mean rate up to this step."""
         return self._rate(step, self._start)
 
     def row(self, step: int) -> dict[str, float]:
-        """Speed since the last row, and memory: `<unit>_per_second`; where known `mfu`, in [0, 1], and
-        `peak_memory_bytes`, of the device that took most."""
+        """Speed since the last row and memory: `<unit>_per_second`; if known, `mfu` in [0, 1] and `peak_memory_bytes`
+        (the maximum over devices)."""
         rate = self._rate(step, self._row)
         self._row = step, time.monotonic() - self._idle
         return {f"{self._work.unit}_per_second": rate * self._work.amount, **self._known(rate)}
 
     def describe(self, step: int) -> list[str]:
-        """`31,250 tokens/s`, `41.2% MFU` and `12.3 GB`: means over all steps, and what is known."""
+        """`31,250 tokens/s`, and if known `41.2% MFU` and `12.3 GB`; means over all steps."""
         rate = self.steps_per_second(step)
         known = self._known(rate)
         parts = [f"{rate * self._work.amount:,.0f} {self._work.unit}/s"]
@@ -130,7 +128,7 @@ class Speed:
         return max(step - since[0], 1) / max(time.monotonic() - self._idle - since[1], 1e-9)
 
     def _known(self, rate: float) -> dict[str, float]:
-        """`mfu` at so many steps/s and `peak_memory_bytes`, where the devices tell their peak and their memory."""
+        """`mfu` and `peak_memory_bytes`, if the devices report them."""
         known: dict[str, float] = {}
         if self._work.peak_flops is not None:
             known["mfu"] = rate * self._work.flops / self._work.peak_flops

@@ -23,7 +23,6 @@ class TrainState(NamedTuple):
     buffers: dict[str, Any]
     """Variables of the model that do not learn, likewise; never updated."""
     opt_state: optax.OptState
-    """State of the optimizer."""
     step: Int[Array, ""]
     """Updates so far, int32."""
     key: Int[Array, "words"]
@@ -31,7 +30,6 @@ class TrainState(NamedTuple):
 
     @property
     def variables(self) -> Variables:
-        """Variables of the model."""
         return Variables(self.params, self.buffers)
 
 

@@ -1,4 +1,4 @@
-"""Checksums, by which damage on a disk is noticed: one rule for each kind of content.
+"""Checksums of stored content.
 
 | content | checksum |
 | --- | --- |
@@ -13,10 +13,9 @@ array, modulo 2^32:
     sum of mix(b xor i * 0x9E3779B1)
     mix(x) = shift(0x85EBCA6B * shift(0xC2B2AE35 * x)), shift(x) = x xor x >> 15
 
-The mix is one to one, so that a change within one word always changes the sum; a change of
-several words is overlooked with a probability of about 2^-32. Sums of integers are exact in any
-order: each device adds up its own shard. Cost: one pass over the data and, on a CPU, a temporary
-array of the same size; 0.08 s of CPU time for 240 MB.
+The mix is one to one, so a change of one word always changes the sum; a change of several words is
+missed with a probability of about 2^-32. Each device sums its own shard. Cost: one pass over the data
+and, on a CPU, a temporary array of the same size; 0.08 s of CPU time for 240 MB.
 """
 
 import functools
@@ -52,19 +51,18 @@ def json_sha256(content: Any) -> str:
 
 
 def file_sha256(file: Path) -> str:
-    """SHA-256 of a file."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def add_checksum(content: Mapping[str, Any], field: str = CHECKSUM) -> dict[str, Any]:
-    """Returns a JSON object, as it is read again, with its checksum."""
+    """Returns a JSON object with its checksum."""
     as_read = json.loads(json.dumps(content))
     return {**as_read, field: json_sha256(as_read)}
 
 
 def without_checksum(content: Mapping[str, Any], field: str = CHECKSUM) -> dict[str, Any]:
-    """Returns a JSON object without its checksum. Raises `DamagedError` unless it fits."""
+    """Verifies and removes the checksum of a JSON object. Raises `DamagedError`."""
     rest = {name: value for name, value in content.items() if name != field}
     if content.get(field) != json_sha256(rest):
         raise DamagedError(f"is damaged: its {field} is missing or that of another text")
@@ -72,7 +70,7 @@ def without_checksum(content: Mapping[str, Any], field: str = CHECKSUM) -> dict[
 
 
 def read_checked(file: Path, declared: type[T], *, remedy: str = "") -> T:
-    """Reads an object that `add_checksum` made, as `read_json` does."""
+    """Reads and verifies an object with a checksum, as `read_json` does."""
     content = read_json(file, dict, remedy=remedy)
     try:
         return decode_json(without_checksum(content), declared)
@@ -132,7 +130,7 @@ def variables_digest(variables: Any) -> str:
 
 @functools.cache
 def _compiled_sum() -> Callable[[Any], Any]:
-    """The digest's sum of an array. JAX is imported by those alone who ask for one."""
+    """Compiled sum of the digest of an array. (The module does not import JAX.)"""
     import jax
     import jax.numpy as jnp
 

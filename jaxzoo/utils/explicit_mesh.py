@@ -1,7 +1,7 @@
-"""Functions under a mesh whose axes are Explicit, as `jax.make_mesh` makes them.
+"""Functions on a mesh with Explicit axes, the default of `jax.make_mesh`.
 
-Under such axes JAX asks for the sharding of every intermediate array. Here the axes are Auto inside the function, so
-that the compiler shards what is inside, and Explicit again for its outputs.
+The axes are Auto inside the function, so that the compiler chooses the sharding of intermediate arrays, and Explicit
+again for its outputs.
 """
 
 import functools
@@ -16,7 +16,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def explicit_mesh(arrays: Any) -> Mesh | AbstractMesh | None:
-    """The mesh of the first array that is sharded over a mesh with Explicit axes; None: there is none."""
+    """Mesh of the first array on a mesh with Explicit axes; None: there is none."""
     for leaf in jax.tree.leaves(arrays):
         mesh = jax.typeof(leaf).sharding.mesh
         if AxisType.Explicit in mesh.axis_types:
@@ -25,12 +25,11 @@ def explicit_mesh(arrays: Any) -> Mesh | AbstractMesh | None:
 
 
 def with_auto_axes(function: Callable[..., Any], operands: tuple, like: Any) -> Any:
-    """`function(*operands)`, with the Explicit axes of the operands' mesh Auto inside.
+    """Calls `function(*operands)` with Auto axes in place of Explicit ones.
 
     Args:
-      function: of arrays, or trees of arrays; it must not close over sharded arrays.
-      operands: its arguments.
-      like: a prefix of the tree of its outputs: arrays whose sharding an output takes, or specs.
+      function: function of trees of arrays, which must not close over sharded arrays.
+      like: prefix of the output tree; its leaves are arrays whose sharding an output takes, or specs.
     """
     mesh = explicit_mesh(operands)
     if mesh is None:
@@ -44,9 +43,9 @@ def with_auto_axes(function: Callable[..., Any], operands: tuple, like: Any) -> 
 
 
 def recurrence_on_any_mesh(op: Function) -> Function:
-    """Decorator of an op `(..., v, ..., initial_state=None) -> (y, state)` that also runs under Explicit axes.
+    """Decorator: lets an op `(..., v, ..., initial_state=None) -> (y, state)` run on Explicit axes.
 
-    The output is sharded as `v`, `(b, t, ...)`; the state as the initial one, else as `v` without its time axis.
+    The output has the sharding of `v`, `(b, t, ...)`; the state that of the initial state, or of `v` without time.
     """
     signature = inspect.signature(op)
 

@@ -1,8 +1,8 @@
-"""The C allocator of a process that computes on a CPU: it keeps what is freed.
+"""Settings of the C allocator for computation on a CPU: freed memory is kept.
 
-XLA takes one block for all intermediate values of a step and frees it after the step. By default glibc maps a block
-above 32 MiB again every time, and the kernel clears its pages at the first touch: half of the CPU time of a step
-of the MQAR models. Kept, the pages stay; the price is that the process holds on to the most that it ever used.
+XLA allocates one block for the intermediate values of a step and frees it after the step. By default glibc maps blocks
+above 32 MiB anew, and the kernel clears their pages: half of the CPU time of a step of the MQAR models. With these
+settings the process keeps its peak memory.
 """
 
 import ctypes
@@ -19,16 +19,15 @@ from jaxzoo.utils.screen import warn
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
 """Parameters of glibc's mallopt (malloc.h)."""
 ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-"""The same settings as environment variables, which glibc reads when a process starts."""
+"""The same settings as environment variables of glibc."""
 
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Makes malloc map nothing and trim nothing from now on, where JAX computes on CPUs; starts JAX.
+    """Makes malloc keep freed memory if JAX computes on CPUs; starts JAX.
 
-    To be called before JAX starts its threads: one that has an arena of its own cannot hold a block above 64 MiB there,
-    which is then mapped whatever the settings are. Called later, it prints a warning with the environment variables
-    that do the same. Does nothing with another C library than glibc, and where these variables are set.
+    Call it before JAX starts its threads, whose arenas could not hold blocks above 64 MiB; later it prints a warning
+    with equivalent environment variables. Does nothing if these are set, or without glibc.
     """
     if platform.libc_ver()[0] != "glibc" or ENVIRONMENT.keys() <= os.environ.keys():
         return
@@ -46,7 +45,7 @@ def keep_freed_memory() -> None:
 
 
 def _is_cpu_alone() -> bool:
-    """Whether JAX finds no accelerator, told without starting it: threads that feed one need arenas of their own."""
+    """Whether JAX will find no accelerator (whose threads need their own arenas), without starting JAX."""
     platforms = jax.config.jax_platforms
     if platforms:
         return platforms == "cpu"

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from jaxzoo.utils.screen import Screen
 from jaxzoo.utils.text_table import duration
@@ -19,13 +19,12 @@ POLL_SECONDS = 1.0
 """Time between two calls of `poll`."""
 PLAIN_WIDTH = 200
 
+Report = Callable[..., None]
+"""`report(name, done, total=None)`: `done` of `total` (None: unknown) are done; `name` is the work, or its part."""
+
 
 class ProgressLine:
-    """A bar and a text on a screen; `seconds` is the shortest time between two lines where it is not a terminal.
-
-    Attributes:
-      shown: when it was drawn last, by `time.monotonic`.
-    """
+    """A bar and a text; `seconds` is the shortest time between two lines where the screen is not a terminal."""
 
     def __init__(self, screen: Screen, seconds: float):
         from rich.console import Console
@@ -37,14 +36,8 @@ class ProgressLine:
         options: dict[str, Any] = {"file": screen, "highlight": False, "markup": False, "emoji": False}
         self._console = Console(**options, width=width, force_terminal=self.is_live)
         columns = (BarColumn(20), TextColumn("{task.description}", markup=False))
-        self._line = Progress(
-            *columns,
-            console=self._console,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
+        plain = dict.fromkeys(("auto_refresh", "redirect_stdout", "redirect_stderr"), False)
+        self._line = Progress(*columns, console=self._console, transient=True, **plain)
         self._bar = self._line.add_task("")
         self.shown: float = -math.inf
 
@@ -72,15 +65,9 @@ class ProgressLine:
             self._line.stop()
 
 
-class Report(Protocol):
-    """Reports that `done` of `total` (None: unknown) are done; `name` is the work, or its last piece."""
-
-    def __call__(self, name: str, done: int, total: int | None = None, /) -> None: ...
-
-
 @contextlib.contextmanager
 def show_progress(unit: str, poll: Callable[[], tuple[str, int, int | None]] | None = None) -> Iterator[Report]:
-    """Shows progress, rate and time left on standard error until the block ends.
+    """Context manager: shows progress, rate and time left on standard error.
 
     Args:
       unit: what is counted.

@@ -1,13 +1,11 @@
-"""Work queue in a directory: jobs that processes, commands and machines share, resumable.
+"""Resumable work queue in a directory, shared by processes and machines.
 
-A process takes a job by a lock of the operating system on `<job>.lock`. The lock ends with the
-process, however that ends: no job is lost with its process, and no two processes make one.
-Between machines the locks hold where the shared file system has `flock`: NFS version 4, GPFS, and
-Lustre that is mounted with `-o flock`. A server frees the locks of a machine that is gone when its
-lease ends, on NFS after about 90 seconds.
+A process takes a job by a lock of the operating system on `<job>.lock`, which ends with the process. Between machines
+this needs a shared file system with `flock`: NFS version 4, GPFS, or Lustre mounted with `-o flock`. The locks of a
+machine that is gone are freed when its lease ends, on NFS after about 90 seconds.
 
-`<job>.json` says which attempt this is, which worker makes the job, and how far it is. It is
-removed when the job is released, and stays where a process was killed.
+`<job>.json` holds attempt, worker and progress of a job. It is removed when the job is released, and remains if the
+process is killed.
 """
 
 import contextlib
@@ -26,7 +24,7 @@ TELL_SECONDS = 2.0
 
 
 class WorkQueue:
-    """The jobs that the worker of this name holds. At the end of the block they are released."""
+    """The jobs that a worker holds, until the end of the `with` block."""
 
     def __init__(self, folder: Path, worker: str = ""):
         self._folder = folder
@@ -43,7 +41,7 @@ class WorkQueue:
             self.release(job)
 
     def take(self, job: str) -> int:
-        """Takes a job. Returns which attempt this is, from 1 on; 0: another worker holds it."""
+        """Takes a job. Returns the number of the attempt, from 1 on; 0: another worker holds the job."""
         self._folder.mkdir(parents=True, exist_ok=True)
         lock = self._lock(job)
         try:
@@ -56,7 +54,7 @@ class WorkQueue:
         return attempt
 
     def release(self, job: str) -> None:
-        """Gives up a job: it is done, has failed, or is free."""
+        """Releases a job."""
         self._told.pop(job, None)
         if self._progress.pop(job, None):
             self._folder.joinpath(f"{job}.json").unlink(missing_ok=True)
@@ -72,7 +70,7 @@ class WorkQueue:
             write_whole(self._folder / f"{job}.json", json.dumps(known) + "\n")
 
     def is_held(self, job: str) -> bool:
-        """Whether a worker makes the job now."""
+        """Whether a worker holds the job."""
         try:
             with self._lock(job).acquire(blocking=False):
                 return False
@@ -80,7 +78,7 @@ class WorkQueue:
             return True
 
     def progress(self) -> dict[str, dict[str, Any]]:
-        """Progress reports by job, also of jobs whose worker was killed."""
+        """Progress reports by job, also those of killed workers."""
         jobs = [file.stem for file in self._folder.glob("*.json")]
         return {job: found for job in jobs if (found := self._read(job))}
 
@@ -88,7 +86,7 @@ class WorkQueue:
         return FileLock(self._folder / f"{job}.lock", thread_local=False)
 
     def _read(self, job: str) -> dict[str, Any]:
-        """A progress report; one that is missing or damaged says nothing."""
+        """A progress report; empty if it is missing or damaged."""
         with contextlib.suppress(OSError, ValueError):
             return read_json(self._folder / f"{job}.json", dict[str, int | float | str])
         return {}
