@@ -91,6 +91,18 @@ def test_every_single_bit_counts(dtype):
     assert seen[0] not in seen[1:]
 
 
+def test_changes_of_several_words():
+    """Kills: sums that know no place, and linear ones, in which two flipped signs cancel."""
+    x = np.random.default_rng(0).standard_normal((4, 50)).astype(np.float32)
+    changed = [x[::-1], x[:, ::-1], np.roll(x, 1), x.reshape(50, 4).T]
+    for i in range(199):
+        signs, swap = x.copy().reshape(-1), x.copy().reshape(-1)
+        signs[[i, i + 1]] *= -1
+        swap[[i, i + 1]] = swap[[i + 1, i]]
+        changed += [signs.reshape(x.shape), swap.reshape(x.shape)]
+    assert sum_of(x) not in [sum_of(np.ascontiguousarray(y)) for y in changed]
+
+
 @pytest.mark.parametrize(
     "spec",
     [
