@@ -29,10 +29,8 @@ def check_same_tokens(sessions: Mapping[str, Session]) -> str:
 
 
 def valid_digest(dataset: Dataset) -> str:
-    """A hash of the rows of all validation sets, tokens, targets and segments, however they are cut into batches.
-
-    Raises `ValueError`: there are sets of several lengths or positions, which score every target more than once.
-    """
+    """Returns a hash of the rows of all validation sets (tokens, targets, segments), independent of batching. Raises
+    `ValueError` for sets of several lengths or positions, which score every target more than once."""
     sets = dataset.valid()
     for key in ("length", "position"):
         values = sorted({s.slices[key] for s in sets if key in s.slices})

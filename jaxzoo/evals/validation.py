@@ -28,15 +28,14 @@ class Scores(NamedTuple):
     nats: Float[Array, ""]
     """Loss over labelled positions."""
     labels: Float[Array, ""]
-    """Number of labelled positions."""
     accuracy: Float[Array, ""]
-    """Share of hits among its labelled positions, over examples."""
+    """Sum over examples of the share of hits among their labelled positions."""
     examples: Float[Array, ""]
     """Number of examples with a label."""
 
 
 class Validation:
-    """Validation sets of a session, and the compiled steps that score them. Use it inside `jax.set_mesh`."""
+    """Validation sets of a session, and compiled steps that score them. For use inside `jax.set_mesh`."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -45,7 +44,7 @@ class Validation:
         self._target_nats_step = session.scoring(make_target_nats_step(blueprint, train))
 
     def evaluate(self, variables: Variables) -> dict[str, float]:
-        """Metrics of a model on all validation sets, those of `evaluate`; its variables may lie anywhere."""
+        """Returns the metrics of `evaluate` for variables with any sharding."""
         session = self._session
         placed = jax.device_put(variables, session.state_shardings.variables)
         return evaluate(
@@ -56,11 +55,8 @@ class Validation:
         )
 
     def target_nats(self, variables: Variables) -> Iterator[tuple[Batch, Float[Array, "b m"]]]:
-        """Yields the batches of all validation sets, and the nats of each target; the variables may lie anywhere.
-
-        The last batch of a set may end with rows that have no labels. The nats are on their way: what is done with the
-        batch before they are read costs no time of the device.
-        """
+        """Yields the batches of all validation sets, and the nats of each target; variables may have any sharding. The
+        last batch of a set may end with rows without labels. The nats are computed asynchronously."""
         session = self._session
         placed = jax.device_put(variables, session.state_shardings.variables)
         for valid_set in session.dataset.valid():
@@ -75,18 +71,11 @@ def evaluate(
     row_multiple: int,
     bytes_per_token: float | None = None,
 ) -> dict[str, float]:
-    """Metrics of all validation sets.
-
-    `valid/loss` is the mean over labelled positions (nats), `valid/accuracy` the mean over examples of the
-    share of hits among the labelled positions of each; `valid/accuracy/pairs=8` the same over the sets of
-    that slice. Text adds `valid/bits_per_byte`, by slice too, and `valid/perplexity`.
-
-    Args:
-      score: sums over one batch.
-      row_multiple: rows of a batch are padded to a multiple of this, and to those of the first batch of
-        its set.
-      bytes_per_token: of the validation text, the same in every set; or None.
-    """
+    """Returns the metrics of all validation sets. `valid/loss` is the mean over labelled positions (nats),
+    `valid/accuracy` the mean over examples of the share of hits among their labelled positions;
+    `valid/accuracy/pairs=8` the same over the sets of that slice. Text adds `valid/bits_per_byte`, also by slice, and
+    `valid/perplexity`. `score` returns the sums over a batch, whose rows are padded to a multiple of `row_multiple` and
+    to those of the first batch of its set."""
     totals = [
         _sum(jax.device_get([score(batch) for batch in padded_batches(valid_set, row_multiple)]))
         for valid_set in valid_sets
@@ -109,7 +98,7 @@ def evaluate(
 
 
 def metrics_table(metrics: Mapping[str, float]) -> str:
-    """Validation metrics as two columns, slices beneath the whole."""
+    """Formats validation metrics as two columns, slices after the whole."""
     rows = [(name.removeprefix("valid/"), value) for name, value in metrics.items() if name.startswith("valid/")]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"  {name:<{width}}  {value:.4f}" for name, value in rows)
@@ -128,7 +117,7 @@ def pad_rows(batch: Batch, rows: int) -> Batch:
 
 
 def padded_batches(valid_set: ValidSet, row_multiple: int) -> Iterator[Batch]:
-    """The batches of a set, each with as many rows as the first, rounded up to a multiple of `row_multiple`."""
+    """Yields the batches of a set, with the first one's number of rows rounded up to a multiple of `row_multiple`."""
     rows = 0
     for i in range(valid_set.n_batches):
         batch = valid_set.batch(i)
@@ -137,7 +126,7 @@ def padded_batches(valid_set: ValidSet, row_multiple: int) -> Iterator[Batch]:
 
 
 def _sum(scores: Sequence[Any]) -> Any:
-    """`Scores` added up on the host, in double precision and in order."""
+    """Adds up `Scores` on the host, in double precision and in order."""
     sums: Any = [functools.reduce(operator.add, map(float, column), 0.0) for column in zip(*scores, strict=True)]
     return Scores(*sums)
 
@@ -145,7 +134,7 @@ def _sum(scores: Sequence[Any]) -> Any:
 def make_eval_step(
     blueprint: Blueprint | AdaptedBlueprint, config: TrainConfig
 ) -> Callable[[Variables, Batch], Scores]:
-    """`eval_step(variables, batch) -> Scores`, without dropout; rows without labels (padding) do not count."""
+    """Returns `eval_step(variables, batch) -> Scores`, without dropout; rows without labels (padding) do not count."""
 
     def eval_step(variables: Variables, batch: Batch) -> Scores:
         scores = score_targets(blueprint.model(variables), batch, chunk=config.loss_chunk)
@@ -160,10 +149,8 @@ def make_eval_step(
 def make_target_nats_step(
     blueprint: Blueprint | AdaptedBlueprint, config: TrainConfig
 ) -> Callable[[Variables, Batch], Float[Array, "b m"]]:
-    """`target_nats_step(variables, batch) -> nats`, without dropout: `-log p` of each target, float32.
-
-    They are the summands of `Scores.nats`: 0 where the target is `UNLABELLED`.
-    """
+    """Returns `target_nats_step(variables, batch) -> nats`, without dropout: `-log p` of each target, float32, 0 if it
+    is `UNLABELLED`."""
 
     def target_nats_step(variables: Variables, batch: Batch) -> Float[Array, "b m"]:
         return score_targets(blueprint.model(variables), batch, chunk=config.loss_chunk).nats
