@@ -120,11 +120,11 @@ class ResumableDirectory:
             make: function of a module, called with the arguments of a job and a `Job`.
             finish: writes the results, the file `result` last.
             prepare: writes what the jobs need.
-            workers: processes, each for one job at a time.
-            report: called after each job, whoever made it.
+            workers: number of processes, each for one job at a time.
+            report: called after each job of any process.
 
-        Returns False if the results existed already. Raises the first exception of `make`, which ends the
-        other workers; `ChildProcessError` if a worker was killed.
+        Returns False if the results existed already. Raises the first exception of `make`, which ends the other
+        workers; `ChildProcessError` if a worker was killed.
         """
         self._check()
         if is_new := not self.is_finished:

@@ -62,16 +62,16 @@ class TextModel:
     """Scores and continues texts.
 
     Attributes:
-      requests: how many there were, and how many lost their beginning.
-      max_length: most tokens that the model reads at once: `max_length` of its config, and `max_positions` at most.
+      requests: number of requests, and of those that lost their beginning.
+      max_length: most tokens that the model reads at once: `max_length` of its config, at most `max_positions`.
 
     Args:
       model: a language model of causal mixers, on one device.
-      tokenizer: what made the tokens that it was trained on.
-      batch_size: rows of every batch; the last one is filled up.
-      report: told of the progress.
+      tokenizer: tokenizer that it was trained with.
+      batch_size: rows of every batch; the last one is padded.
+      report: receives progress.
 
-    Raises `ValueError`: a mixer is not causal.
+    Raises `ValueError` if a mixer is not causal.
     """
 
     def __init__(

@@ -25,16 +25,13 @@ NewTokens = list[Int32[np.ndarray, "t"]]
 
 
 class Generation:
-    """Continues a batch of prompts: an iterator over blocks of new tokens.
+    """Iterator over blocks of new tokens that continue a batch of prompts.
 
-    A row's tokens are a function of model, prompt, sampling, seed and the row's number, up to the rounding of
-    sums: not of the other rows, nor of the block size. A text so far, given as a prompt, goes on as it would have.
-
-    Memory does not grow with prompts or new tokens, but for the key/value caches of full attention, which are
-    sized for both at the start. Layers that the model scans are taken out of their stacks: a second copy of their
-    parameters, as long as the caller keeps the first.
-
-    Runs where the parameters lie; on a mesh, inside `jax.set_mesh`.
+    A row's tokens are a function of model, prompt, sampling, seed and the row's number, up to rounding: they do not
+    depend on the other rows or on the block size. Generation can be continued: passing the text so far as the prompt
+    gives the same continuation. Only the key-value caches of full attention, which are allocated for both at the start,
+    grow with prompts and new tokens. Stacked layers are copied out of their stacks. Runs on the devices of the
+    parameters; on a mesh, inside `jax.set_mesh`.
 
     Attributes:
       lengths: tokens of each prompt.
@@ -42,16 +39,16 @@ class Generation:
 
     Args:
       model: a language model of causal mixers.
-      prompts: token ids of each row, of any lengths but 0.
+      prompts: non-empty token ids of each row.
       max_tokens: most new tokens of a row.
-      sampling: how tokens are drawn.
-      seed: of all draws, in `[0, 2^32)`.
-      stop_tokens: a row is complete with any of these, which is then its last token.
-      row_numbers: in `[0, 2^32)`; from these and the seed come the draws of each row, so that a batch may be cut in
-        pieces; None: 0, 1, 2, ...
+      sampling: sampling settings.
+      seed: seed of all draws, in `[0, 2^32)`.
+      stop_tokens: a row is complete after any of these.
+      row_numbers: in `[0, 2^32)`; with the seed they determine the draws of each row, so that a batch may be split;
+        None: 0, 1, 2, ...
       block_size: decode steps of a block. The first may give a row up to 7 tokens fewer.
 
-    Raises `ValueError`: an argument is out of range, a prompt is empty or outside the vocabulary, the model cannot
+    Raises `ValueError` if an argument is out of range, a prompt is empty or outside the vocabulary, the model cannot
     stream or answers no tokens, or prompt and new tokens exceed its learned positions.
     """
 

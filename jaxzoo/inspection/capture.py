@@ -35,22 +35,20 @@ from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
 def capture(
     target: Callable[..., Any], *names: str, replace: Mapping[str, Replacement | jax.Array] | None = None
 ) -> Callable[..., tuple[Any, dict[str, Any]]]:
-    """Runs a model, or a function of one, and returns its result together with values from inside.
+    """Runs a model, or a function of one, and returns its result together with inner values.
 
         logits, seen = jaxzoo.capture(model, "layers.*.mixer.scores", "layers.1.out")(tokens)
         ablated, _ = jaxzoo.capture(model, replace={"layers.0.mixer.out": jnp.zeros_like})(tokens)
 
     Args:
-      target: a `LanguageModel`, which is run layer by layer; or a function that calls
+      target: a `LanguageModel`, which runs layer by layer; or a function that calls
         `jaxzoo.inspection.laid_open(model)`.
-      *names: what to capture, with wildcards `*`, `?`, `[...]`.
-      replace: by name or pattern, an array or a function of the computed value; shape and dtype must stay. For causal
+      *names: names to capture, with wildcards `*`, `?`, `[...]`.
+      replace: by name or pattern, an array or a function of the computed value, of the same shape and dtype. For causal
         tracing, capture a value on one input and pass it here on another.
 
-    Returns:
-      A function of the target's arguments that returns (result, values by full name).
-
-    Raises `ValueError`: from that function: a name or pattern that matches nothing, or a replacement of another shape.
+    Returns a function of the target's arguments that returns (result, values by full name). It raises `ValueError` for
+    a name or pattern that matches nothing, or a replacement of another shape.
     """
     function = laid_open(target) if isinstance(target, LanguageModel) else target
     changes: dict[str, Replacement] = {

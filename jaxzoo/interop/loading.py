@@ -66,23 +66,20 @@ def load(
     *,
     ignore_fields: Collection[str] = (),
 ) -> Imported:
-    """Loads a local folder as the Hugging Face hub has it: config.json, tensors, perhaps tokenizer.json.
+    """Loads a local folder in the format of the Hugging Face hub: config.json, tensors, optionally tokenizer.json.
 
-    Tensors are read one after the other, each straight into its shards: the peak of host memory is the largest tensor
-    in the dtype asked for, besides what stays; a process reads its own shards only.
+    Tensors are read one after the other, directly into their shards: the peak of host memory is the largest tensor in
+    the requested dtype, in addition to the model; a process reads only its own shards.
 
     Args:
       directory: the folder.
-      mesh: a mesh of `jaxzoo.parallel.sharding.make_mesh`, over which the table there shares out the variables; None:
-        all lies on the first device.
-      dtype: float32 or bfloat16: the dtype of activations and of matrices; norms, biases and decays stay float32. None:
-        float32.
-      ignore_fields: fields of config.json that say nothing about the function of the model.
+      mesh: a mesh of `jaxzoo.parallel.sharding.make_mesh`, over which the variables are sharded; None: the first
+        device.
+      dtype: float32 or bfloat16, of activations and of matrices; norms, biases and decays stay float32. None: float32.
+      ignore_fields: fields of config.json that do not affect the function of the model.
 
-    Raises:
-      ValueError: the folder is of no known family; a field or tensor is unknown, missing or of another kind; a file is
-        damaged. One line says which.
-      OSError: a file cannot be read.
+    Raises `ValueError` if the folder is of no known family, a field or tensor is unknown, missing or of another kind,
+    or a file is damaged; `OSError` if a file cannot be read.
     """
     place = Path(directory).expanduser()
     opened = open_folder(place, ignore_fields=ignore_fields, dtype=dtype)

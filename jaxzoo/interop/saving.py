@@ -36,23 +36,19 @@ def save(
 ) -> Account:
     """Writes config.json, model.safetensors and the files of the tokenizer, one tensor after the other.
 
-    Begin and end tokens, the generation config and the chat template are those of the imported folder, or what the
-    tokenizer says.
+    Begin and end tokens, the generation config and the chat template are those of the imported folder, or the
+    tokenizer's.
 
     Args:
-      model: the model, as training has it (scanned); or its config and variables.
+      model: the model as in training (scanned); or its config and variables.
       directory: a new or empty one.
-      family: name in `FAMILIES`; None: the first that has such a model.
-      tokenizer: that of its tokens; None: none is written.
-      dtype: that of all tensors.
-      largest_file: bytes of tensors in one file.
+      family: name in `FAMILIES`; None: the first that supports the model.
+      tokenizer: tokenizer of its tokens; None: none is written.
+      dtype: dtype of all tensors.
+      largest_file: most bytes of tensors in one file.
 
-    Returns:
-      What was mapped to what.
-
-    Raises:
-      ValueError: the family has no such model; or the directory holds files.
-      OSError: a file cannot be written.
+    Returns the mapping of tensors. Raises `ValueError` if the family has no such model, or the directory holds files;
+    `OSError` if a file cannot be written.
     """
     config, variables = model if isinstance(model, tuple) else (model.config, split_variables(model))
     place = Path(directory).expanduser()

@@ -23,16 +23,13 @@ def below(words: UInt[Array, "n"], size: int) -> Int[Array, "n"]:
 def distinct(key: PRNGKeyArray, n: int, size: int) -> Int[Array, "n"]:
     """Draws an ordered tuple of `n` different integers below `size`, all such tuples equally likely.
 
-    When `2 n <= size`: draw `n` integers, keep the first occurrence of each, redraw all later ones, and
-    repeat until nothing repeats. Renaming the integers renames the law of this procedure along with them,
-    because it looks only at which entries are equal; so tuples that a renaming maps to each other are equally
-    likely, and some renaming maps any tuple of different integers to any other. A redraw succeeds with
-    probability above 1/2, which makes the expected number of rounds O(log n), at `n^2` comparisons a round.
+    If `2 n <= size`: draw `n` integers, keep the first occurrence of each, redraw all later ones, and repeat until
+    nothing repeats. The procedure only compares entries, so that its distribution is invariant under renaming the
+    integers, which maps any tuple of different integers to any other. A redraw succeeds with probability above 1/2: the
+    expected number of rounds is O(log n), at `n^2` comparisons per round.
 
-    Otherwise: the first `n` places of the order of `size` random words, O(size log size). Equal words
-    (probability below size^2 / 2^33) leave their integers in order.
-
-    Raises `ValueError`: `n` exceeds `size`.
+    Otherwise: the first `n` places of the order of `size` random words, O(size log size). Equal words (probability
+    below size^2 / 2^33) leave their integers in order. Raises `ValueError` if `n` exceeds `size`.
     """
     if n > size:
         raise ValueError(f"distinct: n={n} must be at most size={size}; there are no more different integers")

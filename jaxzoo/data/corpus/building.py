@@ -175,13 +175,10 @@ class Build:
         return BuildProgress(total.documents, total.bytes, files)
 
     def run(self, *, workers: int = 1, skip_bad: bool = False) -> Built:
-        """Makes the missing parts.
+        """Makes the missing parts; several such calls, on machines that share the directory, share the work.
 
-        Args:
-            workers: processes; several such calls, on machines that share the directory, share the work.
-            skip_bad: whether damaged lines, and the rest of damaged files, are counted and left out.
-
-        Raises `ValueError`: an input is damaged, or holds no document to train on.
+        With `skip_bad` damaged lines, and the rest of damaged files, are counted and skipped. Raises `ValueError` if an
+        input is damaged, or holds no document to train on.
         """
         pieces = dict(self._pieces(skip_bad))
         if not self.is_finished:

@@ -71,15 +71,14 @@ class Corpus:
 
 
 def read_corpus(path: str = "", *, valid_fraction: float, seed: int) -> Corpus:
-    """Finds, splits and reads the files of `path`.
+    """Finds, splits and reads the files of `path`: a directory (recursively, without links to directories), file or
+    glob.
 
-    A file is in validation when a hash of seed and name, as a number in [0, 1), is below `valid_fraction`: it stays on
-    its side whatever files come and go around it. Only if one side would be empty does the file with the lowest hash go
-    to validation, or the one with the highest to training. A lone file is cut in two, its last `valid_fraction` (by
-    bytes, at a character) being the validation text.
-
-    `path` is a directory (read recursively, links to directories not followed), file or glob; "": the standard library.
-    Raises `ValueError`: `path` does not exist, cannot be read or holds no text.
+    A file is for validation if a hash of seed and name, as a number in [0, 1), is below `valid_fraction`, whatever
+    other files there are. If a side would be empty, the file with the lowest hash validates, or the one with the
+    highest trains. A single file is cut in two, its last `valid_fraction` (by bytes, at a character) being the
+    validation text. An empty path is the standard library. Raises `ValueError` if `path` does not exist, cannot be read
+    or holds no text.
     """
     try:
         files = find_files(path)

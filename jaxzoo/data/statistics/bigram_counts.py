@@ -106,20 +106,20 @@ def count_bigrams(
     memory: int = 2**30,
     report: Report = lambda *_: None,
 ) -> bool:
-    """Counts all pairs of neighbours in a split, whose documents are joined by their end-of-text tokens.
+    """Counts all pairs of adjacent tokens in a split, whose documents are joined by their end-of-text tokens.
 
-    The last token of a shard and the first of the next are a pair, too: a split of t tokens has t - 1 pairs.
+    The last token of a shard and the first of the next are a pair, too: a split of t tokens has t - 1 pairs. Unfinished
+    work in the directory `out` continues.
 
     Args:
         data: a token directory.
-        out: directory of the counts; unfinished work in it continues.
-        workers: processes, one per shard.
-        memory: bytes of arrays in each process, without the operating system's pages of mapped files.
-        report: receives name, number done and number of all: of shards, then ("merge") of entries that are summed.
+        workers: number of processes, each for one shard at a time.
+        memory: bytes of arrays per process, without the operating system's pages of mapped files.
+        report: receives name, number done and number of all: of shards, then ("merge") of summed entries.
 
-    Returns False if the counts existed already. Raises `ValueError`: no such tokens, or `out` holds something else.
-
-    Cost: each pair is sorted once among the `memory / 64` that fit, and each distinct pair of these summed once.
+    Returns False if the counts existed already. Raises `ValueError` if there are no such tokens, or `out` holds
+    something else. Cost: each pair is sorted once among the `memory / 64` that fit, and each distinct pair of these
+    summed once.
     """
     tokens = TokenDirectory(data)
     tokens.shards(split)

@@ -35,10 +35,10 @@ def load_tokenizer(place: str | Path, end_of_text: str | None = None, *, lossles
         files, or with token shards.
       end_of_text: token that ends a document; None: `eos_token` of a `tokenizer_config.json` in its directory, else
         the first of `END_OF_TEXT_NAMES`, else `eos_token_id` of a `generation_config.json`.
-      lossless: for training data; False: for a model of others. See `LibraryTokenizer`.
+      lossless: for training data; False: for a model of another library. See `LibraryTokenizer`.
 
-    Raises `ValueError`: there is no tokenizer; it is not the one that made the token shards in its directory; it is not
-    lossless; or the library is missing.
+    Raises `ValueError` if there is no tokenizer, it is not lossless, it is not the one that made the token shards in
+    its directory, or the library is missing.
     """
     path = Path(place).expanduser()
     made = _made_by(path)

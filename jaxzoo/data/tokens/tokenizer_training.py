@@ -29,17 +29,12 @@ class Learnt(NamedTuple):
 def learn_tokenizer(
     data: BuiltData, *, vocab_size: int, max_bytes: int, report: Callable[[int, bool], None] = lambda *_: None
 ) -> Learnt:
-    """Learns byte-level BPE; the same for the same data, library and arguments.
+    """Learns byte-level BPE; deterministic for the same data, library and arguments.
 
     Id 0 is `<|endoftext|>`, the next 256 are the bytes, then come the merges in the order of learning. Documents are
-    taken in steps of about the golden section of the split, modulo its size: wherever this ends, each part of the
-    corpus has had its share.
-
-    Args:
-        data: with a split train.
-        vocab_size: wanted ids; fewer result if no pair is left that is seen twice.
-        max_bytes: of text to learn from, positive; the last document may exceed it.
-        report: receives the bytes read so far, and whether these are all, after each document and at the end.
+    visited in steps of about the golden section of the split, modulo its size, so that any prefix covers all parts of
+    the corpus. Fewer than `vocab_size` ids result if no pair is left that occurs twice. Reads text until `max_bytes`,
+    which the last document may exceed. `report` receives the bytes read so far, and whether these are all.
     """
     need("tokenizers", "learning a tokenizer")
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
