@@ -1,18 +1,17 @@
 """Parity and majority: whether a bit string has an odd number of ones, or more ones than zeros.
 
-Tasks of the released code alone (HazyResearch/zoology, `data/circuits.py`: `parity` and `majority`, and `cumulative_..`
-for `cumulative=True`), not of the papers. An example is a string of uniform bits, the tokens 0 and 1, and after it the
-token `END`, at which the answer for the whole string is the target. With `cumulative` there is no `END`, and the target
-at each bit is the answer for the string up to this bit.
+Tasks of the released code (HazyResearch/zoology, `data/circuits.py`: `parity` and `majority`, and `cumulative_..` for
+`cumulative=True`), not of the papers. An example is a string of uniform bits, the tokens 0 and 1, followed by the token
+`END`, whose target is the answer for the whole string. With `cumulative` there is no `END`, and the target at each bit
+is the answer for the string up to this bit.
 
-No string is in both splits: the number of places where two ones stand side by side is odd in test and even in train;
-strings are drawn again until it is, which at least three in eight are. Modulo 2 this number is a quadratic form in the
-bits, of rank 2 m with m = n_bits // 2, and tells next to nothing of any sum of them: the parity of a set of bits, be it
-one bit or all of them, is 1 in either split with probability 1/2, up to `1 / (2^(m + 1) - 2)`. That counts for short
-strings alone, and these repeat in any case: of n bits there are `2^n` strings, of which `2^(n - 1) - 2^(n - m - 1)` are
-test. So the splits tell who has learned the rule from who knows the strings by heart only where there are far more
-strings than training examples; else validate at a length that was not trained on. With `cumulative` too it is the whole
-strings that are apart: two of them may begin alike.
+No string is in both splits: the number of adjacent pairs of ones is odd in test and even in train; strings are drawn
+again until it is, and at least three in eight are accepted. Modulo 2 this number is a quadratic form in the bits, of
+rank 2 m with m = n_bits // 2, almost independent of any sum of them: the parity of a set of bits is 1 in either split
+with probability 1/2, up to `1 / (2^(m + 1) - 2)`. This matters for short strings only, and these repeat in any case: of
+n bits there are `2^n` strings, of which `2^(n - 1) - 2^(n - m - 1)` are test. So the splits distinguish the rule from
+memorized strings only if there are far more strings than training examples; otherwise validate at a length that was not
+trained on. With `cumulative` too, whole strings are disjoint: two of them may have a common prefix.
 
     1 1 0 1 0 0 END       with cumulative   1 1 0 1 0 0
     . . . . . . 1  parity                   1 0 0 1 1 1

@@ -1,23 +1,22 @@
-"""Compositional MQAR: a value is bound to a pair of keys, and neither key alone tells it.
+"""Compositional MQAR: a value is bound to a pair of keys, which neither key alone determines.
 
-A task of the released code alone (HazyResearch/zoology, `data/compositional_mqar.py`), not of the papers. An example
-has g first keys and g second keys, and a value for each of the `n_pairs = g^2` pairs of them, all different. The
-context holds the pairs in any order, `a x v`. Behind it each pair is asked for once, in slots of three positions that
-follow MQAR's law of the gap (`jaxzoo.tasks.mqar`); the target at the second key is the value. With first keys A and B,
-second keys X and Y:
+A task of the released code (HazyResearch/zoology, `data/compositional_mqar.py`), not of the papers. An example has g
+first keys and g second keys, and a distinct value for each of the `n_pairs = g^2` pairs of them. The context holds the
+pairs in any order, `a x v`. After it each pair is queried once, in slots of three positions that follow MQAR's gap law
+(`jaxzoo.tasks.mqar`); the target at the second key is the value. With first keys A and B, second keys X and Y:
 
     B X 1 A X 8 B Y 9 A Y 2 A X 0 B Y 0 A Y 0 B X 0
     . . . . . . . . . . . . . 8 . . 9 . . 2 . . 1 .
 
-Who reads only one key of a query is right in `1 / g` of the answers, who guesses among the values of the context in
-`1 / g^2`, who guesses among all values in `1 / n_values`. It is recall of 2-grams (`jaxzoo.tasks.ngram_recall`) whose
-grams are all those that g first and g second tokens make.
+Reading only one key of a query gives an accuracy of `1 / g`, guessing among the values of the context `1 / g^2`, among
+all values `1 / n_values`. It is recall of 2-grams (`jaxzoo.tasks.ngram_recall`) whose grams are all pairs of g first
+and g second tokens.
 
 | | release | here |
 | --- | --- | --- |
 | vocabulary | larger than the length | large enough for the values of an example |
 | length | even | any |
-| pairs | 1, 4, 9, .. | 4, 9, ..: with one pair each key alone tells the value |
+| pairs | 1, 4, 9, .. | 4, 9, ..: with one pair each key alone determines the value |
 | train and test | drawn from two seeds | disjoint |
 
 No example is in both splits: the number of inversions in the order of the values of the context, plus their sum, is odd

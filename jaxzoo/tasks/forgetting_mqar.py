@@ -1,18 +1,17 @@
 """Forgetting MQAR: some keys of the context are bound again, and the last value counts.
 
-A task of the released code alone (HazyResearch/zoology, `data/forgetting_mqar.py`), not of the papers. The context is
+A task of the released code (HazyResearch/zoology, `data/forgetting_mqar.py`), not of the papers. The context is
 that of MQAR (`jaxzoo.tasks.mqar`), `k1 v1 k2 v2 ..`, and after its `n_pairs` pairs come `n_updates` more: keys of the
-context, drawn without replacement and in any order, each with a new value. Behind them every key is asked for once, in
-slots of two positions that follow MQAR's law of the gap; the target at a key is the value that it was bound to last.
+context, drawn without replacement and in any order, each with a new value. After them every key is queried once, in
+slots of two positions that follow MQAR's gap law; the target at a key is the value that it was bound to last.
 With 4 pairs and 2 updates:
 
     A 5 B 3 C 7 D 2 C 1 A 9 B 0 D 0 A 0 C 0
     . . . . . . . . . . . . 3 . 2 . 9 . 1 .
 
-A state of fixed size has to put the new value in the place of the old one; one that can only add, as that of plain
-linear attention, gives back the sum of both. Who ignores the updates is right in `1 - n_updates / n_pairs` of the
-answers, who guesses among the values of the context in about `1 / (n_pairs + n_updates)`, who guesses among all values
-in `1 / n_values`.
+A state of fixed size must replace the old value by the new one; a state that can only add, as in plain linear
+attention, returns the sum of both. Ignoring the updates gives an accuracy of `1 - n_updates / n_pairs`, guessing among
+the values of the context about `1 / (n_pairs + n_updates)`, among all values `1 / n_values`.
 
 | | release | here |
 | --- | --- | --- |

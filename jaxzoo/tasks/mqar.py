@@ -1,6 +1,6 @@
 """Multi-query associative recall (MQAR): key-value pairs, then the keys again; at each one, recall its value.
 
-Zoology, Section 4 and Procedure 1 (Appendix E.1). The first `2 n_pairs` tokens are the context `k1 v1 k2 v2 ..`. Behind
+Zoology, Section 4 and Procedure 1 (Appendix E.1). The first `2 n_pairs` tokens are the context `k1 v1 k2 v2 ..`. After
 it every second position is a slot; slot i (i = 1, 2, ..) has weight `a i^(a-1)`, and the slots of the repeated keys are
 drawn one after the other without replacement. The target *at* a repeated key is its value, which is not inserted. The
 paper's C, N, D and alpha are `vocab_size`, `length`, `n_pairs` and `power`.
@@ -9,17 +9,17 @@ Deviation from the paper: the slots are those of the authors' released code (Haz
 draws for each key a position out of `[2D..N]`, any after the context, by a power law of its distance from the key's
 first occurrence: `places="anywhere"`, and the preset `literal`. Position `p` then has weight `a (p - 2 j)^(a-1)` for
 the key of pair j = 0, 1, .. (first at position 2 j), and the keys choose in this order among the positions that are
-left; the procedure does not say what happens where two would meet.
+left; the procedure does not say what happens if two keys draw the same position.
 
 Deviation from both: no example is in both train and test. Call an example odd if the number of inversions in the order
 of its keys, plus the sum of its keys and values (and of its slot, if it has one pair only), is odd. Test examples are
-odd, train examples even; one of the wrong kind has its first two keys swapped or, with one pair only, its value
-replaced by a neighbour. No part of an example betrays its kind: keys, values, slots, and pairs up to all but one have
-the law that they would have without the split; exactly, with two pairs or more and values drawn independently from an
-even number of tokens, else up to O(1 / vocab_size).
+odd, train examples even; otherwise the first two keys are swapped or, with one pair only, the value is replaced by a
+neighbor. No part of an example reveals its split: keys, values, slots, and pairs up to all but one have the same
+distribution as without the split; exactly, with at least two pairs and values drawn independently from an even number
+of tokens, else up to O(1 / vocab_size).
 
-Two configs of the same length and number of pairs draw from the same random numbers: their examples of one number are
-alike, in the same split.
+Two configs of the same length and number of pairs use the same random numbers: examples with equal numbers are similar,
+and in the same split.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
-"""Recall tasks as the trainer's data: mixtures of examples to train on, and a grid of validation sets.
+"""Recall tasks as training data: mixtures of examples for training, and a grid of validation sets.
 
-Nothing is stored: every batch is generated when it is asked for. A training batch is of one task config, so that its
-examples have one shape. An epoch visits every full batch of every entry of `train` once; which examples share a batch
-and the order of the batches are pure functions of (seed, epoch).
+Every batch is generated on demand. A training batch is of one task config, so that its examples have one shape. An
+epoch visits every full batch of every entry of `train` once; which examples share a batch and the order of the batches
+are pure functions of (seed, epoch).
 """
 
 import dataclasses

@@ -1,29 +1,28 @@
-"""An extraction task of real text that every machine has, after FDA as Based uses it (sec. 6, App. E.3); ours.
+"""Extraction task of our own on real text that every machine has, after FDA as used in Based (sec. 6, App. E.3).
 
-A document lists fields of a package, in random order, as its metadata have them; one field is asked at its end, and the
-model must copy its value. An example of evaluation, with the fields of lm_eval's task `fda`:
+A document lists fields of a package's metadata in random order; at its end one field is queried, and the model must
+copy its value. An example of evaluation, with the fields of lm_eval's task `fda`:
 
     {"doc_id": "Debian packages/apt", "key": "Installed-Size", "value": "4232",
      "text": "Replaces: apt-transport-https (<< 1.5~alpha4~), apt-utils (<< 1.3~exp2~)\\nPackage: apt\\n…\\n
               Installed-Size: 4232\\nRecommends: ca-certificates\\nSection: admin\\nInstalled-Size:"}
 
-A training document is such a document, followed by some of its fields once more, so that a small model can learn the
-form (`{document}\\n{key}: {value}\\n{key}: {value}…`). Unless `mixed` is off, each of its values is that of another
-record drawn at random: some thousand packages can be learnt by heart, and a model that has done so answers with what it
-knows; of a mixed document nothing can be known that does not stand in it. In a share `shuffled` of the documents
-letters and digits of each word of the values change places (`libc6` becomes `6bicl`), so that a value that was found
-cannot be continued by heart either.
+A training document is such a document, followed by some of its fields again, so that a small model can learn the form
+(`{document}\\n{key}: {value}\\n{key}: {value}…`). Unless `mixed` is off, each of its values is from another, random
+record: a model could memorize some thousand packages and answer from memory, but cannot know the values of a mixed
+document. In a share `shuffled` of the documents the letters and digits of each word of the values are permuted (`libc6`
+becomes `6bicl`), so that a found value cannot be continued from memory either.
 
     {"text": "Section: admin\\n…\\nVersion: 3.134\\nInstalled-Size: 686\\nDepends: passwd\\nVersion: 3.134",
      "meta": {"pile_set_name": "Debian packages"}}
 
-What makes the answers a matter of recall, and not of knowledge:
+Rules that make the answers depend on recall instead of knowledge:
 
-- a package, and all that it shares a source with, is on one side: training or evaluation;
-- no value asked for in evaluation is a value of the same key in a record of training;
-- no value is asked for that more than 5 % of the records of its source have under its key;
-- a value stands once in its document, under its key alone (in evaluation);
-- values of 4 to 40 bytes alone: not too short to be hit by chance, not too long for the 48 tokens of an answer.
+- a package, and all packages of its source, are in one split: training or evaluation;
+- no queried value of evaluation is a value of the same key in a training record;
+- at most 5 % of the records of its source have a queried value under its key;
+- in evaluation a value occurs once in its document, under its key;
+- queried values have 4 to 40 bytes: too long to be right by chance, short enough for the 48 tokens of an answer.
 """
 
 import collections

@@ -1,9 +1,9 @@
-"""Selective copying: signal tokens among noise, to be given back in order after a separator.
+"""Selective copying: signal tokens among noise, to be repeated in order after a separator.
 
 CAT, Definition 4 (after Jing et al. 2019 and Gu and Dao 2023, who call it selective copying too). The prompt has
 `prompt_length` tokens, `n_signals` of them signals at random places, the others noise; then the separator, and then the
 signals without the last. The target at the separator is the first signal to be copied, and at each copied signal the
-next: the model copies autoregressively, and is asked with the true tokens before.
+next: the model copies autoregressively, with teacher forcing.
 
 "Unique" copying can be read in three ways, which agree where no signal repeats (the case of Theorem 3):
 
@@ -11,14 +11,14 @@ next: the model copies autoregressively, and is asked with the true tokens befor
 | --- | --- | --- |
 | none | all different | all |
 | copied | drawn independently | all |
-| once | drawn independently | each where it stands first |
+| once | drawn independently | each at its first occurrence |
 
 The paper prints no sizes; those of `paper` are ours: 64 signal and 64 noise tokens, 16 signals in 64 tokens.
 
 No example is in both splits. With different signals, the number of inversions in their order, plus the sum of the
-signals, is odd in test and even in train, and one of the wrong kind has its first two signals swapped; with repeats,
-the sum of the signals decides, and the first one is replaced by its neighbour. Any part of the prompt without all of
-its signals has the law that it would have without the split.
+signals, is odd in test and even in train; otherwise the first two signals are swapped. With repeats, the sum of the
+signals decides, and the first one is replaced by its neighbor. Any part of the prompt without all of its signals has
+the same distribution as without the split.
 """
 
 import dataclasses
