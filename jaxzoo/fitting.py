@@ -26,6 +26,7 @@ from jaxzoo.train.profiling import TracedUpdate, check_ahead
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import ResumePoint, Session
 from jaxzoo.train.speed import Speed, step_work
+from jaxzoo.train.trackers import TrackerName, open_tracker
 from jaxzoo.utils.screen import Failure, Screen, warn
 from jaxzoo.utils.text_table import duration
 
@@ -61,6 +62,7 @@ def fit(
     init_from: CheckpointPlace | str | None = None,
     allow_oversize: bool = False,
     profile: range | None = None,
+    tracker: TrackerName | None = None,
     name: str = "experiment",
     screen: Screen = SILENT,
 ) -> FittedRun:
@@ -75,6 +77,7 @@ def fit(
       init_from: checkpoint or file with the first parameters, such as `runs/mqar-based:900`; None: random ones.
       allow_oversize: skips the check of the devices' memory.
       profile: steps to trace.
+      tracker: "wandb" or "trackio", which gets the metrics too.
       name: name of the config in the first line of output.
       screen: where progress is printed.
 
@@ -85,7 +88,7 @@ def fit(
     """
     run = None if run_dir is None else RunDirectory(Path(run_dir).expanduser().absolute())
     place = CheckpointPlace.parse(init_from) if isinstance(init_from, str) else init_from
-    _check_directory(run, config, resume=resume, overwrite=overwrite, profile=profile)
+    _check_directory(run, config, resume=resume, overwrite=overwrite, profile=profile, tracker=tracker)
     check_kernels(config.train)
     if not resume:
         check_adapters(config.train, begins_with=place)
@@ -104,19 +107,25 @@ def fit(
             if origin is not None:
                 screen.say(f"begins with the parameters of {origin}")
             with _no_refusals("training failed"):
-                return _train(session, run, start, screen, profile)
+                return _train(session, run, start, screen, profile, tracker)
         finally:
             if run is not None:
                 run.release()
 
 
 def _check_directory(
-    run: RunDirectory | None, config: RunConfig, *, resume: bool, overwrite: bool, profile: range | None
+    run: RunDirectory | None,
+    config: RunConfig,
+    *,
+    resume: bool,
+    overwrite: bool,
+    profile: range | None,
+    tracker: TrackerName | None,
 ) -> None:
     """Raises `ValueError`, in all processes, if the directory does not fit the options."""
     if run is None:
-        if resume or overwrite or profile:
-            raise ValueError("resume, overwrite and profile need a run directory; give run_dir")
+        if resume or overwrite or profile or tracker:
+            raise ValueError("resume, overwrite, profile and tracker need a run directory; give run_dir")
         return
     with together(OSError, ValueError):
         run.check(resume=resume, overwrite=overwrite)
@@ -170,7 +179,12 @@ def _resumed(session: Session, run: RunDirectory | None, profile: range | None) 
 
 
 def _train(
-    session: Session, run: RunDirectory | None, start: ResumePoint, screen: Screen, profile: range | None
+    session: Session,
+    run: RunDirectory | None,
+    start: ResumePoint,
+    screen: Screen,
+    profile: range | None,
+    tracker: TrackerName | None,
 ) -> FittedRun:
     config = session.config
     began = time.monotonic()
@@ -184,6 +198,8 @@ def _train(
             places = {"begin": start.step, "pause": speed.pause, "say": progress.say}
             update = TracedUpdate(update, profile, run.profile, **places)
             trace.callback(update.close)
+        if run is not None and tracker is not None and is_leader():
+            files.log.track = trace.enter_context(open_tracker(tracker, run.path, to_json(config)))
         stop = AgreedStop(signals, session.mesh)
         line = f"resumed at step {start.step}" if start.step else _baselines(session, files.log)
         if line:
@@ -203,8 +219,9 @@ def _train(
     elif row:
         progress.say(f"validation at step {row['step']}\n{metrics_table(row)}")
     seconds = time.monotonic() - began
-    place = "" if run is None else f"; metrics, curve, checkpoints: {run.path}"
-    progress.say(f"{training.step} steps, {duration(seconds)} after compilation{place}")
+    progress.say(f"{training.step} steps, {duration(seconds)} after compilation")
+    if run is not None:
+        progress.say(f"metrics {run.metrics}, picture {run.picture}, tensorboard --logdir {run.path}")
     variables = one.state(0).variables
     return FittedRun(session.blueprint, variables, config, training.step, files.log.rows, run and run.path)
 

@@ -19,6 +19,7 @@ from jaxzoo.cli.runner import command_line, prepare_jax, quieten, say
 from jaxzoo.cli.user_files import normal_name
 from jaxzoo.config.checked import Checked, NonNegativeInt, PositiveInt
 from jaxzoo.train.run_dir import default_run_dir
+from jaxzoo.train.trackers import TrackerName
 from jaxzoo.utils.screen import Screen, mute
 
 
@@ -74,6 +75,8 @@ class TrainCommand(ProcessOptions, ConfigOptions):
     """Try a model that exceeds the memory of the devices."""
     profile: Annotated[str | None, flag("START:STOP")] = None
     """Trace the steps from START to STOP (exclusive), such as 10:13, for https://ui.perfetto.dev."""
+    tracker: TrackerName | None = None
+    """Send the metrics to wandb or trackio, too (pip install wandb)."""
     print_model: bool = False
     """Describe the model and stop."""
 
@@ -136,6 +139,7 @@ def main(command: TrainCommand, flags: Sequence[str]) -> None:
             init_from=origin,
             allow_oversize=command.allow_oversize,
             profile=profile,
+            tracker=command.tracker,
             screen=Screen(sys.stdout if is_leader() else None),
         )
 

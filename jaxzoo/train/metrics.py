@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -122,6 +122,7 @@ class MetricsLog:
 
     Attributes:
       rows: all rows of the run, those from before a resume included.
+      track: gets the numbers that TensorBoard gets, too; None: nobody.
 
     Args:
       path: of `metrics.jsonl`; the event file is made in the same directory. None: rows are kept in memory alone.
@@ -140,6 +141,7 @@ class MetricsLog:
         writes: bool = True,
         config: Mapping[str, Any] | None = None,
     ):
+        self.track: Callable[[int, dict[str, float]], None] | None = None
         self.rows: list[Row] = rows_until(path, keep_until) if path else []
         if keep_until >= 0 and len(self.rows) < n_rows:  # before the first update none is kept
             steps = [0, *(int(row["step"]) for row in self.rows), keep_until]
@@ -182,9 +184,11 @@ class MetricsLog:
         return row
 
     def chart(self, step: int, metrics: dict[str, float]) -> None:
-        """Sends numbers to TensorBoard alone."""
+        """Sends numbers to TensorBoard and trackers alone."""
         if not self._file:
             return
+        if self.track:
+            self.track(step, metrics)
         values = [scalar(name, value).value[0] for name, value in metrics.items()]
         self._write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
