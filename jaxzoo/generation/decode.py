@@ -1,7 +1,7 @@
 """The compiled programs of generation: read a chunk of the prompts, and decode a block of tokens.
 
-Both take the model as its config and the variables of `LanguageModel.unstacked`, and give back the state that they
-are given: it is donated, so that a state is in memory once. They are compiled for the model, the batch size, the
+Both take the model as its config and the variables of `LanguageModel.unstacked`. They return the updated state; the
+given one is donated, so that a state is in memory once. They are compiled for the model, the batch size, the
 capacity of growing states and the size of chunk or block; prompt lengths, seeds, sampling and stops are arrays.
 """
 

@@ -1,8 +1,8 @@
 """Sampling of the next token from the logits: greedy, or by temperature, top-k and top-p.
 
 The filters act in this order: the logits are divided by the temperature; of the tokens ranked by probability
-(equal ones by their ids) the first `top_k` stay (Fan et al. 2018); of those, renormalised, the shortest
-beginning whose probabilities sum to `top_p` or more (nucleus sampling, Holtzman et al. 2020).
+(equal ones by id) the first `top_k` remain (Fan et al. 2018); of these, renormalized, the shortest prefix whose
+probabilities sum to at least `top_p` (nucleus sampling, Holtzman et al. 2020).
 """
 
 import dataclasses

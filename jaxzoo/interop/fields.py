@@ -1,4 +1,4 @@
-"""Typed reading of a folder's `config.json`, which remembers what was read and refuses what was not."""
+"""Typed reader of a folder's `config.json` that refuses fields which nothing has read."""
 
 import re
 from collections.abc import Collection, Mapping

@@ -1,7 +1,7 @@
 """Models of GGUF files (llama.cpp) as folders of the hub: fields, tensors and tokenizer.
 
-The package `gguf` reads and dequantizes; a tensor becomes float32 when its numbers are used. llama.cpp changes some of
-what it stores, which is undone here: it permutes the rows of queries and keys of Llamas for its own rotary form, stores
+The package `gguf` reads and dequantizes; a tensor becomes float32 on use. Changes that llama.cpp makes to stored
+tensors are reverted: it permutes the rows of queries and keys of Llamas for its own rotary form, stores
 A instead of its logarithm in Mamba, and replaces Llama 3's rotary scaling by a factor per channel.
 """
 

@@ -1,4 +1,4 @@
-"""Tokenizers in the metadata of GGUF files, as a `tokenizer.json` and the settings next to it."""
+"""Tokenizers in the metadata of GGUF files, converted to a `tokenizer.json` and its settings."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

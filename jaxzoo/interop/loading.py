@@ -1,4 +1,4 @@
-"""`load`: a folder of another library as a model of ours."""
+"""`load`: converts a folder of another library to a model of ours."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Rotary positions as config.json has them: the newer `rope_parameters`, or the older single fields."""
+"""Rotary positions in config.json: the newer `rope_parameters`, or the older single fields."""
 
 import math
 from typing import Any

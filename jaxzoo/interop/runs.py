@@ -1,4 +1,4 @@
-"""Runs made of folders."""
+"""Runs from checkpoint folders of other libraries."""
 
 import importlib.util
 from collections.abc import Collection

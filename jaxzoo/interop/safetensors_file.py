@@ -1,6 +1,6 @@
 """Reader of safetensors files as views of the mapped file.
 
-The library `safetensors` checks the header. Its own tensors are copies; a view reads a page when its numbers are used.
+The library `safetensors` checks the header. Its own tensors are copies; a view reads pages on use.
 """
 
 import json

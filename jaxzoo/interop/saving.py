@@ -1,4 +1,4 @@
-"""`save`: a model of ours as a folder that other libraries load."""
+"""`save`: writes a model of ours as a folder that other libraries load."""
 
 import functools
 import json

@@ -1,11 +1,11 @@
-"""Reader of `pytorch_model.bin` without PyTorch, which executes nothing that the file says.
+"""Reader of `pytorch_model.bin` without PyTorch that executes no code of the file.
 
 `torch.save` writes a zip archive: `data.pkl`, a pickle of the state dict, and one raw record for every storage. A
 pickle is a program for a stack machine that may call any function by its name. Here `pickletools` splits it into
-instructions, and a machine of our own knows those that a state dict needs: containers, numbers, strings, and calls of
-the three globals of `_CALLS`. Nothing is imported or looked up; all other globals and instructions are refused by name.
+instructions, and our own machine supports those of a state dict: containers, numbers, strings, and calls of the three
+globals of `_CALLS`. Nothing is imported or looked up; other globals and instructions are refused by name.
 
-Tensors are views of the mapped file: a page is read when its numbers are.
+Tensors are views of the mapped file: pages are read on use.
 """
 
 import pickletools

@@ -1,4 +1,4 @@
-"""Transforms of a tensor of another library to one of ours, and back: views and copies of one tensor, in NumPy."""
+"""Transforms between tensors of other libraries and ours: views and copies in NumPy."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,12 +1,12 @@
-"""LoRA: low-rank adapters of chosen matrices, which learn while the adapted model stays as it is.
+"""LoRA: low-rank adapters of chosen matrices, which are trained while the adapted model is frozen.
 
 W' = W + alpha / rank A B     (Hu et al. 2021, arXiv 2106.09685, Eq. 3; their B A acts from the left)
 
 A begins normal with variance 1 / d_in and B at 0, so that training begins at the adapted model exactly.
 
-Adapters are variables next to those of the model, not modules around its layers: any mixer has them without knowing of
-it, on any mesh and in scanned layers. W' is formed once per step, at `rank` multiplications per entry; its gradient is
-formed too, which the paper's x A B spares, and Adam's moments exist for A and B alone. Dropout of x is left out.
+Adapters are variables next to those of the model instead of modules around its layers: they work with any mixer, on any
+mesh and in scanned layers. W' is computed once per step, at `rank` multiplications per entry, and so is its gradient,
+which the paper's x A B avoids; Adam's moments exist for A and B only. There is no dropout of x.
 """
 
 from typing import Any, NamedTuple

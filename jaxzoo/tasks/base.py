@@ -1,6 +1,6 @@
 """Base of recall tasks: a config that determines every example by its number.
 
-A new task is one file: a `TaskConfig` with its fields, `slices`, `example`, and a `legend` for who reads examples.
+A new task is one file: a `TaskConfig` with its fields, `slices`, `example`, and a `legend` for printed examples.
 `jaxzoo.tasks.recall_data` trains and validates on any of them.
 """
 

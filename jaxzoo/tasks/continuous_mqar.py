@@ -1,17 +1,17 @@
-"""Continuous MQAR: multi-query associative recall whose pairs take one position, key and value side by side.
+"""Continuous MQAR: multi-query associative recall whose pairs take one position, key next to value.
 
-A task of the released code alone (HazyResearch/zoology, `data/stacked_mqar.py` and `experiments/011126`), not of the
+A task of the released code (HazyResearch/zoology, `data/stacked_mqar.py` and `experiments/011126`), not of the
 papers. An example shows `n_pairs` pairs of different keys and different values, `n_passes` times, in a new order each
 time, and then asks for each key once, in yet another order. Two pairs in one pass, `key=value` or `key?`:
 
     inputs  3=1 0=7 0? 3?      targets  . . 7 1
 
-There the input of a position is a vector: the frozen embeddings of key and value side by side, with zeros for the value
-where a key is asked for; the answer is the value whose frozen embedding has the largest product with the output. Here
-an example holds integers, so that data and checkpoints are those of every task: token `key (n_values + 1)` asks for a
-key, token `key (n_values + 1) + 1 + value` is a pair, and a target is a value, 0 .. n_values - 1. The model makes the
-vectors (`LanguageModelConfig.pair_values`, `jaxzoo.layers.pair_embedding`). No convolution is needed to bring a key to
-its value: one layer of a mixer can solve the task.
+In the release the input of a position is a vector: the concatenated frozen embeddings of key and value, with zeros for
+the value in a query; the answer is the value whose frozen embedding has the largest product with the output. Here an
+example holds integers, as in every task: token `key (n_values + 1)` queries a key, token `key (n_values + 1) + 1 +
+value` is a pair, and a target is a value, 0 .. n_values - 1. The model makes the vectors
+(`LanguageModelConfig.pair_values`, `jaxzoo.layers.pair_embedding`). No convolution is needed to bring a key to its
+value: one layer of a mixer can solve the task.
 
 | release | here |
 | --- | --- |
@@ -21,14 +21,14 @@ its value: one layer of a mixer can solve the task.
 | per_sequence_mapping | absent: see below |
 | train and test are drawn from two seeds | disjoint |
 
-`per_sequence_mapping=False` is announced as a mapping from keys to values that persists across sequences. What persists
-is the permutation that assigns the drawn values to the drawn keys by their numbers in the draw; keys and values
-themselves are drawn in a new order for every example. So the law of an example is the same for either setting, and no
-key keeps its value. Facts that all examples share are MAD's memorization (`jaxzoo.tasks.mad`).
+`per_sequence_mapping=False` is documented as a mapping from keys to values that persists across sequences. But only the
+permutation that assigns the drawn values to the drawn keys by index persists; keys and values are drawn in a new order
+for every example. So both settings have the same distribution, and no key keeps its value. Facts that all examples
+share are MAD's memorization (`jaxzoo.tasks.mad`).
 
 No example is in both splits: the number of inversions in the order of the keys of the first pass, plus the sum of its
-keys and values, is odd in test and even in train, and in an example of the wrong kind the first two keys change places.
-Any part of an example that lacks a pair has the law that it would have without the split, up to O(1 / n_keys).
+keys and values, is odd in test and even in train; otherwise the first two keys are swapped. Any part of an example that
+lacks a pair has the same distribution as without the split, up to O(1 / n_keys).
 """
 
 import dataclasses

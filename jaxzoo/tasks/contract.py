@@ -1,11 +1,11 @@
-"""`check_task`: the contract of `jaxzoo.tasks.base`, for the tests of a task, wherever it is defined.
+"""`check_task`: checks the contract of `jaxzoo.tasks.base`, also for tasks defined elsewhere.
 
     from jaxzoo.testing import check_task
 
     def test_my_task():
         check_task(MyTask(length=6), oracle)
 
-The oracle solves the task by reading: it sees the tokens, never the targets, and shares no code with the generator.
+The oracle solves the task from the tokens, without the targets, and shares no code with the generator.
 Each `check_*` function raises AssertionError for one invariant.
 """
 

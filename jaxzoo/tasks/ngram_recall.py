@@ -1,9 +1,9 @@
 """Associative recall of N-grams: AR, NAR, MQAR and MQNAR of CAT, one task with four names.
 
 CAT, Definitions 2, 3 and 5. The context is `G1 v1 G2 v2 ..`: grams of `n_gram` tokens, each followed by its value.
-Behind it come queries, grams again; the target at the last token of a query is the value of the same gram in the
-context, or the token `NO_MATCH` where the context does not have it. The grams of one example are made of few tokens, as
-in the paper's Table 1 (`a b`, `b a`, `a a`): neither their first nor their last token tells them apart.
+It is followed by queries, which are grams; the target at the last token of a query is the value of the same gram in the
+context, or the token `NO_MATCH` if the context lacks it. The grams of one example are made of few tokens, as in the
+paper's Table 1 (`a b`, `b a`, `a a`): neither their first nor their last token identifies them.
 
 | preset | queries | `n_gram` | paper |
 | --- | --- | --- | --- |
@@ -11,16 +11,15 @@ in the paper's Table 1 (`a b`, `b a`, `a a`): neither their first nor their last
 | `nar` | one, at the end | N | Definition 3 |
 | `mqnar` | all grams of the context, and some without a match | N | Definition 5 |
 
-Where the definitions leave a choice. Any two grams of a context differ, so first and last match are the same; tokens of
-grams are never values, and at least one other token stands between two queries, so no gram arises across a border, and
-a query has no second match among the queries. The slots of the queries follow MQAR's law of the gap
-(`jaxzoo.tasks.mqar`): slot i = 1, 2, .. has weight `power i^(power - 1)`, and is as wide as a gram and the token after
-it. The paper keeps to Zoology's sizes, and does not print how its grams are made. Definition 5 asks at every position;
-here, as in MQAR, the loss counts queries alone.
+Our choices. The grams of a context are distinct, so that first and last match are the same; tokens of grams are never
+values, and at least one other token separates two queries, so that no gram arises across a border. The slots of the
+queries follow MQAR's gap law (`jaxzoo.tasks.mqar`): slot i = 1, 2, .. has weight `power i^(power - 1)`, and the width
+of a gram and one more token. The paper uses Zoology's sizes, and does not print how its grams are made. Definition 5
+has targets at every position; here, as in MQAR, the loss counts queries only.
 
-No example is in both splits: the sum of an example's values is odd in test and even in train; one of the wrong kind has
-its first value replaced by a neighbour. Any part of an example without all of its values has the law that it would have
-without the split.
+No example is in both splits: the sum of an example's values is odd in test and even in train; otherwise the first value
+is replaced by a neighbor. Any part of an example without all of its values has the same distribution as without the
+split.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Permutations: the word problem of the symmetric groups S_2 to S_5, a task of state tracking.
 
 An example is a sequence of permutations of `n_objects` objects. The target at each place is the product of all
-permutations up to there, the arrangement of the objects after all these moves:
+permutations so far, the arrangement of the objects after these moves:
 
     s_t = x_t o s_{t-1},   s_0 = identity,   (x o s)(i) = x(s(i))
 
@@ -16,11 +16,11 @@ are reflections does a swap per token (Grazzi et al. 2024, arXiv 2411.12537, sec
 and the exchanges of two objects; `moves="all"` takes every permutation. A state of `n_objects` numbers solves the task.
 A constant answer is right in about 1 / n! of the places; the first place asks for its own token.
 
-No sequence is in both splits. With the moves numbered in the order of their tokens, the number of places where two
-moves of odd number stand side by side is odd in test and even in train; sequences are drawn again until it is. As for
-the strings of `jaxzoo.tasks.bit_strings`, that tells next to nothing of the products but for short sequences.
+No sequence is in both splits. With the moves numbered in the order of their tokens, the number of adjacent pairs of odd
+moves is odd in test and even in train; sequences are drawn again until it is. As for the strings of
+`jaxzoo.tasks.bit_strings`, this is almost independent of the products except for short sequences.
 
-Deviation: the paper also has sequences of several tokens per permutation, which we leave out.
+Deviation: the paper's sequences of several tokens per permutation are left out.
 """
 
 import dataclasses

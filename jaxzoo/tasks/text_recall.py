@@ -1,6 +1,6 @@
 """Recall as text: a phone book, and needle in a haystack and variable tracking of RULER (Hsieh et al. 2024).
 
-A task is a prompt and an answer, tokenized apart; the targets are the tokens of the answer. Any tokenizer will do:
+A task is a prompt and an answer, tokenized separately; the targets are the tokens of the answer. Tokenizers are
 `bytes`, a tokenizer.json, or a folder that holds one. The haystack is as long as `length` allows.
 
 RULER (arXiv 2404.06654): names and values of parameters are those of its Appendix B, templates those of Appendix D.
@@ -15,8 +15,8 @@ from the defaults, `niah_single_1`:
 | `niah_multivalue` | essay | `num_needle_v=4` |
 | `niah_multiquery` | essay | `num_needle_k=4`, `num_needle_q=4` |
 
-Deviations: words are of our own lists; the essay is a file that the user names; needles stand at places drawn
-uniformly, not at 40 depths; no example precedes the question of VT.
+Deviations: words are from our own lists; the essay is a file that the user names; needles are at uniformly drawn
+places instead of 40 depths; no example precedes the question of VT.
 
 The phone book, its names and its wording are ours; as a test of state space models: Jelassi et al. 2024 (2402.01032).
 """

@@ -1,7 +1,7 @@
 """Based and its Transformer++ peers, as their authors released them: a raw state dict and the fields of a GPT2Config.
 
-The mixer of a layer is `alt_mixer_2` where `alt_mixer_2_layers` names it, `alt_mixer` where `alt_mixer_layers` does,
-else `mixer`; without any it is full attention. A window of W there is W // 2 + 1 keys. `fixed_decay` is read and left
+The mixer of a layer is `alt_mixer_2` if `alt_mixer_2_layers` names the layer, `alt_mixer` if `alt_mixer_layers` does,
+else `mixer`; without any it is full attention. A window of W means W // 2 + 1 keys. `fixed_decay` is read and left
 out with its buffer, as by the released mixer. Widths of MLPs follow from the tensors, as the released code rounds them
 up, and so do biases and the kind of norm where no field says.
 """

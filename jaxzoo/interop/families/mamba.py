@@ -1,4 +1,4 @@
-"""Mamba and Falcon-Mamba, as transformers has them."""
+"""Mamba and Falcon-Mamba in the format of transformers."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Mamba-2, as transformers has it."""
+"""Mamba-2 in the format of transformers."""
 
 from collections.abc import Mapping
 from typing import Any

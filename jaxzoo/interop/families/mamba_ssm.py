@@ -1,4 +1,4 @@
-"""Mamba and Mamba-2 by the names of the authors' library, which Based's release has, too."""
+"""Mamba and Mamba-2 with the names of the authors' library, also used in Based's release."""
 
 from collections.abc import Mapping
 from typing import Any

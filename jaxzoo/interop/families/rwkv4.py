@@ -1,6 +1,6 @@
-"""RWKV-4, as transformers has it (`rwkv`): a layer of theirs is two of ours, time mix and channel mix.
+"""RWKV-4 in the format of transformers (`rwkv`): each layer becomes two of ours, time mix and channel mix.
 
-`rescale_every` changes the scale of the residual in inference there, not the logits: it is read and left out.
+`rescale_every` changes the scale of the residual in inference, not the logits: it is ignored.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """RWKV-7, by the names of the authors' release (`rwkv7`) and by those of flash-linear-attention (`rwkv7_fla`).
 
-A layer of theirs is two of ours, time mix and channel mix. The release has no config.json: a folder with its tensors
-needs one that says `{"model_type": "rwkv7"}`; all sizes follow from the tensors. Norms there have an eps of 1e-5, that
-of the heads 64e-5. Block 0 may hold `v0`, `v1` and `v2`, which nothing reads; they are left out.
+Each layer becomes two of ours, time mix and channel mix. The release has no config.json: a folder with its tensors
+needs one with `{"model_type": "rwkv7"}`; all sizes follow from the tensors. Norms have an eps of 1e-5, that of the
+heads 64e-5. The unused `v0`, `v1` and `v2` of block 0 are ignored.
 """
 
 import re
