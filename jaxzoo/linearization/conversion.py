@@ -32,10 +32,9 @@ class Converted(NamedTuple):
 
 
 def attention_layers(config: LanguageModelConfig, keep: Collection[int] = ()) -> list[int]:
-    """Layers of softmax attention, without those to keep.
+    """Returns the layers of softmax attention without those to keep.
 
-    Raises:
-      ValueError: there is none, or a layer to keep does not exist.
+    Raises `ValueError` if there is none, or a layer to keep does not exist.
     """
     for layer in keep:
         if not 0 <= layer < config.n_layers:
@@ -80,13 +79,10 @@ def converted_config(
 
 
 def convert(config: LanguageModelConfig, old: Variables, new: LanguageModelConfig, *, seed: int = 0) -> Converted:
-    """The variables of the new model: those of the old one wherever name and shape agree, else initial values.
+    """Returns the variables of the new model: those of the old one where name and shape agree, else initial values.
 
-    Keys and values of grouped heads are repeated for a mixer without groups, and its short convolutions begin as the
-    identity. `config` and `old` are the old model, `new` is that of `converted_config`.
-
-    Raises:
-      ValueError: a mixer holds buffers.
+    Keys and values of grouped heads are repeated for a mixer without groups; its short convolutions begin as the
+    identity. `config` and `old` are the old model, `new` is the result of `converted_config`.
     """
     before, after = make_blueprint(config), make_blueprint(new)
     if before.shapes.buffers or after.shapes.buffers:
@@ -122,11 +118,7 @@ def layer_of_mixer(name: str) -> int | None:
 def _counterpart(
     old: AttentionConfig, mixer: str, layer: int, *, window: int | None, feature_dim: int | None
 ) -> MixerConfig:
-    """The new mixer of a layer, with the heads of its attention.
-
-    Raises:
-      ValueError: it lacks what the attention has.
-    """
+    """Returns the new mixer of a layer. Raises `ValueError` if it lacks a feature of the attention."""
     width = old.head_width
     missing = ["output_gate"] if old.output_gate else []
     if mixer == "gated-delta-net":
@@ -153,11 +145,7 @@ def _counterpart(
 
 
 def _repeated_heads(kernel: np.ndarray, old: MixerConfig, shape: tuple[int, ...]) -> np.ndarray:
-    """A projection (d, g k) to keys or values whose heads are repeated for the h query heads that they serve: (d, h k).
-
-    Raises:
-      ValueError: that is not the shape that is wanted.
-    """
+    """Repeats the heads of a projection (d, g k) to keys or values for h query heads: (d, h k)."""
     assert isinstance(old, AttentionConfig)
     d, h, g = kernel.shape[0], old.n_heads, old.kv_heads
     repeated = np.repeat(kernel.reshape(d, g, -1), h // g, axis=1).reshape(d, -1)

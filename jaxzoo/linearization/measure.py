@@ -35,11 +35,7 @@ class Measured(NamedTuple):
 
 
 def measure(models: Mapping[str, Loaded], data: Dataset) -> list[Measured]:
-    """Measures the models of a conversion by stage, the one before it first, on the validation sets of data.
-
-    Raises:
-      ValueError: as `compare`.
-    """
+    """Measures the models of a conversion by stage, the original first, on the validation sets of data."""
     return [
         Measured(
             scored,
@@ -66,9 +62,9 @@ def recall(loaded: Loaded, data: Dataset) -> Mapping[str, SliceScore]:
 
 
 def decode_speed(loaded: Loaded, length: int) -> float:
-    """Decode steps per second of one sequence, the last ones of `length` tokens; compiled before it is timed.
+    """Decode steps/s of one sequence, for the last of `length` tokens, without compilation.
 
-    NaN for a model that does not generate, and for one so small that decoding is lost in the noise.
+    NaN for a model that does not generate, or is too small to measure.
     """
     if loaded.model.config.decode_last or loaded.model.config.pair_values:
         return math.nan

@@ -65,14 +65,14 @@ def transfer(
     *,
     report: Callable[[int, int, Sequence[float]], None] = lambda *_: None,
 ) -> Transferred:
-    """Trains the new mixers; all other variables of the student stay bit for bit.
+    """Trains the new mixers; all other variables of the student stay unchanged.
 
     Args:
-      teacher, student: the old model, and the new one, of `convert`.
-      layers: numbers of the layers with new mixers.
-      batches: training batches of one shape, endless.
-      config: how they learn.
-      report: gets the step, the number of steps and the errors by layer, after each step.
+      teacher, student: the old model, and the new one of `convert`.
+      layers: indices of the layers with new mixers.
+      batches: endless training batches of one shape.
+      config: settings of the optimizer.
+      report: called with step, number of steps and errors by layer after each step.
 
     Raises:
       ValueError: an error is not finite.

@@ -1,8 +1,8 @@
-"""Adapters alone as a safetensors file, for the model that they were trained on.
+"""Adapters as a safetensors file, for the model on which they were trained.
 
-Names are those of the adapted matrices and `a` or `b`, such as `stacks.0.blocks.1.mixer.q_proj.kernel.a`. The metadata
-are strings: `lora` (rank, targets and alpha, JSON), `base` (digest of the adapted model's variables), `step` and
-`jaxzoo_version`.
+Names are those of the adapted matrices with the suffix `a` or `b`, such as `stacks.0.blocks.1.mixer.q_proj.kernel.a`.
+The metadata are strings: `lora` (rank, targets and alpha, JSON), `base` (digest of the adapted model's variables),
+`step` and `jaxzoo_version`.
 """
 
 import json
@@ -22,11 +22,9 @@ from jaxzoo.utils.checksums import variables_digest
 
 
 def write_adapters(directory: Path, file: Path, step: Which = None) -> tuple[int, int]:
-    """Writes the adapters of a run's checkpoint, whole or not at all; returns their parameters and the step.
+    """Writes the adapters of a run's checkpoint; returns the number of their parameters and the step.
 
-    Raises:
-      ValueError: the run has none, or no such checkpoint.
-      OSError: a file cannot be read or written.
+    Raises `ValueError` if the run has no adapters, or no such checkpoint.
     """
     run, config = read_run(directory)
     lora = stored_lora(run.read_config())
@@ -46,11 +44,9 @@ def write_adapters(directory: Path, file: Path, step: Which = None) -> tuple[int
 
 
 def apply_adapters(file: Path, model: LanguageModelConfig, own: Variables) -> Variables:
-    """The variables of a model with the adapters of a file merged.
+    """Merges the adapters of a file into the variables of a model.
 
-    Raises:
-      ValueError: they are no adapters, or were trained on other variables.
-      OSError: the file cannot be read.
+    Raises `ValueError` if the file has no adapters, or adapters of other variables.
     """
     with opened(file) as content:
         metadata = content.metadata() or {}

@@ -79,10 +79,9 @@ class Loaded:
         return self.config.data.build(batch_size=batch_size, valid_batch_size=batch_size)
 
     def prompted(self, text: str) -> Batch:
-        """A text as one row, with the next token as target of each.
+        """Makes a batch of one row from a text; targets are the next tokens.
 
-        Raises:
-          ValueError: the model has no tokenizer, or the text is shorter than two tokens.
+        Raises `ValueError` if the model has no tokenizer, or the text is shorter than two tokens.
         """
         if self.tokenizer is None:
             raise ValueError("prompt: this model was trained on token ids, not on text; take an example instead")
@@ -92,11 +91,7 @@ class Loaded:
         return Batch(tokens=jnp.asarray(ids[None, :-1]), targets=jnp.asarray(ids[None, 1:]))
 
     def example(self, number: int = 0) -> Batch:
-        """A row of the first validation set.
-
-        Raises:
-          ValueError: there is no row of that number.
-        """
+        """Returns a row of the first validation set. Raises `ValueError` if there is no such row."""
         first = self.config.data.build(batch_size=1, valid_batch_size=1).valid()[0]
         if not 0 <= number < first.n_batches:
             raise ValueError(f"example={number} must be in [0, {first.n_batches}), the first validation set's rows")
@@ -120,15 +115,14 @@ def load(
 
     Args:
       path: directory of a run, or a folder or .safetensors file of `python -m jaxzoo.export`.
-      checkpoint: of a run: its step, "best", or None: the newest.
-      tokenizer: of its text; None: the one that its config names.
-      adapters: file of `python -m jaxzoo.export --adapters`, whose adapters are merged.
-      text: refuses a model without tokenizer, or of other tokens than its tokenizer's.
+      checkpoint: step of a checkpoint, "best", or None: the newest.
+      tokenizer: tokenizer of its text; None: the one of its config.
+      adapters: file of `python -m jaxzoo.export --adapters` to merge.
+      text: refuses a model without a tokenizer, or trained on tokens of another one.
 
     Raises:
-      ValueError: there is no such model, its adapters are of another one, or its config names a class that has not
-        been imported.
-      OSError: a file cannot be read, or holds other numbers than were saved.
+      ValueError: no such model, adapters of another one, or a class of its config that is not imported.
+      OSError: a file cannot be read, or its checksum differs.
     """
     run, config = read_run(Path(path).expanduser())
     own = text_tokenizer(run, config, tokenizer) if text else tokenizer or stored_tokenizer(run, config)

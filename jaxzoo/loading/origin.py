@@ -1,7 +1,4 @@
-"""First parameters and buffers of a run that are not random: those of another run's checkpoint or a safetensors file.
-
-The optimizer, the step, the data cursor and the random keys are those of a run that begins.
-"""
+"""First parameters and buffers of a run from a checkpoint of another run, or from a safetensors file."""
 
 import re
 from pathlib import Path
@@ -59,14 +56,13 @@ class Origin(NamedTuple):
 
 
 def read_origin(place: CheckpointPlace, session: Session) -> Origin:
-    """The variables of a checkpoint or file, bit for bit, each read to where the session keeps it.
+    """Reads the variables of a checkpoint or file into the sharding of a session.
 
-    Names and shapes must be those of the session's model. A warning says where the two models are different functions
-    all the same, or their texts are of different tokenizers.
+    Warns if the models are different functions of the same variables, or the tokenizers differ.
 
     Raises:
-      ValueError: there is none, or it is of another model.
-      OSError: it cannot be read, or holds other numbers than were saved.
+      ValueError: there is none, or names and shapes are those of another model.
+      OSError: it cannot be read, or its checksum differs.
     """
     source = place.path.absolute()
     abstract = session.blueprint.own(session.abstract_state.variables)

@@ -26,10 +26,9 @@ newest. One of the last two that cannot be used gives way to the next, with a wa
 
 
 def find_run(place: Path, option: str = "") -> RunDirectory:
-    """The run in a directory, or the file of an exported model, which is read like one; `option` named it, if any.
+    """Returns the run of a directory, or the file of an exported model as a run; `option` is named in errors.
 
-    Raises:
-      ValueError: there is none, or a symbolic link stands in place of one of its files.
+    Raises `ValueError` if there is none, or a symbolic link in place of one of its files.
     """
     run = RunDirectory(place.absolute())
     if place.suffix == EXTENSION and not place.is_dir():
@@ -45,10 +44,9 @@ def find_run(place: Path, option: str = "") -> RunDirectory:
 
 
 def read_run(place: Path) -> tuple[RunDirectory, RunConfig]:
-    """A run and the config of its model, in which adapters are merged.
+    """Returns a run and the config of its model, in which adapters are merged.
 
-    Raises:
-      ValueError: there is no run, or its config.json is damaged or names a class that has not been imported.
+    Raises `ValueError` if there is no run, its config.json is damaged, or a class of it is not imported.
     """
     run = find_run(place)
     config = read_experiment(run.read_config(), run.config)
@@ -56,11 +54,9 @@ def read_run(place: Path) -> tuple[RunDirectory, RunConfig]:
 
 
 def read_experiment(config: Any, source: Path) -> RunConfig:
-    """The experiment of a stored config.
+    """Reads a stored config.
 
-    Raises:
-      ValueError: with the source: it is no experiment, names a class that has not been imported, or its model is too
-        large for the device.
+    Raises `ValueError`, with the source: it is no config, a class of it is not imported, or its model is too large.
     """
     try:
         experiment = from_json(config, RunConfig)
@@ -75,14 +71,14 @@ def read_experiment(config: Any, source: Path) -> RunConfig:
 def load_variables(
     run: RunDirectory, config: RunConfig, step: Which = None, *, device: Any = None
 ) -> tuple[Blueprint, Variables, CheckpointManifest]:
-    """The model of a run, its variables on one device, and the seal of its checkpoint.
+    """Returns the model of a run, its variables on one device, and the manifest of its checkpoint.
 
     Args:
-      device: where to; None: the first.
+      device: default: the first one.
 
     Raises:
-      ValueError: no (such) checkpoint, or it is of another model than the config.
-      OSError: a file cannot be read, or holds other numbers than were saved.
+      ValueError: no such checkpoint, or one of another model than the config.
+      OSError: a file cannot be read, or its checksum differs.
     """
     blueprint = make_blueprint(config.model)
     file = run.config.name
@@ -98,9 +94,9 @@ def load_variables(
 def read_merged(
     run: RunDirectory, step: Which, model: LanguageModelConfig, abstract: Variables, where: str, end: str
 ) -> tuple[Variables, CheckpointManifest]:
-    """The variables of a run's model, in which its adapters are merged, and the seal of the checkpoint.
+    """Returns the variables of a run's model, with its adapters merged, and the manifest of the checkpoint.
 
-    Args as those of `read_stored`, and `model` without adapters, whose variables are `abstract`.
+    Args as in `read_stored`, and `model` without adapters, whose variables are `abstract`.
     """
     lora = stored_lora(run.read_config())
     if lora is None:
@@ -166,10 +162,9 @@ def shapes_of(variables: Variables) -> Shapes:
 
 
 def require_shapes(there: Shapes, here: Variables, where: str, end: str) -> None:
-    """Refuses stored variables of another model, of which Orbax would restore a part.
+    """Raises `ValueError` for stored variables of another model, of which Orbax would restore a part.
 
-    Raises:
-      ValueError: `where`, the first variable that the two do not share, both shapes, and `end`.
+    The message is `where`, the first variable that differs, both shapes, and `end`.
     """
     shapes = shapes_of(here)
     for name in sorted(there.keys() | shapes.keys()):
@@ -192,10 +187,9 @@ def _best(run: RunDirectory, found: list[int]) -> list[int]:
 
 
 def stored_tokenizer(run: RunDirectory, config: RunConfig) -> Tokenizer | None:
-    """The tokenizer of a run's text, from its own folder if it has one; None: no text.
+    """Returns the tokenizer of a run's text, from its own folder if it has one; None: no text.
 
-    Raises:
-      ValueError: its file is gone or damaged.
+    Raises `ValueError` if its file is missing or damaged.
     """
     if run.tokenizer.is_dir():
         return load_tokenizer(run.tokenizer, lossless=False)
@@ -207,10 +201,9 @@ def stored_tokenizer(run: RunDirectory, config: RunConfig) -> Tokenizer | None:
 
 
 def text_tokenizer(run: RunDirectory, config: RunConfig, given: Tokenizer | None) -> Tokenizer:
-    """The tokenizer of a run on text: the given one, or its own.
+    """Returns the tokenizer of a run on text: the given one, or its own.
 
-    Raises:
-      ValueError: there is none, or its ids are not those of the model.
+    Raises `ValueError` if there is none, or its ids are not those of the model.
     """
     try:
         tokenizer = given or stored_tokenizer(run, config)

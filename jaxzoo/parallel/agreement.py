@@ -1,8 +1,8 @@
-"""Agreement between the processes of a run. In a run of one process nothing here costs anything.
+"""Agreement between the processes of a run.
 
-JAX's processes all run the same program: one that raises, or takes another branch, while the others enter a collective
-leaves them waiting. What only one process can see (a file, a signal, a lock) is therefore agreed on before anything
-depends on it. Every process must make these calls, in the same order.
+All processes of JAX run the same program: if one raises, or takes another branch, the others wait for it in their next
+collective. They therefore agree on what only one of them can see (a file, a signal, a lock). Every process must make
+these calls in the same order. A run of one process has no cost.
 """
 
 import contextlib
@@ -59,13 +59,10 @@ def is_shared(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def together(*kinds: type[Exception]) -> Iterator[None]:
-    """Raises in all processes, after the block, what one of them raises in it: its own error, or that of the first.
+    """Context manager: raises in all processes the exception of the first process that raises one in the block.
 
-    The block must hold no collective. It ends with a barrier.
-
-    Args:
-      kinds: what is shared, the special before the general; each is made of one text. Anything else is a defect and
-        leaves this process alone.
+    The block must not contain a collective; it ends with a barrier. `kinds` are the shared exceptions, subclasses first;
+    each is constructed from one string. Any other exception is a defect and raised in its process alone.
     """
     error = None
     try:
@@ -86,13 +83,10 @@ def together(*kinds: type[Exception]) -> Iterator[None]:
 
 
 class StopSignals:
-    """Inside the block the first SIGTERM, SIGHUP or Ctrl-C only sets `requested`; a second one kills as usual.
+    """Context manager: the first SIGTERM, SIGHUP or Ctrl-C sets `requested`; a second one kills the process.
 
-    SIGHUP stays ignored where it is ignored already, as under nohup.
-
-    Args:
-      more: signals that do the same.
-      patient: whether later signals change nothing, for jobs of a scheduler that repeats its signals.
+    An ignored SIGHUP, as under nohup, stays ignored. `more` are further such signals. `patient`: later signals have no
+    effect, for jobs of a scheduler that repeats its signals.
     """
 
     def __init__(self, more: Collection[signal.Signals] = (), *, patient: bool = False) -> None:
@@ -121,13 +115,10 @@ class StopSignals:
 
 
 class AgreedStop:
-    """Agreement of all processes, at the same step, that one of them has been told to stop.
+    """Agreement of all processes, at the same step, that one of them was told to stop.
 
-    Attributes:
-      requested: whether; in a run of one process as soon as it is told, otherwise two calls of `ask` later.
-
-    The answer to one question is fetched at the next, so that no device waits for it. Cost: one integer of each device
-    of the mesh, which has all of the run, is added up at every step.
+    `requested` is set at once in a run of one process, otherwise two calls of `ask` later: the answer is fetched at the
+    next call, so that no device waits for it. Cost: a sum of one integer per device at every step.
     """
 
     def __init__(self, request: StopSignals, mesh: Mesh):

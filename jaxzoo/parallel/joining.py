@@ -30,15 +30,14 @@ class ProcessPlace(NamedTuple):
 
 @contextlib.contextmanager
 def joined(place: ProcessPlace | None, *, wait: int, say: Callable[[str], None]) -> Iterator[None]:
-    """Inside the block this process is one of those that make the run; to be entered before JAX starts its devices.
+    """Context manager: joins this process to the multi-process run, before JAX starts its devices.
 
     Args:
-      place: of this process; None: what Slurm, Open MPI, Kubernetes or a Cloud TPU say.
-      wait: seconds in which all processes must have come.
+      place: this process; None: detected from Slurm, Open MPI, Kubernetes or a Cloud TPU.
+      wait: seconds to wait for all processes; after them the process prints a line and ends with status 2.
 
     Raises:
-      ValueError: there is no cluster, or process 0 cannot listen. Where processes are missing after `wait` seconds,
-        this one says so and ends with status 2.
+      ValueError: there is no cluster, or process 0 cannot listen.
     """
     if not place or place.n_processes > 1:
         _meet(place, wait, say)

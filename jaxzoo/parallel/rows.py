@@ -1,8 +1,7 @@
-"""Rows of a batch that a process needs; one array from the rows of all processes.
+"""Rows of a batch that a process needs, and global arrays made of the rows of all processes.
 
-Both follow from the sharding alone, whatever the number of processes and wherever their devices stand in the mesh:
-where a tensor axis spans processes, several need the same rows; where a mesh is laid along a torus, those of a process
-need not be neighbours.
+Both are derived from the sharding: several processes need the same rows if a tensor axis spans them, and the rows of a
+process need not be contiguous if the mesh follows a torus.
 """
 
 from collections.abc import Sequence
@@ -25,16 +24,16 @@ def rows_of_process(sharding: Sharding, n_rows: int) -> list[int] | None:
 
 
 def place_rows(batch: Tree, sharding: Sharding, n_rows: int, rows: Sequence[int] | None) -> Tree:
-    """Arrays on the devices of all processes, each of which gives its rows.
+    """Makes global arrays, of which each process gives its rows.
 
     Args:
       batch: arrays whose first axis are `rows`.
-      sharding: where the whole arrays lie.
-      n_rows: of the whole arrays.
-      rows: `rows_of_process`.
+      sharding: sharding of the global arrays.
+      n_rows: number of rows of the global arrays.
+      rows: result of `rows_of_process`.
 
     Raises:
-      ValueError: a batch has other rows than it was asked for.
+      ValueError: the batch has another number of rows.
     """
     if rows is None:
         return jax.device_put(batch, sharding)

@@ -68,15 +68,15 @@ def apply_with_halo(
     old: Tokens | None = None,
     segment_ids: Int[Array, "b t"] | None = None,
 ) -> Any:
-    """`function(extended, segment_ids)`, part by part, where an output depends on its own and the `size` inputs before.
+    """`function(extended, segment_ids)` on each part; an output depends on its own and the `size` inputs before it.
 
     Args:
       function: (inputs `(b, size + t, ...)`, their segment_ids) -> outputs of the last t. Before the first token the
         inputs are zeros of any segment.
       size: tokens of the halo.
       x: inputs `(b, t, ...)`, one array or several.
-      old: the inputs before them `(b, size, ...)`; None: zeros.
-      segment_ids: of the inputs; None: `function` is given None.
+      old: previous inputs `(b, size, ...)`; None: zeros.
+      segment_ids: segment ids of the inputs; None: `function` gets None.
     """
 
     if old is None:
@@ -140,10 +140,9 @@ def scan_in_parts(
 
 
 def whole_sequences(function: Callable[..., Array], *timed: Array, taps: Array) -> Array:
-    """`function(*timed, taps)`, channel by channel: each device has whole sequences of a share of the channels.
+    """`function(*timed, taps)`, where each device has whole sequences of a share of the channels.
 
-    Activations are exchanged on the way in and out (all-to-all). Channels of zeros fill up a number that the devices do
-    not divide.
+    Activations are exchanged before and after (all-to-all). Channels are padded to a multiple of the devices.
 
     Args:
       function: its output is `(b, t, d, ...)`.

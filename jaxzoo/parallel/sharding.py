@@ -1,8 +1,7 @@
-"""Mesh and sharding: one table from logical axes to mesh axes, used by parameters and activations alike.
+"""Mesh, and one table from logical axes to mesh axes for parameters and activations.
 
-Every parameter names its logical axes where it is made (`logical_axes` metadata); the table below says
-which mesh axes carry them. A dimension that its mesh axes do not divide stays whole. The mesh is always of
-`AxisType.Auto`: the compiler places everything that no constraint fixes.
+Every parameter names its logical axes (`logical_axes` metadata). A dimension that its mesh axes do not divide is not
+sharded. The mesh has `AxisType.Auto`: the compiler chooses what no constraint fixes.
 """
 
 import dataclasses
@@ -64,10 +63,9 @@ class MeshConfig(Checked):
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """Makes the mesh `data x fsdp x sequence x tensor` over `devices`; None: all.
+    """Makes the mesh `data x fsdp x sequence x tensor` over `devices` (None: all).
 
-    Raises:
-      ValueError: the sizes do not multiply to the number of devices.
+    Raises `ValueError` unless the product of the sizes is the number of devices.
     """
     sizes = [getattr(config, name) for name in MESH_AXES]
     n_devices = jax.device_count() if devices is None else len(devices)
@@ -84,10 +82,9 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def partition_spec(shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:
-    """The table applied to one array: `axes` names its trailing dimensions, leading ones are stacked layers.
+    """Applies the table to one array, whose trailing dimensions are `axes`; leading ones are stacked layers.
 
-    A dimension that the product of its mesh axes does not divide is left whole, and so is one whose axes a mesh of
-    the user's own does not have.
+    A dimension is not sharded if its mesh axes do not divide it or are not in the mesh.
     """
     padded = ("layers",) * (len(shape) - len(axes)) + axes
     entries: list[tuple[str, ...] | None] = []
@@ -109,10 +106,7 @@ def named_sharding(shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: M
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-    """Fixes the layout of an activation by logical axes, one per dimension.
-
-    `x` itself without a mesh, and inside a `shard_map`.
-    """
+    """Constrains the sharding of an activation by logical axes; no-op without a mesh or in a `shard_map`."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.manual_axes:
         return x
@@ -120,9 +114,9 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 
 
 def sequence_devices(n_tokens: int) -> int:
-    """Devices of the current mesh over which `n_tokens` of every sequence are sharded; 1: each has all of them.
+    """Number of devices of the mesh over which `n_tokens` of a sequence are sharded.
 
-    That is so without a mesh, inside a `shard_map`, for a length that they do not divide, and for no tokens.
+    1: not sharded (no mesh, inside a `shard_map`, no tokens, or a length that the devices do not divide).
     """
     mesh = jax.sharding.get_abstract_mesh()
     devices = math.prod(mesh.shape.get(name, 1) for name in RULES["time"])
@@ -133,12 +127,11 @@ Shaped = jax.Array | jax.ShapeDtypeStruct
 
 
 def on_mesh(plain: Callable[..., Any], sharded: Callable[..., Any], q: Shaped, k: Shaped) -> Callable[..., Any]:
-    """The form of a kernel op for q (b, t, h, .) and k (b, t, g, .) in the current mesh; `plain` for one token.
+    """Chooses the form of a kernel op for q (b, t, h, .) and k (b, t, g, .) in the current mesh.
 
-    It is `sharded`, each device on its share of batch, time and heads, because the compiler cannot partition a kernel.
-    Without a mesh, inside a `shard_map`, or where the table's axes are not all of the mesh or do not divide batch and
-    heads, it is `plain`, which runs no kernel where the compiler would have to partition it. Where time is shared out,
-    what does not divide stays whole, and it is `sharded` all the same.
+    `sharded`, on each device's share of batch, time and heads, because the compiler cannot partition a kernel. `plain`
+    without a mesh, inside a `shard_map`, for one token, or if the table's axes are not all of the mesh or do not divide
+    batch and heads; it runs no kernel that the compiler would have to partition. If time is sharded, always `sharded`.
     """
     mesh = jax.sharding.get_abstract_mesh()
     wide = {name for name, size in mesh.shape.items() if size > 1}

@@ -42,12 +42,7 @@ class ExportedFile(RunDirectory):
 
 
 def write_portable(file: Path, variables: Variables, seal: CheckpointManifest) -> None:
-    """Writes all that a model holds, with the seal of its checkpoint, whole or not at all. Each array is on the host
-    once.
-
-    Raises:
-      OSError: the file cannot be written.
-    """
+    """Writes the variables of a model with the manifest of their checkpoint, one array at a time."""
     config = seal.config
     if stored_lora(config) is not None:  # the adapters are merged
         config = {**config, "train": {k: v for k, v in config["train"].items() if not k.startswith("lora_")}}
@@ -92,12 +87,9 @@ def _sort_metadata(file: Path) -> None:
 
 
 def read_header(file: Path) -> tuple[CheckpointManifest, str]:
-    """Reads the metadata of a file, without its arrays: the seal of a checkpoint with these variables (the sums of its
-    digests are unknown, and 0), and the joint digest of all variables.
+    """Reads the metadata of a file: a manifest (with sums of 0 in its digests) and the digest of all variables.
 
-    Raises:
-      ValueError: it is none that `write_portable` has written.
-      OSError: it cannot be read.
+    Raises `ValueError` if the file was not written by `write_portable`.
     """
     with opened(file) as content:
         metadata = content.metadata() or {}
