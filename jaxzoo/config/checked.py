@@ -1,8 +1,8 @@
-"""Checks of values against declared types; a refusal is one line with field, value received, rule and remedy.
+"""Validation of values by their declared types, with one line per error: field, value, rule and remedy.
 
-`convert` walks a value along its declared type. `Checked` holds every field of a config to its declaration when the
-config is made, `json_files` reads files with it, `config_io` stored configs. A declaration is a class, a number with
-a range such as `PositiveInt`, a `Literal`, a union, `tuple[X, ...]`, `list[X]`, `dict[str, X]` or `Any`.
+`convert` is used by `Checked` for fields of configs, by `json_files` for files and by `config_io` for stored configs.
+A declaration is a class, a number with a range such as `PositiveInt`, a `Literal`, a union, `tuple[X, ...]`, `list[X]`,
+`dict[str, X]` or `Any`.
 """
 
 import dataclasses
@@ -128,11 +128,10 @@ def convert(value: Any, declared: Any, path: str = "", read_object: ReadObject |
     """Returns the value as declared: an integer becomes a float, a list a tuple.
 
     Args:
-      value: the value.
-      declared: its type; declarations of other kinds than the module docstring lists admit everything.
-      path: dotted place of the value, for the message.
-      read_object: for values from JSON, whose objects become dataclasses and NamedTuples; None: a Python value, of
-        which dicts and lists are admitted with any items.
+      declared: its type; kinds of declarations that the module docstring does not list accept everything.
+      path: dotted path of the value, for messages.
+      read_object: for values from JSON, whose objects become dataclasses and NamedTuples; None: a Python value, whose
+        dicts and lists may have any items.
 
     Raises:
       ValueError: one line with path, value and rule.

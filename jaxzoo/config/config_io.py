@@ -1,8 +1,8 @@
-"""Configs as JSON and back, for run directories and the comparison of a resumed run with them.
+"""Configs as JSON and back.
 
-A dataclass becomes an object of its fields, tuples become lists. Where the declared type leaves a choice (a union, an
-abstract config of mixers, data or tasks) the object also names its class: `{"type": "BaseConvConfig", ...}` for a class
-of this package, where names are unique, and `{"type": "module:OwnConfig", ...}` for any other.
+A dataclass becomes an object, a tuple a list. If the declared type leaves a choice (a union, an abstract config) the
+object names its class: `{"type": "BaseConvConfig", ...}` for classes of this package, whose names are unique, and
+`{"type": "module:OwnConfig", ...}` for others.
 """
 
 import dataclasses
@@ -35,27 +35,21 @@ class UnknownTypeError(ValueError):
 
 
 def to_json(config: Any) -> dict[str, Json]:
-    """Returns a dataclass as nested dicts and lists; `from_json` of the result and its class gives it back.
-
-    Raises:
-      ValueError: a value, named by its dotted path, of a kind that JSON does not know.
-    """
+    """Returns a dataclass as nested dicts and lists. Raises `ValueError` for a value that JSON cannot express."""
     return _encode(config, type(config), type(config).__name__)
 
 
 def from_json(value: Json, declared: type[Config]) -> Config:
-    """Rebuilds the dataclass `declared` from `to_json`; a field that is left out takes its default.
+    """Rebuilds a dataclass from the result of `to_json`; missing fields take their defaults.
 
-    Raises:
-      ValueError: an unknown field or class (with the nearest name; of a class `UnknownTypeError`), a value of the
-        wrong type, a missing field, or what the dataclasses themselves refuse. The message begins with the dotted path.
+    Raises `ValueError` with the dotted path: unknown field or class (`UnknownTypeError`), wrong type, missing field, or
+    an error of the dataclass.
     """
     return convert(value, declared, declared.__name__, _named_class)
 
 
 def completed(stored: Json, declared: type) -> Json:
-    """Returns what `to_json` wrote, with defaults for fields that an earlier version did not have; unreadable here,
-    as it is."""
+    """Returns a stored config with defaults for fields of later versions; unreadable ones are unchanged."""
     try:
         return to_json(from_json(stored, declared))
     except ValueError:
@@ -65,9 +59,9 @@ def completed(stored: Json, declared: type) -> Json:
 def first_difference(
     old: Json, new: Json, *, ignore: Collection[str] = (), path: str = ""
 ) -> tuple[str, Json, Json] | None:
-    """Returns the first place where two JSON values differ, as (dotted path, old, new); None where they are equal.
+    """Returns the first difference of two JSON values as (dotted path, old, new); None: they are equal.
 
-    `path` is where the two stand; dotted paths of `ignore` may differ, with all below them.
+    Paths in `ignore`, and all below them, may differ. `path` is the path of the values.
     """
     if path in ignore or old == new:
         return None

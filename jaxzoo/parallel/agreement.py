@@ -61,8 +61,8 @@ def is_shared(error: BaseException) -> bool:
 def together(*kinds: type[Exception]) -> Iterator[None]:
     """Context manager: raises in all processes the exception of the first process that raises one in the block.
 
-    The block must not contain a collective; it ends with a barrier. `kinds` are the shared exceptions, subclasses first;
-    each is constructed from one string. Any other exception is a defect and raised in its process alone.
+    The block must not contain a collective; it ends with a barrier. `kinds` are the shared exceptions, subclasses
+    first; each is constructed from one string. Any other exception is a defect and raised in its process alone.
     """
     error = None
     try:

@@ -1,8 +1,7 @@
-"""Claims of a paper as predicates on results, each with a positive control and with made-up rows that break it.
+"""Claims of a paper as predicates on results, with positive controls and made-up rows that break them.
 
-A model that has learned nothing confirms every claim that it fails. A claim therefore names its controls: points at
-which the models that it speaks of are seen to learn. A model that is nowhere above its control is left out, and a claim
-without any model left is not tested. The guessing line of a point (`jaxzoo.tasks.recall_data`) is part of its rows.
+A model that has learned nothing would confirm every claim about its failures. A claim therefore has controls: points at
+which its models learn. A model that fails its control is left out; a claim without models is not tested.
 """
 
 import dataclasses
@@ -40,10 +39,7 @@ class Finding(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Control:
-    """A positive control: somewhere among the runs at `where` each model is above `above`, and above guessing.
-
-    `learned(model="H3")` and `solved(model=("H3", "Hyena"))` make them.
-    """
+    """A positive control: at some run of `where`, each model must exceed `above` and the guessing line."""
 
     where: Mapping[str, Any]
     """Coordinates of the runs; a tuple names several values."""
@@ -176,16 +172,15 @@ def _with_control(control: Control, results: Results, words: list[str]) -> Resul
 def chance(
     observed: float, groups: Sequence[Sequence[float]], statistic: Callable[[list[list[float]]], float]
 ) -> float:
-    """Permutation test: the probability that values in random order, within each group, reach a statistic.
+    """Permutation test: probability that values in random order, within each group, reach a statistic.
 
-    Where orders are drawn at random the one that was observed counts as one of them (Phipson and Smyth 2010), so that
-    no probability is 0.
+    If orders are drawn at random, the observed order counts as one of them (Phipson and Smyth 2010).
 
     Args:
-      observed: the statistic of the values as they are.
-      groups: values in the order of what they may depend on; `statistic` is a function of them in another order.
+      observed: statistic of the observed order.
+      groups: values in the order of their independent variable; `statistic` is a function of groups.
 
-    Raises `Missing`: there are so few values that no order is beyond chance.
+    Raises `Missing` if there are too few values.
     """
     groups = [list(group) for group in groups if len(group) > 1]
     total = math.prod(math.factorial(len(group)) for group in groups)
@@ -232,9 +227,9 @@ def _changed(row: Row, content: float | Mapping[str, Any]) -> Row:
 def complaints(
     claims: Sequence[Claim], rows: Sequence[Row], elsewhere: Sequence[Callable[[], Sequence[Row]]]
 ) -> list[str]:
-    """Faults of claims on made-up rows: one that fails, does not hold, or that its changes break at no scale.
+    """Faults of claims on made-up rows: a claim fails, does not hold, or is broken by its changes at no scale.
 
-    A claim that a scale cannot test, for want of points, is no fault; `elsewhere` has the rows of the other scales.
+    `elsewhere` has the rows of other scales. A claim that cannot be tested, because points are missing, is no fault.
     """
     names = [claim.name for claim in claims]
     found = [f"two claims have the name {name!r}" for name in dict.fromkeys(names) if names.count(name) > 1]

@@ -38,12 +38,12 @@ class ClusterWorkers:
     """Jobs of a cluster, each of which is one worker.
 
     Args:
-      cluster: `slurm`, `local` for processes of this machine, or the name of another cluster that submitit knows.
-      options: options of `submitit.AutoExecutor.update_parameters`; those of this cluster alone without its prefix.
+      cluster: `slurm`, `local` (processes of this machine), or another cluster of submitit.
+      options: options of `submitit.AutoExecutor.update_parameters`, without the prefix of the cluster.
       program: command of a worker, a function of a module.
-      words: its command line after its name.
+      words: its command line after the name of the worker.
 
-    Raises `ValueError`: submitit is missing, or refuses the cluster or an option.
+    Raises `ValueError` if submitit is missing, or refuses the cluster or an option.
     """
 
     def __init__(

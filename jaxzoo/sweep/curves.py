@@ -23,12 +23,12 @@ def curve(
     series: int,
     metric: str = SCORE,
 ) -> None:
-    """Draws the score at each of some points, with the range of its seeds; a point without finished run is left out.
+    """Draws the score at each of some points, with the range of its seeds; unfinished points are left out.
 
     Args:
-      x: the axis on the x-axis, or a function of the best row; a mark whose x is None is left out.
-      points: coordinates of each mark; over all others the best counts.
-      series: number of the style.
+      x: axis of the points, or a function of the best row; a mark whose x is None is left out.
+      points: coordinates of each mark; the best run over all other axes is drawn.
+      series: index of the style.
     """
     drawn: list[tuple[float, SeedScore]] = []
     for where in points:
@@ -56,11 +56,7 @@ def marked_line(
     series: int,
     spread: Sequence[tuple[float, float]] = (),
 ) -> None:
-    """Draws a line through marks.
-
-    `spread` has the smallest and largest value of the seeds of each mark, drawn as a bar; `series` is the number of the
-    style.
-    """
+    """Draws a line with marks; `spread` has the range of the seeds of each mark, `series` the index of the style."""
     style = series_style(series)
     for place, (low, high) in zip(places, spread, strict=bool(spread)):
         if high > low:
@@ -71,10 +67,7 @@ def marked_line(
 def guessing(
     panel: Axes, rows: Iterable[Row], metric: str = SCORE, *, x: str | None = None, vertical: bool = False
 ) -> None:
-    """Draws the guessing line of the runs of a panel, where they share one.
-
-    With the axis `x`, over its values; `vertical` where the metric is on the x-axis.
-    """
+    """Draws the guessing line that the runs of a panel share: over the axis `x` if given, `vertical` on the x-axis."""
     lines: dict[Any, set[float]] = {}
     for row in rows:
         if metric in row.get("guess", {}):

@@ -1,9 +1,7 @@
-"""Runs that differ in learning rate and seed only, trained in step by one compiled program on the same batches.
+"""Runs that differ in learning rate and seed only, trained by one compiled program on the same batches.
 
-With `vmap` one call updates all of them by several steps, which fills a GPU or TPU: there a step of models this small
-takes less time than the host needs to start it. Without it they are updated one after the other, which is faster on a
-CPU. In both the learning rate is data, not a constant of the program, so that the other runs do not change how a run
-is computed.
+With `vmap` one call makes several steps of all runs, which keeps a GPU or TPU busy with small models. Otherwise runs
+are updated in turn, which is faster on a CPU. The learning rate is data, so that a run does not depend on others.
 """
 
 import functools
@@ -43,11 +41,7 @@ class BatchedRuns(NamedTuple):
 
 
 class SequentialRuns:
-    """Updates the active runs, one after the other: first states, which are donated, and peak learning rates.
-
-    Attributes:
-      at_once: largest number of batches of an update.
-    """
+    """Updates the active runs in turn; takes first states, which are donated, and peak learning rates."""
 
     at_once: int = 1
 
@@ -71,10 +65,7 @@ class SequentialRuns:
 
 
 class VmappedRuns:
-    """Updates all runs in one call; the arguments are those of `SequentialRuns`.
-
-    A run that is not active any more is updated too, and its state is not read.
-    """
+    """Updates all runs in one call, also runs that have ended, whose state is not read."""
 
     at_once: int = STEPS_AT_ONCE
 

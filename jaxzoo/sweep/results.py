@@ -42,12 +42,7 @@ class Missing(LookupError):
 
 
 class Results:
-    """The finished runs of a sweep: rows of `results.jsonl`.
-
-    Attributes:
-      rows: of the finished runs.
-      unfinished: points of the sweep whose learning rate has no finished run there; empty where nobody says.
-    """
+    """Finished runs of a sweep: rows of `results.jsonl`, and points without a finished run at their learning rate."""
 
     def __init__(self, rows: Sequence[Row], unfinished: Iterable[Mapping[str, Any]] = ()):
         self.rows: list[Row] = list(rows)
@@ -60,10 +55,7 @@ class Results:
         return cls(rows, [point for point in points if _without_seed(point) not in tried])
 
     def require(self, **where: Any) -> None:
-        """Raises `Missing` where a point of the sweep at `where` is not finished with any seed.
-
-        For what holds more easily the fewer runs there are: a best score, or a smallest size, of others.
-        """
+        """Raises `Missing` if a point at `where` has no finished run: missing runs could make a claim look true."""
         for point in self.unfinished:
             if _is_at(point, where):
                 raise Missing("not finished: " + ", ".join(f"{axis} {value}" for axis, value in point.items()))
@@ -78,10 +70,9 @@ class Results:
         return [row for row in self.rows if _is_at(row["point"], where)]
 
     def scores(self, metric: str = SCORE, **where: Any) -> list[SeedScore]:
-        """The scores of the runs at `where`, one for each point without its rate and seed, and each learning rate.
+        """Scores of the runs at `where`, one for each point without seed.
 
-        Where the rates of a point have different numbers of seeds (all rates are tried with one seed, the best with
-        more), only those with the most seeds count.
+        If the learning rates of a point have different numbers of seeds, only those with the most seeds count.
         """
         places: dict[Any, dict[Any, list[Row]]] = {}
         for row in self.select(**where):

@@ -63,10 +63,10 @@ class Sweep:
         return total
 
     def left(self) -> tuple[list[RunSpec], list[RunSpec]]:
-        """Runs that have neither a result nor a failure: those to make now, and those that may be made later.
+        """Runs without a result or a failure: those to train now, and those that may follow.
 
-        With `Scale.all_seeds`, the other seeds of a learning rate wait until all rates of their place have run with the
-        first seed, and are dropped where the rate is not among the best. Where no rate can be dropped, none waits.
+        With `Scale.all_seeds`, the other seeds of a learning rate wait until all rates have run with the first seed;
+        they are dropped if the rate is not among the best.
         """
         settled = self.directory.done() | self.directory.failed()
         if self.scale.all_seeds is None:
@@ -115,10 +115,7 @@ class Sweep:
         return [{"point": dict(point), **self.directory.result(t.id)} for point, t in self.points if t.id in done]
 
     def reuse(self, other: SweepDirectory) -> int:
-        """Copies results of another sweep for runs that are not done here; returns how many.
-
-        Measurements are not copied: their times belong to a machine. Raises `ValueError` as `rows` does.
-        """
+        """Copies results of another sweep for missing runs, except measurements (times); returns their number."""
         if other.has_runs:
             found = {run: other.result(run) for run in other.done()}
         else:

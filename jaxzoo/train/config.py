@@ -1,8 +1,7 @@
 """Config of a run, as frozen dataclasses; files under `configs/` return one.
 
-Each part stands with its owner (mixers, model, tasks, data, mesh); this file joins them with the optimizer and the
-training loop. Every field is a command-line flag of `python -m jaxzoo.train`. All configs of data and tasks are
-imported here, so that config.json is read with all of ours known by name.
+Optimizer and training loop are defined here, all other parts in their packages. All configs of data and tasks are
+imported, so that config.json can name them.
 """
 
 import dataclasses
@@ -59,11 +58,7 @@ OWN_CONSTANTS: Mapping[str, Mapping[str, float]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(Checked):
-    """An optimizer with a learning-rate schedule, decoupled weight decay and clipping of the global gradient norm.
-
-    Raises:
-      ValueError: b1, b2 or eps is set, and the optimizer does not read it.
-    """
+    """An optimizer with a learning-rate schedule, decoupled weight decay and clipping of the global gradient norm."""
 
     name: Literal["adamw", "lion", "muon", "adafactor"] = "adamw"
     """AdamW; Lion (a third of AdamW's learning rate, or less); Muon for the matrices of hidden layers, with AdamW for
@@ -155,11 +150,7 @@ class TrainConfig(Checked):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig(Checked):
-    """Config of a run: model, data, optimizer, training loop and mesh.
-
-    Raises:
-      ValueError: the data ask for a model of another kind; with the flag that helps.
-    """
+    """Config of a run: model, data, optimizer, training loop and mesh."""
 
     model: LanguageModelConfig
     data: DataConfig

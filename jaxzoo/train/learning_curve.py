@@ -13,10 +13,9 @@ SLICE = f"{ACCURACY}/"
 
 
 def draw_learning_curve(rows: Sequence[Row], path: Path, *, title: str) -> None:
-    """Draws loss (left) and accuracy by slice, or bits per byte with the baselines (right), over steps.
+    """Draws loss, and accuracy by slice (or bits per byte with the baselines), over steps.
 
-    Where three lengths or more are validated, a third panel has the last accuracy, or bits per byte, by length. The PNG
-    file appears whole or not at all. Raises `OSError` where it cannot be written.
+    With three or more validated lengths, a third panel shows the last accuracy, or bits per byte, by length.
     """
     is_text = any(BITS in row for row in rows)
     name = f"{BITS if is_text else ACCURACY}/length="

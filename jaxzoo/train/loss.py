@@ -31,11 +31,8 @@ class Totals(NamedTuple):
 def score_targets(model: LanguageModel, batch: Batch, *, chunk: int = 0) -> TokenScores:
     """Scores of the batch's targets.
 
-    Where the batch names `positions`, features are gathered there before the head: the head is most of a
-    recall task's work, and answers stand at few positions. Where it is `pooled`, the head reads a mean of features.
-
-    Args:
-      chunk: targets of a row whose logits exist at once; the largest array is then (b, chunk, vocab). 0: all m.
+    At `positions`, if the batch has them, features are gathered before the head; in a `pooled` batch the head reads a
+    mean of features. `chunk`: targets of a row whose logits exist at once, (b, chunk, vocab); 0: all.
     """
     features, _ = _features(model, batch, None)
     if not 0 < chunk < batch.targets.shape[1]:
@@ -46,19 +43,18 @@ def score_targets(model: LanguageModel, batch: Batch, *, chunk: int = 0) -> Toke
 def sum_of_losses(
     model: LanguageModel, batch: Batch, key: PRNGKeyArray | None, *, chunk: int = 0, z_loss: float = 0.0
 ) -> tuple[Float[Array, ""], Totals, Losses]:
-    """Loss that training minimises.
+    """Loss of training.
 
-    The gradient is made together with the sum, so that logits are computed once and not kept, and in products of the
-    compute dtype. Where the batch names `positions`, both are those of the head at all positions with the others
-    unlabelled.
+    The gradient is computed together with the sum, so that logits are computed once, not saved, and multiplied in the
+    compute dtype. With `positions`, both are those of the head at all positions with the others unlabelled.
 
     Args:
       model, batch, chunk: as in `score_targets`.
-      key: turns on what is random in training.
+      key: enables dropout and other noise.
       z_loss: weight of the squares.
 
     Returns:
-      `nats + z_loss squares` of the totals; the totals, which have no gradient; what the mixers add to the loss.
+      `nats + z_loss squares` of the totals; the totals, without a gradient; additional losses of the mixers.
     """
     features, losses = _features(model, batch, key)
     loss, totals = _on_mesh(_sums, features, model, batch.targets, chunk, z_loss)
@@ -118,8 +114,8 @@ def _on_mesh(
 ) -> Any:
     """`function(features, table, targets, head)`: `_scores` of shape (b, m), or `_sums`.
 
-    On a mesh each device goes through its own: the table's columns are gathered once before all chunks, and its
-    gradient is summed over devices once after, where the compiler would do so for every chunk.
+    On a mesh each device processes its own targets: the table's columns are gathered once before all chunks, and its
+    gradient is reduced once after them, where the compiler would do both for every chunk.
     """
     mesh = jax.sharding.get_abstract_mesh()
     table = model.head_table
@@ -163,10 +159,7 @@ def _scores(features: Array, table: Array, targets: Array, head: _Head) -> Token
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _sums(features: Array, table: Array, targets: Array, head: _Head) -> tuple[Float[Array, ""], Totals]:
-    """The loss and the totals of the targets of all devices.
-
-    JAX's own gradient would compute all logits a second time, and its matrix products would be float32.
-    """
+    """Loss and totals over all devices, with a gradient that neither recomputes logits nor multiplies in float32."""
     return _sums_forward(features, table, targets, head)[0]
 
 

@@ -29,9 +29,8 @@ def make_schedule(
 ) -> optax.Schedule:
     """Learning rate of update number `count = 0 .. steps - 1`.
 
-    With `w = round(warmup_fraction * steps)` it is `count / w` of the peak for `count < w` (0 at the first
-    update), the peak at `count = w`, and `final_fraction` of the peak at the last update; `constant` stays
-    at the peak. `peak`: another one than the config's, perhaps traced.
+    With `w = round(warmup_fraction * steps)`: `count / w` of the peak for `count < w`, the peak at `count = w`, and
+    `final_fraction` of the peak at the last update. `peak`, perhaps traced, replaces that of the config.
     """
     peak, final = config.learning_rate if peak is None else peak, config.final_fraction
     warmup = round(config.warmup_fraction * steps)
@@ -59,25 +58,24 @@ def is_hidden_matrix(traits: Traits) -> bool:
 def make_optimizer(
     config: OptimizerConfig, schedule: optax.Schedule, traits: dict[str, Any]
 ) -> optax.GradientTransformation:
-    """`x -= scale * rate * (rule(clip(g)) + mask * weight_decay * x)`, as AdamW does it (Loshchilov and Hutter 2019).
+    """`x -= scale * rate * (rule(clip(g)) + mask * weight_decay * x)`, as in AdamW (Loshchilov and Hutter 2019).
 
     The rules are optax's:
 
     - adamw: Adam.
     - lion: the sign of a mean of gradients (Chen et al. 2023).
-    - muon: hidden matrices (`is_hidden_matrix`) by momentum of 0.95 that Newton-Schulz iterations have brought close to
-      an orthogonal matrix, times `0.2 sqrt(max(n_in, n_out))`, so that learning rate and decay of AdamW serve (Liu et
-      al. 2025); all others by Adam.
-    - adafactor: second moments of matrices of 128 x 128 or more by rows and columns, no first moment, updates clipped
+    - muon: for hidden matrices (`is_hidden_matrix`) momentum of 0.95, orthogonalized by Newton-Schulz iterations, times
+      `0.2 sqrt(max(n_in, n_out))`, so that AdamW's learning rate and decay fit (Liu et al. 2025); Adam for all others.
+    - adafactor: second moments of matrices of at least 128 x 128 by rows and columns, no first moment, updates clipped
       and scaled to the size of the parameter (Shazeer and Stern 2018). Deviation from optax: decay is scaled by the
-      learning rate, as with the others.
+      learning rate, as in the other rules.
 
-    All treat each matrix of a stack of layers on its own, as if the layers were not stacked (but Adafactor takes a
-    stack of 128 layers or more, that are narrower than it is high, for one of the two sides).
+    Each matrix of a stack of layers is treated on its own (but Adafactor factors a stack of 128 or more layers that are
+    narrower than that).
 
     Args:
       schedule: learning rate by update number.
-      traits: `Traits` of each parameter: whether it decays, the scale of its learning rate, and its logical axes.
+      traits: `Traits` of each parameter: decay, scale of the learning rate, logical axes.
     """
     rules: dict[str, Callable[..., optax.GradientTransformation]] = {
         "adamw": optax.scale_by_adam,

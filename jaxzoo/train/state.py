@@ -79,9 +79,8 @@ def _all_finite(variables: Variables) -> Variables:
 def state_shardings(blueprint: Blueprint | AdaptedBlueprint, abstract: TrainState, mesh: Mesh) -> TrainState:
     """Sharding of every array of the state.
 
-    Parameters and buffers follow the table of `jaxzoo.parallel.sharding`. An array of the optimizer's state that
-    stands under the name of a parameter and has its shape (a moment) lies where the parameter lies; all else,
-    Adafactor's rows and columns too, is on every device.
+    Parameters and buffers follow the table of `jaxzoo.parallel.sharding`. An array of the optimizer with the name and
+    shape of a parameter (a moment) has its sharding; all others, also Adafactor's rows and columns, are replicated.
     """
     everywhere: Any = NamedSharding(mesh, PartitionSpec())
     variables: Any = jax.tree.map(

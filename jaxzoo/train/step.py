@@ -25,14 +25,13 @@ def make_train_step(
     schedule: optax.Schedule,
     config: TrainConfig,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
-    """`train_step(state, batch) -> (state, metrics)`: one update on the mean loss over labelled positions.
+    """Makes `train_step(state, batch) -> (state, metrics)`: one update on the mean loss over labelled positions.
 
-    With `config.accumulate` parts of the rows go one after the other, and their gradients add up to those of the whole
-    batch (each part draws its own dropout; what mixers add to the loss is the mean over the parts).
+    With `config.accumulate`, parts of the rows are processed in turn and their gradients summed; each part draws its
+    own dropout, and additional losses of mixers are averaged over the parts.
 
-    Metrics are float32 scalars of the parameters before the update: `loss` (what is minimised, nats), `accuracy` over
-    labelled positions, `grad_norm` (before clipping), `learning_rate`. Where mixers or a z-loss add to the loss, its
-    parts too: `loss/cross_entropy`, and `loss/<term>` for each of theirs.
+    Metrics are float32 scalars before the update: `loss` (nats), `accuracy`, `grad_norm` (before clipping),
+    `learning_rate`; with additional losses or a z-loss also `loss/cross_entropy` and `loss/<term>`.
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
@@ -68,10 +67,7 @@ def make_train_step(
 
 
 def _accumulated(function: Callable, params: dict, batch: Batch, key: PRNGKeyArray, n_parts: int) -> Any:
-    """The sum of `function(params, part, key)` over parts of the rows, one after the other.
-
-    A part takes every n-th row, so that each device of a mesh keeps its own.
-    """
+    """Sums `function(params, part, key)` over parts of every n-th row, so that rows stay on their devices."""
     if n_parts == 1:
         return function(params, batch, key)
     parts = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(-1, n_parts, *x.shape[1:]), 0, 1), batch)
