@@ -56,11 +56,9 @@ def evaluate_slices(command: EvaluateCommand, flags: Sequence[str]) -> None:
 
 
 def read_bigrams(directory: str, data: Sequence[DataConfig]) -> BigramCounts:
-    """Returns the bigram counts of training, which `python -m jaxzoo.data.bigrams` has made.
+    """Reads the bigram counts of `python -m jaxzoo.data.bigrams`.
 
-    Raises:
-      ValueError: there are none, or they are of other tokens than a run learnt from: of a mixture, or of data that are
-        no token shards, by another tokenizer.
+    Raises `ValueError` if there are none, or they count tokens of other data or of another tokenizer.
     """
     bigrams = BigramCounts(Path(directory).expanduser())
     for each in data:

@@ -52,10 +52,7 @@ class StoredRunOptions(Checked):
 
 
 def output_file(option: str, file: Path, *, endings: Sequence[str] = (), or_folder: bool = False) -> Path:
-    """Checks the value of an option that names a file to write, and returns it with `~` expanded.
-
-    Its parent directory must exist. It must not be a directory, unless `or_folder`, and must have one of the `endings`.
-    """
+    """Checks the value of an option that names a file to write, and returns it with `~` expanded."""
     file = file.expanduser()
     if not file.parent.is_dir():
         raise UsageError(f"{option} {file}: its directory does not exist")

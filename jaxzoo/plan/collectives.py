@@ -1,7 +1,7 @@
 """Bytes that the devices of a mesh send to each other in one run of a compiled program.
 
-`wire` is what one device sends, by the formulas of ring algorithms for n devices and an operand of B bytes: all-gather
-(n - 1) B, reduce-scatter and all-to-all (n - 1) / n B, all-reduce 2 (n - 1) / n B, permutations and broadcasts B.
+`wire` is the number of bytes that one device sends, by the formulas of ring algorithms for n devices and an operand of
+B bytes: all-gather (n - 1) B, reduce-scatter and all-to-all (n - 1) / n B, all-reduce 2 (n - 1) / n B, others B.
 """
 
 import dataclasses
@@ -49,10 +49,9 @@ class Traffic:
 
 
 def read_traffic(hlo: Hlo, mesh: Mapping[str, int]) -> list[Traffic]:
-    """The collectives of a program, those that send most first.
+    """Returns the collectives of the program of one device, the largest first.
 
-    `hlo` is the program of one device. `mesh` has the sizes of the axes by name, in the order in which the program
-    numbers its devices: the last axis fastest.
+    `mesh` has the sizes of the axes by name; the last axis varies fastest in the program's numbering of devices.
     """
     totals: dict[tuple[str, tuple[str, ...]], list[float]] = {}
     begun: dict[str | None, set[int]] = {}  # where a channel begins, of collectives that a TPU spreads over fusions
@@ -83,11 +82,7 @@ def read_traffic(hlo: Hlo, mesh: Mapping[str, int]) -> list[Traffic]:
 
 
 def device_groups(attributes: str, n_devices: int) -> Int[np.ndarray, "groups n"]:
-    """The devices of each group that a collective joins, by number; of a permutation, its pairs.
-
-    Raises:
-      ValueError: an unknown notation.
-    """
+    """Returns the devices of each group of a collective, or the pairs of a permutation."""
     if found := _MESH.search(attributes):
         return _mesh_groups(*found.groups())
     if found := _LISTED.search(attributes):
@@ -99,14 +94,14 @@ def device_groups(attributes: str, n_devices: int) -> Int[np.ndarray, "groups n"
 
 
 def axes_of(groups: Int[np.ndarray, "groups n"], mesh: Mapping[str, int]) -> tuple[str, ...]:
-    """Axes of the mesh along which devices of one group differ."""
+    """Returns the axes of the mesh along which devices of one group differ."""
     places = np.stack(np.unravel_index(groups, tuple(mesh.values())))
     differ = np.any(places != places[:, :, :1], axis=(1, 2))
     return tuple(name for name, wide in zip(mesh, differ, strict=True) if wide)
 
 
 def _mesh_groups(sizes: str, device_ids: str | None, used: str | None) -> Int[np.ndarray, "groups n"]:
-    """Groups in terms of a mesh of the compiler's own: along the axes in use, or parts `:(before)size` of them."""
+    """Groups along axes of the compiler's own mesh, or along parts `:(before)size` of them."""
     mesh = [(name, int(size)) for name, size in _MESH_AXIS.findall(sizes)]
     uses = _MESH_USE.findall(used) if used is not None else [(name, "", "") for name, _ in mesh]
     wanted = {name: (int(before or 1), int(size or dict(mesh)[name])) for name, before, size in uses}

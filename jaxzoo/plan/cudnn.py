@@ -1,7 +1,7 @@
-"""cuDNN's attention in plans for absent GPUs, where cuDNN does not compile: calls that compute nothing stand for it.
+"""Stand-ins for cuDNN's attention in plans for absent GPUs, where cuDNN does not compile.
 
-They read and write what cuDNN's calls do, so that traffic, memory and launches of the rest are those of the real
-program. cuDNN's workspace (float32 sums of dq, in the backward pass) is not counted.
+They compute nothing, but read and write the arrays of cuDNN's calls, so that traffic, memory and launches of the rest
+are those of the real program. cuDNN's workspace (float32 sums of dq, in the backward pass) is not counted.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ WIDEST_HEAD = 128
 
 @contextlib.contextmanager
 def stand_in(platform: str) -> Iterator[None]:
-    """Programs that are lowered in this context for `platform` "cuda" call stand-ins for cuDNN."""
+    """Context manager: programs that are lowered for `platform` "cuda" call stand-ins for cuDNN."""
     table: dict[str, Any] = cast(dict[str, Any], BACKENDS)
     backend = table["cudnn"]
     if platform == "cuda":
@@ -54,7 +54,7 @@ def _backward(q, k, v, start, segment_ids, y, lse, dy, *, window: int, scale: fl
 
 
 def _call(operands: tuple, outputs: tuple) -> tuple:
-    """A kernel of one warpgroup that touches none of its operands and outputs."""
+    """A kernel of one warpgroup that accesses none of its operands and outputs."""
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
     def cudnn_stand_in(*refs: Any) -> None:

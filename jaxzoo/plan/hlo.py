@@ -1,4 +1,4 @@
-"""The text of a compiled program: its instructions, and how often each runs."""
+"""Parser of the text of a compiled program: its instructions, and how often each runs."""
 
 import collections
 import dataclasses
@@ -86,11 +86,10 @@ class Hlo:
     """A compiled program.
 
     Attributes:
-      computations: by name.
-      times: how often each runs in one execution of the program. The body of a loop whose trip count is unknown counts
-        once; of a conditional every branch counts.
-      inner: names of those that run inside of one instruction, such as a fusion.
-      open_loops: how many loops have an unknown trip count.
+      computations: computations by name.
+      times: how often each runs; the body of a loop of unknown length counts once, all branches of a conditional count.
+      inner: names of computations inside of one instruction, such as a fusion.
+      open_loops: number of loops of unknown length.
     """
 
     def __init__(self, text: str):
@@ -138,10 +137,7 @@ class Hlo:
                 yield self.computations[name], instruction, self.times[name]
 
     def _trips(self, loop: Instruction) -> int | None:
-        """Trip count of a loop: what the compiler says, or the bound that its condition compares the counter with.
-
-        Compilers for TPUs do not say it. The bound is the count of loops made by `jax.lax.scan`: from 0, by 1.
-        """
+        """Trip count of a loop: the compiler's, or (on TPUs) the bound in its condition, that of a `jax.lax.scan`."""
         told = _TRIPS.search(loop.attributes)
         condition = _CONDITION.search(loop.attributes)
         if told:
@@ -186,7 +182,7 @@ def _instruction(line: str) -> Instruction | None:
 
 
 def _closing(text: str, start: int = 0) -> int:
-    """Place of the parenthesis that closes the one at `start`."""
+    """Index of the parenthesis that closes the one at `start`."""
     depth = 0
     for i in range(start, len(text)):
         depth += (text[i] == "(") - (text[i] == ")")

@@ -1,8 +1,8 @@
 """Bytes between a chip and its memory in one run of a compiled program.
 
-Every instruction reads its operands and writes its results once; what is in a TPU's memory on the chip costs nothing,
-nor does what a fusion keeps to itself. Of an array that is only sliced, or updated in place, the slice counts. Caches
-are not counted, nor what a matmul reads again.
+Every instruction reads its operands and writes its results once. On-chip memory of a TPU and values inside a fusion are
+not counted, nor are caches and repeated reads of a matmul. Of an array that is sliced, or updated in place, the slice
+counts.
 """
 
 from jaxzoo.plan.hlo import Array, Computation, Hlo, Instruction

@@ -20,7 +20,7 @@ FORWARD_AGAIN = {"nothing": 0, "projections": 0, "mixer_inputs": 1, "period": 1,
 
 
 class Work(NamedTuple):
-    """FLOPs of a step, on all devices together."""
+    """FLOPs of a step, summed over all devices."""
 
     model: PositiveFloat
     """Forward, and twice that backward."""
@@ -29,7 +29,7 @@ class Work(NamedTuple):
 
 
 def step_work(config: RunConfig, batch: Batch) -> Work:
-    """FLOPs of a step on a batch of this shape. Norms, activations, look-ups and the optimizer are left out."""
+    """FLOPs of a step on a batch of this shape, without norms, activations, look-ups and the optimizer."""
     model = config.model
     rows, length = batch.tokens.shape
     targets = batch.targets.size
@@ -181,11 +181,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: Path) -> "Plan":
-        """Reads what `save` wrote.
-
-        Raises:
-          ValueError: it is no plan of this version.
-        """
+        """Reads a plan. Raises `ValueError` if the file is none of this version."""
         plan = read_json(path, cls, remedy="plan again, with --save")
         if plan.device not in (device.name for device in DEVICES):
             raise ValueError(f"{path}: device={shorten(plan.device)} is unknown; plan again, with --save")

@@ -85,8 +85,7 @@ def search(config: RunConfig, topology: Topology, *, name: str, most: int, say: 
 def candidates(config: RunConfig, topology: Topology) -> list[Proposal]:
     """Meshes that divide the batch, with each remat policy, the shortest expected step first.
 
-    Raises:
-      ValueError: the sequence axis does not divide the number of devices.
+    Raises `ValueError` if the sequence axis does not divide the number of devices.
     """
     rows = config.train.batch_size
     sequence = config.mesh.sequence

@@ -43,8 +43,7 @@ class Topology:
 def find_topology(name: str) -> Topology:
     """Returns the topology of a name (see `FORMS`).
 
-    Raises:
-      ValueError: there is no such topology, or its compiler is not installed.
+    Raises `ValueError` if there is no such topology, or its compiler is not installed.
     """
     kind, _, size = name.partition(":")
     sizes = [n for n in size.split("x") if re.fullmatch(r"[1-9]\d*", n)]

@@ -35,7 +35,7 @@ class SourceTraffic:
 
 
 def read_sources(text: str, hlo: Hlo) -> list[SourceTraffic]:
-    """The files of a compiled program, given as text and as parsed; the one that moves most is the first."""
+    """Returns the source files of a compiled program, the one with most traffic first."""
     files = _files_by_frame(text)
     moved: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     launches: collections.Counter[str] = collections.Counter()
@@ -52,7 +52,7 @@ def read_sources(text: str, hlo: Hlo) -> list[SourceTraffic]:
 
 
 def sources_table(sources: list[SourceTraffic], size: int) -> str:
-    """The `size` largest sources as lines of text, in GB."""
+    """The `size` largest sources as a table, in GB."""
     shown = sources[:size]
     rest = sources[size:]
     if rest:
@@ -78,7 +78,7 @@ def _pass(instruction: Instruction) -> str:
 
 
 def _files_by_frame(text: str) -> dict[int, str]:
-    """The file of every stack frame: the innermost of ours or the user's that is no helper."""
+    """The file of every stack frame: the innermost of this package or the user that is no helper."""
     names = {number: name.strip('"') for number, name in _section(text, "FileNames")}
     places = {number: int(re.findall(r"\d+", line)[0]) for number, line in _section(text, "FileLocations")}
     frames = {number: tuple(map(int, re.findall(r"\d+", line))) for number, line in _section(text, "StackFrames")}

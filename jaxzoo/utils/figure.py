@@ -1,7 +1,6 @@
-"""The one style of all pictures: palette, panels, legend, logarithmic axes, and files that appear whole.
+"""Style of all pictures: palette, panels, legend, logarithmic axes; files are written whole or not at all.
 
-matplotlib takes half a second to import, and is imported where it draws: only those who draw pay for it, and a
-machine that lacks it runs everything else.
+matplotlib is imported where it is used: the import takes half a second, and matplotlib is optional.
 """
 
 import io
@@ -67,13 +66,13 @@ TICKS = {1: (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), 3: (1.0, 2.0, 5.0), math.inf: (1.0,)
 
 
 def series_style(i: int) -> dict[str, Any]:
-    """Arguments of `Axes.plot` for series `i`; from the length of the palette on it returns with other lines."""
+    """Arguments of `Axes.plot` for series `i`; colours repeat with other line styles."""
     line = LINES[i // len(PALETTE) % len(LINES)]
     return {**PALETTE[i % len(PALETTE)]._asdict(), "linestyle": line, "linewidth": 1.5, "markersize": 4.5}
 
 
 def bound_style(i: int = 0) -> dict[str, Any]:
-    """Arguments of `Axes.plot` for line `i` of those that are bounds, not series: grey, broken, without marker."""
+    """Arguments of `Axes.plot` for bound `i`: grey, broken, without marker."""
     return {"color": "#333333", "linestyle": LINES[1 + i % (len(LINES) - 1)], "linewidth": 1.2}
 
 
@@ -91,7 +90,7 @@ def panels(
 
 
 def add_legend(figure: Figure) -> None:
-    """One legend for all panels, each label once, below them, where it covers nothing."""
+    """Adds one legend for all panels below them, each label once."""
     found: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -106,7 +105,7 @@ def add_legend(figure: Figure) -> None:
 
 
 def add_caption(figure: Figure, text: str) -> None:
-    """A text in small letters below a finished figure and as wide, which becomes higher by as much."""
+    """Adds a text in small letters below a finished figure, which becomes higher."""
     _show_dollars(figure)
     figure.draw_without_rendering()  # the last time that the layout is made
     figure.set_layout_engine("none")
@@ -127,12 +126,9 @@ def add_caption(figure: Figure, text: str) -> None:
 
 
 def plain_log_ticks(axes: Axes, which: Literal["x", "y"], values: Iterable[float] = ()) -> None:
-    """A logarithmic axis with plain numbers; called after its limits are known.
+    """Makes a logarithmic axis (`which`: "x" or "y") with plain numbers, after its limits are known.
 
-    Args:
-      axes: a panel.
-      which: "x" or "y".
-      values: where to put ticks; none: at round numbers, a few to a dozen.
+    Ticks are at `values`; without any, at round numbers.
     """
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
@@ -149,7 +145,7 @@ def plain_log_ticks(axes: Axes, which: Literal["x", "y"], values: Iterable[float
 
 
 def render(figure: Figure, kind: str) -> bytes:
-    """The picture as `png`, `svg` and the like; one version of matplotlib gives equal figures equal bytes."""
+    """Returns the picture as `png`, `svg` and the like; equal figures give equal bytes."""
     picture = io.BytesIO()
     _draw(figure, picture, kind)
     return picture.getvalue()
@@ -178,7 +174,7 @@ def _import_matplotlib() -> Any:
 
 
 def _show_dollars(figure: Figure) -> None:
-    """Names of runs are no formulas, which matplotlib sees between two dollar signs."""
+    """Disables mathtext: names of runs may contain dollar signs."""
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):

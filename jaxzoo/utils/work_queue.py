@@ -1,11 +1,8 @@
 """Resumable work queue in a directory, shared by processes and machines.
 
 A process takes a job by a lock of the operating system on `<job>.lock`, which ends with the process. Between machines
-this needs a shared file system with `flock`: NFS version 4, GPFS, or Lustre mounted with `-o flock`. The locks of a
-machine that is gone are freed when its lease ends, on NFS after about 90 seconds.
-
-`<job>.json` holds attempt, worker and progress of a job. It is removed when the job is released, and remains if the
-process is killed.
+this needs a file system with `flock`: NFS version 4 (which frees the locks of a lost machine after about 90 seconds),
+GPFS, or Lustre mounted with `-o flock`. `<job>.json` holds attempt, worker and progress of a job until it is released.
 """
 
 import contextlib
