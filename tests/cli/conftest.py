@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import signal
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -64,12 +63,3 @@ def run_copy(trained_run: Path, tmp_path: Path) -> Callable[..., Path]:
         return tmp_path / "copy"
 
     return copy
-
-
-@pytest.fixture
-def ctrl_c():
-    """Lets commands that a test starts be interrupted, also where a shell runs the tests in the background: it has
-    them ignore SIGINT, and their children with them."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)

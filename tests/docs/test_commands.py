@@ -69,7 +69,6 @@ TESTS = {
 TOOLS = ("build", "pytest", "venv")
 MAINS = {"jaxzoo.evaluate --slices": "jaxzoo.cli.evaluate", "jaxzoo.evaluate --tasks": "jaxzoo.cli.evaluate"}
 """Modules of `main` where they do not follow from the program's name."""
-NAME_FILES = ("--config", "--model.mixer", "--task")
 SELECTORS = ("--config", "--task", "--tasks", "--slices")
 """Flags that a help text depends on."""
 

@@ -19,10 +19,6 @@ from jaxzoo.train.step import make_train_step
 from tests.mixers.test_sequence_parallel import HASTY
 
 
-def without_dropout(config):
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, residual_dropout=0.0))
-
-
 def make_step(config):
     """The train step and a state whose parameters, moments and step count are all random."""
     blueprint = make_blueprint(config.model)
