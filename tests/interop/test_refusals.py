@@ -229,7 +229,10 @@ UNLIKE = [
     (
         "recurrent_gemma",
         GRIFFIN,
-        [RGLRUConfig(n_heads=2, form="release", decay_constant=2.0)],
+        [
+            RGLRUConfig(n_heads=2, form="release", decay_constant=2.0),
+            SlidingWindowAttentionConfig(**WINDOW, out_bias=True),
+        ],
         "decay_constant 8",
     ),
     (
