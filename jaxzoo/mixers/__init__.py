@@ -18,6 +18,15 @@ from jaxzoo.mixers.attention.forgetting_attention import (
     ForgettingAttentionConfig as ForgettingAttentionConfig,
 )
 from jaxzoo.mixers.attention.landmark_cat import LandmarkCAT as LandmarkCAT, LandmarkCATConfig as LandmarkCATConfig
+from jaxzoo.mixers.attention.latent_attention import (
+    LatentAttention as LatentAttention,
+    LatentAttentionConfig as LatentAttentionConfig,
+)
+from jaxzoo.mixers.attention.moba import MoBA as MoBA, MoBAConfig as MoBAConfig
+from jaxzoo.mixers.attention.native_sparse_attention import (
+    NativeSparseAttention as NativeSparseAttention,
+    NativeSparseAttentionConfig as NativeSparseAttentionConfig,
+)
 from jaxzoo.mixers.attention.nystromformer import (
     NystromFormer as NystromFormer,
     NystromFormerConfig as NystromFormerConfig,
@@ -71,6 +80,10 @@ from jaxzoo.mixers.linear.gated_linear_attention import (
     GatedLinearAttention as GatedLinearAttention,
     GatedLinearAttentionConfig as GatedLinearAttentionConfig,
 )
+from jaxzoo.mixers.linear.gated_slot_attention import (
+    GatedSlotAttention as GatedSlotAttention,
+    GatedSlotAttentionConfig as GatedSlotAttentionConfig,
+)
 from jaxzoo.mixers.linear.hgrn2 import HGRN2 as HGRN2, HGRN2Config as HGRN2Config
 from jaxzoo.mixers.linear.kimi_delta_attention import (
     KimiDeltaAttention as KimiDeltaAttention,
@@ -115,19 +128,23 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "gated_delta_net": GatedDeltaNetConfig,
     "gated_linear_attention": GatedLinearAttentionConfig,
     "gated_short_conv": GatedShortConvConfig,
+    "gated_slot_attention": GatedSlotAttentionConfig,
     "h3": H3Config,
     "hgrn2": HGRN2Config,
     "hyena": HyenaConfig,
     "input_dependent_conv": InputDependentConvConfig,
     "kimi_delta_attention": KimiDeltaAttentionConfig,
     "landmark_cat": LandmarkCATConfig,
+    "latent_attention": LatentAttentionConfig,
     "lin_cat": LinCATConfig,
     "linear_attention": LinearAttentionConfig,
     "liquid_s4": LiquidS4Config,
     "long_conv": LongConvConfig,
     "mamba": MambaConfig,
     "mamba2": Mamba2Config,
+    "moba": MoBAConfig,
     "multi_head_hyena": MultiHeadHyenaConfig,
+    "native_sparse_attention": NativeSparseAttentionConfig,
     "nystromformer": NystromFormerConfig,
     "path_attention": PathAttentionConfig,
     "ret_net": RetNetConfig,

@@ -38,19 +38,22 @@ from pallas_kernels.softmax import softmax_attention
 CHUNK = 128
 """Queries of a chunk, or B if that is more, unless the caller says otherwise."""
 
-Gate = Literal["straight_through", "softmax"]
-"""How gradients reach the landmarks; see above."""
+Gate = Literal["straight_through", "softmax", "none"]
+"""How gradients reach the landmarks; see above. "none": they do not (MoBA, NSA)."""
 
 
 class Retrieval(NamedTuple):
     """Rule by which blocks are chosen."""
 
     n_blocks: int = 1
-    """Blocks that a query retrieves, of the best scores; eq. 1 has one."""
+    """Blocks that a query retrieves, of the best scores; eq. 1 has one. 0: its own block is all it sees."""
     gate: Gate = "straight_through"
     """How gradients reach the landmarks."""
     chunk_size: int | None = None
     """Queries that are taken at once; changes time and memory alone. None: `CHUNK`, or B."""
+    grouped: bool = False
+    """The query heads of a head of keys choose together, by the mean of their softmaxes over the complete blocks, and
+    always take the first block and the one before their own (NSA)."""
 
 
 BEST = Retrieval()
@@ -94,15 +97,15 @@ def landmark_attention(
     else:
         place = position_in_segment(segment_ids)
         own = local_attention(q, k, v, (place // size, segment_ids), (0, 0), block_size=size, reach=size - 1)
-        begins, start, stop = _blocks_of_documents(place, n, size)
+        begins, start, stop = blocks_of_documents(place, n, size)
         inside = (begins[..., None] + jnp.arange(size, dtype=jnp.int32)[None, None]).reshape(begins.shape[0], -1)
         cut = lambda x: take(x, inside).reshape(x.shape[0], n, size, *x.shape[2:])  # noqa: E731
         fresh = take(place, begins) == 0
-    if n == 0:
+    if n == 0 or retrieval.n_blocks == 0:
         return own[0]
     sums = block_sums(cut(content_k), long_filter.taps)
     landmarks = carried(sums, jnp.where(fresh[..., None], 0, long_filter.carry[None, None]), jnp.zeros_like(sums[:, 0]))
-    return _join(own, _retrieved(q, content_q, cut(k), cut(v), landmarks, (start, stop), retrieval), q.dtype)
+    return join(own, retrieved(q, content_q, cut(k), cut(v), landmarks, (start, stop), retrieval), q.dtype)
 
 
 @functools.partial(jax.jit, static_argnames=("retrieval",))
@@ -135,15 +138,15 @@ def landmark_attention_from(
     near = position[:, None] + jnp.arange(1 - size, t, dtype=jnp.int32)[None]  # as far back as an own block can begin
     keys, values = (take(x, jnp.clip(near, 0, s - 1)).astype(q.dtype) for x in (k, v))
     own = local_attention(q, keys, values, (near // size,), (0,), block_size=size, reach=size - 1)
-    if t == 0:
+    if t == 0 or retrieval.n_blocks == 0:
         return own[0]
     stop = near[:, size - 1 :] // size
     k, v = (x.reshape(b, n, size, *x.shape[2:]) for x in (k, v))
     content_q = q if content_q is None else content_q
-    return _join(own, _retrieved(q, content_q, k, v, landmarks, (jnp.zeros_like(stop), stop), retrieval), q.dtype)
+    return join(own, retrieved(q, content_q, k, v, landmarks, (jnp.zeros_like(stop), stop), retrieval), q.dtype)
 
 
-def _blocks_of_documents(place: Int[Array, "b t"], n: int, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+def blocks_of_documents(place: Int[Array, "b t"], n: int, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The first tokens of up to `n` complete blocks of a row, in order, 0 for those that are missing; and, of each
     token, the range of those that are in its document and before its block: from, and up to but not including."""
     ends = (place + 1) % size == 0
@@ -156,17 +159,18 @@ def _blocks_of_documents(place: Int[Array, "b t"], n: int, size: int) -> tuple[j
     return begins, start, start + place // size
 
 
-def _retrieved(
+def retrieved(
     q: Float[Array, "b t h k"],
     content_q: Float[Array, "b t h k"],
     k: Float[Array, "b n c g k"],
     v: Float[Array, "b n c g v"],
     landmarks: Float[Array, "b n g k"],
-    eligible: tuple[Int[Array, "#b t"], Int[Array, "#b t"]],
+    eligible: tuple[Int[Array, "#b t"], ...],
     retrieval: Retrieval,
 ) -> tuple[Float[Array, "b t h v"], Float[Array, "b t h"]]:
-    """Attention to the retrieved blocks alone, of those from the first number to before the second; and the logarithm
-    of the sum of weights, -inf for a query that none is eligible for."""
+    """Attention to the retrieved blocks alone, of those from the first number of `eligible` to before the second (the
+    third, of grouped heads: the blocks that end at the query or before it); and the logarithm of the sum of weights,
+    -inf for a query that none is eligible for."""
     b, t, h, width = q.shape
     n, size = k.shape[1:3]
     chunk = retrieval.chunk_size or max(CHUNK, size)
@@ -176,13 +180,14 @@ def _retrieved(
 
     @jax.checkpoint
     def attend(queries: tuple) -> tuple[jax.Array, jax.Array]:
-        q, content_q, start, stop = queries
+        q, content_q, *eligible = queries
         c = q.shape[1]
-        number = jnp.arange(n, dtype=jnp.int32)[None, None]
-        allowed = (start[..., None] <= number) & (number < stop[..., None])
-        chosen, found, log_p = _choose(content_q, landmarks, allowed, m)
-        if retrieval.gate == "straight_through":
-            log_p = log_p - lax.stop_gradient(log_p)
+        if retrieval.grouped:
+            chosen, found, log_p = _choose_together(content_q, landmarks, eligible, m)
+        else:
+            chosen, found, log_p = _choose(content_q, landmarks, blocks_between(*eligible, n), m)
+        if retrieval.gate != "softmax":
+            log_p = log_p - lax.stop_gradient(log_p) if retrieval.gate == "straight_through" else jnp.zeros_like(log_p)
         some = found[..., :1]
         each = lambda x: jnp.repeat(x.reshape(b, c, h, m), size, axis=3)[:, :, :, None, None]  # noqa: E731
         y, lse = softmax_attention(
@@ -221,6 +226,31 @@ def _choose(
     return chosen, found, jnp.where(found, jnp.take_along_axis(scores, chosen, axis=-1) - total, 0)
 
 
+def _choose_together(
+    q: Float[Array, "b c h k"], landmarks: Float[Array, "b n g k"], eligible: list[Int[Array, "b c"]], m: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """`_choose` for grouped heads, the same blocks for every query head of a head of keys; log shares of 0."""
+    (b, c, h, width), (n, g) = q.shape, landmarks.shape[1:3]
+    start, stop, ended = eligible
+    heads = q.astype(jnp.float32).reshape(b, c, g, h // g, width)
+    scores = jnp.einsum("bcgrk,bngk->bcgrn", heads, landmarks, precision=lax.Precision.HIGHEST)
+    visible, allowed = (blocks_between(start, end, n)[:, :, None] for end in (ended, stop))
+    scores = jnp.where(visible[..., None, :], np.float32(width**-0.5) * scores, np.float32(-1e30))
+    share = jax.nn.softmax(scores, axis=-1)
+    number = jnp.arange(n, dtype=jnp.int32)[None, None]
+    forced = (number == start[..., None]) | (number == stop[..., None] - 1)
+    rank = jnp.where(allowed, jnp.where(forced[:, :, None], 2.0, share.mean(3)), -1.0)
+    best, chosen = lax.top_k(lax.stop_gradient(rank), m)
+    chosen, found = (jnp.broadcast_to(x[:, :, :, None], (b, c, g, h // g, m)) for x in (chosen, best >= 0))
+    return chosen, found, jnp.zeros(found.shape, jnp.float32)
+
+
+def blocks_between(start: Int[Array, "b t"], stop: Int[Array, "b t"], n: int) -> Bool[Array, "b t n"]:
+    """Which of `n` blocks have a number from `start` to before `stop`."""
+    number = jnp.arange(n, dtype=jnp.int32)[None, None]
+    return (start[..., None] <= number) & (number < stop[..., None])
+
+
 def _gather(blocks: Float[Array, "b n c g k"], chosen: Int[Array, "b c g r m"]) -> Float[Array, "b c g r m k"]:
     """The chosen blocks of each head, `(b, c, g, r m, size, k)`, without a transposed copy of all."""
     b, c, g, r, m = chosen.shape
@@ -235,7 +265,7 @@ def _gather(blocks: Float[Array, "b n c g k"], chosen: Int[Array, "b c g r m"]) 
     return lax.gather(blocks, chosen.reshape(b, c, g, r * m, 1), numbers, sizes, mode="promise_in_bounds")
 
 
-def _join(own: tuple[jax.Array, jax.Array], retrieved: tuple[jax.Array, jax.Array], dtype) -> jax.Array:
+def join(own: tuple[jax.Array, jax.Array], retrieved: tuple[jax.Array, jax.Array], dtype) -> jax.Array:
     """One softmax over the keys of both, each with its sum of weights."""
     (y, lse), (other, other_lse) = own, retrieved
     share = jax.nn.sigmoid(other_lse - lse)[..., None]

@@ -75,7 +75,7 @@ def test_equation(config, documents):
     that is not scaled, a convolution across documents, no SiLU, another eps."""
     mixer, p = moved_mixer(config)
     x = np.random.default_rng(0).normal(size=(2, T, D))
-    print(assert_gradients(mixer, p, x, truth(config), segment_ids=documents))
+    assert_gradients(mixer, p, x, truth(config), segment_ids=documents)
 
 
 @pytest.mark.parametrize("documents", [False, True])

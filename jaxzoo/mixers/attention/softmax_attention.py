@@ -171,8 +171,8 @@ def empty_cache(
     return AttentionState(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), jnp.zeros((batch_size,), jnp.int32))
 
 
-def next_positions(state: AttentionState, t: int) -> Int[Array, "b t"]:
-    """Positions of the next `t` tokens of each row."""
+def next_positions(state: Any, t: int) -> Int[Array, "b t"]:
+    """Positions of the next `t` tokens of each row, from `state.position` on."""
     return state.position[:, None] + jnp.arange(t, dtype=jnp.int32)[None, :]
 
 
