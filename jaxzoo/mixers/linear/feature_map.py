@@ -22,7 +22,7 @@ faster one; the full form keeps k (k - 1) / 2 features twice, as a larger state 
 Queries and keys may be normed before the map (`qk_norm`) and then scaled and shifted (`qk_affine`), each by parameters
 of its own: `gamma norm(q) + beta`. Aksenov et al. have `LinearAttentionConfig.rebased()`: LayerNorm of all heads
 together. flash-linear-attention norms each head for itself, `qk_norm="head"`, and there queries and keys share gamma
-and beta; ours start equal and learn apart.
+and beta, `qk_affine="shared"`: `LinearAttentionConfig.rebased_fla()`.
 
 all_poly. One W1 and one W2 serve queries, keys and all heads. The released class draws them by `poly_init` "normal"
 (variance 1 / k), "uniform" (+-1 / sqrt k, "kaiming" there) or "signs" (+-1, "plusminus"); the model around it then
@@ -92,8 +92,8 @@ class FeatureMapConfig(MixerConfig):
     """Whether the matrices of all_poly learn."""
     qk_norm: Literal["none", "all_heads", "head"] = "none"
     """LayerNorm of queries and keys before the map: over all heads together, or over each."""
-    qk_affine: Literal["none", "scale", "scale_and_shift"] = "none"
-    """Learned factors, and offsets, of their channels after the norm: gamma, and beta."""
+    qk_affine: Literal["none", "scale", "scale_and_shift", "shared"] = "none"
+    """Learned factors, and offsets, of their channels after the norm: gamma, and beta; shared: one of each for both."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -151,8 +151,8 @@ class QueryKeyFeatures(nnx.Module):
     """phi of queries and keys, with its parameters.
 
     `random_features` (f, k), a buffer, the same for all heads (performer); `square_of_sum` and `sum_of_squares` (k, f),
-    W1 and W2, parameters or buffers (all_poly); `q_scale`, `k_scale`, `q_shift`, `k_shift`: (h k,), or (k,) where heads
-    are normed one by one.
+    W1 and W2, parameters or buffers (all_poly); `q_scale`, `k_scale`, `q_shift`, `k_shift`, or
+    `qk_scale`, `qk_shift`: (h k,), or (k,) where heads are normed one by one.
     """
 
     def __init__(self, config: FeatureMapConfig, *, rngs: nnx.Rngs) -> None:
@@ -167,7 +167,10 @@ class QueryKeyFeatures(nnx.Module):
             config.require("n_positions", config.n_positions is not None, "must be known for cosformer", "set it")
         one_by_one = config.qk_norm == "head"
         width, axes = (shape[0], (None,)) if one_by_one else (config.n_heads * shape[0], ("heads",))
-        if config.qk_affine != "none":
+        if config.qk_affine == "shared":
+            self.qk_scale: nnx.Param[jax.Array] = parameter(jnp.ones((width,)), axes, decay=False)
+            self.qk_shift: nnx.Param[jax.Array] = parameter(jnp.zeros((width,)), axes, decay=False)
+        elif config.qk_affine != "none":
             self.q_scale: nnx.Param[jax.Array] = parameter(jnp.ones((width,)), axes, decay=False)
             self.k_scale: nnx.Param[jax.Array] = parameter(jnp.ones((width,)), axes, decay=False)
         if config.qk_affine == "scale_and_shift":
@@ -193,10 +196,11 @@ class QueryKeyFeatures(nnx.Module):
             x = x.reshape(*shape[:2], 1, shape[2] * shape[3])
         if config.qk_norm != "none":
             x = head_norm(x, "layer", eps=NORM_EPS)
+        whose = "qk" if config.qk_affine == "shared" else which
         if config.qk_affine != "none":
-            x = x * getattr(self, f"{which}_scale")[...][None, None, None]
-        if config.qk_affine == "scale_and_shift":
-            x = x + getattr(self, f"{which}_shift")[...][None, None, None]
+            x = x * getattr(self, f"{whose}_scale")[...][None, None, None]
+        if config.qk_affine in ("scale_and_shift", "shared"):
+            x = x + getattr(self, f"{whose}_shift")[...][None, None, None]
         return x.reshape(shape)
 
     def _map(self, x: Float[Array, "b t h k"], position: Int[Array, "#b t"], *, shifted: bool = False) -> Array:

@@ -70,9 +70,16 @@ class LinearAttentionConfig(FeatureMapConfig):
 
     @classmethod
     def rebased(cls, **fields: Any) -> Self:
-        """ReBased (Aksenov et al. 2024), as released: `(q . k)^2` of queries and keys after a LayerNorm each."""
-        released = {"feature_map": "rebased", "qk_norm": "all_heads", "qk_affine": "scale_and_shift", "eps": 1e-6}
+        """ReBased (Aksenov et al. 2024), as released (corl-team/rebased 2dc269e): `(q . k)^2` of queries and keys after
+        a LayerNorm each, over all heads together; eps 1e-12."""
+        released = {"feature_map": "rebased", "qk_norm": "all_heads", "qk_affine": "scale_and_shift", "eps": 1e-12}
         return cls(**{**released, **fields})
+
+    @classmethod
+    def rebased_fla(cls, **fields: Any) -> Self:
+        """ReBased in flash-linear-attention (bc3b101): each head normed for itself, with one gamma and one beta for
+        queries and keys of all heads; eps 1e-5 (its op alone: 1e-6)."""
+        return cls.rebased(**{"qk_norm": "head", "qk_affine": "shared", "eps": 1e-5, **fields})
 
     @property
     def value_width(self) -> int:

@@ -1,4 +1,4 @@
-"""Models of text with the recurrent mixers of 2024 and 2025, and hybrids of them with attention.
+"""Models of text with the recurrent mixers of 2024 and 2025, hybrids of them with attention, and FoX.
 
 Sizes are those of the papers where they print them, and of the authors' released configurations otherwise; each
 docstring says which. No preset here has been trained with this library.
@@ -9,7 +9,9 @@ import dataclasses
 from jaxzoo.mixers import (
     AttentionConfig,
     DeltaNetConfig,
+    ForgettingAttentionConfig,
     GatedDeltaNetConfig,
+    GatedSlotAttentionConfig,
     HGRN2Config,
     KimiDeltaAttentionConfig,
     Mamba2Config,
@@ -86,6 +88,32 @@ def hgrn2_1_3b() -> LanguageModelConfig:
     """HGRN2 1.3B (arXiv 2404.07904, fla): 1364.3M parameters; 24 layers of width 2048, heads of 128."""
     layers = tuple(HGRN2Config(n_heads=16, layer_index=i, n_layers=24, scaled=True, norm_eps=1e-6) for i in range(24))
     return _fla(layers, d_model=2048, n_layers=24)
+
+
+def gsa_1_3b() -> LanguageModelConfig:
+    """GSA 1.3B (arXiv 2409.07146, in fla's configuration): 1376.9M parameters; 24 layers of width 2048.
+
+    4 heads of 64 slots.
+    """
+    return _fla((GatedSlotAttentionConfig(n_heads=4, n_slots=64),), d_model=2048, n_layers=24)
+
+
+def fox_760m() -> LanguageModelConfig:
+    """FoX (LLaMA) 760M (arXiv 2503.02130, in the authors' configuration): 834.8M parameters, 757.6M without the head.
+
+    24 layers of width 1536, 24 heads, no positions, SwiGLU of 8/3 d, an untied head over 50257 tokens.
+    """
+    return _fox(ForgettingAttentionConfig(n_heads=24), ffn_width=4)
+
+
+def fox_pro_760m() -> LanguageModelConfig:
+    """FoX (Pro) 760M (arXiv 2503.02130): 836.7M parameters; as `fox_760m`, SwiGLU of 7/3 d."""
+    return _fox(ForgettingAttentionConfig.pro(n_heads=24), ffn_width=3.5)
+
+
+def _fox(mixer: ForgettingAttentionConfig, *, ffn_width: float) -> LanguageModelConfig:
+    sizes = {"d_model": 1536, "n_layers": 24, "mlp_width": neox_mlp_width(1536, ffn_width), "norm_eps": 1e-6}
+    return text_model((mixer,), **sizes, tie_embeddings=False)
 
 
 def _fla(pattern: tuple[MixerConfig, ...], *, d_model: int, n_layers: int) -> LanguageModelConfig:
