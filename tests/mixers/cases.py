@@ -51,7 +51,7 @@ MORE = [
     LinearAttentionConfig(d_model=6, n_heads=3, feature_dim=3, feature_map="performer", n_features=7),
     LinearAttentionConfig.rebased(d_model=6, n_heads=2, feature_dim=3, eps=0.1, output_scaling=True),
     WindowedLinearAttentionConfig(d_model=8, n_heads=2, window=0, feature_map="hedgehog", feature_dim=None),
-    BaseConvConfig(d_model=5, filter="long", form="release"),
+    BaseConvConfig(d_model=5, filter="long", form="release", n_taps=7),
     HyenaConfig(d_model=5, form="release", filter_network=HyenaFilterConfig(emb_dim=3, width=4, sine_frequency=1.0)),
     RetNetConfig.plain(d_model=5, gamma=0.9),
     MambaConfig(d_model=6, d_state=3, dt_rank=2, dt_min=0.1, dt_max=1.0, projected_norm_eps=1e-3),

@@ -1,7 +1,6 @@
 """BaseConv against the three published formulas in float64, and the implicit filter against Listing 2."""
 
 import dataclasses
-import functools
 import itertools
 
 import jax
@@ -12,9 +11,8 @@ import pytest
 from jaxzoo.layers.implicit_filter import position_features
 from jaxzoo.layers.variables import traits_of
 from jaxzoo.mixers.base import Inherited
-from jaxzoo.mixers.conv.base_conv import BaseConv, BaseConvConfig, BaseConvState
+from jaxzoo.mixers.conv.base_conv import BaseConv, BaseConvConfig
 from tests.mixers.moved import abstract_mixer, moved_mixer, quick_rngs
-from tests.mixers.refused import assert_refused
 from tests.pallas_kernels.shared import full, slow
 
 D, TAPS = 5, 11
@@ -95,20 +93,6 @@ def test_position_features_at_the_published_width():
     np.testing.assert_allclose(features[:, 2], -np.sin(angle), rtol=1e-5)
 
 
-@pytest.mark.full
-def test_streaming_past_the_filter():
-    """Kills a state that keeps the wrong inputs once more tokens have come than the filter has taps."""
-    config = make("long", "release")
-    mixer, parameters = moved_mixer(config)
-    u = np.random.default_rng(3).normal(size=(2, 3 * TAPS, D)).astype(np.float32)
-    expected = truth(config, parameters, u.astype(np.float64))
-    _, state = mixer.prefill(jnp.asarray(u[:, :-1]), mixer.init_state(2))
-    y, state = mixer.step(jnp.asarray(u[:, -1]), state)
-    np.testing.assert_allclose(y, expected[:, -1], rtol=0, atol=1e-5 * np.abs(expected).max())
-    assert isinstance(state, BaseConvState)
-    np.testing.assert_array_equal(state.history, u[:, -(TAPS - 1) :])
-
-
 @pytest.mark.parametrize(
     ("form", "options", "std"),
     [
@@ -150,33 +134,3 @@ def test_decay_of_an_implicit_filter(form, decays):
     assert [traits_of(kernel).decay for kernel in (network.kernel_1, network.kernel_2)] == [decays] * 2
     others = (mixer.projection.kernel, mixer.projection.bias, network.bias_1, network.bias_2)
     assert [traits_of(other).decay for other in others] == [True, False, False, False]
-
-
-def test_flops():
-    """Kills a projection counted once a multiply-add, or a convolution counted once a token: 2 d^2 + 2 w
-    d."""
-    assert BaseConvConfig(d_model=10, n_taps=4).flops_per_token(50) == 2 * 100 + 2 * 4 * 10
-    long = BaseConvConfig(d_model=10, filter="long", n_taps=64).flops_per_token(8)
-    assert long == pytest.approx(200 + 10 * 15 * (5 * np.log2(15) + 3) / 8)
-
-
-def test_config_errors():
-    """Kills a config that fails late, or not at all."""
-    cases = [
-        ({"filter": "longer"}, "filter='longer' must be one of 'short', 'long', 'implicit'"),
-        ({"form": "code"}, "form='code' must be one of 'paper', 'listing', 'release'"),
-        ({"activation": "gelu"}, "activation='gelu' must be one of 'none', 'silu'"),
-        ({"n_taps": 0}, "n_taps=0 must be positive"),
-        ({"long_init_std": -0.1}, "long_init_std=-0.1 must be positive"),
-        ({"emb_dim": 4}, "emb_dim=4 must be odd and at least 3"),
-        ({"filter_width": 0}, "filter_width=0 must be positive"),
-    ]
-    assert_refused(functools.partial(BaseConvConfig, d_model=4), cases)
-
-
-def test_unresolved_sizes_are_refused():
-    """Kills a filter of 0 taps, and a mixer of width 0."""
-    with pytest.raises(ValueError, match="n_taps=None must be known for a long filter"):
-        BaseConv(BaseConvConfig(d_model=4, filter="long"), rngs=quick_rngs())
-    with pytest.raises(ValueError, match="d_model=None must be known to build the mixer"):
-        BaseConv(BaseConvConfig(), rngs=quick_rngs())

@@ -1,7 +1,5 @@
 """Convolution-augmented attention against Definition 1 in float64, position by position."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,21 +11,11 @@ from jaxzoo.mixers import (
     AttentionConfig,
     ConvolutionAugmentedAttention,
     ConvolutionAugmentedAttentionConfig,
-    state_bytes,
 )
-from tests.mixers.moved import abstract_mixer, assert_computes, moved_mixer, quick_rngs
-from tests.mixers.refused import assert_refused
+from tests.mixers.attention_truth import rotated
+from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
 
 D, T = 12, 9
-
-
-def rotated(x, base=10000.0, fading=0):
-    """Half-rotation of `(t, k)`; pairs fade as in xPos, 1 for queries and -1 for keys."""
-    half = x.shape[1] // 2
-    angle = np.arange(len(x))[:, None] * base ** (-np.arange(half) / half)
-    zeta = (np.arange(half) / half + 0.4) / 1.4
-    a, b = (y * zeta ** (fading * np.arange(len(x))[:, None] / 16) for y in (x[:, :half], x[:, half:]))
-    return np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], axis=1)
 
 
 def convolved(x, taps):
@@ -125,47 +113,6 @@ def test_uniform_taps_have_their_scale(filters):
     mixer = ConvolutionAugmentedAttention(config, rngs=quick_rngs())
     taps = np.abs(np.asarray(mixer.head_filters.keys[...]))
     assert 0.24 < taps.max() <= 0.25
-
-
-@pytest.mark.slow
-def test_a_filter_ends_at_its_document():
-    """Kills inputs of the document before, which attention cannot see but a filter could: each alone."""
-    rng = np.random.default_rng(0)
-    for taps in (rng.normal(size=(4, 3)), rng.normal(size=(4, 3, 3))):
-        x, taps = (jnp.asarray(value, jnp.float32) for value in (rng.normal(size=(1, 10, 3, 2)), taps))
-        segment_ids = jnp.asarray([[7] * 2 + [0] * 5 + [3] * 3], jnp.int32)
-        alone = [head_conv(x[:, part], taps) for part in (slice(0, 2), slice(2, 7), slice(7, 10))]
-        found = head_conv(x, taps, segment_ids=segment_ids)
-        np.testing.assert_allclose(found, jnp.concatenate(alone, axis=1), rtol=0, atol=1e-6)
-
-
-def test_state_and_flops_by_hand():
-    """Kills histories of what has no filter, or of the model's width. d = 12, 3 heads of 4, 10 slots, 2 of 3 parts."""
-    config = ConvolutionAugmentedAttentionConfig(d_model=12, n_heads=3, n_taps=5, filter_keys=False)
-    mixer = abstract_mixer(config)
-    assert state_bytes(mixer, capacity=10) == 4 * (2 * 10 * 12 + 2 * 4 * 12) + 4
-    assert config.flops_per_token(100) == 2 * 4 * 12**2 + 4 * 12 * 100 + 2 * 2 * 5 * 12
-    mixing = ConvolutionAugmentedAttentionConfig(d_model=12, n_heads=3, n_taps=5, filters="mixing")
-    assert mixing.flops_per_token(100) == 2 * 4 * 12**2 + 4 * 12 * 100 + 3 * 2 * 5 * 4 * 9
-    maps = ConvolutionAugmentedAttentionConfig(d_model=12, n_heads=3, n_taps=5, filters="maps")
-    assert maps.flops_per_token(100) == 2 * 4 * 12**2 + 4 * 12 * 100 + 2 * 5 * 9 * 100
-    unit_rows = ConvolutionAugmentedAttentionConfig(d_model=12, n_heads=3, n_taps=5, normalize=True)
-    assert unit_rows.flops_per_token(100) == 2 * 4 * 12**2 + 4 * 12 * 100 + 2 * 5 * 12 * 9
-    mixer = abstract_mixer(unit_rows)
-    assert state_bytes(mixer, capacity=10) == 4 * (2 * 10 * 12 + 4 * 12) + 4
-
-
-def test_config_errors():
-    """Kills a config that fails late, or not at all."""
-    cases = [
-        ({"n_heads": 5}, "d_model=12 must be divisible by n_heads=5"),
-        ({"positions": "alibi"}, "positions='alibi' must be 'none', 'rotary' or 'xpos'"),
-        ({"normalize": True, "filters": "mixing"}, "normalize=True needs filters='head'"),
-        ({"n_taps": 0}, "n_taps=0 must be positive"),
-        ({"filters": "all"}, "filters='all' must be one of 'head', 'mixing', 'maps'"),
-        ({"filter_init": "zero"}, "filter_init='zero' must be one of 'uniform', 'delta'"),
-    ]
-    assert_refused(functools.partial(ConvolutionAugmentedAttentionConfig, d_model=12), cases)
 
 
 def test_head_conv_refuses():

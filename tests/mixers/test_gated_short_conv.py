@@ -1,7 +1,5 @@
 """GatedShortConv against eq. 7 of the Based paper in float64."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +7,6 @@ import pytest
 
 from jaxzoo.mixers.conv.gated_short_conv import GatedShortConv, GatedShortConvConfig
 from tests.mixers.moved import moved_mixer, quick_rngs
-from tests.mixers.refused import assert_refused
 
 D = 5
 
@@ -59,20 +56,3 @@ def test_released_shapes():
     assert not hasattr(mixer, "conv_bias")
     assert np.abs(mixer.taps[...]).max() <= 3**-0.5
     assert np.asarray(mixer.out_proj.kernel[...]).std() > 10 * np.asarray(mixer.in_proj.kernel[...]).std()
-
-
-def test_flops():
-    """Kills a count that takes one branch for both: 2 d 4d + 2 2d d for the projections, 2 w 2d for the
-    taps."""
-    expected = 2 * 10 * 40 + 2 * 20 * 10 + 2 * 3 * 20
-    assert GatedShortConvConfig(d_model=10).flops_per_token(100) == expected
-
-
-def test_config_errors():
-    """Kills a config that fails late, or not at all."""
-    cases = [
-        ({"expansion": 3}, "expansion=3 must be even; it counts both"),
-        ({"expansion": 0}, "expansion=0 must be positive"),
-        ({"n_taps": 0}, "n_taps=0 must be positive"),
-    ]
-    assert_refused(functools.partial(GatedShortConvConfig, d_model=4), cases)

@@ -1,16 +1,11 @@
 """H3 against its two state space models as matrices, in float64, one token after the other; every option."""
 
-import functools
-
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxzoo.layers.variables import traits_of
-from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.ssm.h3 import H3, H3Config
-from tests.mixers.moved import abstract_mixer, assert_computes, moved_mixer, quick_rngs
-from tests.mixers.refused import assert_refused
+from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
 
 D, T = 6, 13
 
@@ -82,25 +77,3 @@ def test_initialisation():
     fixed = (mixer.shift_b, mixer.s4d.log_dt, mixer.s4d.log_neg_real, mixer.s4d.imag, mixer.s4d.b)
     assert not any(traits_of(variable).decay for variable in fixed)
     assert all(traits_of(variable).decay for variable in (mixer.shift_c, mixer.s4d.c))
-
-
-def test_state_and_flops_by_hand():
-    """Kills a state that forgets the products or the register: 3 heads of 2 x 2 products, 4 pairs each, 8 keys of 6."""
-    config = H3Config(d_model=6, d_state=8, head_dim=2)
-    mixer = abstract_mixer(config)
-    assert state_bytes(mixer) == state_bytes(mixer, dtype=jnp.bfloat16) == 4 * (3 * 4 * 4 * 2 + 8 * 6)
-    assert config.papers_state_size(100) == 6 * 8
-    long = 200 * (5 * np.log2(200) + 3) / 100  # transforms of 200 points for 100 tokens
-    assert config.flops_per_token(100) == pytest.approx(8 * 36 + 6 * 2 * 8 + 12 * long + 2 * 12)
-
-
-def test_config_errors():
-    """Kills a config that fails late, or not at all."""
-    cases = [
-        ({"head_dim": 5}, "d_model=12 must be divisible by head_dim=5"),
-        ({"d_state": 7}, "d_state=7 must be even"),
-        ({"dt_min": 0.2}, "dt_max=0.1 must be at least dt_min=0.2"),
-        ({"spectrum": "legs"}, "spectrum='legs' must be one of 'lin', 'inv'"),
-        ({"discretization": "euler"}, "discretization='euler' must be one of 'bilinear', 'zoh'"),
-    ]
-    assert_refused(functools.partial(H3Config, d_model=12), cases)

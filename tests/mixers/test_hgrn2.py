@@ -46,9 +46,3 @@ def moved_but_bounds(mixer):
     mixer, p = moved(mixer)
     mixer.lower_bound[...] = bound
     return mixer, p
-
-
-def test_config_errors():
-    """Kills a layer beyond the last, whose gates would never forget."""
-    with pytest.raises(ValueError, match="layer_index=3 must be below n_layers=3"):
-        HGRN2Config(d_model=D, layer_index=3, n_layers=3)

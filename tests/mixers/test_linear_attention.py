@@ -1,6 +1,5 @@
 """LinearAttention against its equation in float64, head by head, for every feature map."""
 
-import functools
 from typing import get_args
 
 import jax
@@ -11,12 +10,10 @@ from flax import nnx
 
 from jaxzoo.layers.feature_maps import orthogonal_gaussian, performer_features
 from jaxzoo.layers.variables import Buffer, traits_of
-from jaxzoo.mixers.base import Inherited, state_bytes
+from jaxzoo.mixers.base import Inherited
 from jaxzoo.mixers.linear.feature_map import FeatureMap
 from jaxzoo.mixers.linear.feature_map_attention import LinearAttention, LinearAttentionConfig
-from jaxzoo.mixers.linear.taylor_linear_attention import TaylorLinearAttention, TaylorLinearAttentionConfig
-from tests.mixers.moved import abstract_mixer, assert_computes, moved_mixer, quick_rngs
-from tests.mixers.refused import assert_refused
+from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
 
 D = 6
 
@@ -183,21 +180,6 @@ def test_signed_weights_are_normalised_all_the_same():
     np.testing.assert_allclose(mixer(x), mixer.out_proj(mixer.v_proj(x)), atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["taylor", "taylor_full"])
-@pytest.mark.parametrize("decay", [False, True])
-def test_both_taylor_maps_are_the_mixer_of_their_own(name, decay):
-    """Kills a pair of equal products that counts once in the distinct form, and another scale than the kernels': the
-    same parameters in `TaylorLinearAttention` give the same numbers, from 153 and 273 features for k = 16."""
-    options = {"d_model": D, "init_std": 0.6, "n_heads": 2, "decay": decay, "output_scaling": True}
-    mixer = LinearAttention(LinearAttentionConfig(feature_map=name, **options), rngs=quick_rngs())
-    own = TaylorLinearAttention(TaylorLinearAttentionConfig(**options), rngs=quick_rngs(1))
-    nnx.update(own, nnx.state(mixer, nnx.Param))
-    x = jax.random.normal(jax.random.key(0), (2, 150, D))
-    np.testing.assert_allclose(mixer(x), own(x), rtol=0, atol=1e-5 * jnp.abs(own(x)).max())
-    assert mixer.init_state(1).s.shape == (1, 2, {"taylor": 153, "taylor_full": 273}[name], 3)
-
-
 def test_rebased_is_the_published_combination():
     """Kills a norm that is left out, one without its parameters, and parameters that decay."""
     config = LinearAttentionConfig.rebased(d_model=D, n_heads=2, feature_dim=4)
@@ -318,104 +300,9 @@ def test_random_features_do_not_learn():
     assert np.abs(drawn[...] - others[...]).max() > 0.1
 
 
-@pytest.mark.parametrize(
-    ("options", "features", "position"),
-    [
-        ({"feature_map": "cosformer", "n_positions": 8}, 32, 4),
-        ({"feature_map": "taylor"}, 153, 0),
-        *(
-            pytest.param(options, features, 0, marks=pytest.mark.full)
-            for options, features in (
-                ({}, 16),
-                ({"feature_map": "performer"}, 16),
-                ({"feature_map": "performer", "n_features": 24}, 24),
-                ({"feature_map": "exp", "mirrored": True}, 32),
-                ({"feature_map": "taylor_full"}, 273),
-                ({"feature_map": "rebased"}, 136),
-                ({"feature_map": "all_poly", "n_features": 11}, 11),
-            )
-        ),
-    ],
-)
-def test_state_size_against_the_paper(options, features, position):
-    """Kills features counted twice and a state for what is not there: Based, App. E.2, eq. 8, gives (d + 1) f entries,
-    as for one head; more heads add a denominator each. Table 6: f = 16 (performer), 32 (cosformer), 153 (Taylor) for 16
-    channels."""
-    one = LinearAttentionConfig(d_model=64, **options)
-    assert one.width_of_features == features
-    assert one.papers_state_size(100) == 65 * features
-    assert state_bytes(abstract_mixer(one)) == 4 * 65 * features + position
-    four = abstract_mixer(LinearAttentionConfig(d_model=64, n_heads=4, **options))
-    assert state_bytes(four, dtype=jnp.bfloat16) == 4 * (64 + 4) * features + position
-    sums = abstract_mixer(LinearAttentionConfig(d_model=64, n_heads=4, normalize=False, **options))
-    assert state_bytes(sums) == 4 * 64 * features + position
-
-
 def test_the_length_of_cosformer_is_the_models():
     """Kills a length that other feature maps take and do not read, and one that overrides the config's own."""
     model = Inherited(d_model=D, max_length=33, init_std=0.1, out_init_std=0.1)
     assert LinearAttentionConfig(feature_map="cosformer").inherit(model).n_positions == 33
     assert LinearAttentionConfig(feature_map="cosformer", n_positions=5).inherit(model).n_positions == 5
     assert LinearAttentionConfig().inherit(model).n_positions is None
-
-
-def test_flops():
-    """Kills a head or a matmul that is not counted; worked by hand for d = 8, 2 heads, k = 2, v = 4, f = 6: maps,
-    projections and random features; a chunk of 64, scores and values; sums written and read, the denominator."""
-    config = LinearAttentionConfig(d_model=8, n_heads=2, feature_dim=2, feature_map="performer", n_features=6)
-    maps = 2 * 8 * (4 + 4 + 8 + 8) + 2 * 2 * (2 * 2 * 6)
-    chunk, sums = 2 * 2 * (64 * 6 + 64 * 4), 2 * 2 * (6 * 4 + 6 * 4 + 6)
-    assert config.flops_per_token(64) == maps + chunk
-    assert config.flops_per_token(128) == maps + chunk + sums
-    assert config.flops_per_token(96) == pytest.approx(maps + (chunk + sums) * 128 / 96)
-    scaled = LinearAttentionConfig(
-        d_model=8, n_heads=2, feature_dim=2, feature_map="all_poly", n_features=6, output_scaling=True
-    )
-    assert scaled.flops_per_token(64) == maps + chunk + 2 * 2 * (2 * 2 * 6) + 2 * 8 * 2
-    both_ways = LinearAttentionConfig(d_model=8, n_heads=2, feature_dim=2, causal=False, normalize=False)
-    assert both_ways.flops_per_token(50) == 2 * 8 * (4 + 4 + 8 + 8) + 2 * 2 * (2 * 2 * 4)
-    assert both_ways.papers_state_size(50) is None
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("feature_map", ["performer", "all_poly"])
-@pytest.mark.parametrize("causal", [True, False])
-def test_flops_match_what_the_compiler_counts(feature_map, causal):
-    """Kills a matmul that is counted and not done: XLA counts elementwise work as well, here up to 5 %."""
-    config = LinearAttentionConfig(d_model=128, n_heads=4, feature_map=feature_map, causal=causal)
-    mixer = config.build(rngs=quick_rngs())
-    analysis = jax.jit(mixer.__call__).lower(jnp.ones((2, 64, 128))).compile().cost_analysis()
-    assert analysis is not None
-    assert 0.99 < analysis["flops"] / 128 / config.flops_per_token(64) < 1.05
-
-
-def test_config_errors():
-    """Kills a config that fails late, or not at all."""
-    cases = [
-        ({"n_heads": 0}, "n_heads=0 must be positive"),
-        ({"n_heads": 4}, "d_model=6 must be divisible by n_heads=4"),
-        ({"feature_dim": 0}, "feature_dim=0 must be positive"),
-        ({"head_dim": -2}, "head_dim=-2 must be positive"),
-        ({"feature_map": "gelu"}, "feature_map='gelu' must be one of 'relu', 'pos_elu'"),
-        ({"feature_map": "performer", "n_features": -1}, "n_features=-1 must be positive"),
-        ({"feature_map": "cosformer", "n_positions": 0}, "n_positions=0 must be positive"),
-        ({"n_features": 3}, "n_features=3 is read by feature_map='performer' and 'all_poly' only; leave it at None"),
-        ({"feature_map": "relu", "mirrored": True}, "mirrored=True is read by feature_map='exp' and 'softmax' only"),
-        ({"poly_init": "signs"}, "poly_init='signs' is read by feature_map='all_poly' only; leave it at None"),
-        ({"poly_learned": False}, "poly_learned=False is read by feature_map='all_poly' only; leave it at True"),
-        ({"qk_norm": "rms"}, "qk_norm='rms' must be one of 'none', 'all_heads', 'head'"),
-        ({"decay": True, "causal": False}, "decay=True needs causal=True"),
-        ({"decay_const": 0}, r"decay_const=0 must be in \[-20, -1\]"),
-        ({"feature_map": "relu", "n_positions": 3}, "n_positions=3 is read by feature_map='cosformer' only"),
-        ({"eps": -1.0}, "eps=-1.0 must not be negative"),
-    ]
-    assert_refused(functools.partial(LinearAttentionConfig, d_model=D), cases)
-
-
-def test_what_cannot_be_built_or_streamed_is_refused():
-    """Kills a cosformer of unknown length, and a stream of a mixer that sees the future."""
-    with pytest.raises(ValueError, match="n_positions=None must be known for cosformer; set it"):
-        LinearAttentionConfig(d_model=D, feature_map="cosformer").build(rngs=quick_rngs())
-    mixer = LinearAttentionConfig(d_model=D, causal=False).build(rngs=quick_rngs())
-    with pytest.raises(ValueError, match="causal=False does not stream"):
-        mixer.init_state(1)

@@ -1,6 +1,5 @@
 """LongConv against its formula in float64; squashing, kernel dropout, initialisation and traits."""
 
-import functools
 import math
 
 import jax
@@ -10,10 +9,9 @@ import pytest
 
 from jaxzoo.layers.variables import traits_of
 from jaxzoo.mixers import Context
-from jaxzoo.mixers.base import Inherited, state_bytes
+from jaxzoo.mixers.base import Inherited
 from jaxzoo.mixers.conv.long_conv import LongConv, LongConvConfig, initial_window
-from tests.mixers.moved import abstract_mixer, assert_computes, moved_mixer, quick_rngs
-from tests.mixers.refused import assert_refused
+from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
 from tests.mixers.test_hyena import conv_truth
 
 D, TAPS = 5, 11
@@ -94,24 +92,3 @@ def test_initial_window():
     """Kills a window by channel and tap exchanged: channel 2 of 4 and tap 3 of 8 by hand."""
     np.testing.assert_allclose(initial_window(8, 4)[3, 2], np.exp(-3 / 8 * 2**0.5), rtol=1e-6)
     np.testing.assert_allclose(initial_window(8, 4)[3, 0], np.exp(-3 / 8), rtol=1e-6)
-
-
-def test_state_and_flops_by_hand():
-    """Kills a history for every filter, and a GLU that costs nothing; d = 10, 2 channels."""
-    config = LongConvConfig(d_model=10, n_taps=64, n_channels=2)
-    assert state_bytes(abstract_mixer(config)) == 4 * 63 * 10
-    long = 15 * (5 * np.log2(15) + 3) / 8
-    assert config.flops_per_token(8) == pytest.approx(20 * long + 2 * 20 * 20)
-
-
-def test_config_errors():
-    """Kills a config that fails late, or not at all."""
-    cases = [
-        ({"n_channels": 0}, "n_channels=0 must be positive"),
-        ({"squash": -0.1}, "squash=-0.1 must not be negative"),
-        ({"kernel_dropout": 1.0}, r"kernel_dropout=1.0 must be in \[0, 1\)"),
-        ({"kernel_learning_rate_scale": 0.0}, "kernel_learning_rate_scale=0.0 must be positive"),
-        ({"kernel_init": "zeros"}, "kernel_init='zeros' must be one of 'random', 'decay'"),
-        ({"output": "none"}, "output='none' must be one of 'glu', 'linear'"),
-    ]
-    assert_refused(functools.partial(LongConvConfig, d_model=12), cases)

@@ -1,18 +1,14 @@
 """Mamba against its equations in float64, one token after the other; its initialisation; its state."""
 
 import dataclasses
-import functools
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
 from jaxzoo.layers.variables import traits_of
-from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.ssm.mamba import Mamba, MambaConfig
-from tests.mixers.moved import abstract_mixer, assert_computes, moved_mixer, quick_rngs
-from tests.mixers.refused import assert_refused
+from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
 
 D, T = 6, 9
 
@@ -94,27 +90,3 @@ def test_initialisation():
         assert not traits_of(getattr(mixer, name)).decay, name
     assert traits_of(mixer.taps).decay
     assert traits_of(mixer.dt_proj.kernel).decay
-
-
-@pytest.mark.full
-def test_state_and_flops_by_hand():
-    """Kills a state without the convolution, or of the model's width: d = 6, inner 12, 4 numbers a channel, 3
-    inputs."""
-    config = MambaConfig(d_model=6, d_state=4, dt_rank=2)
-    mixer = abstract_mixer(config)
-    assert state_bytes(mixer) == 4 * (12 * 4 + 3 * 12)
-    assert state_bytes(mixer, dtype=jnp.bfloat16) == 4 * 12 * 4 + 2 * 3 * 12
-    assert config.papers_state_size(100) == 2 * 6 * 4
-    projections = 2 * (6 * 24 + 12 * (2 + 8) + 2 * 12 + 12 * 6)
-    assert config.flops_per_token(100) == projections + 2 * 4 * 12 + 6 * 12 * 4
-
-
-def test_config_errors():
-    """Kills a config that fails late, or not at all."""
-    cases = [
-        ({"dt_min": 0.2}, "dt_max=0.1 must be at least dt_min=0.2"),
-        ({"d_state": 0}, "d_state=0 must be positive"),
-        ({"dt_floor": 0.0}, "dt_floor=0.0 must be positive"),
-        ({"discretization": "bilinear"}, "discretization='bilinear' must be one of 'release', 'zoh'"),
-    ]
-    assert_refused(functools.partial(MambaConfig, d_model=12), cases)

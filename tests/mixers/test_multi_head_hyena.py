@@ -1,21 +1,13 @@
 """Multi-head Hyena against its definition in float64, product by product; heads of one channel are Hyena."""
 
-import functools
-
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.layers.hyena_filter import HyenaFilterConfig
 from jaxzoo.layers.variables import traits_of
-from jaxzoo.mixers.base import state_bytes
-from jaxzoo.mixers.conv.hyena import HyenaConfig
 from jaxzoo.mixers.conv.multi_head_hyena import MultiHeadHyena, MultiHeadHyenaConfig
 from tests.layers.test_hyena_filter import filter_truth
-from tests.mixers.moved import abstract_mixer, assert_computes, moved_mixer, quick_rngs
-from tests.mixers.refused import assert_refused
+from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
 from tests.mixers.test_hyena import conv_truth
 
 D, TAPS = 6, 11
@@ -51,30 +43,6 @@ def test_equation(options):
         assert_computes(mixer, x, expected, 2e-5)
 
 
-@pytest.mark.slow
-def test_heads_of_one_channel_are_hyena():
-    """Kills columns or channels in another order than Hyena's: the parameters are carried over as they are."""
-    sizes = {"d_model": D, "n_taps": TAPS, "filter_network": NETWORK}
-    hyena, _ = moved_mixer(HyenaConfig(form="release", **sizes))
-    mixer = MultiHeadHyena(MultiHeadHyenaConfig(n_heads=D, **sizes), rngs=quick_rngs())
-    for part in ("in_proj", "short_conv", "filter", "out_proj"):
-        setattr(mixer, part, getattr(hyena, part))
-    mixer.filter_bias = nnx.Param(hyena.filter_bias[:, 0])
-    x = jax.random.normal(jax.random.key(0), (2, 2 * TAPS, D))
-    expected = hyena(x)
-    np.testing.assert_allclose(mixer(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-
-
-@pytest.mark.slow
-def test_no_tokens():
-    """Kills a reshape of nothing, and a scan over no channel."""
-    mixer = MultiHeadHyena(MultiHeadHyenaConfig.tiny(), rngs=quick_rngs())
-    assert mixer(jnp.zeros((2, 0, 6))).shape == (2, 0, 6)
-    y, state = mixer.prefill(jnp.zeros((2, 0, 6)), mixer.init_state(2))
-    assert y.shape == (2, 0, 6)
-    assert jax.tree.all(jax.tree.map(lambda a, b: a.shape == b.shape, state, mixer.init_state(2)))
-
-
 @pytest.mark.full
 def test_bias_of_each_head():
     """Kills a skip for each channel, or one that is decayed."""
@@ -84,21 +52,3 @@ def test_bias_of_each_head():
     assert abs(bias.std() - 1) < 0.15
     assert not traits_of(mixer.filter_bias).decay
     assert mixer.filter.kernel_out.shape == (64, 200)
-
-
-def test_state_and_flops_by_hand():
-    """Kills: a state of products instead of keys and values, products counted as channels; d = 12, 3 heads."""
-    config = MultiHeadHyenaConfig(d_model=12, n_heads=3, n_taps=64)
-    assert state_bytes(abstract_mixer(config)) == 4 * (2 * 36 + 2 * 63 * 12)
-    long = 15 * (5 * np.log2(15) + 3) / 8
-    assert config.flops_per_token(8) == pytest.approx(2 * 12 * 48 + 36 * 6 + 48 * (long + 3))
-
-
-def test_config_errors():
-    """Kills a config that fails late, or not at all."""
-    cases = [
-        ({"n_heads": 5}, "d_model=12 must be divisible by n_heads=5"),
-        ({"n_heads": 0}, "n_heads=0 must be positive"),
-        ({"n_short_taps": 0}, "n_short_taps=0 must be positive"),
-    ]
-    assert_refused(functools.partial(MultiHeadHyenaConfig, d_model=12), cases)

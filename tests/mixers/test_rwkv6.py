@@ -1,7 +1,6 @@
 """RWKV-6's time mixing against its equations in float64, head by head; its initialisation."""
 
 import numpy as np
-import pytest
 
 from jaxzoo.mixers.linear.rwkv6 import RWKV6TimeMix, RWKV6TimeMixConfig
 from tests.mixers.moved import moved, quick_rngs
@@ -54,9 +53,3 @@ def test_initialisation():
     np.testing.assert_allclose(mixer.shift_mean[...], share, atol=1e-6)
     np.testing.assert_array_equal(mixer.shift_down[...], 0)
     assert 0 < np.abs(np.asarray(mixer.shift_up[...])).max() <= 0.01
-
-
-def test_config_errors():
-    """Kills heads that do not divide the channels."""
-    with pytest.raises(ValueError, match="value_width=9 gives 9 channels, which must be a multiple of n_heads=2"):
-        RWKV6TimeMixConfig(d_model=8, n_heads=2, value_width=9)

@@ -165,11 +165,3 @@ def test_initialisation():
     np.testing.assert_allclose(mixer.norm_scale[...], (2 / 3) ** 0.7, rtol=1e-6)
     up = np.asarray(mixer.decay.up.kernel[...])
     np.testing.assert_allclose(up @ up.T, 0.01 * np.eye(2), atol=1e-7)
-
-
-def test_config_errors():
-    """Kills heads that do not divide the channels, and a value residual without values."""
-    with pytest.raises(ValueError, match="d_model=8 must be divisible by n_heads=3"):
-        RWKV7TimeMixConfig(d_model=8, n_heads=3)
-    with pytest.raises(ValueError, match=r"RWKV7TimeMixConfig as layer 0, which needs the values of an earlier layer"):
-        LanguageModelConfig(pattern=(RWKV7TimeMixConfig(layer_index=1, n_layers=2),))

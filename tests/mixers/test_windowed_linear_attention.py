@@ -10,7 +10,6 @@ from flax import nnx
 
 from jaxzoo.mixers import Attention, AttentionConfig, WindowedLinearAttention, WindowedLinearAttentionConfig
 from tests.mixers.moved import quick_rngs
-from tests.mixers.refused import assert_refused
 
 FIELDS: dict[str, Any] = {"d_model": 12, "n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "qkv_bias": True}
 FIELDS |= {"out_bias": True, "qk_norm": "rms", "positions": "rotary", "rotary_fraction": 2 / 3}
@@ -76,14 +75,3 @@ def _product(feature_map: str, mapped: list[np.ndarray], i: int, j: int) -> floa
         return 1 + s + s**2 / 2
     softmax = lambda z: np.exp(z) / np.exp(z).sum()  # noqa: E731
     return softmax(q) @ softmax(k) + softmax(-q) @ softmax(-k)
-
-
-def test_refusals():
-    """Kills: a mixer that sees nothing, a map that is wider than a head, one of vectors whose channels xPos has made up
-    to 2^116 times longer than each other: with W off the identity by 0.001 they alone decided the output."""
-    cases = [
-        ({"window": 0, "feature_map": "none"}, "window=0 must be positive"),
-        ({"d_model": 8, "n_heads": 2, "feature_dim": 5}, "feature_dim=5 must be at most the 4 channels"),
-        ({"positions": "xpos"}, "positions='xpos' must be 'none' or 'rotary' with feature_map='taylor'"),
-    ]
-    assert_refused(WindowedLinearAttentionConfig, cases)

@@ -95,13 +95,6 @@ def test_step(default_compilation):
         np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.full
-def test_no_query():
-    """Kills a gather from nothing."""
-    q, k, v, _ = inputs(0, 18)
-    assert block_sparse_attention(q, k, v, jnp.asarray(TABLE, jnp.int32), block_size=3).shape == (B, 0, H, V)
-
-
 def test_gradients_of_a_block_that_all_see_are_summed_in_float32():
     """Kills sums over blocks in bfloat16, which stop growing at 256 times a term: all of 512 blocks see block 0."""
     n, size = 512, 2

@@ -11,6 +11,7 @@ from jaxzoo.ops.delta_rule import CHUNK, Removal, _after, _matmul_states, delta_
 from jaxzoo.parallel.sharding import MeshConfig, make_mesh
 from pallas_kernels import xla_chunks
 from pallas_kernels.dispatch import lowering_for
+from tests.ops.shared import assert_close, documents, in_float64, single, with_gradients
 from tests.pallas_kernels.shared import full, needs_eight_devices, slow
 
 B, H, K, V = 2, 3, 5, 4
@@ -65,39 +66,18 @@ def run(inputs, state, ids=None, chunk_size=None):
     return delta_rule(q, k, v, **fields, initial_state=state, segment_ids=ids, chunk_size=chunk_size)
 
 
-def single(tree):
-    return jax.tree.map(jnp.float32, tree)
-
-
-def with_gradients(function, inputs, state, cotangents):
-    out, pull_back = jax.vjp(function, inputs, state)
-    return out, pull_back(cotangents)
-
-
-def assert_close(found, expected, tolerance):
-    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * max(1.0, np.abs(y).max(initial=0)))
-
-
 def check(inputs, state, ids=None, chunk_size=None, tolerance=1e-5, platform="cpu"):
     """Values, final state and gradients of one problem, with random cotangents on both, by the form of a platform."""
     rng = np.random.default_rng(1)
     cotangents = rng.normal(size=inputs["v"].shape), rng.normal(size=state.shape)
-    with jax.enable_x64(True):
-        truth = jax.jit(lambda *args: with_gradients(functools.partial(recurrence, ids=ids), *args))
-        values, gradients = jax.tree.map(np.asarray, truth(inputs, state, cotangents))
+    truth = functools.partial(with_gradients, functools.partial(recurrence, ids=ids))
+    values, gradients = in_float64(jax.jit(truth), (inputs, state), cotangents)
     ids = None if ids is None else jnp.asarray(ids)
     call = functools.partial(run, ids=ids, chunk_size=chunk_size)
     with lowering_for(platform):
-        found = jax.jit(lambda *args: with_gradients(call, *args))(*single((inputs, state, cotangents)))
+        found = jax.jit(functools.partial(with_gradients, call))(*single(((inputs, state), cotangents)))
     assert_close(found[0], values, tolerance)
     assert_close(found[1], gradients, 10 * tolerance)
-
-
-def documents(t):
-    """Rows of three and of two documents: borders at the first token, at a chunk's end, and within a chunk."""
-    rows = np.repeat([3, 1, 2], [1, CHUNK - 1, t - CHUNK]), np.repeat([5, 4], [CHUNK + 9, t - CHUNK - 9])
-    return np.stack(rows).astype(np.int32)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +92,7 @@ def test_values_and_gradients_of_packed_documents(form, decay):
     """Kills: a wrong mask, chunk carry or decay in either; a read after instead of before the decay, or the reverse; a
     missing sign of the solve; a leak across documents, also at the border of a chunk; a state without gradient."""
     inputs, state = problem(LONG, form, decay)
-    check(inputs, state, documents(LONG))
+    check(inputs, state, documents(LONG, CHUNK))
 
 
 @pytest.mark.parametrize(
@@ -259,8 +239,8 @@ def test_parts_of_a_sequence_on_four_devices(form, decay, packed):
     inputs, state = single(problem(32, form, decay))
     ids = jnp.asarray(np.stack([np.repeat([1, 2, 3], [7, 1, 24]), np.repeat([4, 5], [16, 16])]), jnp.int32)
     call = functools.partial(run, ids=ids if packed else None, chunk_size=4)
-    both = lambda *args: with_gradients(call, *args)  # noqa: E731
-    arguments = inputs, state, jax.tree.map(jnp.cos, (inputs["v"], state))
+    both = functools.partial(with_gradients, call)
+    arguments = (inputs, state), jax.tree.map(jnp.cos, (inputs["v"], state))
     expected = jax.tree.map(np.asarray, jax.jit(both)(*arguments))
     with jax.set_mesh(make_mesh(MeshConfig(data=2, sequence=4))):
         found = jax.jit(both)(*arguments)

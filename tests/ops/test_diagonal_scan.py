@@ -10,6 +10,7 @@ import pytest
 
 from jaxzoo.ops import diagonal_scan as op
 from jaxzoo.ops.diagonal_scan import CHUNK, diagonal_scan, diagonal_step
+from tests.ops.shared import assert_close, documents, in_float64, single, with_gradients
 from tests.pallas_kernels.shared import full, slow
 
 B, D, N = 2, 3, 4
@@ -46,10 +47,6 @@ def problem(t, kind, seed=0):
     return tokens, (log_a, c), state
 
 
-def single(tree):
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.complex64 if np.iscomplexobj(x) else jnp.float32), tree)
-
-
 def recurrence(tokens, parameters, state, ids):
     """The equation, one token after the other, in the dtype of its inputs."""
     t = tokens["u"].shape[1]
@@ -68,16 +65,6 @@ def recurrence(tokens, parameters, state, ids):
 def run(tokens, parameters, state, ids=None, chunk_size=CHUNK):
     functions = (functools.partial(f, parameters) for f in (coefficients, readout))
     return diagonal_scan(tokens, *functions, state, segment_ids=ids, chunk_size=chunk_size)
-
-
-def with_gradients(function, inputs, cotangents):
-    out, pull_back = jax.vjp(function, *inputs)
-    return out, pull_back(cotangents)
-
-
-def assert_close(found, expected, tolerance):
-    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * max(1.0, np.abs(y).max(initial=0)))
 
 
 CORE = (("platform", True, "complex"), ("tree", False, "real"))
@@ -100,14 +87,11 @@ def test_values_and_gradients(kind, packed, by, monkeypatch):
         monkeypatch.setattr(op, "GROUP", 3)
     t = 2 * CHUNK + 19
     inputs = problem(t, kind)
-    ids = np.stack([np.repeat([3, 1, 2], [1, CHUNK - 1, t - CHUNK]), np.repeat([5, 4], [CHUNK + 9, t - CHUNK - 9])])
-    ids = ids.astype(np.int32) if packed else None
+    ids = documents(t, CHUNK) if packed else None
     rng = np.random.default_rng(1)
     dy, dstate = rng.normal(size=(B, t, D)), rng.normal(size=(B, D, N))
     dstate = dstate + 1j * rng.normal(size=dstate.shape) if kind == "complex" else dstate
-    with jax.enable_x64(True):
-        truth = with_gradients(jax.jit(lambda *inputs: recurrence(*inputs, ids)), inputs, (dy, dstate))
-        (values, gradients) = jax.tree.map(np.asarray, truth)
+    values, gradients = in_float64(with_gradients, jax.jit(lambda *x: recurrence(*x, ids)), inputs, (dy, dstate))
     ids, chunk_size = None if ids is None else jnp.asarray(ids), 16 if by == "tree" else CHUNK
     call = jax.jit(functools.partial(run, ids=ids, chunk_size=chunk_size))
     found, found_gradients = with_gradients(call, single(inputs), single((dy, dstate)))

@@ -72,29 +72,3 @@ def test_strongest_lags():
     np.testing.assert_array_equal(strongest(r, 2), [[0, 0, 1, 0, 1], [0, 1, 0, 0, 1]])
     np.testing.assert_array_equal(strongest(r, 9), [[0, 1, 1, 1, 1]] * 2)
     assert not np.asarray(strongest(r[:, :1], 3)).any()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("find", ["tokens", "autocorrelation"])
-def test_theorem_of_one_distance(find):
-    """Kills kernels shifted by one too many or too few: with h^k = X^s and h^v = X^(s-1), two products of a projection
-    and a convolution answer every query whose key stands s before it (eqs. 26 to 34); triples of key, value, query."""
-    tokens = np.array(
-        [[1, 7, 0, 2, 8, 0, 3, 9, 1, 4, 7, 2, 5, 8, 3]]
-    )  # the query of triple i asks for the key of i - 2
-    u = np.eye(10)[tokens]
-    u[tokens == 0] = 0
-    keys, values, queries = (u * (np.arange(15) % 3 == part)[:, None] for part in range(3))
-    if find == "tokens":
-        counts = np.asarray(match_counts(jnp.asarray(tokens, jnp.int32), pairs="nearest", ignored=0))
-        s = int(counts.argmax())
-    else:
-        r = autocorrelation(jnp.asarray(keys + queries, jnp.float32))
-        s = int(np.asarray(strongest_lags(r, 1)).argmax())
-    assert s == 8
-    h_k, h_v = (jnp.zeros((1, 15)).at[0, lag].set(1.0) for lag in (s, s - 1))
-    y = queries * np.asarray(conv_rows(jnp.asarray(keys, jnp.float32), h_k))
-    z = y.sum(-1, keepdims=True) * np.asarray(conv_rows(jnp.asarray(values, jnp.float32), h_v))
-    expected = np.zeros_like(u)
-    expected[0, [8, 11, 14], [7, 8, 9]] = 1
-    np.testing.assert_allclose(z, expected, atol=1e-5)

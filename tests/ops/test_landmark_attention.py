@@ -111,76 +111,6 @@ def test_contents_are_the_queries_and_keys_unless_given(default_compilation):
     np.testing.assert_array_equal(*call(q, k, v, long_filter))
 
 
-@pytest.mark.slow
-def test_documents_have_blocks_of_their_own():
-    """Kills: a block or a filter that crosses a border, blocks counted from the row's start, a retrieval from another
-    document; values and gradients. Two rows with other documents: 4 + 1 + 9 + 6, and one of 20 tokens."""
-    args, dy = inputs(20)
-    lengths = ((4, 1, 9, 6), (20,))
-    ids = jnp.asarray([np.repeat([5, 2, 9, 0], lengths[0]), np.full(20, 3)], jnp.int32)
-    y, gradients = with_gradients(functools.partial(landmark_attention, segment_ids=ids), args, dy)
-    total = None
-    for row, parts in enumerate(lengths):
-        for start, n in zip(np.cumsum((0, *parts))[:-1], parts, strict=True):
-            part = lambda x: x[:, start : start + n] if x.ndim > 2 else x  # noqa: B023, E731
-            # Each document alone; the other row's cotangent is 0.
-            alone = jax.tree.map(part, args)
-            expected, gradient = truth(alone, jnp.where((jnp.arange(B) == row)[:, None, None, None], part(dy), 0))
-            close(y[row, start : start + n], expected[row])
-            whole = jax.tree.map(lambda g, x: np.zeros(x.shape), gradient, args)
-            for into, g in zip(jax.tree.leaves(whole), jax.tree.leaves(gradient), strict=True):
-                into[(slice(None), slice(start, start + n)) if into.ndim > 2 else ()] += np.asarray(g)
-            total = whole if total is None else jax.tree.map(np.add, total, whole)
-    close(gradients, total, 1e-4)
-
-
-def stream(args, cuts, starts=(0, 0)):
-    """Queries of each row from its own start on, in calls of the lengths between the cuts."""
-    q, k, v, long_filter, (content_q, content_k) = args
-    size, slots = long_filter.taps.shape[0], 30
-    rows = jnp.arange(B)[:, None]
-    landmarks = jnp.zeros((B, slots // size, G, K))
-    for row, start in enumerate(starts):  # what each row has seen before
-        seen = extend_landmarks(
-            landmarks[row : row + 1], content_k[row : row + 1, :start], long_filter, jnp.zeros((1,), jnp.int32)
-        )
-        landmarks = landmarks.at[row].set(seen[0])
-    fill = lambda x: jnp.concatenate([x, jnp.full((B, slots - x.shape[1], *x.shape[2:]), 9.0)], axis=1)  # noqa: E731
-    outputs, position = [], jnp.asarray(starts, jnp.int32)
-    for n in np.diff(cuts):
-        at = position[:, None] + jnp.arange(n)[None]
-        landmarks = extend_landmarks(landmarks, content_k[rows, at], long_filter, position)
-        y = landmark_attention_from(q[rows, at], fill(k), fill(v), landmarks, position, content_q[rows, at])
-        outputs.append(y)
-        position = position + n
-    return jnp.concatenate(outputs, axis=1), landmarks
-
-
-CUTS = [(0, 0, 1, 2, 3, 4, 20), (0, 7, 8, 14, 20), tuple(range(21))]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cuts", [pytest.param(cuts, marks=pytest.mark.full) for cuts in CUTS])
-def test_a_stream_equals_the_definition(cuts):
-    """Kills: a partial block that is lost or counted twice at a cut, a landmark that forgets the blocks before, keys
-    after the queries that are seen."""
-    args, dy = inputs(20)
-    y, landmarks = stream(args, cuts)
-    close(y, truth(args, dy)[0])
-    _, whole = stream(args, (0, 20))
-    close(landmarks, whole)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("starts", [(0, 11), (5, 9), (3, 2)])
-def test_rows_at_different_positions(starts):
-    """Kills: one place in its block, or one number of complete blocks, for all rows."""
-    args, dy = inputs(20)
-    expected = np.asarray(truth(args, dy)[0])
-    y, _ = stream(args, (0, 3, 4, 9), starts)
-    close(y, np.stack([expected[row, start : start + 9] for row, start in enumerate(starts)]))
-
-
 def test_landmarks_of_blocks_without_keys_are_0():
     """Kills: blocks that are touched before they begin, also where the block before them is complete, and a write
     after the last one that lands on it."""
@@ -195,14 +125,6 @@ def test_landmarks_of_blocks_without_keys_are_0():
         assert np.abs(landmarks[:, :blocks]).min() > 0
         np.testing.assert_array_equal(landmarks[:, blocks:], 0)
     np.testing.assert_array_equal(extended(2, 7), landmarks[:, :2])
-
-
-@pytest.mark.full
-def test_no_token():
-    """Kills a gather from nothing."""
-    args, _ = inputs(0)
-    assert landmark_attention(*args).shape == (B, 0, H, V)
-    assert stream(inputs(5)[0], (0, 0))[0].shape == (B, 0, H, V)
 
 
 def test_the_earliest_of_equal_blocks():

@@ -11,6 +11,7 @@ from jaxzoo.layers.head_norm import head_norm
 from jaxzoo.ops.linear_attention import CHUNK, PIECE, LinearState, linear_attention, linear_attention_step
 from pallas_kernels import certificates, xla_chunks
 from pallas_kernels.dispatch import lowering_for
+from tests.ops.shared import assert_close, documents, in_float64, with_gradients
 from tests.pallas_kernels.shared import full, lowered, slow
 
 B, H, K, V = 2, 3, 5, 4
@@ -66,16 +67,6 @@ def distinct_products(x):
     return (x[..., :, None] * x[..., None, :]).reshape(*x.shape[:-1], -1)
 
 
-def with_gradients(function, inputs, state, dy, dstate):
-    out, pull_back = jax.vjp(function, inputs, state)
-    return out, pull_back((dy, dstate))
-
-
-def assert_close(found, expected, tolerance):
-    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * max(1.0, np.abs(y).max(initial=0)))
-
-
 @pytest.mark.parametrize(
     ("t", "decay", "packed", "at_once"),
     [
@@ -96,24 +87,19 @@ def test_values_and_gradients(t, decay, packed, at_once, monkeypatch):
     monkeypatch.setattr(xla_chunks, "STATES_AT_ONCE", at_once * B * H * K * V)
     normalize = decay in ("none", "token")
     inputs, state = problem(t, decay)
-    ids = np.stack([np.repeat([3, 1, 2], [1, CHUNK - 1, t - CHUNK]), np.repeat([5, 4], [CHUNK + 9, t - CHUNK - 9])])
-    ids = ids.astype(np.int32) if packed else None
+    ids = documents(t, CHUNK) if packed else None
     rng = np.random.default_rng(1)
     dy, dstate = rng.normal(size=(B, t, H, V)), tuple(rng.normal(size=x.shape) for x in state)
     if not normalize:
         dstate = dstate[0], np.zeros_like(dstate[1])
-    with jax.enable_x64(True):
-        truth = functools.partial(recurrence, normalize=normalize, eps=0.1)
-        (y, last), gradients = with_gradients(
-            jax.jit(lambda inputs, state: truth(*inputs, state, ids)), inputs, state, dy, dstate
-        )
-        expected = jax.tree.map(np.asarray, ((y, last), gradients))
+    truth = functools.partial(recurrence, normalize=normalize, eps=0.1)
+    expected = in_float64(with_gradients, jax.jit(lambda x, s: truth(*x, s, ids)), (inputs, state), (dy, dstate))
     single = jax.tree.map(jnp.float32, (inputs, state, dy, dstate))
     ids = None if ids is None else jnp.asarray(ids)
     call = jax.jit(functools.partial(run, ids=ids, normalize=normalize))
     dstate = single[3] if normalize else (single[3][0], None)
     with lowering_for("cpu" if at_once == 1 else "cuda"):
-        (y, last), gradients = with_gradients(call, single[0], single[1], single[2], dstate)
+        (y, last), gradients = with_gradients(call, single[:2], (single[2], dstate))
     assert_close(y, expected[0][0], 1e-5)
     assert_close(last[0], expected[0][1][0], 1e-5)
     assert_close(gradients[0], expected[1][0], 1e-4)
@@ -153,9 +139,8 @@ def test_extreme_decays(scale):
     (q, k, v, log_decay), state = problem(150, "channel")
     log_decay = np.where(np.arange(150)[None, :, None, None] % 3 == 0, scale, 1e-3) * log_decay
     inputs = (q, k, v, log_decay)
-    with jax.enable_x64(True):
-        truth = jax.jit(lambda inputs, state: recurrence(*inputs, state, None, normalize=True, eps=0.1))
-        expected = jax.tree.map(np.asarray, truth(inputs, state))
+    truth = jax.jit(lambda inputs, state: recurrence(*inputs, state, None, normalize=True, eps=0.1))
+    expected = in_float64(truth, inputs, state)
     single = jax.tree.map(np.float32, (inputs, state))
 
     def loss(inputs, state):
@@ -171,9 +156,8 @@ def test_bfloat16():
     """Kills: sums and states in bfloat16. Only the inputs and the output are rounded, to 2^-9 each."""
     inputs, state = problem(300, "token", scale=0.1)
     rounded = [np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64) for x in inputs[:3]]
-    with jax.enable_x64(True):
-        truth = jax.jit(lambda *qkvd: recurrence(*qkvd, state, None, normalize=True, eps=0.1)[0])
-        expected = np.asarray(truth(*rounded, inputs[3]))
+    truth = jax.jit(lambda *qkvd: recurrence(*qkvd, state, None, normalize=True, eps=0.1)[0])
+    expected = in_float64(truth, *rounded, inputs[3])
     call = jax.jit(functools.partial(run, ids=None, normalize=True, dtype=jnp.bfloat16))
     y, last = call(*jax.tree.map(np.float32, (inputs, state)))
     assert (y.dtype, last[0].dtype) == (jnp.bfloat16, jnp.float32)

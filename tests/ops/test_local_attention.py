@@ -89,13 +89,6 @@ def test_definition(name):
 
 
 @pytest.mark.full
-def test_no_query():
-    """Kills a division by a length of 0."""
-    y, lse = local_attention(*(jnp.zeros((B, n, 2, 3)) for n in (0, 4, 4)), block_size=4, reach=4)
-    assert (y.shape, lse.shape) == ((B, 0, 2, 3), (B, 0, 2))
-
-
-@pytest.mark.full
 def test_extreme_scores():
     """Kills a softmax without its shift: scores of +-1e4 at 16,000 tokens stay finite, in float32 and bfloat16."""
     rng = np.random.default_rng(0)

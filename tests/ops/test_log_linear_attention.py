@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.ops.linear_attention import linear_attention
 from jaxzoo.ops.log_linear_attention import (
     empty_log_linear_state,
     log_linear_attention,
@@ -77,23 +76,3 @@ def test_levels(n_levels):
         np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
         np.testing.assert_allclose(state.s, found[0][1].s, rtol=0, atol=1e-5)
         np.testing.assert_array_equal(state.place, T)
-
-
-@pytest.mark.full
-def test_documents_and_one_scale():
-    """Kills: a document that sees the one before, or whose runs begin elsewhere than at its start; scales that are all
-    equal and yet give something else than linear attention."""
-    given, cut = tokens(7), 13
-    start = empty_log_linear_state(B, 7, H, K, V)
-    places = jnp.asarray(np.concatenate([np.arange(cut), np.arange(T - cut)])[None].repeat(B, 0), jnp.int32)
-    packed, last = jax.jit(lambda: run(given, start, 8, places))()
-    alone, state = jax.jit(lambda: run([x[:, cut:] for x in given], start, 64))()
-    np.testing.assert_allclose(packed[:, cut:], alone, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(last.s, state.s, rtol=0, atol=1e-5)
-    np.testing.assert_array_equal(last.place, T - cut)
-
-    q, k, v, log_decay, scales = given
-    equal = (q, k, v, log_decay, np.ones_like(scales))
-    plain = [jnp.asarray(x, jnp.float32) for x in (q, k, v)]
-    expected, _ = linear_attention(*plain, log_decay=jnp.asarray(log_decay, jnp.float32))
-    np.testing.assert_allclose(run(equal, start, 8)[0], expected, rtol=0, atol=1e-5)

@@ -13,6 +13,7 @@ from jaxzoo.parallel.sharding import MeshConfig, make_mesh
 from pallas_kernels import certificates
 from pallas_kernels.dispatch import lowering_for
 from pallas_kernels.wkv4.xla import CHUNK, by_tree, in_turn
+from tests.ops.shared import assert_close, documents, in_float64, with_gradients
 from tests.pallas_kernels.shared import needs_eight_devices
 
 B, D = 2, 5
@@ -53,30 +54,6 @@ def problem(t, *, size=1.0, seed=0):
     return (k, v, DECAYS, rng.normal(size=D)), state
 
 
-def documents(t):
-    """Borders inside a chunk, at a chunk's border, next to each other, and before the last token."""
-    rows = [np.repeat([3, 1, 2], [1, CHUNK - 1, t - CHUNK]), np.repeat([5, 4, 6], [CHUNK + 9, t - CHUNK - 10, 1])]
-    return np.stack(rows).astype(np.int32)
-
-
-def with_gradients(function, inputs, cotangents):
-    def both(inputs, cotangents):
-        out, pull_back = jax.vjp(function, *inputs)
-        return out, pull_back(cotangents)
-
-    return jax.jit(both)(inputs, cotangents)
-
-
-def in_float64(function, *arguments):
-    with jax.enable_x64(True):
-        return jax.tree.map(np.asarray, function(*arguments))
-
-
-def assert_close(found, expected, tolerance):
-    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * np.abs(y).max(initial=1.0))
-
-
 @pytest.mark.parametrize(
     ("packed", "size", "scan"),
     [
@@ -92,13 +69,13 @@ def test_values_and_gradients(packed, size, scan, monkeypatch):
     a CPU tokens are taken in turn; here also as accelerators take them."""
     monkeypatch.setattr("pallas_kernels.wkv4.xla.in_turn", scan)
     inputs, state = problem(LONG, size=size)
-    ids = documents(LONG) if packed else None
+    ids = documents(LONG, CHUNK) if packed else None
     rng = np.random.default_rng(1)
     cotangents = tuple(rng.normal(size=shape) for shape in ((B, LONG, D), (B, D), (B, D)))
 
     def of(function, scale):
         call = lambda k, v, w, u, num, den: function(k, v, w, u, (num, den, scale), ids)  # noqa: E731
-        return functools.partial(with_gradients, call)
+        return jax.jit(functools.partial(with_gradients, call))
 
     expected = in_float64(of(recurrence, state[2]), (*inputs, *state[:2]), cotangents)
     single = jax.tree.map(jnp.float32, (inputs, state, cotangents))
@@ -150,7 +127,7 @@ def test_extreme_keys_and_decays(sign):
     (k, v, _, u), _ = problem(LONG)
     k = k + (80.0 * sign if sign else 80.0 * (-1) ** (np.arange(LONG) // 3)[None, :, None])
     w = np.array([1e-6, 1e-3, 1.0, 50.0, 1e4])
-    ids, none = documents(LONG), (np.zeros((B, D)), np.zeros((B, D)), np.zeros((B, D)))
+    ids, none = documents(LONG, CHUNK), (np.zeros((B, D)), np.zeros((B, D)), np.zeros((B, D)))
     expected = in_float64(jax.jit(lambda *inputs: recurrence(*inputs, none, ids)), k, v, w, u)
     k, v, w, u = jax.tree.map(jnp.float32, (k, v, w, u))
 

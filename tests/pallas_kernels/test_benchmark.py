@@ -11,9 +11,6 @@ import pytest
 from pallas_kernels.benchmark import __main__ as command, checks, environment, programs, run, timing, trace
 from pallas_kernels.benchmark.candidates import Candidate
 from pallas_kernels.benchmark.ceilings import Ceilings, floor
-from pallas_kernels.benchmark.competitors import implementation
-from pallas_kernels.taylor_attention.problem import Problem
-from pallas_kernels.taylor_attention.workloads import WORKLOADS as TAYLOR
 from pallas_kernels.workload import Workload
 
 CEILINGS = Ceilings(bandwidth=1e9, flops=1e12, matmul="toy")
@@ -122,35 +119,6 @@ def test_refusals_and_failures_cost_no_other_row(timed, capsys):
 
 
 @pytest.mark.full
-def test_too_large_for_memory_is_not_run(timed, monkeypatch):
-    monkeypatch.setattr(run, "free_bytes", lambda: 8)
-    (row,) = rows_of("right")
-    assert row["status"] == "out of memory"
-    assert not timed
-
-
-@pytest.mark.full
-def test_kernel_of_another_platform_is_refused():
-    """Kills a kernel that fails in the compiler of a platform that is not its own, or counts as a failure."""
-    work = TAYLOR.workload("tiny", Problem(b=1, t=8, h=1, k=8, v=8), "forward")
-    with pytest.raises(NotImplementedError, match="mosaic_tpu: runs on tpu, and this is compiled for cpu"):
-        jax.jit(implementation("mosaic_tpu").build(work)).lower(*work.abstract_inputs())
-
-
-@pytest.mark.full
-def test_values_that_are_not_finite_outside_the_checked_rows():
-    assert checks.objection([0.0], True, ["float32"]) is None
-    assert "not finite" in str(checks.objection([0.0], False, ["float32"]))
-
-
-@pytest.mark.full
-def test_checked_rows_reach_both_ends_of_the_batch(monkeypatch):
-    monkeypatch.setattr(checks, "TOKENS", {"cpu": 40})
-    np.testing.assert_array_equal(checks.checked_rows(toy(t=10, sizes={"b": 100, "t": 10})), [0, 33, 66, 99])
-    np.testing.assert_array_equal(checks.checked_rows(toy(t=50, sizes={"b": 100, "t": 50})), [0])
-
-
-@pytest.mark.full
 def test_tolerance_follows_the_dtype_of_each_output():
     """Kills bfloat16's tolerance for an output in float32, and float32's for a gradient of inputs in bfloat16."""
     y = [np.ones(2, np.float32), np.ones(2, jnp.bfloat16)]
@@ -182,31 +150,6 @@ def test_program_runs_every_call_into_donated_buffers():
     assert text.count("optimization_barrier") == 2
 
 
-@pytest.mark.full
-def test_integers_are_poisoned_too_and_exact():
-    compiled = programs.lower(lambda x: (x, x.astype(jnp.int32)), (jnp.ones(2),), 1).compile()
-    (floats, integers), finite = programs.JaxProgram(compiled, [(jnp.ones(2),)], 1).outputs(np.arange(2))
-    assert finite
-    found = checks.dtypes(toy(), [floats, integers])
-    assert checks.objection([0.0, 0.0], True, found) is None
-    assert checks.objection([0.0, 1e-9], True, found) is not None
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("size", "platform", "plan"),
-    [
-        (1e3, "gpu", (32, 8)),
-        (1e3, "cpu", (32, 1)),
-        (30e6, "gpu", (16, 8)),
-        (100e6, "gpu", (3, 3)),
-        (1e9, "gpu", (2, 1)),
-    ],
-)
-def test_small_calls_share_a_program_and_sets_exceed_caches(size, platform, plan):
-    assert programs.plan(toy(bytes=size), platform) == plan
-
-
 class FakeClock:
     """A program of 2 calls, 3 ms a call, 1 ms a batch; `slow` batches, counted from 0, take 10 times as long."""
 
@@ -231,13 +174,6 @@ def test_batches_grow_until_they_are_long_enough():
 
 
 @pytest.mark.full
-def test_outliers_move_the_percentiles_and_not_the_median():
-    result = timing.measure(FakeClock(slow=(3, 4)), calls=2, seconds=2.0, repeats=10)
-    assert result.median == pytest.approx(3e-3, rel=0.01)
-    assert result.p90 == pytest.approx(30e-3, rel=0.01)
-
-
-@pytest.mark.full
 def test_slow_calls_are_repeated_three_times_and_counted_from_the_first():
     clock = FakeClock(per_call=5.0)
     assert timing.measure(clock, calls=2, seconds=2.0, repeats=10).repeats == 3
@@ -247,13 +183,6 @@ def test_slow_calls_are_repeated_three_times_and_counted_from_the_first():
 def test_floor_is_the_larger_of_two_times():
     assert floor(toy(flops=4e6, bytes=1e6), CEILINGS) == (1e-3, "memory")
     assert floor(toy(flops=4e9, bytes=1e6), CEILINGS) == (4e-3, "compute")
-
-
-@pytest.mark.full
-def test_a_shape_in_two_groups_is_run_once():
-    groups = {"a": [toy(t=5), toy(t=6)], "b": [toy(t=6), toy(t=6, kind="step")]}
-    found = run.cases(groups, ("forward",))
-    assert [(case.workload.name, case.groups) for case in found] == [("t5", ("a",)), ("t6", ("a", "b"))]
 
 
 def fake_command(monkeypatch, *names):

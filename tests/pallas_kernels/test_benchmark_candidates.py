@@ -1,16 +1,14 @@
 """What is compared computes what it is said to, and truths are those of the definitions."""
 
-import functools
 import subprocess
 import sys
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.benchmark import __main__ as command, checks, competitors, run, softmax
+from pallas_kernels.benchmark import checks, competitors, run
 from pallas_kernels.delta_chunks import reference as delta_reference, workloads as delta_workloads
 from pallas_kernels.delta_chunks.problem import GeneralProblem
 from pallas_kernels.gated_linear_attention import reference as gated_reference, workloads as gated_workloads
@@ -18,11 +16,8 @@ from pallas_kernels.gated_linear_attention.problem import Problem as GatedProble
 from pallas_kernels.registry import OPS
 from pallas_kernels.selective_scan import reference as scan_reference, workloads as scan_workloads
 from pallas_kernels.selective_scan.problem import Problem as ScanProblem
-from pallas_kernels.sliding_window.problem import Problem as WindowProblem
-from pallas_kernels.sliding_window.workloads import WORKLOADS as WINDOW, step_truth
-from pallas_kernels.taylor_attention import reference
 from pallas_kernels.taylor_attention.problem import Problem
-from pallas_kernels.taylor_attention.workloads import GROUPS, WORKLOADS as TAYLOR
+from pallas_kernels.taylor_attention.workloads import WORKLOADS as TAYLOR
 from tests.pallas_kernels.shared import full, relative_l2, slow
 from tests.pallas_kernels.tiny import TAYLOR as TINY
 
@@ -34,25 +29,6 @@ def outputs_and_truth(work, candidate, seed=3):
     rows = np.arange(int(work.sizes["b"]))
     actual = [np.asarray(x) for x in jax.tree.leaves(jax.jit(candidate.build(work))(*inputs))]
     return actual, checks.expected(work.truth if candidate.truth is None else candidate.truth(work), inputs, rows)
-
-
-@pytest.mark.slow
-def test_taylor_truth_is_the_quadratic_form():
-    """Blocks, and the state between them, against the whole (t, t) form, values and gradients."""
-    work = TAYLOR.workload("x", LONG, "forward_backward")
-    inputs = work.inputs(1)
-    found = checks.expected(work.truth, inputs, np.arange(LONG.b))
-
-    @jax.jit
-    def whole(q, k, v, dy):
-        scale = LONG.k**-0.5
-        y, pull_back = jax.vjp(lambda *x: reference.quadratic(*x, scale=scale, eps=1e-12, normalize=True)[0], q, k, v)
-        return [y, *pull_back(dy)]
-
-    with jax.enable_x64(True):
-        wanted = whole(*(jnp.asarray(np.asarray(x, np.float64)) for x in inputs))
-    assert all(x.dtype == np.float64 for x in found)
-    assert max(relative_l2(x, y) for x, y in zip(found, wanted, strict=True)) < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -73,13 +49,6 @@ def test_candidates_pass_their_check(name, kind, count):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("t", "per_token"), [(16, 16 * 160), (64, 64 * 160), (256, 256 * 160), (8192, 49408)])
-def test_floor_takes_the_cheaper_form(t, per_token):
-    """k = 16, v = 64: one block of t tokens costs 160 t, chunks of 64 cost 64 * 160 + 4 * 153 * 64 = 49408."""
-    assert TAYLOR.workload("x", Problem(b=2, t=t, h=3, k=16, v=64), "forward").flops == 2 * 3 * t * per_token
-
-
-@pytest.mark.full
 def test_step_is_checked_with_its_state():
     work = TAYLOR.workload("x", TINY["tiny_grouped"], "step")
     actual, truth = outputs_and_truth(work, competitors.candidates("taylor_attention", "cpu")[0])
@@ -88,60 +57,6 @@ def test_step_is_checked_with_its_state():
     assert max(found) < 1e-5
     actual[1] = actual[1] + np.float32(0.01)
     assert checks.objection(checks.errors(actual, truth), True, checks.dtypes(work, actual)) is not None
-
-
-@pytest.mark.full
-def test_checked_rows_are_those_of_the_whole_batch():
-    work = TAYLOR.workload("x", LONG, "forward")
-    inputs = work.inputs(1)
-    whole = checks.expected(work.truth, inputs, np.array([0, 1]))[0]
-    np.testing.assert_allclose(checks.expected(work.truth, inputs, np.array([1]))[0], whole[1:], rtol=1e-9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("t", "width"), [(37, 1), (37, 5), (768, None), (768, 600)])
-def test_softmax_truth_is_attention(t, width):
-    q, k, v = (jax.random.normal(jax.random.key(i), (2, t, g, 8)) for i, g in enumerate((4, 2, 2)))
-    expected = jax.jit(softmax.jax_attention("cpu", width))(q, k, v)
-    with jax.enable_x64(True):
-        exact = jax.jit(functools.partial(softmax.truth, window=width))
-        found = exact(*(jnp.asarray(np.asarray(x, np.float64)) for x in (q, k, v)))
-    assert relative_l2(found, expected) < 1e-6
-
-
-def window_workload(kind, *, t=96, g=2):
-    return WINDOW.workload("x", WindowProblem(b=2, t=t, h=4, g=g, k=8, v=8, window=5, dtype=jnp.float32), kind)
-
-
-@pytest.mark.slow
-def test_window_candidates_pass_their_check():
-    candidate = next(c for c in competitors.candidates("sliding_window", "cpu") if c.name == "jax_nn")
-    actual, truth = outputs_and_truth(window_workload("forward_backward"), candidate)
-    assert max(checks.errors(actual, truth)) < 1e-5
-
-
-class Ring(NamedTuple):
-    k: jax.Array
-    v: jax.Array
-    position: jax.Array
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("last", [3, 4, 13], ids=["part of a ring", "full", "wrapped"])
-def test_window_step_truth_is_the_last_token_of_its_window(last):
-    work = window_workload("forward")
-    q, k, v = (x[:, : last + 1] for x in work.inputs(4))
-    rings = [np.random.default_rng(0).normal(size=(2, 5, 2, 8)).astype(np.float32) for _ in range(2)]
-    for position in range(last):
-        for ring, x in zip(rings, (k, v), strict=True):
-            ring[:, position % 5] = x[:, position]
-    cache = Ring(*map(jnp.asarray, rings), position=jnp.full(2, last, jnp.int32))
-    found = checks.expected(step_truth, (cache, q[:, last], k[:, last], v[:, last]), np.arange(2))
-    expected = softmax.jax_attention("cpu", 5)(q, k, v)[:, last]
-    assert relative_l2(found[0], expected) < 1e-6
-    np.testing.assert_array_equal(found[1][:, last % 5], k[:, last])
-    assert found[3].tolist() == [last + 1] * 2
-    assert found[3].dtype == np.int32
 
 
 def test_gated_truth_is_the_recurrence(monkeypatch):
@@ -207,19 +122,6 @@ def test_every_default_name_exists():
         for platform in ("cpu", "gpu", "tpu"):
             names = {c.name for c in competitors.candidates(op, platform)}
             assert set(competitors.default_names(op, platform)) <= names
-
-
-@pytest.mark.full
-def test_a_platform_runs_its_own_groups():
-    assert command.default_groups(GROUPS, "cpu") == ["cpu", "cpu_length"]
-    assert command.default_groups(GROUPS, "gpu") == [
-        "headline",
-        "key_dims",
-        "float32",
-        "fig5_batch",
-        "fig5_length",
-        "step",
-    ]
 
 
 @pytest.mark.full

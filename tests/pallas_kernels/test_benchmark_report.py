@@ -2,7 +2,7 @@
 
 import pytest
 
-from pallas_kernels.benchmark import __main__ as command, report
+from pallas_kernels.benchmark import report
 
 
 def row(t, implementation, status="ok", **fields):
@@ -54,15 +54,6 @@ def test_markdown_has_a_table_for_each_group(result):
     tables = [[line.count("|") for line in part.splitlines()[2:]] for part in text.split("### ")[1:]]
     assert [len(table) for table in tables] == [2 + 10 + 1, 2 + 2]
     assert {count for table in tables for count in table if count} == {9}
-
-
-@pytest.mark.full
-def test_render_needs_no_device(result, tmp_path, capsys, monkeypatch):
-    path = tmp_path / "taylor.json"
-    report.save(result, path)
-    monkeypatch.setattr(command, "benchmark", None)
-    assert command.main(["--render", str(path)]) == 0
-    assert "### headline" in capsys.readouterr().out
 
 
 @pytest.mark.full

@@ -10,7 +10,7 @@ from pallas_kernels.compile_check import __main__, run, table, targets
 from pallas_kernels.compile_check.calls import Call
 from pallas_kernels.compile_check.compiler_text import Kernel, read_program, read_ptxas, with_ptxas
 from pallas_kernels.compile_check.hopper import HopperCounts, LoopCounts
-from pallas_kernels.compile_check.report import Report, header, lines
+from pallas_kernels.compile_check.report import Report, lines
 from pallas_kernels.compile_check.targets import TARGETS, missing
 from pallas_kernels.registry import OPS
 from tests.pallas_kernels import single_workloads
@@ -137,26 +137,6 @@ def test_what_is_fit_has_no_problem():
         "mosaic_gpu",
         "mosaic_tpu",
     ]
-
-
-@pytest.mark.full
-def test_table():
-    """Kills a number under the wrong heading."""
-    kernel = Kernel(
-        name="a", implementation="mosaic_gpu", registers=201, spill_stores=0, spill_loads=0, shared_memory=3 * 2**10
-    )
-    table = [header(), *lines(report(kernels=[kernel, TPU_KERNEL], temporary=2**19, seconds=2.25))]
-
-    def cells(name):
-        end = table[0].index(name) + len(name)
-        return [line[end - 4 : end].strip() for line in table[1:]]
-
-    assert cells("regs") == ["201", ""]
-    assert cells("spills") == ["0", ""]
-    assert cells("smem KiB") == ["3.0", ""]
-    assert cells("VMEM MiB") == ["", "1.0"]
-    assert cells("temp MiB") == ["0.5", ""]
-    assert cells("seconds") == ["2.2", ""]
 
 
 def test_counts_of_a_program():
@@ -320,11 +300,3 @@ def test_a_copy_on_a_tpu_is_refused():
     needs("v5e")
     (entry,) = run.check_module("tests.pallas_kernels.unfit_workloads", "copies", targets=["v5e"])
     assert [problem[:19] for problem in entry.problems()] == ["copies: temporaries"]
-
-
-@pytest.mark.slow
-def test_an_implementation_of_another_platform_is_an_error():
-    """Kills a name that is ignored, and an error without its reason."""
-    needs("v5e")
-    (entry,) = run.check(["taylor_attention"], targets=["v5e"], kinds=["forward"], implementation="mosaic_gpu")
-    assert "does not compile" in entry.problems()[0]

@@ -47,18 +47,6 @@ def test_a_step():
 
 
 @pytest.mark.full
-def test_slots():
-    """Kills slots of another unit, and fills taken for a unit."""
-    schedule = read_schedule(BUNDLES, UTILIZATION)
-    assert schedule.units == pytest.approx(
-        {"MXU": (2 + 3 * 1) / (20 * 4), "VLOAD": 3 * 2 / (20 * 2), "VSTORE": 3 * 1 / 20}
-    )
-    assert schedule.fills == pytest.approx(3 * 1 / (20 * 2))
-    assert schedule.spills == pytest.approx(3 * 1 / 20)
-    assert schedule.fullest == "VLOAD"
-
-
-@pytest.mark.full
 def test_a_bound_that_is_no_number():
     """Kills a loop whose trips are unknown and that passes for one that runs once."""
     schedule = read_schedule(BUNDLES.replace("%s41, 3 /*", "%s41, %s9 /*"), UTILIZATION)

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from pallas_kernels.compile_check.fences import unfenced_matmuls
-from pallas_kernels.compile_check.launch import read_launch, sample
+from pallas_kernels.compile_check.launch import read_launch
 from pallas_kernels.compile_check.module_text import read_module
 from pallas_kernels.compile_check.tensor_map import TensorMap, read_tensor_maps
 from tests.pallas_kernels.compile_check.snippets import FENCED, FENCED_LINES, MODULE, TENSOR_MAP
@@ -52,31 +52,6 @@ def test_loads():
     assert read_launch(with_loads()).loaded == pytest.approx(16 * runs)
     used = '%42 = "stable_mosaic_gpu.arith.addf"(%41, %41) : () -> f32'
     assert read_launch(with_loads(used=used)).loaded == pytest.approx((16 + 8) * runs)
-
-
-@pytest.mark.full
-def test_loads_of_one_thread_and_of_unknown_size():
-    """Kills what one thread does for all, counted for each; and a size that is not known and passes for none."""
-    size = '"stable_mosaic_gpu.arith.muli"(%43, %45)'
-    before = """\
-%43 = "stable_mosaic_gpu.arith.constant"() {value = 16 : i32} : () -> i32
-%44 = "stable_mosaic_gpu.arith.constant"() {value = 129 : index} : () -> index
-%45 = "stable_mosaic_gpu.arith.cmpi"(%11, %44) {predicate = 2 : i64} : (index, index) -> i1
-"""
-    text = with_loads(expected=size).replace("%40 = ", f"{before}%40 = ")
-    assert read_launch(text).loaded == pytest.approx(60 * 2 * 16)
-    assert math.isinf(read_launch(with_loads(expected='"stable_mosaic_gpu.memref.load"(%14)')).loaded)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("count", [1, 24, 25, 1000])
-def test_sample(count):
-    """Kills weights that do not add to one, and borders that count for others."""
-    places = sample(count)
-    assert sum(weight for _, weight in places) == pytest.approx(1)
-    assert places[0] == (0, 1 / count)
-    assert places[-1] == (count - 1, pytest.approx(1 / count))
-    assert sum(place * weight for place, weight in places) == pytest.approx((count - 1) / 2, rel=0.02)
 
 
 def test_tensor_map():

@@ -9,7 +9,7 @@ from pallas_kernels.compile_check.bundles import Schedule
 from pallas_kernels.compile_check.calls import Dumps, read_calls
 from pallas_kernels.compile_check.compiler_text import Kernel
 from pallas_kernels.compile_check.launch import Launch, ModuleLoop
-from pallas_kernels.compile_check.program import array_bytes, instructions
+from pallas_kernels.compile_check.program import instructions
 from pallas_kernels.compile_check.targets import TARGETS
 from tests.pallas_kernels.compile_check.snippets import LOOP
 
@@ -55,15 +55,6 @@ def test_instructions_and_their_bytes():
         "copy-start.1": (2 * 256, 1),
         "copy.9": (2 * 256, 7),
     }
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("types", "size"), [("bf16[4,8]{1,0:T(8,128)}", 64), ("(f32[], pred[3], u4[16])", 4 + 3 + 8), ("token[]", 0)]
-)
-def test_array_bytes(types, size):
-    """Kills sizes of other types."""
-    assert array_bytes(types) == size
 
 
 KERNEL = Kernel(name="taylor", implementation="mosaic_gpu", registers=168, calls=("mpmd_map.0",), identity="h")
@@ -152,13 +143,3 @@ def test_rounds_and_barriers_against_the_table():
         assert text == f"taylor: {what} in the loops [1], [0] in the table"
     assert "lacks it" in table.regressions(before, before | {"kernels": []})[0]
     assert "no such program" in table.regressions(before, None)[0]
-
-
-@pytest.mark.full
-def test_save(tmp_path, monkeypatch):
-    """Kills a table that loses the programs that were not compiled this time."""
-    monkeypatch.setattr(table, "FILE", tmp_path / "counts.json")
-    table.save({"b": {"bound": 1.0}, "a": {"bound": 2.0}})
-    table.save({"b": {"bound": 3.0}})
-    assert table.read() == {"a": {"bound": 2.0}, "b": {"bound": 3.0}}
-    assert list(table.read()) == ["a", "b"]

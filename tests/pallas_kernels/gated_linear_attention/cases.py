@@ -1,96 +1,67 @@
-"""Random calls of gated linear attention, and their float64 truth with gradients: `reference.recurrence`."""
+"""Random calls of gated linear attention."""
 
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.gated_linear_attention import gated_linear_attention, reference
+from pallas_kernels.gated_linear_attention import api, reference, xla
+from pallas_kernels.op import Options
+from tests.pallas_kernels.calls import RandomCall, described, rounded, typed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Call:
-    """Shapes and kinds of arrays."""
+class Call(RandomCall):
+    """q, k: (b, t, g, k); v: (b, t, h, v); log decays of tokens or channels, and an initial state."""
 
     t: int
-    b: int = 2
     h: int = 2
     g: int = 2
     k: int = 5
     v: int = 3
     channel: bool = False
     state: bool = True
-    documents: bool = False
     decay: float = 1.0
     """The largest -log decay; every third token has decays near 1."""
-    dtype: str = "float32"
-    seed: int = 0
+    n_operands = 5
 
     def arrays(self) -> list[np.ndarray]:
-        """[q, k, v, log_decay(, state)] in float64, of numbers that `dtype` (the last two: float32) holds."""
         rng = np.random.default_rng(self.seed)
-        tokens = [rng.normal(size=(self.b, self.t, *x)) for x in ((self.g, self.k), (self.g, self.k), (self.h, self.v))]
-        tokens = [np.asarray(jnp.asarray(x, self.dtype), np.float64) for x in tokens]
-        tokens[1] = np.asarray(jnp.asarray(tokens[1] * self.k**-0.5, self.dtype), np.float64)
+        shapes = (self.g, self.k), (self.g, self.k), (self.h, self.v)
+        tokens = [rounded(rng.normal(size=(self.b, self.t, *x)), self.dtype) for x in shapes]
+        tokens[1] = rounded(tokens[1] * self.k**-0.5, self.dtype)
         shape = (self.b, self.t, self.h, *[self.k] * self.channel)
         size = np.where(np.arange(self.t) % 3 == 0, 1e-3, self.decay).reshape(-1, *[1] * (len(shape) - 2))
         others = [-rng.random(shape) * size]
         others += [rng.normal(size=(self.b, self.h, self.k, self.v))] * self.state
-        return tokens + [x.astype(np.float32).astype(np.float64) for x in others]
+        return tokens + [rounded(x, "float32") for x in others]
 
     def cotangents(self) -> list[np.ndarray]:
-        """Of y and the last state."""
         rng = np.random.default_rng(self.seed + 1)
         dy = rng.normal(size=(self.b, self.t, self.h, self.v))
-        dstate = rng.normal(size=(self.b, self.h, self.k, self.v)).astype(np.float32)
-        return [np.asarray(jnp.asarray(dy, self.dtype), np.float64), dstate.astype(np.float64)]
+        return [rounded(dy, self.dtype), rounded(rng.normal(size=(self.b, self.h, self.k, self.v)), "float32")]
 
     @property
-    def segment_ids(self):
-        """Documents that begin within chunks and at their borders, of one token too."""
-        if not self.documents:
-            return None
-        borders = np.array([self.t // 5, self.t // 5 + 1, 64, 128, self.t * 4 // 5])
-        ids = (np.arange(self.t)[:, None] >= borders).sum(1)
-        return jnp.asarray(np.stack([ids + 3 * row for row in range(self.b)]).astype(np.int32))
+    def dtypes(self) -> tuple[str, ...]:
+        return *[self.dtype] * 3, "float32", "float32"
+
+    def reference(self, *operands):
+        return reference.recurrence(*operands[:4], initial_state=operands[4], segment_ids=self.segment_ids)
+
+    def apply(self, function, *operands, **options):
+        options |= {"initial_state": operands[4], "segment_ids": self.segment_ids, "return_state": True}
+        return function(*operands[:4], **options)
 
 
-def evaluate(function, arrays, cotangents):
-    """(outputs, gradients of every array) of function(q, k, v, log_decay, state or None) -> y, state."""
-
-    @jax.jit
-    def run(arrays, cotangents):
-        out, pull_back = jax.vjp(lambda q, k, v, g, state=None: function(q, k, v, g, state), *arrays)
-        return out, pull_back(tuple(cotangents))
-
-    return jax.tree.map(np.asarray, run(tuple(arrays), cotangents))
-
-
-def truth(call: Call):
-    with jax.enable_x64(True):
-        arrays, cotangents = (
-            [jnp.asarray(x, jnp.float64) for x in some] for some in (call.arrays(), call.cotangents())
-        )
-        ids = call.segment_ids
-        return evaluate(
-            lambda q, k, v, g, state: reference.recurrence(q, k, v, g, initial_state=state, segment_ids=ids),
-            arrays,
-            cotangents,
-        )
-
-
-def measured(call: Call, **options):
-    """As `truth`, by `gated_linear_attention`."""
-    ids = call.segment_ids
-
-    def attend(q, k, v, g, state):
-        return gated_linear_attention(q, k, v, g, initial_state=state, segment_ids=ids, return_state=True, **options)
-
-    return evaluate(attend, *arrays_of(call))
-
-
-def arrays_of(call: Call):
-    """Arrays and cotangents in the dtypes of the call."""
-    arrays = [np.asarray(x, call.dtype if i < 3 else np.float32) for i, x in enumerate(call.arrays())]
-    return arrays, [np.asarray(x, dtype) for x, dtype in zip(call.cotangents(), (call.dtype, "float32"), strict=True)]
+def interpreted(call: Call, implementation: str, **how):
+    """(y, last state), and the gradients of all arrays, of an interpreted kernel."""
+    (q, k, v, log_decay, *state), (dy, dstate) = typed(call)
+    decays = log_decay if call.channel else log_decay[..., None]
+    log_decay = jax.jit(xla.with_resets)(decays, call.segment_ids).reshape(log_decay.shape)
+    operands = q, k, v, log_decay, state[0] if state else None
+    kernels, options = api.BACKENDS[implementation], Options(return_state=True, save_states=True)
+    y, last, saved = kernels.forward(*operands, options, **how)
+    if implementation == "mosaic_gpu":
+        assert described(saved) == described(kernels.saved_like(*operands))
+    gradients = kernels.backward(*operands, saved, dy, dstate, options, **how)
+    return (y, last), gradients[: 4 + call.state]

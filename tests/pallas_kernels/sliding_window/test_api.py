@@ -108,42 +108,6 @@ def test_kernels_refuse_a_mesh_and_what_lies_before_segments():
     assert "would take minutes" in BACKENDS["splash_tpu"].objection(problem(t=2**17))
 
 
-@pytest.mark.slow
-def test_vmap_scan_checkpoint():
-    """Kills batching, loops and remat that change values or gradients of the custom VJP."""
-    call = Call(t=40, b=2, h=2, g=1, window=9, cache=True)
-    arrays, positions = to_jax(call.arrays()), np.asarray(call.positions, np.int32)
-
-    def attend(q, k, v, ring_k, ring_v, position=positions):
-        cache = SlidingWindowCache(ring_k, ring_v, position)
-        y, cache = sliding_window_attention(q, k, v, window=9, initial_cache=cache, return_cache=True)
-        return y, cache.k, cache.v
-
-    def mapped(*x):
-        return jax.tree.map(lambda a: a[:, 0], jax.vmap(attend)(*(x[:, None] for x in x), positions[:, None]))
-
-    def scanned(q, k, v, *rings):
-        def part(cache, qkv):
-            y, cache = sliding_window_attention(*qkv, window=9, initial_cache=cache, return_cache=True)
-            return cache, y
-
-        parts = jax.tree.map(lambda x: jnp.stack(jnp.split(x, 4, axis=1)), (q, k, v))
-        cache, y = jax.lax.scan(part, SlidingWindowCache(*rings, positions), parts)
-        return jnp.concatenate(list(y), axis=1), cache.k, cache.v
-
-    def value_and_gradients(run):
-        def loss(*x):
-            y, ring_k, ring_v = run(*x)
-            return (y**2).sum() + (ring_k * y.mean()).sum() + (ring_v**2).sum()
-
-        return jax.value_and_grad(loss, (0, 1, 2, 3, 4))
-
-    runs = [value_and_gradients(run) for run in (attend, mapped, jax.checkpoint(scanned))]
-    expected, *found = jax.jit(lambda *x: [run(*x) for run in runs])(*arrays)
-    for x in found:
-        assert_close(x, expected, 1e-5)
-
-
 @pytest.mark.parametrize("implementation", ["xla", slow("reference")])
 def test_steps(implementation):
     """Kills a step that pairs heads with the wrong keys or misses itself, and a sequence that does not continue where

@@ -73,11 +73,6 @@ def truth(q, k, v, dy, seen, scale, y=None):
     return *outputs, *gradients
 
 
-def relative_l2(x, truth):
-    x, truth = np.asarray(x, np.float64), np.asarray(truth, np.float64)
-    return np.linalg.norm(x - truth) / np.linalg.norm(truth)
-
-
 def check(
     t,
     window,
@@ -384,47 +379,3 @@ def test_compiles_without_spills(d, window, capfd, monkeypatch):
     assert names == ({"forward", "backward"} if d == 64 else {"forward", "dq", "dkdv"})
     assert set(re.findall(r"(\d+) bytes spill", report)) == {"0"}
     assert not re.findall(r"C75\d\d", report)
-
-
-@pytest.fixture
-def hopper():
-    """Skips where there is no device with wgmma."""
-    if jax.default_backend() != "gpu":
-        pytest.skip(f"needs a CUDA device, and the backend is {jax.default_backend()}")
-    capability = jax.devices()[0].compute_capability
-    if capability != "9.0":
-        pytest.skip(f"wgmma needs compute capability 9.0, and the device has {capability}")
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("hopper")
-class TestOnDevice:
-    """The same checks with matmul operands in registers, at sizes that fill the chip. JAX_PLATFORMS=cuda,cpu: the
-    reference runs on the host."""
-
-    @pytest.mark.parametrize("window", [1, 16, 64, 65, 100, 128, 192, 300, 1024])
-    @pytest.mark.parametrize("d", [64, 96, 112, 128])
-    def test_values_and_gradients(self, d, window):
-        check(1500, window, b=2, h=8, d=d, warpgroups=None, interpret=None)
-
-    @pytest.mark.parametrize("t", [1, 63, 64, 65, 513])
-    @pytest.mark.parametrize("window", [64, 128, 300])
-    def test_any_length(self, t, window):
-        check(t, window, b=2, h=5, warpgroups=None, interpret=None)
-
-    @pytest.mark.parametrize("d", [64, 128])
-    @pytest.mark.parametrize("window", [64, 128, 300])
-    def test_past_and_start(self, d, window):
-        check(1000, window, past=window - 1, b=2, h=8, d=d, start=[0, 700], warpgroups=None, interpret=None)
-
-    @pytest.mark.parametrize("window", [64, 128, 300])
-    def test_segments(self, window):
-        check(1000, window, b=2, h=8, segments=True, warpgroups=None, interpret=None)
-
-    @pytest.mark.parametrize("d", [64, 128])
-    @pytest.mark.parametrize("window", [64, 128, 300])
-    def test_grouped_heads(self, d, window):
-        check(1000, window, b=2, h=8, g=2, d=d, warpgroups=None, interpret=None)
-
-    def test_large_logits(self):
-        check(1000, 64, h=8, spread=4.0, warpgroups=None, interpret=None)

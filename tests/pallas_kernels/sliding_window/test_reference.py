@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.sliding_window import empty_cache, reference, sliding_window_attention, sliding_window_step
+from pallas_kernels.sliding_window import reference
 from tests.pallas_kernels.shared import assert_close, full
 from tests.pallas_kernels.sliding_window.cases import Call, measured, truth
 
@@ -57,21 +57,3 @@ def test_against_numpy(call):
     assert outputs[0].dtype == np.float64
     assert_close(outputs, expected, 1e-12)
     assert_close(gradients, expected_gradients, 1e-12)
-
-
-@pytest.mark.slow
-def test_token_by_token():
-    """Kills a reference and a step that disagree, from the first token on: float64, three rounds of the ring."""
-    call = Call(t=17, window=5)
-    with jax.enable_x64(True):
-        q, k, v = (jnp.asarray(x) for x in call.arrays())
-        y, last = sliding_window_attention(
-            q, k, v, window=5, initial_cache=empty_cache(2, 5, 2, 5, 3, jnp.float64), return_cache=True,
-            implementation="reference",
-        )  # fmt: skip
-        step, cache, outputs = jax.jit(sliding_window_step), empty_cache(2, 5, 2, 5, 3, jnp.float64), []
-        for i in range(call.t):
-            y_t, cache = step(cache, q[:, i], k[:, i], v[:, i])
-            outputs.append(y_t)
-    assert_close(jnp.stack(outputs, axis=1), y, 1e-6)  # a step is float32
-    jax.tree.map(np.testing.assert_array_equal, cache, last)

@@ -8,9 +8,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 from pallas_kernels.sliding_window import (
     SlidingWindowCache,
-    empty_cache,
     sharded_sliding_window_attention,
-    sliding_window_attention,
 )
 from pallas_kernels.sliding_window.problem import Problem
 from tests.pallas_kernels.shared import (
@@ -84,21 +82,6 @@ def test_parts_shorter_than_the_halo(window):
 def test_segments_across_parts():
     """Kills ids that stay behind: tokens of a part meet those of the part before only in their own segment."""
     check(make_mesh((8,)), {"sequence_axis": "x"}, Call(t=40, b=2, h=2, g=2, window=8, segments=True))
-
-
-@pytest.mark.slow
-def test_ambient_mesh_and_no_tokens():
-    """Kills a mesh that must be passed, and a division by the tokens of a part."""
-    call = Call(t=24, b=1, h=2, g=2, window=5)
-    arrays = [jnp.asarray(x, jnp.float32) for x in call.arrays()]
-    with jax.set_mesh(make_mesh((1, 8))):
-        run = jax.jit(lambda *x: sharded_sliding_window_attention(*x, window=5, sequence_axis="y", return_cache=True))
-        y, cache = run(*arrays)
-        none, untouched = run(*(x[:, :0] for x in arrays))
-    expected = sliding_window_attention(*arrays, window=5, return_cache=True)
-    assert_close((y, cache), expected, 1e-6)
-    assert none.shape == (1, 0, 2, 3)
-    assert_close(untouched, empty_cache(1, 5, 2, 5, 3), 0)
 
 
 def communication(mesh, axes, call):

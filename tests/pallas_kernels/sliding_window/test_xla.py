@@ -12,7 +12,6 @@ from pallas_kernels.sliding_window import (
     SlidingWindowCache,
     keys_per_query,
     sliding_window_attention,
-    sliding_window_step,
     xla,
 )
 from tests.pallas_kernels.shared import all_shapes, assert_close, full, lowered, relative_l2, slow
@@ -117,18 +116,6 @@ def test_parts_of_a_single_block(setting, t, monkeypatch):
     assert any(shape[-2:] == (size, 2 * size) for shape in shapes)
 
 
-@pytest.mark.slow
-def test_parts_add_up_in_float32(monkeypatch):
-    """Kills sums over the parts in bfloat16: 8 of them, tolerances of `test_bfloat16`."""
-    monkeypatch.setattr(xla, "MIN_PART", 16)
-    call = Call(t=128, window=128, scale=2.0, dtype=jnp.bfloat16)
-    outputs, gradients = measured(call, implementation="xla")
-    expected, expected_gradients = truth(call)
-    assert all(x.dtype == jnp.bfloat16 for x in (*outputs, *gradients))
-    assert relative_l2(outputs[0], expected[0]) < 5e-3
-    assert_close(gradients, expected_gradients, 8e-3)
-
-
 @pytest.mark.full
 def test_memory_of_a_window_of_all_tokens():
     """Kills t x t scores of long sequences: 64 MiB here, where blocks take 4 MiB at a time."""
@@ -185,32 +172,6 @@ def test_prefill_in_two_calls(cut):
     assert_close(gradients, expected_gradients, 1e-4)
 
 
-@pytest.mark.full
-def test_a_ring_that_wraps_many_times():
-    """Kills a slot or a position that drifts: 300 steps over 7 slots, and a call that continues from them."""
-    call = Call(t=313, window=7, cache=True, b=3)
-    q, k, v, *rings = (np.asarray(x, np.float32) for x in call.arrays())
-
-    @jax.jit
-    def run(cache):
-        def step(cache, qkv):
-            y, cache = sliding_window_step(cache, *qkv)
-            return cache, y
-
-        cache, ys = jax.lax.scan(step, cache, [x[:, :300].swapaxes(0, 1) for x in (q, k, v)])
-        rest, cache = sliding_window_attention(
-            q[:, 300:], k[:, 300:], v[:, 300:], window=7, initial_cache=cache, return_cache=True
-        )
-        return jnp.concatenate([ys.swapaxes(0, 1), rest], axis=1), cache
-
-    y, cache = run(SlidingWindowCache(*rings, np.asarray(call.positions, np.int32)))
-    expected, _ = truth(call)
-    assert_close(y, expected[0], 1e-5)
-    for x, truth_x in zip(cache[:2], expected[1:], strict=True):
-        np.testing.assert_array_equal(x, np.float32(truth_x))
-    np.testing.assert_array_equal(cache.position, call.positions + call.t)
-
-
 @pytest.mark.parametrize("cache", [full(False), True])
 def test_bfloat16(cache):
     """Kills bfloat16 scores or sums, outputs or gradients of another dtype.
@@ -224,31 +185,6 @@ def test_bfloat16(cache):
     assert all(x.dtype == jnp.bfloat16 for x in (*outputs, *gradients))
     assert relative_l2(outputs[0], expected[0]) < 5e-3
     assert_close(gradients, expected_gradients, 8e-3)
-
-
-@pytest.mark.slow
-def test_narrow_cache_does_not_show_where_calls_were_cut():
-    """Kills a call that uses its own keys unrounded (1e-3 off) where later ones read them from the cache."""
-    call = Call(t=9, window=5, cache=True)
-    q, k, v, *rings = (np.asarray(x, np.float32) for x in call.arrays())
-    start = SlidingWindowCache(*(x.astype(jnp.bfloat16) for x in rings), np.asarray(call.positions, np.int32))
-    prefill = jax.jit(functools.partial(sliding_window_attention, window=5, return_cache=True))
-    whole, end = prefill(q, k, v, initial_cache=start)
-    first, cache = prefill(q[:, :4], k[:, :4], v[:, :4], initial_cache=start)
-    step, outputs = jax.jit(sliding_window_step), [first]
-    for i in range(4, 9):
-        y, cache = step(cache, q[:, i], k[:, i], v[:, i])
-        outputs.append(y[:, None])
-    np.testing.assert_allclose(np.concatenate(outputs, axis=1), whole, atol=1e-5)
-    jax.tree.map(np.testing.assert_array_equal, cache, end)
-
-
-@pytest.mark.full
-def test_x64():
-    """Kills index arithmetic that promotes where 64-bit types are on."""
-    call = Call(t=40, window=16, cache=True)
-    with jax.enable_x64(True):
-        check(call)
 
 
 def test_memory_is_linear_in_time():

@@ -165,41 +165,6 @@ def test_steps_work_in_place():
     assert step.memory_analysis().alias_size_in_bytes == sum(x.nbytes for x in state)
 
 
-@pytest.mark.slow
-def test_vmap_scan_checkpoint():
-    """Kills batching, loops and remat that change values or gradients of the custom VJP."""
-    call = Call(t=40, b=2, h=2, g=2)
-    q, k, v, s, z = (jnp.asarray(x, jnp.float32) for x in call.arrays())
-
-    def attend(q, k, v, s, z):
-        return taylor_attention(q, k, v, initial_state=TaylorState(s, z), return_state=True, chunk_size=16)
-
-    def mapped(*x):
-        y, state = jax.vmap(attend)(*(x[:, None] for x in x))
-        return y[:, 0], jax.tree.map(lambda a: a[:, 0], state)
-
-    def scanned(q, k, v, s, z):
-        def part(state, qkv):
-            y, state = attend(*qkv, *state)
-            return state, y
-
-        parts = jax.tree.map(lambda x: jnp.stack(jnp.split(x, 4, axis=1)), (q, k, v))
-        state, y = jax.lax.scan(part, TaylorState(s, z), parts)
-        return jnp.concatenate(list(y), axis=1), state
-
-    def value_and_gradients(run):
-        def loss(*x):
-            y, state = run(*x)
-            return (y**2).sum() + (state.s * y.mean()).sum() + state.z.sum()
-
-        return jax.value_and_grad(loss, (0, 1, 2, 3, 4))
-
-    runs = [value_and_gradients(run) for run in (attend, mapped, jax.checkpoint(scanned))]
-    expected, *found = jax.jit(lambda *x: [run(*x) for run in runs])(q, k, v, s, z)
-    for x in found:
-        assert_close(x, expected, 1e-5)
-
-
 def test_decay_is_a_constant():
     """Kills a gradient into decay in some implementations and none in others."""
     q, k, v = (jnp.asarray(x, jnp.float32) for x in Call(t=20).arrays()[:3])

@@ -27,7 +27,6 @@ from tests.pallas_kernels.shared import (
     full,
     lowered,
     make_mesh,
-    needs_eight_devices,
 )
 from tests.pallas_kernels.taylor_attention.cases import Call, truth
 
@@ -139,41 +138,6 @@ def test_reference_equals_recurrence():
     assert_close(runs[0], runs[1], 1e-13)
 
 
-@pytest.mark.slow
-def test_bfloat16():
-    """Kills masks that change the dtype of sums or outputs: the bounds of `test_xla.test_bfloat16`."""
-    call = GRID["decay_grouped"]
-    arrays, dy = inputs(call, jnp.bfloat16)
-    exact = alone(call, *jax.tree.map(lambda x: np.asarray(x, np.float64), (arrays, dy)))
-    y, *gradients = packed(functools.partial(attention, chunk_size=8), call, arrays, dy)
-    assert y.dtype == jnp.bfloat16
-    assert_close(y, exact[0], 2**-9)
-    assert_close(gradients, exact[1:], 2**-8)
-
-
-@pytest.mark.slow
-def test_vmap_and_checkpoint():
-    """Kills ids that are not batched, or lost when the forward pass runs again."""
-    call = GRID["decay_grouped"]
-
-    def attend(q, k, v, *, segment_ids, **options):
-        one = jax.checkpoint(lambda *x: attention(*x[:3], segment_ids=x[3], chunk_size=8, **options))
-        return jax.vmap(one)(*(x[:, None] for x in (q, k, v, segment_ids)))[:, 0]
-
-    y, *gradients = packed(attend, call, *inputs(call))
-    assert_close(y, expected("decay_grouped")[0], 1e-5)
-    assert_close(gradients, expected("decay_grouped")[1:], 1e-4)
-
-
-@pytest.mark.full
-def test_no_tokens():
-    """Kills a first token that is taken for granted."""
-    q, k, v = (jnp.zeros((2, 0, 4, d)) for d in (3, 3, 5))
-    for implementation in ("xla", "reference"):
-        y = attention(q, k, v, segment_ids=jnp.zeros((2, 0), jnp.int32), implementation=implementation)
-        assert y.shape == (2, 0, 4, 5)
-
-
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_no_kernel_is_chosen(platform):
     """Kills a kernel that is chosen and ignores documents; without ids the same call has one."""
@@ -210,14 +174,3 @@ def test_errors():
     options = {"mesh": make_mesh((1,)), "sequence_axis": "x", "segment_ids": ids, "implementation": "mosaic_tpu"}
     with pytest.raises(ValueError, match=r"segment_ids with sequence_axis='x' need implementation='xla'"):
         sharded_taylor_attention(q, k, v, **options)
-
-
-@pytest.mark.slow
-@needs_eight_devices
-def test_sharded_equals_one_device():
-    """Kills ids of other rows than those of a device; heads are shared out too, and an axis is left over."""
-    call, axes = GRID["decay_grouped"], {"batch_axes": ("x",), "head_axes": ("y",)}
-    sharded = functools.partial(sharded_taylor_attention, mesh=make_mesh((2, 2, 2)), chunk_size=8, **axes)
-    y, *gradients = packed(sharded, call, *inputs(call))
-    assert_close(y, expected("decay_grouped")[0], 1e-5)
-    assert_close(gradients, expected("decay_grouped")[1:], 1e-4)

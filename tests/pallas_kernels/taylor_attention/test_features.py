@@ -53,11 +53,3 @@ def test_full_form_round_trip_and_meaning():
     there = features.symmetric_to_full(state, k=6, axis=1)
     assert there.shape == (2, 43, 3)
     np.testing.assert_array_equal(np.asarray(features.full_to_symmetric(there, k=6, axis=1)), np.asarray(state))
-
-
-@pytest.mark.full
-def test_errors_name_argument_received_and_rule():
-    with pytest.raises(ValueError, match="width=100 must be at least the 153 features of k=16"):
-        features.selection(16, 100)
-    with pytest.raises(ValueError, match=r"x.shape\[-1\]=5 must be 10 features for k=3"):
-        features.symmetric_to_full(np.zeros((2, 5)), k=3, axis=-1)

@@ -21,7 +21,6 @@ from pallas_kernels.taylor_attention import (
     mosaic_gpu_layout,
     mosaic_gpu_state,
     mosaic_gpu_vjp,
-    taylor_attention,
 )
 from pallas_kernels.taylor_attention.mosaic_gpu_split import FORWARD, TRAINING, Segments, choose_segments, widths
 from tests.pallas_kernels.shared import full, relative_l2, slow
@@ -187,27 +186,6 @@ def test_large_scores():
     check(call)
 
 
-@pytest.mark.slow
-def test_constant_inputs():
-    """Kills: a mean that is not the mean, and gradients of queries that choose between equal values."""
-    call = HEAD(t=130, state=False)
-    arrays = [np.full_like(x, 0.75) for x in call.arrays()]
-    _, cotangents = rounded(call, jnp.bfloat16, state_cotangent=0.0)
-    q, k, v = cast(arrays, 3)
-    options = {"interpret": plgpu.InterpretGPUParams(detect_races=True)}
-    out = finished(mosaic_gpu.forward(q, k, v, **options))
-    np.testing.assert_allclose(np.asarray(out.y, np.float32), 0.75, rtol=VALUE_BOUND)
-    gradients = finished(
-        mosaic_gpu_vjp.backward(q, k, v, out.y, out.den, out.borders, cast(cotangents, 1)[0], **options)
-    )
-    (_, *expected_state), (dq, _, dv) = truth(call, arrays, cotangents)
-    assert all(relative_l2(x, y) < VALUE_BOUND for x, y in zip(out.state, expected_state, strict=True))
-    assert relative_l2(gradients.v, dv) < GRADIENT_BOUND
-    assert np.abs(dq).max() < 1e-9
-    # |dy| 64 values of 0.75, rounded by 2^-9 with random signs: 0.01 a query, times k.
-    np.testing.assert_allclose(np.asarray(gradients.q, np.float32), 0, atol=0.05)
-
-
 def test_the_package_runs_these_kernels():
     """Kills a wrong mask, carry, decay or tail, forward or backward; an adapter that mixes up arguments, or segments
     whose starts are not those of the forward pass: grouped heads, decay, states in and out, two segments, the second of
@@ -234,21 +212,6 @@ def test_the_package_runs_these_kernels():
         lambda x: (x.shape, x.dtype), of_xla
     )
     assert_within_bounds((y, *last), (*gradients, *dinitial), *truth(call, arrays, cotangents))
-
-
-@pytest.mark.slow
-def test_the_output_alone_is_the_same():
-    """Kills an output that depends on what else is asked for."""
-    tokens = (*cast(rounded(HEAD(t=130, state=False), jnp.bfloat16)[0], 3), None, None, None)
-    options = api.Options(
-        scale=0.25, eps=0.2, normalize=True, return_state=True, save_states=True, chunk_size=None, kernel_segments=2
-    )
-    output_alone = options._replace(return_state=False, save_states=False)
-    interpret = {"interpret": plgpu.InterpretGPUParams(detect_races=True)}
-    run = jax.jit(api.BACKENDS["mosaic_gpu"].forward, static_argnames=("options", "interpret"))
-    whole, alone = (finished(run(*tokens, options=x, **interpret)) for x in (options, output_alone))
-    assert alone[1:] == (None, None)
-    np.testing.assert_array_equal(alone[0], whole[0])
 
 
 @pytest.mark.parametrize(("dtype", "stateful"), [(jnp.bfloat16, True), full(jnp.float32, False)])
@@ -278,18 +241,6 @@ def test_segments_that_pay():
         assert choose_segments(blocks, t, TRAINING) == training
     for length in (1, 63, 64, 65, 128, 700):
         assert Segments(length, choose_segments(1, length, TRAINING)).count <= max(1, -(-length // 128))
-
-
-@pytest.mark.full
-def test_no_tokens():
-    """Kills a launch of nothing: t = 0 returns the state as it came."""
-    q, k, v, *state = cast(HEAD(t=0).arrays(), 3)
-    y, last = taylor_attention(
-        q, k, v, initial_state=TaylorState(*state), return_state=True, implementation="mosaic_gpu"
-    )
-    assert y.shape == (1, 0, 1, 64)
-    for x, expected in zip(last, state, strict=True):
-        np.testing.assert_array_equal(x, expected)
 
 
 @pytest.mark.parametrize(

@@ -56,19 +56,6 @@ def test_pairs_equal_recurrence(t, size, normalize):
     assert_close(runs[0], runs[1], 1e-13)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("run", [reference.quadratic, reference.recurrence])
-def test_constant_inputs(run):
-    """Kills a mean that is not the mean: s_ij = 30 throughout, weights 481, and state sums of equal terms."""
-    q, k, v = (jnp.full((1, 65, 3, 5), x) for x in (2.0, 3.0, 0.75))
-    y, state = run(q, k, v, scale=1.0, eps=0.0, normalize=True)
-    np.testing.assert_allclose(y, 0.75, rtol=1e-6)
-    np.testing.assert_allclose(state.z[0, 0], 65 * np.repeat([1.0, 3.0, 9.0], [1, 5, 15]), rtol=1e-6)
-    np.testing.assert_allclose(state.s, jnp.repeat(0.75 * state.z[..., None], 5, axis=-1), rtol=1e-6)
-    y, _ = run(q, k, v, scale=1.0, eps=0.0, normalize=False)
-    np.testing.assert_allclose(y[0, :, 0, 0], 0.75 * 481 * np.arange(1, 66), rtol=1e-6)
-
-
 @pytest.mark.full
 def test_full_states_are_sums_over_full_features():
     """Kills converters that agree with each other but not with the paper's k^2 products."""

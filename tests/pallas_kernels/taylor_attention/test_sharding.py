@@ -69,20 +69,6 @@ def test_equals_one_device(layout, kv_heads):
     assert_close(value_and_gradients(sharded, placed, cotangents, decay), expected, 1e-5)
 
 
-@pytest.mark.slow
-def test_no_state_in_and_ambient_mesh():
-    """Kills a start that is wrong only without an initial state, and a mesh that must be passed."""
-    call = Call(t=24, b=1, h=2, g=2, state=False)
-    arrays, cotangents = ([jnp.asarray(x, jnp.float32) for x in xs] for xs in (call.arrays(), call.cotangents()))
-    expected = value_and_gradients(taylor_attention, arrays, cotangents, None)
-    with jax.set_mesh(make_mesh((1, 8))):
-
-        def sharded(*x, **options):
-            return sharded_taylor_attention(*x, sequence_axis="y", **options)
-
-        assert_close(value_and_gradients(sharded, arrays, cotangents, None), expected, 1e-5)
-
-
 def communication(mesh, axes, spec):
     """[(kind, elements)] of a forward and backward pass."""
     arrays = place(mesh, axes, spec.inputs())
