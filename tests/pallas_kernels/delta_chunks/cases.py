@@ -1,85 +1,122 @@
-"""Random calls of the recurrence over chunks, and their float64 truth with gradients: `reference.recurrence`."""
+"""Random calls of the recurrence over chunks and of the general delta rule."""
 
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.delta_chunks import reference
+from pallas_kernels.delta_chunks import api, general_api, reference
+from pallas_kernels.op import Options
+from tests.pallas_kernels.calls import RandomCall, described, rounded, typed
+
+RESET = -8192.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Call:
-    """Shapes and kinds of arrays."""
+class _DeltaCall(RandomCall):
+    """Heads and widths; `last`: whether the last state is returned."""
 
-    n: int
-    b: int = 2
     h: int = 2
     k: int = 6
     v: int = 5
-    chunk: int = 8
     state: bool = True
-    dtype: str = "float32"
-    seed: int = 0
+    last: bool = True
+
+    def cotangents(self) -> list[np.ndarray]:
+        rng = np.random.default_rng(self.seed + 1)
+        dy = rng.normal(size=(self.b, self.length, self.h, self.v))
+        dstate = rng.normal(size=(self.b, self.h, self.k, self.v))
+        return [rounded(dy, self.dtype), rounded(dstate, "float32")]
+
+    def reference(self, *operands):
+        y, state = self.recurrence(*operands[:-1], initial_state=operands[-1])
+        return (y, state) if self.last else y
+
+    def apply(self, function, *operands, **options):
+        return function(*operands[:-1], initial_state=operands[-1], return_state=self.last, **options)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Call(_DeltaCall):
+    """Chunks x, read, write, mix and keep, and an initial state.
+
+    mix is not triangular, some rows of a state are kept whole and some not at all; states do not grow.
+    """
+
+    n: int
+    chunk: int = 8
+    n_operands = 6
+    recurrence = staticmethod(reference.recurrence)
+
+    @property
+    def length(self) -> int:
+        return self.n * self.chunk
 
     def arrays(self) -> list[np.ndarray]:
-        """[x, read, write, mix, keep(, state)] in float64, of numbers that their dtypes hold. mix is not triangular,
-        some rows of a state are kept whole and some not at all; states do not grow."""
         rng = np.random.default_rng(self.seed)
-        tokens, chunks = (self.b, self.n * self.chunk, self.h), (self.b, self.n, self.h)
+        tokens, chunks = (self.b, self.length, self.h), (self.b, self.n, self.h)
         x = rng.normal(size=(*tokens, self.v))
         read, write = rng.normal(size=(2, *tokens, self.k)) * (self.k * self.chunk) ** -0.25
         mix = rng.normal(size=(*chunks, self.chunk, self.chunk)) * 0.5 * self.chunk**-0.5
         keep = np.clip(rng.uniform(-0.2, 1.2, size=(*chunks, self.k)), 0, 1)
         arrays = [x, read, write, mix, keep] + [rng.normal(size=(self.b, self.h, self.k, self.v))] * self.state
-        return [_rounded(z, dtype) for z, dtype in zip(arrays, self.dtypes, strict=False)]
+        return [rounded(z, dtype) for z, dtype in zip(arrays, self.dtypes, strict=False)]
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Those of x, read, write, mix, keep and the state."""
         return *[self.dtype] * 4, "float32", "float32"
 
-    def cotangents(self) -> list[np.ndarray]:
-        """Of y and the last state."""
-        rng = np.random.default_rng(self.seed + 1)
-        dy = rng.normal(size=(self.b, self.n * self.chunk, self.h, self.v))
-        dstate = rng.normal(size=(self.b, self.h, self.k, self.v))
-        return [_rounded(dy, self.dtype), _rounded(dstate, "float32")]
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GeneralCall(_DeltaCall):
+    """q, k, v, u, z, log decays of channels, and an initial state; documents have 37 tokens.
+
+    u and z have no direction in common with the keys; decays reach from none to e^-3.
+    """
+
+    t: int
+    n_operands = 7
+    recurrence = staticmethod(reference.general_recurrence)
+
+    @property
+    def length(self) -> int:
+        return self.t
+
+    def arrays(self) -> list[np.ndarray]:
+        rng = np.random.default_rng(self.seed)
+        tokens = (self.b, self.t, self.h)
+        q, k, u, other = rng.normal(size=(4, *tokens, self.k))
+        v = rng.normal(size=(*tokens, self.v))
+        u /= np.linalg.norm(u, axis=-1, keepdims=True)
+        z = -rng.uniform(size=u.shape) * (u + 0.3 * other / np.linalg.norm(other, axis=-1, keepdims=True))
+        log_decay = -3 * rng.uniform(size=u.shape) ** 4
+        if self.documents:
+            begins = np.arange(self.t) % 37 == 0
+            u = np.where(begins[:, None, None], 0, u)
+            log_decay = np.where(begins[:, None, None], RESET, log_decay)
+        state = rng.normal(size=(self.b, self.h, self.k, self.v))
+        arrays = [q, k * self.k**-0.5, v, u, z, log_decay] + [state] * self.state
+        return [rounded(x, dtype) for x, dtype in zip(arrays, self.dtypes, strict=False)]
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        return *[self.dtype] * 5, "float32", "float32"
 
 
-def _rounded(x: np.ndarray, dtype: str) -> np.ndarray:
-    return np.asarray(np.asarray(x, jnp.dtype(dtype)), np.float64)
-
-
-def arrays_of(call: Call):
-    """Arrays and cotangents in the dtypes of the call."""
-    arrays = [np.asarray(x, jnp.dtype(dtype)) for x, dtype in zip(call.arrays(), call.dtypes, strict=False)]
-    dtypes = (call.dtype, "float32")
-    return arrays, [np.asarray(x, jnp.dtype(dtype)) for x, dtype in zip(call.cotangents(), dtypes, strict=True)]
-
-
-def evaluate(function, arrays, cotangents, *, n=6):
-    """(outputs, gradients of every array) of function(n arrays, the last a state or None) -> y(, last state), whichever
-    of the cotangents are there."""
-
-    @jax.jit
-    def run(arrays, cotangents):
-        out, pull_back = jax.vjp(lambda *arrays: function(*arrays, *[None] * (n - len(arrays))), *arrays)
-        return out, pull_back(tuple(cotangents) if isinstance(out, tuple) else cotangents[0])
-
-    return jax.tree.map(np.asarray, run(tuple(arrays), tuple(cotangents)))
-
-
-def truth(call: Call, *, last: bool = True):
-    """Outputs and gradients in float64; last: the last state too, and its cotangent."""
-
-    def run(*arrays):
-        y, state = reference.recurrence(*arrays[:5], initial_state=arrays[5])
-        return (y, state) if last else y
-
-    with jax.enable_x64(True):
-        arrays, cotangents = (
-            [jnp.asarray(x, jnp.float64) for x in some] for some in (call.arrays(), call.cotangents())
-        )
-        return evaluate(run, arrays, cotangents)
+def interpreted(call: Call | GeneralCall, interpret):
+    """(y, last state), and the gradients of all arrays, of the interpreted Hopper kernels; padding is zeros."""
+    arrays, (dy, dstate) = typed(call)
+    of, general = (general_api, True) if isinstance(call, GeneralCall) else (api, False)
+    n = call.n_operands - 1
+    pad = lambda x: np.pad(x, ((0, 0), (0, -call.length % 64), (0, 0), (0, 0))) if general else x  # noqa: E731
+    operands = *map(pad, arrays[:n]), arrays[n] if call.state else None
+    run, options = of.BACKENDS["mosaic_gpu"], Options(return_state=True, save_states=True)
+    problem = of.problem_of(operands[1], operands[2]) if general else of.problem_of(*operands[:2], operands[3])
+    assert run.objection(problem) is None
+    y, last, saved = run.forward(*operands, options, interpret=interpret)
+    like = jax.eval_shape(lambda *x: of.BACKENDS["xla"].forward(*x, options), *operands)
+    assert described((y, last, saved)) == described(tuple(like))
+    kept = (saved, pad(dy)) if general else (y, saved, dy)
+    gradients = run.backward(*operands, *kept, dstate, options, interpret=interpret)
+    cut = [x[:, : call.length] for x in gradients[:n]] if general else gradients[:n]
+    return (y[:, : call.length], last), (*cut, *gradients[n:])[: len(arrays)]

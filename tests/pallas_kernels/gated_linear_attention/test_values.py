@@ -1,8 +1,8 @@
 """Gated linear attention by XLA and by interpreted kernels, against float64: values, states and all gradients.
 
 Kills: a carry between chunks or blocks, a mask or a decay of the wrong direction, token, head or warpgroup; a leak
-across documents; a missing term of the gradient of decays; pairs of tokens of a level that are missing, counted twice, or
-weighted by the sums of another; a positive exponent, or sums that round a decay of 1 away next to one of e^-60.
+across documents; a missing term of the gradient of decays; pairs of tokens of a level that are missing, counted twice
+or weighted by the sums of another; a positive exponent, or sums that round a decay of 1 away next to one of e^-60.
 """
 
 import functools
