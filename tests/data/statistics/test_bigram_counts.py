@@ -100,3 +100,14 @@ def test_damaged_counts_are_refused(tokens, tmp_path):
         (out / "manifest.json").write_text(json.dumps(add_checksum({**manifest, **changed})))
         with pytest.raises(ValueError, match=message):
             BigramCounts(out)
+
+
+def test_other_tokens_are_refused(tokens, tmp_path):
+    """Kills: counts of one corpus taken for those of another."""
+    count_bigrams(tokens.path, tmp_path / "counts")
+    counts = BigramCounts(tmp_path / "counts")
+    counts.check_made_from(tokens)
+    assert counts.fingerprint == tokens.fingerprint
+    other = write_tokens(tmp_path / "other", {"train": [[([1, 2], "a")]]}, vocab_size=31)
+    with pytest.raises(ValueError, match=rf"counts the bigrams of tokens {tokens.fingerprint}, and .*/other holds"):
+        counts.check_made_from(other)
