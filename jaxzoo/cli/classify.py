@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal, cast
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.runner import command_line, prepare_jax, say
 from jaxzoo.config.checked import Checked, PositiveFloat, PositiveInt, Seed
-from jaxzoo.config.json_files import read_json
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.utils.screen import Screen
 from jaxzoo.utils.whole_files import write_json
@@ -65,7 +64,6 @@ def main(command: ClassifyCommand) -> None:
     from jaxzoo.fitting import fit
     from jaxzoo.loading.origin import CheckpointPlace
     from jaxzoo.loading.trained import read_run
-    from jaxzoo.train.checkpoint import NewestCheckpoint
 
     place = CheckpointPlace.parse(str(command.run))
     directory = RunDirectory(command.run_dir.expanduser().absolute())
@@ -74,7 +72,7 @@ def main(command: ClassifyCommand) -> None:
     _, pretrained = read_run(place.path)
     config = _experiment(pretrained, command)
     prepare_jax()
-    fit(
+    run = fit(
         config,
         directory.path,
         name=f"classification of {command.data}",
@@ -83,8 +81,7 @@ def main(command: ClassifyCommand) -> None:
         init_from=None if command.from_scratch or command.resume else place,
         screen=Screen(sys.stdout),
     )
-    newest = directory.newest_checkpoint
-    if newest.is_file() and read_json(newest, NewestCheckpoint).newest == command.steps:
+    if run.step == command.steps:
         _report(config, directory, command)
     else:
         say("stopped; continue with the same command and --resume")

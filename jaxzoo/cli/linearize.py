@@ -193,7 +193,6 @@ def _transfer(
 def _finetune(config: "RunConfig", command: LinearizeCommand, run: RunDirectory, first: RunDirectory) -> None:
     """Stage 2: finetunes with the trainer. Raises `Failure` if it was stopped before its last step."""
     from jaxzoo.fitting import fit
-    from jaxzoo.loading import load
     from jaxzoo.loading.origin import CheckpointPlace
 
     shape = config.data.abstract_batch(config.train.batch_size).tokens
@@ -204,18 +203,10 @@ def _finetune(config: "RunConfig", command: LinearizeCommand, run: RunDirectory,
     config = dataclasses.replace(config, optimizer=optimizer, train=train)
     resume = run.newest_checkpoint.exists()
     origin = None if resume else CheckpointPlace(first.path, None)
-    fit(
-        config,
-        run.path,
-        name="finetuning",
-        resume=resume,
-        overwrite=not resume,
-        init_from=origin,
-        screen=Screen(sys.stdout),
-    )
-    step = load(run.path).step
-    if step < config.train.steps:
-        raise Failure(f"stopped at step {step} of the finetuning; the same command and --resume continue it")
+    options = {"resume": resume, "overwrite": not resume, "init_from": origin}
+    found = fit(config, run.path, name="finetuning", screen=Screen(sys.stdout), **options)
+    if found.step < steps:
+        raise Failure(f"stopped at step {found.step} of the finetuning; the same command and --resume continue it")
 
 
 def _beside(out: Path, end: str) -> Path:
