@@ -24,6 +24,37 @@ from jaxzoo.testing.mixer_training import check_dependence, check_documents, che
 __all__ = ["check_mixer", "check_task"]
 
 
+_RULES = {
+    check_parameters: (
+        "outputs must be finite, and so must the gradient of every parameter, which must not be zero",
+        "a parameter that no output reads, or one that only a constant multiplies",
+    ),
+    check_dependence: (
+        "outputs must depend on earlier tokens and on no later one",
+        "a shift by one, a mask of the wrong side, or a mixer that should promise Capabilities(causal=False)",
+    ),
+    check_dtypes: ("the output must have the dtype of the input", "a float32 parameter used without a cast to x.dtype"),
+    check_streams: (
+        "prefill of any number of tokens from any state must equal as many steps",
+        "a chunk that drops the state before it, or a state that misses the last tokens",
+    ),
+    check_call: (
+        "the call must equal the steps from init_state",
+        "a first token, or a padding, treated in one form only",
+    ),
+    check_gradients: (
+        "gradients of the call must equal those of prefill and of steps",
+        "a custom VJP, or a stop_gradient that stands in one form only",
+    ),
+    check_values: ("`values` must be the same in all forms", "values that are taken after the state is updated"),
+    check_documents: (
+        "packed documents must give what each document gives alone",
+        "a state, a convolution or positions that do not begin again where a document begins",
+    ),
+}
+"""Check -> what must hold, and the usual cause where it does not."""
+
+
 def check_mixer(config: MixerConfig) -> None:
     """Checks all that a mixer promises, with weights of standard deviation 0.5 so that wrong mixing shows.
 
@@ -31,21 +62,25 @@ def check_mixer(config: MixerConfig) -> None:
       config: a small one, such as `tiny()`: widths of some 16 at most.
 
     Raises:
-      AssertionError: an invariant does not hold; the message names it.
+      AssertionError: an invariant does not hold; the message says which, and the usual cause.
       ValueError: what the mixer itself refuses.
     """
     for results in (build, streams, training):  # those of a class that a notebook has defined once more
         results.cache_clear()
     config = ready(config)
     promised = config.capabilities
-    check_parameters(config)
-    check_dependence(config)
-    check_dtypes(config)
-    if promised.streams:
-        check_streams(config)
-        check_call(config)
-        check_gradients(config)
-    if promised.streams and promised.makes_values:
-        check_values(config)
-    if promised.segments:
-        check_documents(config)
+    asked = {
+        check_streams: promised.streams,
+        check_call: promised.streams,
+        check_gradients: promised.streams,
+        check_values: promised.streams and promised.makes_values,
+        check_documents: promised.segments,
+    }
+    for check, (rule, cause) in _RULES.items():
+        if not asked.get(check, True):
+            continue
+        try:
+            check(config)
+        except AssertionError as error:
+            name = type(config).__name__.removesuffix("Config")
+            raise AssertionError(f"{name}: {rule}; the usual cause is {cause}. {error}") from error
