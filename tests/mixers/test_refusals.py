@@ -83,9 +83,7 @@ REFUSED = {
         ({"n_heads": 2, "value_width": 7}, "value_width=7 must be divisible by n_heads=2"),
         ({"layer_index": 1}, "layer_index=1 must be below n_layers=1"),
     ],
-    "RWKV6TimeMix": [
-        ({"n_heads": 2, "value_width": 9}, "value_width=9 gives 9 channels, which must be a multiple of")
-    ],
+    "RWKV6TimeMix": [({"n_heads": 2, "value_width": 9}, "value_width=9 gives 9 channels, which must be a multiple of")],
     "RWKV7TimeMix": [HEADS],
     "RetNet": [
         HEADS,

@@ -119,23 +119,6 @@ def test_prefill_and_steps_equal_the_full_pass():
 
 
 @pytest.mark.slow
-def test_prefill_cut_anywhere_and_steps_equal_the_full_pass():
-    """Kills a state that is lost between periods of a scan, and a learned position that restarts at a cut."""
-    config = hybrid_config(n_layers=10, max_positions=12)
-    model, tokens = make_model(config), random_tokens(config)
-    expected = run(model, tokens)
-    for first, second in ((0, 4), (4, 4), (4, LENGTH)):
-        logits, state = prefill(model, tokens[:, :first], model.init_state(2))
-        assert_close(logits, expected[:, :first])
-        logits, state = prefill(model, tokens[:, first:second], state)
-        assert_close(logits, expected[:, first:second])
-        for t in range(second, LENGTH):
-            logits, state = step(model, tokens[:, t], state)
-            assert_close(logits, expected[:, t])
-        np.testing.assert_array_equal(state.position, [LENGTH, LENGTH])
-
-
-@pytest.mark.slow
 def test_rows_may_stand_at_different_positions():
     """Kills a position, or a cache slot, that all rows of a batch share."""
     config = hybrid_config(pattern=STREAMED, n_layers=4, max_positions=12)
@@ -180,19 +163,6 @@ def test_remat_changes_neither_values_nor_gradients():
         np.testing.assert_allclose(again, value, rtol=1e-6)
         for a, b in zip(jax.tree.leaves(gradients), jax.tree.leaves(gradients_again), strict=True):
             np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5 * np.abs(a).max())
-
-
-@pytest.mark.slow
-def test_states_through_groups_of_periods():
-    """Kills states of a period that come back in the place of another's."""
-    config = hybrid_config(pattern=(TaylorLinearAttentionConfig(n_heads=2, feature_dim=3),), n_layers=5)
-    tokens = random_tokens(config)
-    (logits, state), (expected, expected_state) = (
-        prefill(model, tokens, model.init_state(2))
-        for model in (make_model(dataclasses.replace(config, remat=remat)) for remat in ("everything", "nothing"))
-    )
-    assert_close(logits, expected)
-    jax.tree.map(assert_close, state, expected_state)
 
 
 @pytest.mark.slow

@@ -103,16 +103,6 @@ def test_logits_in_all_ways_to_run():
         np.testing.assert_allclose(found[..., :13], expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
-@pytest.mark.slow
-def test_logits_layer_by_layer():
-    """Kills a layer that reads another one's variables where nothing is scanned."""
-    model = make_model(config_of())
-    tokens = random_tokens(model.config)
-    expected = expected_rows(model, tokens)
-    flat = streamed(model.unstacked(), tokens, LENGTH - 1)
-    np.testing.assert_allclose(flat[..., :13], expected, rtol=0, atol=2e-5 * np.abs(expected).max())
-
-
 def test_packed_documents():
     """Kills a second branch that would see another document."""
     model = make_model(config_of())
@@ -123,7 +113,7 @@ def test_packed_documents():
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("remat", [full("nothing"), *map(slow, ("projections", "period"))])
+@pytest.mark.parametrize("remat", [full("nothing"), slow("projections")])
 def test_gradients(remat):
     """Kills a gradient that flows through one of the two branches alone, and what remat would lose: the derivative
     along a random direction of all parameters, by differences of the float64 model."""

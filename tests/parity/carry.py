@@ -86,23 +86,3 @@ def inputs(b=3, t=37, d=24, seed=0):
 def token_ids(vocab_size, b=3, t=37, seed=0):
     """Tokens of a model, int32."""
     return np.random.default_rng(seed).integers(vocab_size, size=(b, t)).astype(np.int32)
-
-
-def compare_logits(ours, theirs, carry, tokens, *, torch, **options):
-    """Logits of whole models, ours in one pass and from a prefill and steps."""
-    ours = filled(ours, theirs, carry)
-    with torch.no_grad():
-        expected = theirs(torch.tensor(tokens.astype(np.int64)), **options).logits.numpy()
-
-    @jax.jit
-    def streamed(tokens):
-        head, state = ours.prefill(tokens[:, :-2], ours.init_state(tokens.shape[0], capacity=tokens.shape[1]))
-        rows = [head]
-        for i in (-2, -1):
-            logits, state = ours.step(tokens[:, i], state)
-            rows.append(logits[:, None])
-        return jnp.concatenate(rows, axis=1)
-
-    tokens = jnp.asarray(tokens)
-    for found in (jax.jit(ours.__call__)(tokens), streamed(tokens)):
-        assert_close(found[..., : expected.shape[-1]], expected, OUTPUT_TOLERANCE, "logits")

@@ -2,21 +2,17 @@
 divides weights by powers of two (`rescale_every`), so neither is used."""
 
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from flax import nnx
 
 from jaxzoo.mixers import RWKV4ChannelMix, RWKV4ChannelMixConfig, RWKV4TimeMix, RWKV4TimeMixConfig
-from jaxzoo.models import LanguageModel, LanguageModelConfig
 from tests.parity.carry import (
     OUTPUT_TOLERANCE,
     assert_close,
     compare,
-    compare_logits,
     filled,
     inputs,
     randomize,
-    token_ids,
 )
 
 pytestmark = pytest.mark.parity
@@ -92,38 +88,3 @@ def test_states_of_the_time_mix(torch, layers):
     assert_close(y, expected.numpy(), OUTPUT_TOLERANCE)
     for found, theirs in zip(state, states[1:], strict=True):
         assert_close(found, theirs[..., 0].numpy(), OUTPUT_TOLERANCE)
-
-
-def carry_model(get):
-    """Their first block norms the embedding, a function of the token alone: ours holds the rows with that norm."""
-    rows = get("rwkv.embeddings.weight").astype(np.float64)
-    rows = rows - rows.mean(-1, keepdims=True)
-    rows = rows / np.sqrt((rows**2).mean(-1, keepdims=True) + 1e-5)
-    rows = rows * get("rwkv.blocks.0.pre_ln.weight") + get("rwkv.blocks.0.pre_ln.bias")
-    values = {"embedding": rows.astype(np.float32), "head": get("head.weight")}
-    norms = {"final_norm": "rwkv.ln_out"}
-    for i in range(3):
-        for j, (part, theirs) in enumerate((("time", "attention"), ("channel", "feed_forward"))):
-            block, prefix = f"stacks.{2 * i + j}.blocks.0", f"rwkv.blocks.{i}"
-            mixer = carry_mixer(lambda name, at=f"{prefix}.{theirs}": get(f"{at}.{name}"), part)
-            values |= {f"{block}.mixer.{path}": value for path, value in mixer.items()}
-            norms[f"{block}.mixer_norm"] = f"{prefix}.ln{j + 1}"
-    for ours, theirs in norms.items():
-        values |= {f"{ours}.scale": get(f"{theirs}.weight"), f"{ours}.bias": get(f"{theirs}.bias")}
-    return values
-
-
-def test_model(torch, transformers):
-    """Kills: a wrong order of time mix, channel mix and norms; a state that another layer reads."""
-    theirs = transformers.RwkvForCausalLM(small(transformers, vocab_size=48))
-    randomize(theirs, torch, std=0.1)
-    config = LanguageModelConfig(
-        pattern=(RWKV4TimeMixConfig(value_width=40), RWKV4ChannelMixConfig(hidden_width=56)),
-        d_model=24,
-        n_layers=6,
-        vocab_size=48,
-        mlp="none",
-        tie_embeddings=False,
-    )
-    ours = LanguageModel(config, rngs=nnx.Rngs(0), scanned=False)
-    compare_logits(ours, theirs, carry_model, token_ids(48), torch=torch, use_cache=False)

@@ -31,7 +31,7 @@ from pallas_kernels.sliding_window.mosaic_gpu_layout import (
 )
 from pallas_kernels.sliding_window.mosaic_gpu_single_pass import SinglePass, plan_single_pass, single_pass_scratch
 from tests.pallas_kernels.hopper import compile_for_hopper
-from tests.pallas_kernels.shared import full, slow
+from tests.pallas_kernels.shared import full, relative_l2, slow
 from tests.pallas_kernels.sliding_window.cases import one_head
 
 interpret_gpu = pytest.importorskip("jax._src.pallas.mosaic_gpu.interpret.interpret_pallas_call")
@@ -151,96 +151,42 @@ def test_two_kernels_backward():
     check(140, 64, past=63, h=2, g=1, d=96, run=2)
 
 
-@interpreted
-@pytest.mark.parametrize(
-    ("t", "window"),
-    [
-        slow(200, 127),
-        *(
-            slow(t, window)
-            for t in (1, 63, 64, 65, 200, 513)
-            for window in (1, 16, 63, 64, 65, 127, 128, 192, 300)
-            if (t, window) != (200, 127)
-        ),
-    ],
-)
-def test_values_and_gradients(t, window):
-    """Kills: an edge of the window off by one, in blocks or within; a ring slot read too early, or loaded while it is
-    still read, by loads that are a block early too; an odd tail; a row that two folded tiles claim."""
-    check(t, window, run=3)
+DIMS = ((16, 300), (32, 100), (80, 100), (96, 64), (112, 16), (112, 128), (128, 64), (128, 300))
+CASES = {
+    "one token": {"t": 1, "window": 16, "run": 3},
+    "window of one": {"t": 65, "window": 1, "run": 3},
+    "one block": {"t": 64, "window": 64, "run": 3},
+    "streamed blocks": {"t": 513, "window": 192, "run": 3},
+    "window longer than the sequence": {"t": 200, "window": 300, "run": 3},
+    "past": {"t": 100, "window": 64, "past": 63, "run": 2},
+    "past longer than the window": {"t": 65, "window": 64, "past": 200, "run": 2},
+    "start in the last block": {"t": 64, "window": 16, "b": 1, "start": [63], "run": 2},
+    "start after the past": {"t": 200, "window": 300, "past": 299, "b": 2, "start": [200, 310], "run": 2},
+    "segments, long window": {"t": 300, "window": 300, "segments": True, "run": 3},
+    "grouped heads": {"t": 130, "window": 128, "h": 6, "g": 2, "run": 2},
+    "grouped heads, long window": {"t": 130, "window": 300, "h": 4, "g": 2, "run": 2},
+    **{f"{d} channels, window of {w}": {"t": 140, "window": w, "d": d, "run": 2} for d, w in DIMS},
+    "two warpgroups": {"t": 150, "window": 64, "h": 2, "run": 2, "warpgroups": None},
+    "three warpgroups, long window": {"t": 150, "window": 300, "h": 3, "run": 2, "warpgroups": None},
+    "two runs": {"t": 128, "window": 64, "run": 2},
+    "token after two runs": {"t": 129, "window": 65, "h": 2, "g": 2, "run": 2},
+    "token less than two runs": {"t": 127, "window": 3, "h": 2, "g": 2, "run": 2},
+    "runs of grouped heads": {"t": 257, "window": 64, "b": 2, "h": 4, "g": 2, "run": 2},
+    "negative scale": {"t": 100, "window": 64, "scale": -0.2},
+    "large logits": {"t": 200, "window": 64, "spread": 4.0},
+    "large logits, streamed": {"t": 200, "window": 192, "spread": 4.0, "stored": True},
+}
+"""Large logits: |s| up to 60. Streamed, delta is dy.y of the stored y, whose rounding shows."""
+FULL = ("past", "two warpgroups", "two runs")
 
 
 @interpreted
-@pytest.mark.parametrize(
-    ("t", "window", "past"),
-    [full(100, 64, 63), *(slow(t, w, w - 1) for t in (1, 64, 200) for w in (16, 65, 128, 300)), slow(65, 64, 200)],
-)
-def test_continues_after_the_past(t, window, past):
-    """Kills: a past that is no whole number of blocks; queries before the first, met by past keys."""
-    check(t, window, past=past, run=2)
-
-
-@interpreted
-@pytest.mark.parametrize(
-    ("t", "window", "past", "start"),
-    [slow(192, 64, 0, [130]), slow(200, 128, 127, [0, 130]), slow(200, 300, 299, [200, 310]), slow(64, 16, 0, [63])],
-)
-def test_start(t, window, past, start):
-    """Kills: NaNs from queries that see nothing, also where a block that does not exist is clamped to theirs."""
-    check(t, window, past=past, b=len(start), start=start, run=2)
-
-
-@interpreted
-@pytest.mark.parametrize(("t", "window"), [slow(70, 100), slow(200, 64), slow(300, 300)])
-def test_segments(t, window):
-    check(t, window, segments=True, run=3)
-
-
-@interpreted
-@pytest.mark.parametrize(("h", "g", "window"), [slow(2, 1, 64), slow(6, 2, 128), slow(4, 2, 300), slow(3, 1, 65)])
-def test_grouped_heads(h, g, window):
-    """Kills: a query head with a neighbour's keys; gradients of keys from one head of the group only."""
-    check(130, window, h=h, g=g, run=2)
-
-
-@interpreted
-@pytest.mark.parametrize(
-    ("d", "window"),
-    [
-        slow(96, 64),
-        slow(112, 16),
-        slow(80, 100),
-        *(slow(d, w) for d in (16, 32, 96, 112, 128) for w in (64, 100, 128, 300) if (d, w) != (96, 64)),
-    ],
-)
-def test_head_dims(d, window):
-    """Kills: a swizzle that is no divisor of the head dim; results stored over operands still in use."""
-    check(140, window, d=d, run=2)
-
-
-@pytest.mark.slow
-@interpreted
-@pytest.mark.parametrize(("window", "heads"), [full(64, 2), slow(64, 5), slow(128, 4), slow(300, 3)])
-def test_warpgroups_share_nothing(window, heads):
-    """Kills: shared memory or barriers of a neighbour; a task past the last."""
-    check(150, window, h=heads, run=2, warpgroups=None)
-
-
-@interpreted
-@pytest.mark.parametrize(
-    ("t", "window", "b", "h", "g", "run"),
-    [
-        full(128, 64, 1, 1, 1, 2),
-        slow(40, 64, 2, 2, 2, 1),
-        *(slow(t, w, 1, 2, 2, run) for w in (3, 64, 65, 128) for t, run in ((127, 2), (129, 2), (63, 1), (65, 1))),
-        slow(257, 100, 2, 3, 3, 2),
-        *(slow(t, 64, 2, 4, 2, 2) for t in (127, 128, 129)),
-    ],
-)
-def test_borders_of_runs(t, window, b, h, g, run):
-    """Kills: dk and dv without the queries after a run, or with them twice; dq that two runs write; a last run whose
-    later queries do not exist; sums of a head or batch row that the next one starts from."""
-    check(t, window, b=b, h=h, g=g, run=run)
+@pytest.mark.parametrize("case", [full(name) if name in FULL else slow(name) for name in CASES])
+def test_values_and_gradients(case):
+    """Kills: a ring slot read while it is loaded, a row that two tiles claim, past keys met by the wrong queries, NaNs
+    of queries that see nothing, keys of a neighbouring head, results stored over operands still in use, barriers of
+    another warpgroup, dk and dv without the queries after a run, exponentials before the maximum is known."""
+    check(**CASES[case])
 
 
 @interpreted
@@ -259,25 +205,6 @@ def test_the_same_bits_for_any_run(window, h, g):
     for found in bits[1:]:
         for x, first in zip(found, bits[0], strict=True):
             np.testing.assert_array_equal(x, first)
-
-
-@interpreted
-@pytest.mark.slow
-def test_large_logits():
-    """|s| up to 60: kills exponentials before the maximum is known, also that of streamed blocks.
-
-    Where one weight of a row is near 1, dP - delta cancels. Kept, delta is the float32 sum of P dP; streamed, it is
-    dy.y of the stored y, whose rounding shows: 6e-3 against exact gradients, as in any kernel that keeps y in bf16.
-    """
-    check(200, 64, spread=4.0)
-    check(200, 192, spread=4.0, stored=True)
-
-
-@interpreted
-@pytest.mark.slow
-def test_negative_scale():
-    """Kills a maximum that is taken before the scale."""
-    check(100, 64, scale=-0.2)
 
 
 PLANS = {

@@ -30,12 +30,7 @@ def check(call, **options):
 
 CORE = [(2, 3), (16, 39)]
 GRID = [(16, 16), (64, 65), (64, 513)]
-REST = [
-    (w, t)
-    for w in (1, 2, 16, 33, 64, 100)
-    for t in sorted({1, w - 1, w, w + 1, 2 * w + 7, 513} - {0})
-    if (w, t) not in (*CORE, *GRID)
-]
+REST = [(1, 1), (2, 1), (33, 32), (100, 101), (100, 513)]
 
 
 @pytest.mark.parametrize(("window", "t"), [*CORE, *(full(*x) for x in GRID), *(slow(*x) for x in REST)])
@@ -58,7 +53,7 @@ def test_as_users_compile():
         full(1, 3),
         full(64, 1),
         full(64, 63),
-        *(slow(*x) for x in (*CORE, *GRID, *REST) if x[0] in (2, 16, 64)),
+        slow(64, 513),
     ],
 )
 def test_from_a_cache(window, t):
@@ -68,8 +63,7 @@ def test_from_a_cache(window, t):
 
 
 @pytest.mark.parametrize(
-    ("setting", "n_blocks"),
-    [("cache", 3), full("segments", 3), full("plain", 1), *(slow(name, n) for name in SETTINGS for n in (1, 7))],
+    ("setting", "n_blocks"), [("cache", 3), full("segments", 3), full("plain", 1), slow("cache", 7)]
 )
 def test_steps_of_the_loop(setting, n_blocks, monkeypatch):
     """Kills what is right only in one step: 8 blocks of 16 queries with 32 keys before them, by 1, 3 or 7."""
@@ -78,15 +72,7 @@ def test_steps_of_the_loop(setting, n_blocks, monkeypatch):
     check(call)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("setting", "window"),
-    [
-        ("segments", 85),
-        *(full(*x) for x in (("plain", 40), ("cache", 90))),
-        *(slow(name, w) for name in SETTINGS for w in (40, 85, 89, 90, 200)),
-    ],
-)
+@pytest.mark.parametrize(("setting", "window"), [slow("segments", 85), full("plain", 40), full("cache", 90)])
 def test_blocks_of_a_wide_window(setting, window, monkeypatch):
     """Kills blocks that are right only if they are half a window: 6 of 16, behind 3 to 6 blocks of keys."""
     for name, value in {"MAX_BLOCK": 16, "WHOLE_BYTES": 0, "WHOLE_LENGTH": 0, "STEP_BYTES": 2**15}.items():
@@ -94,15 +80,7 @@ def test_blocks_of_a_wide_window(setting, window, monkeypatch):
     check(Call(t=90, window=window, **SETTINGS[setting]))
 
 
-@pytest.mark.parametrize(
-    ("setting", "t"),
-    [
-        full("segments", 70),
-        slow("plain", 200),
-        full("segments", 33),
-        *(slow(x, t) for x in ("plain", "segments") for t in (32, 70)),
-    ],
-)
+@pytest.mark.parametrize(("setting", "t"), [full("segments", 70), slow("plain", 200), full("segments", 33)])
 def test_parts_of_a_single_block(setting, t, monkeypatch):
     """Kills a part that reads keys or ids of another, a remainder that is lost, gradients of keys that only the last
     part sends: 2 to 8 parts of 16 or more queries."""
@@ -146,7 +124,7 @@ def test_large_scores():
     check(call)
 
 
-@pytest.mark.parametrize("cut", [7, *map(slow, [0, 1, 8, 9, 36, 37])])
+@pytest.mark.parametrize("cut", [7, slow(0), slow(8), slow(37)])
 def test_prefill_in_two_calls(cut):
     """Kills a cache that is right only at its own borders. Values and gradients through both calls."""
     call = Call(t=37, window=8, cache=True, b=3)

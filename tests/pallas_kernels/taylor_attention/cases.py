@@ -60,8 +60,9 @@ def features(x):
     return np.stack([np.ones_like(x[..., 0]), *np.moveaxis(x, -1, 0), *pairs], axis=-1)
 
 
-def truth(call: Call, arrays=None, cotangents=None):
-    """([y, s, z], gradients of every array) in float64; `arrays` and `cotangents` replace those of `call`."""
+def truth(call: Call, arrays=None, cotangents=None, *, rates=None):
+    """([y, s, z], gradients of every array) in float64; `arrays`, `cotangents` and `rates` replace those of `call`."""
+    rates = call.rates if rates is None else rates
     scale = call.k**-0.5 if call.scale is None else call.scale
     with jax.enable_x64(True):
         arrays = [jnp.asarray(x, jnp.float64) for x in (call.arrays() if arrays is None else arrays)]
@@ -71,7 +72,7 @@ def truth(call: Call, arrays=None, cotangents=None):
         def run(arrays, cotangents):
             def outputs(q, k, v, *state):
                 y, last = reference.quadratic(
-                    q, k, v, scale=scale, eps=call.eps, normalize=call.normalize, decay=call.rates,
+                    q, k, v, scale=scale, eps=call.eps, normalize=call.normalize, decay=rates,
                     initial_state=TaylorState(*state) if state else None,
                 )  # fmt: skip
                 return [y, *last]

@@ -2,7 +2,8 @@
 
 Set NPROC=16 before Python starts: XLA's pool of threads must hold every blocking callback, or the interpreter
 deadlocks. wgmma with its A operand in registers has no interpreter: those operands pass through shared memory
-here. That path, and speed, need a device: `test_device.py`.
+here. That path, and speed, need a device: `python -m
+pallas_kernels.verify`.
 """
 
 import functools
@@ -23,7 +24,7 @@ from pallas_kernels.taylor_attention import (
     mosaic_gpu_vjp,
 )
 from pallas_kernels.taylor_attention.mosaic_gpu_split import FORWARD, TRAINING, Segments, choose_segments, widths
-from tests.pallas_kernels.shared import full, relative_l2, slow
+from tests.pallas_kernels.shared import full, relative_l2
 from tests.pallas_kernels.taylor_attention.cases import Call, rounded, truth
 
 interpret_gpu = pytest.importorskip("jax._src.pallas.mosaic_gpu.interpret.interpret_pallas_call")
@@ -79,20 +80,46 @@ def check(call, *, segments=1, state_cotangent=0.02, dtype=jnp.bfloat16):
     assert_within_bounds((out.y, *out.state), gradients, *truth(call, arrays, cotangents), bounds)
 
 
-@pytest.mark.parametrize("t", [slow(65), *map(slow, [1, 15, 16, 63, 64, 127, 200, 513])])
-def test_any_length_from_a_nonzero_state(t):
-    """Kills: a tail that enters the state, a chunk carried one too late, a lost initial state, a slot of the ring that
-    is filled again while it is read (513)."""
-    check(HEAD(t=t))
+SEVERAL = {"h": 2, "g": 2}
+CASES = {
+    "one token": (HEAD(t=1), {}),
+    "one chunk": (HEAD(t=64), {}),
+    "nine chunks": (HEAD(t=513), {}),
+    "two segments, no state": (HEAD(t=130, state=False), {"segments": 2, "state_cotangent": 0.0}),
+    "two segments": (HEAD(t=200), {"segments": 2}),
+    "short last segment": (HEAD(t=500, state=False), {"segments": 3, "state_cotangent": 0.0}),
+    "decay, short chunk": (HEAD(t=63, **SEVERAL, decay=True), {}),
+    "decay, three segments": (HEAD(t=321, **SEVERAL, decay=True), {"segments": 3}),
+    "20 key channels, two segments": (HEAD(t=200, k=20, v=32), {"segments": 2}),
+    "30 key channels, more chunks than slots": (HEAD(t=330, k=30, v=32), {}),
+    "24 key channels, grouped heads": (Call(t=130, h=2, g=1, k=24, v=40, decay=True), {"segments": 2}),
+    "32 key channels, grouped heads": (Call(t=130, h=2, g=1, k=32, v=40, decay=True), {"segments": 2}),
+    "batch and heads": (HEAD(t=70, b=3, h=3), {"segments": 2}),
+    "8 and 96 channels": (Call(t=70, h=2, g=1, k=8, v=96, scale=0.25), {"segments": 2}),
+    "12 and 112 channels": (Call(t=70, h=2, g=1, k=12, v=112, scale=0.25), {"segments": 2}),
+    "negative scale": (HEAD(t=140, h=2, decay=True, scale=-0.5), {"segments": 2}),
+    "scale of one": (HEAD(t=140, h=2, decay=True, scale=1.0), {}),
+    "not normalised": (HEAD(t=65, normalize=False), {"state_cotangent": 0.0}),
+    "scores of 30": (HEAD(t=128, size=2.5), {}),
+    "float32, everything": (HEAD(t=66, k=12, v=40, decay=True), {"dtype": jnp.float32}),
+    "float32, nine chunks": (HEAD(t=513), {"dtype": jnp.float32}),
+    "float32, short last segment": (HEAD(t=500), {"segments": 3, "dtype": jnp.float32}),
+    "float32, negative scale": (HEAD(t=140, h=2, scale=-0.3), {"segments": 2, "dtype": jnp.float32}),
+    "float32, not normalised": (HEAD(t=130, normalize=False, decay=True), {"dtype": jnp.float32}),
+    "float32, scores of 30": (HEAD(t=128, size=2.5), {"dtype": jnp.float32}),
+    "float32, 128 values": (HEAD(t=200, v=128, state=False), {"segments": 2, "dtype": jnp.float32}),
+}
+"""Call and options of `check`, by name. Without a state its cotangent, which would hide the outputs', is 0."""
 
 
-@pytest.mark.parametrize(
-    ("t", "segments", "stateful"), [slow(130, 2, False), slow(200, 2, True), slow(512, 2, True), slow(500, 3, False)]
-)
-def test_segments_start_from_the_prefix(t, segments, stateful):
-    """Kills: outputs past segment 0 from a zero state or a local count; a first segment, either way, from the state of
-    another; a short last segment."""
-    check(HEAD(t=t, state=stateful), segments=segments, state_cotangent=0.02 * stateful)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_values_and_gradients(case):
+    """Kills: a tail that enters the state, a slot of the ring that is filled while it is read, a segment that starts
+    from the state of another, decay of padded rows, a piece of the features that is missing or in the buffer of
+    another, a normaliser's gradient counted once per value tile, a scale taken twice, a part of float32 lost."""
+    call, options = CASES[case]
+    check(call, **options)
 
 
 @pytest.mark.slow
@@ -101,89 +128,6 @@ def test_pieces_of_segments(t, pieces, decay, monkeypatch):
     """Kills: a short or an empty piece, powers of the other pieces, in either direction."""
     monkeypatch.setattr(mosaic_gpu_state, "choose_pieces", lambda blocks, chunks: pieces)
     check(HEAD(t=t, h=2, g=2, decay=decay), segments=2)
-
-
-@pytest.mark.parametrize(("t", "segments"), [slow(63, 1), slow(128, 1), slow(201, 2), slow(321, 3)])
-def test_decay(t, segments):
-    """Kills: decay of padded rows, of a short last chunk, between segments; a head with the decay of another."""
-    check(HEAD(t=t, h=2, g=2, decay=True), segments=segments)
-
-
-@pytest.mark.parametrize(
-    ("key_dim", "t", "segments"), [slow(24, 65, 1), slow(32, 65, 1), slow(20, 200, 2), slow(30, 330, 1)]
-)
-def test_key_dims_above_16(key_dim, t, segments):
-    """Kills: a piece of the features, of the state or of a product that is missing, late, in another's buffer (330:
-    pieces are odd, chunks more than slots), or scaled twice; channels beyond the key dim."""
-    check(HEAD(t=t, k=key_dim, v=32), segments=segments)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("key_dim", [24, 32])
-def test_key_dims_above_16_with_everything(key_dim):
-    """Kills: weights of rows on the wrong operand; a normaliser's gradient counted once per tile of 32 values; heads
-    that share keys; starts of segments in the other orientation."""
-    check(Call(t=130, h=2, g=1, k=key_dim, v=40, decay=True), segments=2)
-
-
-@pytest.mark.slow
-def test_float32_with_everything():
-    """Kills a part that is lost, or meets the wrong one: each is 2^-9 of the sum, a hundred times the bound; decayed
-    and padded rows, padded channels, tiles of 32 values, states in and out."""
-    check(HEAD(t=66, k=12, v=40, decay=True), dtype=jnp.float32)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "segments"),
-    [
-        *(({"t": t}, 1) for t in (1, 15, 63, 64, 65, 513)),
-        ({"t": 500}, 3),
-        ({"t": 130, "h": 2, "v": 40, "decay": True}, 2),
-        ({"t": 140, "h": 2, "scale": -0.3}, 2),
-        ({"t": 130, "normalize": False, "decay": True}, 1),
-        ({"t": 128, "size": 2.5}, 1),
-        ({"t": 200, "v": 128, "state": False}, 2),
-    ],
-)
-def test_float32(options, segments):
-    """Kills what the cases above kill, in the code of two parts and of tiles of 32 values alone."""
-    check(HEAD(**options), segments=segments, dtype=jnp.float32)
-
-
-@pytest.mark.slow
-def test_heads_are_indexed_not_repeated():
-    check(HEAD(t=70, b=3, h=3), segments=2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("key_dim", "value_dim"), [(16, 32), (8, 96), (12, 112), (16, 128)])
-def test_padded_and_tiled_dims(key_dim, value_dim):
-    """Kills: the normaliser's gradient counted once per value tile; features of a padded key dim in the wrong
-    slot."""
-    check(Call(t=70, h=2, g=1, k=key_dim, v=value_dim, scale=0.25), segments=2)
-
-
-@pytest.mark.parametrize(("scale", "segments"), [slow(0.3, 2), slow(-0.5, 2), slow(1.0, 1)])
-def test_scales_inside_and_before(scale, segments):
-    """Kills a scale that is lost, or taken twice, in one of q, k, the state or its cotangent: with decay and states."""
-    check(HEAD(t=140, h=2, decay=True, scale=scale), segments=segments)
-
-
-@pytest.mark.slow
-def test_output_gradient_alone():
-    """Kills what a large state cotangent would hide."""
-    check(HEAD(t=200, state=False), segments=2, state_cotangent=0.0)
-    check(HEAD(t=65, normalize=False), state_cotangent=0.0)
-
-
-@pytest.mark.slow
-def test_large_scores():
-    """Kills weights of 500 beside 1/2 that lose the small ones, or overflow."""
-    call = HEAD(t=128, size=2.5)
-    (q, k, *_), _ = rounded(call, jnp.bfloat16)
-    assert np.abs(np.einsum("bihk,bjhk->bhij", q, k)).max() / 4 > 25
-    check(call)
 
 
 def test_the_package_runs_these_kernels():

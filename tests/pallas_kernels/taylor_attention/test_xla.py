@@ -18,7 +18,7 @@ from pallas_kernels.taylor_attention.xla_chunk import feature_map as xla_feature
 from tests.pallas_kernels.shared import all_shapes, assert_close, full, relative_l2, slow
 from tests.pallas_kernels.taylor_attention.cases import Call, measured, truth
 
-LENGTHS = (0, 1, 15, 16, 63, 64, 65, 127, 200, 513)
+LENGTHS = (0, 1, 64, 65, 513)
 GRID = {
     "plain": Call(t=0),
     "decay_grouped": Call(t=0, h=6, g=2, decay=True, eps=0.3),
@@ -76,7 +76,7 @@ def test_final_state(t, chunk_size, platform):
     assert_close(gradients, expected_gradients, 1e-4)
 
 
-@pytest.mark.parametrize("chunk_size", [full(7), full(1), slow(16), slow(64)])
+@pytest.mark.parametrize("chunk_size", [full(7), full(1)])
 def test_chunks(chunk_size):
     """Kills errors at the borders of chunks: every cut of 65 tokens, all options at once."""
     check(at(GRID["decay_grouped"], 65), chunk_size=chunk_size)
@@ -126,67 +126,6 @@ def test_bfloat16():
     assert relative_l2(y, expected) <= 2**-9
     assert_close(state, expected_state, 1e-5)
     assert_close(gradients, expected_gradients, 2**-8)
-
-
-def long_truth(arrays, cotangent, part=1024):
-    """[y, s, z, dq, dk, dv] in float64, by the reference on parts of the sequence that pass a state on."""
-    with jax.enable_x64(True):
-        n, (b, t, h) = arrays[0].shape[1] // part, arrays[0].shape[:3]
-        start = TaylorState(jnp.zeros((b, h, 153, 64)), jnp.zeros((b, h, 153)))
-
-        @jax.jit
-        def run(arrays, cotangent):
-            @jax.checkpoint
-            def tokens(state, qkv):
-                y, state = taylor_attention(*qkv, initial_state=state, return_state=True, implementation="reference")
-                return state, y
-
-            def attend(*arrays):
-                parts = [x.reshape(b, n, part, *x.shape[2:]).swapaxes(0, 1) for x in arrays]
-                state, y = jax.lax.scan(tokens, start, parts)
-                return y.swapaxes(0, 1).reshape(b, t, h, -1), state
-
-            (y, state), pull_back = jax.vjp(attend, *arrays)
-            return [y, *state, *pull_back((cotangent, jax.tree.map(jnp.zeros_like, state)))]
-
-        return jax.tree.map(np.asarray, run([jnp.asarray(x) for x in arrays], jnp.asarray(cotangent)))
-
-
-# Relative L2 at t = 16384, twice what is measured; bfloat16 rounds y, and dy.y in gradients, by 2^-9. At 1024 tokens
-# states are 0.3 to 0.7 times as far off, and all else as far, but for dq of means: it is what remains of terms sqrt(t)
-# times larger, so that 2^-9 becomes 0.25.
-LONG_BOUNDS = {
-    ("normal", "float32"): {"y": 5e-7, "s": 6e-7, "z": 3e-7, "dq": 6e-7, "dk": 6e-7, "dv": 7e-7},
-    ("normal", "bfloat16"): {"y": 2**-8, "s": 6e-7, "z": 5e-7, "dq": 2**-8, "dk": 2**-8, "dv": 2**-8},
-    ("means", "float32"): {"y": 8e-7, "s": 3e-7, "z": 4e-7, "dq": 7e-5, "dk": 1.5e-6, "dv": 8e-7},
-    ("means", "bfloat16"): {"y": 2**-8, "s": 3e-7, "z": 4e-7, "dq": 0.25, "dk": 6e-3, "dv": 2**-8},
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "dtype"), LONG_BOUNDS)
-def test_error_growth_over_16k_tokens(kind, dtype):
-    """Kills low-precision sums over time, and states of the rounding of outputs. Means: keys and values of mean 1,
-    whose sums grow with t, where random ones grow with its root."""
-    call = Call(t=16384, h=1, g=1, k=16, v=64, state=False)
-    q, k, v = call.arrays()
-    if kind == "means":
-        k, v = 0.5 * k + 1, v + 1
-    arrays = [jnp.asarray(x, dtype) for x in (q, k, v)]
-    cotangent = jnp.asarray(call.cotangents()[0], dtype)
-
-    @jax.jit
-    def run(arrays, cotangent):
-        attend = functools.partial(taylor_attention, return_state=True, implementation="xla")
-        (y, state), pull_back = jax.vjp(attend, *arrays)
-        return [y, *state, *pull_back((cotangent, jax.tree.map(jnp.zeros_like, state)))]
-
-    expected = long_truth([np.asarray(x, np.float64) for x in arrays], np.asarray(cotangent, np.float64))
-    bounds = LONG_BOUNDS[kind, dtype]
-    results = zip(bounds, run(arrays, cotangent), expected, strict=True)
-    errors = {name: relative_l2(x, truth) for name, x, truth in results}
-    print(kind, dtype, errors)
-    assert all(errors[name] <= bounds[name] for name in bounds), errors
 
 
 @pytest.mark.slow
