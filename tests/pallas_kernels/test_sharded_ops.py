@@ -74,7 +74,7 @@ def check(module, name, call, shape, axes):
 
 
 @needs_eight_devices
-@pytest.mark.parametrize("case", map(full, CASES))
+@pytest.mark.parametrize("case", [full(case) for case in CASES])
 def test_values_and_gradients(case):
     module, name, call, axes, _ = CASES[case]
     check(module, name, call, (4, 2), axes)
@@ -95,7 +95,7 @@ def test_parts_of_a_sequence(case, call, shape, axes):
 
 
 @needs_eight_devices
-@pytest.mark.parametrize("case", map(full, CASES))
+@pytest.mark.parametrize("case", [full(case) for case in CASES])
 def test_no_communication(case):
     module, name, call, axes, specs = CASES[case]
     call, mesh = dataclasses.replace(call, documents=False), make_mesh((4, 2))

@@ -59,7 +59,7 @@ def check(mesh, axes, call):
 
 @pytest.mark.parametrize(
     ("layout", "kv_heads"),
-    [("everything", 2), slow("sequence", 2), slow("everything", 1), slow("batch_heads", 2)],
+    [("everything", 2), slow("everything", 1)],
 )
 def test_equals_the_truth(layout, kv_heads):
     """Kills a halo of the wrong part, side or length, a past before the first part, a cache of the wrong part, and
@@ -72,7 +72,7 @@ def test_equals_the_truth(layout, kv_heads):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("window", [full(9), *map(slow, (1, 3, 4, 8, 14, 40))])
+@pytest.mark.parametrize("window", [full(9), slow(1), slow(8), slow(40)])
 def test_parts_shorter_than_the_halo(window):
     """Kills a halo that ends at the nearest part: parts of 3 tokens, 0 to all of the parts before."""
     check(make_mesh((8,)), {"sequence_axis": "x"}, Call(t=24, b=3, h=2, g=2, window=window, cache=window != 8))
@@ -98,13 +98,6 @@ def communication(mesh, axes, call):
         return [jax.lax.with_sharding_constraint(g, x.sharding) for g, x in zip(dy, arrays, strict=True)]
 
     return collectives(gradients, arrays)
-
-
-@pytest.mark.parametrize("layout", [full("batch_heads"), full("batch_of_both")])
-def test_batch_and_heads_need_no_communication(layout):
-    """Kills an all-gather around the op."""
-    shape, axes = LAYOUTS[layout]
-    assert communication(make_mesh(shape), axes, Call(t=32, b=8, h=2, g=2, window=8)) == []
 
 
 @pytest.mark.parametrize(("window", "exchanges"), [full(9, 1), full(65, 1), (66, 2)])

@@ -13,7 +13,6 @@ from tests.pallas_kernels.shared import (
     LAYOUTS,
     MARKERS,
     assert_close,
-    collectives,
     full,
     make_mesh,
     needs_eight_devices,
@@ -47,7 +46,7 @@ def value_and_gradients(attend, arrays, cotangents, decay):
 
 @pytest.mark.parametrize(
     ("layout", "kv_heads"),
-    [("everything", 2), full("sequence", 2), slow("everything", 1), slow("batch_heads", 2)],
+    [("everything", 2), full("sequence", 2), slow("everything", 1)],
 )
 def test_equals_one_device(layout, kv_heads):
     """Kills a prefix that is inclusive, undecayed or one part off, an initial state that enters twice, a state
@@ -67,40 +66,6 @@ def test_equals_one_device(layout, kv_heads):
         placed = place(mesh, axes, arrays)
     expected = value_and_gradients(taylor_attention, arrays, cotangents, decay)
     assert_close(value_and_gradients(sharded, placed, cotangents, decay), expected, 1e-5)
-
-
-def communication(mesh, axes, spec):
-    """[(kind, elements)] of a forward and backward pass."""
-    arrays = place(mesh, axes, spec.inputs())
-
-    def loss(*x):
-        return sharded_taylor_attention(*x, mesh=mesh, **axes).sum(dtype=jnp.float32)
-
-    def gradients(*x):
-        dy = jax.grad(loss, (0, 1, 2))(*x)
-        return [jax.lax.with_sharding_constraint(g, x.sharding) for g, x in zip(dy, arrays, strict=True)]
-
-    return collectives(gradients, arrays)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("layout", ["batch_heads", "batch_of_both"])
-def test_batch_and_heads_need_no_communication(layout):
-    """Kills an all-gather around the op."""
-    shape, axes = LAYOUTS[layout]
-    spec = Problem(b=8, t=32, h=2, k=4, v=4, dtype=jnp.float32)
-    assert communication(make_mesh(shape), axes, spec) == []
-
-
-@pytest.mark.slow
-def test_sequence_passes_only_states():
-    """Kills an exchange of tokens: 8 parts exchange states of (15, 4) and (15,) at distances 1, 2, 4 and once
-    more, and as much backward; tokens of a part are 512 * 4."""
-    spec = Problem(b=1, t=4096, h=1, k=4, v=4, dtype=jnp.float32)
-    found = communication(make_mesh((8,)), {"sequence_axis": "x"}, spec)
-    assert {kind for kind, _ in found} == {"collective-permute"}
-    assert max(size for _, size in found) <= 15 * 4
-    assert 4 <= len(found) <= 16
 
 
 @pytest.mark.parametrize("platform", ["tpu", "cuda"])
