@@ -9,7 +9,7 @@ import pytest
 from jaxzoo import mixers
 from jaxzoo.layers.rotary_scaling import RotaryScaling
 from jaxzoo.models import LanguageModelConfig
-from tests.mixers.moved import abstract_mixer, quick_rngs
+from tests.mixers.moved import quick_rngs
 from tests.mixers.refused import assert_refused
 
 HEADS = ({"n_heads": 5}, "d_model=12 must be divisible by n_heads=5")
@@ -100,8 +100,11 @@ REFUSED = {
     "TaylorLinearAttention": [HEADS, ({"n_heads": 4, "n_kv_heads": 3}, "n_kv_heads=3 must divide n_heads=4")],
     "WindowedLinearAttention": [
         ({"window": 0, "feature_map": "none"}, "window=0 must be positive"),
-        ({"n_heads": 4, "feature_dim": 5}, "feature_dim=5 must be at most the 3 channels"),
-        ({"positions": "xpos"}, "positions='xpos' must be 'none' or 'rotary' with feature_map='taylor'"),
+        ({"n_heads": 6, "feature_dim": 5}, "feature_dim=5 must be at most the 2 channels"),
+        (
+            {"positions": "xpos", "feature_dim": 4},
+            "positions='xpos' must be 'none' or 'rotary' with feature_map='taylor'",
+        ),
     ],
 }
 
@@ -149,7 +152,7 @@ def test_mixers_without_a_stream(config, message):
 @pytest.mark.parametrize("config", [mixers.AttentionConfig, mixers.BigBirdConfig, mixers.LandmarkCATConfig])
 def test_prompts_longer_than_the_cache(config):
     """Kills a prompt that does not fit and is cut."""
-    mixer = abstract_mixer(config(d_model=12))
+    mixer = config(d_model=12).build(rngs=quick_rngs())
     with pytest.raises(ValueError, match="prefill of attention: t=200 must be at most the"):
         mixer.prefill(jnp.zeros((1, 200, 12)), mixer.init_state(1, capacity=8))
 
