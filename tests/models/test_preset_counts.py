@@ -10,7 +10,6 @@ from jaxzoo.models.presets import PRESETS
 from tests.models.hybrids import initialised, run
 from tests.pallas_kernels.shared import full, slow
 
-
 COUNTS = [
     ("based-360m", 362_620_928, 363e6, 0.5 / 363),
     ("based-1.3b", 1_349_453_056, 1.35e9, 0.005 / 1.35),
