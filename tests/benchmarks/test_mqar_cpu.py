@@ -61,3 +61,15 @@ def test_pytorch_computes_our_losses(mqar_cpu, tmp_path):
     out = tmp_path / "result.json"
     mqar_cpu.main(mqar_cpu.BenchmarkConfig(blocks=1, block_steps=1, peer=sys.executable, out=out))
     assert json.loads(out.read_text())["rows"][0]["peer_cpu_ms"].keys() == {"authors", "lean"}
+
+
+@pytest.mark.slow
+def test_generation_of_mqar_is_timed(capsys):
+    """Kills: a preset or filler that the task has dropped."""
+    from benchmarks import mqar_generation
+
+    mqar_generation.main(mqar_generation.BenchmarkConfig(n_examples=48, length=32, n_pairs=4, vocab_size=64, chunk=32))
+    report = json.loads(capsys.readouterr().out)
+    assert report["config"]["n_examples"] == 48
+    assert len([name for name in report if name.endswith("_s")]) == 6
+    assert report["batch_64_of_length_64_ms"] > 0

@@ -106,7 +106,7 @@ def commands() -> list[Command]:
         for line in lines:
             line = re.sub(r'^\w+="(.*)"$', r"\1", line)
             match = re.search(r"(?:\bpython3? (?:-m [\w.]+|[\w/]+\.py)|^jaxzoo [a-z][a-z-]*)(?: .*)?$", line)
-            if match and "..." not in match[0]:
+            if match and "..." not in match[0] and "jaxzoo.NAME" not in match[0]:
                 command = Command(page, match[0])
                 found.setdefault(str(command), command)
     return list(found.values())
@@ -119,7 +119,7 @@ def test_commands_are_found():
     """Kills: a search that finds none, or none in prose or shell scripts."""
     names = {str(command) for command in COMMANDS}
     assert "docs/cost.md: benchmarks.mqar_cpu --peer PYTHON" in names
-    assert "README.md: jaxzoo.train --config mqar/based" in names
+    assert any(name.startswith("README.md: jaxzoo.train --config ") for name in names)
     assert "docs/recall.md: jaxzoo.train --config configs/recall/based.py" in names
     assert any(name.startswith("docs/scale.md: jaxzoo.train --config configs/lm/based.py") for name in names)
     assert len(names) > 60
@@ -136,7 +136,7 @@ def test_python_on_the_pages_parses():
 def test_a_program_has_a_test_that_runs_it(program):
     """Kills: a printed program that no test runs. Add it to `TESTS`, together with a test."""
     text = (ROOT / TESTS[program]).read_text()
-    assert "main(" in text or "run(" in text or f"import {program.rpartition('.')[2]}" in text
+    assert "main(" in text or "main as" in text or "run(" in text or f"import {program.rpartition('.')[2]}" in text
     assert program.rpartition(".")[2].split()[0] in text
 
 
