@@ -217,7 +217,7 @@ def _train(
     if stop.requested:
         progress.say(f"stopped at step {training.step}, saved; continue with the same command and --resume")
     elif row:
-        progress.say(f"validation at step {row['step']}\n{metrics_table(row)}")
+        progress.say(f"validation at step {row['step']}\n{metrics_table(row, config.data.guessing_lines())}")
     seconds = time.monotonic() - began
     progress.say(f"{training.step} steps, {duration(seconds)} after compilation")
     if run is not None:

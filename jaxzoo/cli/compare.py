@@ -42,6 +42,7 @@ def main(command: CompareCommand, flags: Sequence[str]) -> None:
 
     from jaxzoo.cli.evaluate_common import write_results
     from jaxzoo.evals.compare import compare, draw, table
+    from jaxzoo.evals.validation import progress_note
     from jaxzoo.loading import load
 
     prepare_jax()
@@ -53,4 +54,8 @@ def main(command: CompareCommand, flags: Sequence[str]) -> None:
     if picture is not None:
         draw(scored, picture)
         say(f"written to {picture}")
-    write_results(table(scored), out, [{**s._asdict(), "step": models[s.name].step} for s in scored])
+    notes = [f"{name}: {progress_note(each.step, each.config.train)}" for name, each in models.items()]
+    notes += [f"guessing: {name} {line:.4f}" for name, line in config.data.guessing_lines().items()][:1]
+    write_results(
+        "\n".join([table(scored), "", *notes]), out, [{**s._asdict(), "step": models[s.name].step} for s in scored]
+    )

@@ -103,4 +103,5 @@ def main(command: EvaluateCommand, flags: Sequence[str]) -> None:
         found = open_run(command.run[0], flags, command.checkpoint)
         metrics = found.evaluate()
         report = {"run": str(found.directory), "step": found.step, "config": to_json(found.session.config)}
-        write_results(metrics_table(metrics), command.out, {**report, "metrics": metrics})
+        guessing = found.session.config.data.guessing_lines()
+        write_results(metrics_table(metrics, guessing), command.out, {**report, "metrics": metrics})

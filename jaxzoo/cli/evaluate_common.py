@@ -9,7 +9,7 @@ import jax
 
 from jaxzoo.cli.flags import UsageError, override
 from jaxzoo.cli.runner import say
-from jaxzoo.evals.validation import Validation
+from jaxzoo.evals.validation import Validation, progress_note
 from jaxzoo.loading.trained import Which, load_variables, read_run, require_shapes, shapes_of
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.models.adapters import AdaptedBlueprint
@@ -47,7 +47,7 @@ def open_run(path: str, flags: Sequence[str], checkpoint: Which) -> OpenRun:
         raise UsageError(f"{path}: {error}") from error
     check_variables(path, blueprint, session.blueprint)
     n = count_parameters(blueprint.model(variables))
-    say(f"{path}: {n:,} parameters, checkpoint {seal.step}, {jax.devices()[0].device_kind}")
+    say(f"{path}: {n:,} parameters, {progress_note(seal.step, trained.train)}, {jax.devices()[0].device_kind}")
     return OpenRun(directory.path, session, jax.device_get(variables), seal.step, n)
 
 

@@ -97,11 +97,19 @@ def evaluate(
     return metrics
 
 
-def metrics_table(metrics: Mapping[str, float]) -> str:
-    """Formats validation metrics as two columns, slices after the whole."""
+def metrics_table(metrics: Mapping[str, float], guessing: Mapping[str, float] | None = None) -> str:
+    """Formats validation metrics as two columns, slices after the whole, next to the accuracy of guessing if known."""
     rows = [(name.removeprefix("valid/"), value) for name, value in metrics.items() if name.startswith("valid/")]
     width = max(len(name) for name, _ in rows)
-    return "\n".join(f"  {name:<{width}}  {value:.4f}" for name, value in rows)
+    lines = (guessing or {}).get
+    notes = [f"  (guessing: {line:.4f})" if (line := lines(f"valid/{name}")) is not None else "" for name, _ in rows]
+    return "\n".join(f"  {name:<{width}}  {value:.4f}{note}" for (name, value), note in zip(rows, notes, strict=True))
+
+
+def progress_note(step: int, train: TrainConfig) -> str:
+    """Describes a checkpoint: `step 800`, or `step 300 of 800, unfinished`."""
+    unfinished = 0 < step < train.steps and not train.stop_at_accuracy  # step 0: imported
+    return f"step {step} of {train.steps}, unfinished" if unfinished else f"step {step}"
 
 
 def pad_rows(batch: Batch, rows: int) -> Batch:
