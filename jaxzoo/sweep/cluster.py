@@ -23,8 +23,8 @@ SHARED = ("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_n
 """Options that submitit has for every cluster; other names get the prefix of the cluster."""
 TIMEOUT_MINUTES = 60
 """Default time limit of a job."""
-STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals of schedulers before they kill a job; submitit asks Slurm for the last one."""
+STOPPING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGUSR2") if hasattr(signal, name))
+"""Signals of schedulers before they kill a job; submitit asks Slurm for the last one. Windows has the first alone."""
 INTERRUPTED = 130
 """Exit status of a worker that was stopped before it took a run."""
 GRACE_SECONDS = 120.0

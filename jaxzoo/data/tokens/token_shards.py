@@ -18,7 +18,6 @@ whatever order, makes the same bytes.
 import dataclasses
 import functools
 import json
-import resource
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -250,6 +249,10 @@ def allow_open_shards(n_shards: int) -> None:
     if the limit that the system sets is lower."""
     n_arrays = len(_ARRAYS) * n_shards
     needed = n_arrays + OTHER_FILES
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows, where no such limit exists
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
