@@ -185,7 +185,7 @@ def retrieved(
         if retrieval.grouped:
             chosen, found, log_p = _choose_together(content_q, landmarks, eligible, m)
         else:
-            chosen, found, log_p = _choose(content_q, landmarks, blocks_between(*eligible, n), m)
+            chosen, found, log_p = _choose(content_q, landmarks, blocks_between(eligible[0], eligible[1], n), m)
         if retrieval.gate != "softmax":
             log_p = log_p - lax.stop_gradient(log_p) if retrieval.gate == "straight_through" else jnp.zeros_like(log_p)
         some = found[..., :1]

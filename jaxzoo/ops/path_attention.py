@@ -80,7 +80,8 @@ def path_attention(
 
     @jax.checkpoint
     def body(cache: PathCache, now: tuple) -> tuple[PathCache, jax.Array]:
-        y, cache = _chunk(cache, *now, ids)
+        tokens, own_ids = now
+        y, cache = _chunk(cache, tokens, own_ids, ids)
         return cache, y
 
     done = []
@@ -88,7 +89,8 @@ def path_attention(
         cache, y = lax.scan(body, cache, jax.tree.map(chunks, (tokens, ids)))
         done.append(y.swapaxes(0, 1).reshape(y.shape[1], whole, *y.shape[3:]))
     if whole < t or not done:
-        y, cache = _chunk(cache, *jax.tree.map(lambda x: x[:, whole:], (tokens, ids)), ids)
+        rest, rest_ids = jax.tree.map(lambda x: x[:, whole:], (tokens, ids))
+        y, cache = _chunk(cache, rest, rest_ids, ids)
         done.append(y)
     return jnp.concatenate(done, axis=1), cache
 
@@ -119,9 +121,8 @@ def _chunk(
 
     log_decay = cache.log_decay
     if tokens.log_gate is not None:
-        bias, after = forget_bias(tokens.log_gate, at, slots, log_decay)
-        assert after is not None
-        scores, log_decay = scores + bias.reshape(scores.shape), after
+        bias, log_decay = forget_bias(tokens.log_gate, at, slots, log_decay)
+        scores = scores + bias.reshape(scores.shape)
     scores = jnp.where(visible[:, None, None], np.float32(width**-0.5) * scores, -jnp.inf)
     weights = jax.nn.softmax(scores, axis=-1).astype(tokens.q.dtype)
     y = product("bgrcs,bsgv->bcgrv", weights, values.astype(tokens.q.dtype)).astype(tokens.q.dtype)

@@ -24,6 +24,19 @@ CHUNK = 16
 """Tokens of a chunk."""
 
 
+class SlotTokens(NamedTuple):
+    """Inputs of the op: tokens `(b, t, ..)`, or one `(b, ..)`."""
+
+    q: Float[Array, "*b h k"]
+    """Queries, scaled by the caller."""
+    k: Float[Array, "*b h k"]
+    v: Float[Array, "*b h v"]
+    write: Float[Array, "*b h m"]
+    """s, float32."""
+    log_decay: Float[Array, "*b h m"]
+    """g, at most 0, finite, float32."""
+
+
 class SlotState(NamedTuple):
     """The sums over the past."""
 
@@ -34,22 +47,12 @@ class SlotState(NamedTuple):
 
 
 def slot_attention(
-    q: Float[Array, "*b h k"],
-    k: Float[Array, "*b h k"],
-    v: Float[Array, "*b h v"],
-    write: Float[Array, "*b h m"],
-    log_decay: Float[Array, "*b h m"],
-    state: SlotState,
-    segment_ids: Int[Array, "b t"] | None = None,
+    tokens: SlotTokens, state: SlotState, segment_ids: Int[Array, "b t"] | None = None
 ) -> tuple[Float[Array, "*b h v"], SlotState]:
-    """The equation of the module docstring for tokens `(b, t, ..)`, `t >= 0`, or one `(b, ..)`.
+    """The equation of the module docstring for `t >= 0` tokens, or one.
 
     Args:
-      q: queries, scaled by the caller.
-      k: keys.
-      v: values.
-      write: s, float32.
-      log_decay: g, at most 0, finite, float32.
+      tokens: queries, keys, values, writes and decays.
       state: sums over the tokens before.
       segment_ids: packed documents, int32: each is one contiguous run of equal ids. The state returned is that of the
         last one.
@@ -57,16 +60,13 @@ def slot_attention(
     Returns:
       y in the dtype of v, and the state after the last token.
     """
-    if q.ndim == 3:
-        expand = functools.partial(jnp.expand_dims, axis=1)
-        logits, keys = _read_keys(*map(expand, (q, k, write, log_decay)), state.keys)
-        logits = logits[:, 0]
-    else:
-        logits, keys = _read_keys(q, k, write, with_resets(log_decay, segment_ids), state.keys)
-    share = jax.nn.softmax(logits, axis=-1)
-    y, after = linear_attention_from(
-        LinearState(state.values, None), share, write, v, log_decay=log_decay, segment_ids=segment_ids
-    )
+    one = tokens.q.ndim == 3
+    every = jax.tree.map(lambda x: x[:, None], tokens) if one else tokens
+    decay = with_resets(every.log_decay, segment_ids)
+    logits, keys = _read_keys(every.q, every.k, every.write, decay, state.keys)
+    share = jax.nn.softmax(logits[:, 0] if one else logits, axis=-1)
+    before, options = LinearState(state.values, None), {"log_decay": tokens.log_decay, "segment_ids": segment_ids}
+    y, after = linear_attention_from(before, share, tokens.write, tokens.v, **options)
     return y, SlotState(keys, after.s)
 
 

@@ -143,7 +143,8 @@ class ForgettingAttention(SteppedByPrefill):
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         here, ids = jnp.arange(x.shape[1], dtype=jnp.int32)[None, :], context.segment_ids
         q, k, v = self._parts(x, here, self.k_proj(x), self.v_proj(x), (None, None), ids)
-        bias, _ = forget_bias(self._log_gate(x), here, here)
+        older = jnp.zeros((x.shape[0], self.config.n_heads, x.shape[1]), jnp.float32)
+        bias, _ = forget_bias(self._log_gate(x), here, here, older)
         return self._join(x, dense_attention(q, k, v, visible_tokens(here, ids), bias))
 
     def init_state(

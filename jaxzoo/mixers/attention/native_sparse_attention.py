@@ -173,8 +173,9 @@ class NativeSparseAttention(SteppedByPrefill):
             return jnp.zeros_like(q), own[0]
         visible = blocks_between(eligible[0], eligible[2], blocks[0].shape[1])
         some = visible.any(-1, keepdims=True)
-        compressed = dense_attention(q, *(y.astype(q.dtype) for y in means), visible | ~some)
-        chosen = retrieved(q, q, *blocks, means[0], eligible, self.config.retrieval)
+        mean_k, mean_v = (y.astype(q.dtype) for y in means)
+        compressed = dense_attention(q, mean_k, mean_v, visible | ~some)
+        chosen = retrieved(q, q, blocks[0], blocks[1], means[0], eligible, self.config.retrieval)
         return jnp.where(some[..., None], compressed, 0), join(own, chosen, q.dtype)
 
     def _join(self, x: Float[Array, "b t d"], *branches: Float[Array, "b t h k"]) -> Float[Array, "b t d"]:

@@ -159,6 +159,7 @@ class PathAttention(SteppedByPrefill):
         cache = PathCache(*state[:4])
         check_fits(x.shape[1], cache.k.shape[1])
         tokens, history = self._tokens(x, state.history, None)
+        assert history is not None
         y, cache = path_attention(tokens, cache)
         return nan_beyond(cache, self._merge(y)), PathAttentionState(*cache, history)
 

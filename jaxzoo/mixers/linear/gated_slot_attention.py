@@ -36,7 +36,7 @@ from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.layers.rotary import rotary
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.linear_attention import CHUNK
-from jaxzoo.ops.slot_attention import SlotState, slot_attention, softmax_over_time
+from jaxzoo.ops.slot_attention import SlotState, SlotTokens, slot_attention, softmax_over_time
 from jaxzoo.utils.array_typing import Array, Float, Int
 
 
@@ -187,15 +187,12 @@ class GatedSlotAttention(Mixer):
             q, k = rotary(q, at), rotary(k, at)
         q = q * q.shape[-1] ** -0.5 if config.scaled else q
         write, log_decay, total = self._written(tokens, state.total, ids)
-        group = config.n_heads // g
-        inputs = (q, *(jnp.repeat(y, group, axis=2) for y in (k, v, write, log_decay)))
-        before = SlotState(*(jnp.repeat(y, group, axis=1) for y in (state.keys, state.values)))
-        if one:
-            o, after = slot_attention(*(y[:, 0] for y in inputs), before)
-        else:
-            o, after = slot_attention(*inputs, before, ids)
-        after = (y[:, ::group] for y in after)
-        return self._join(x, o), GatedSlotAttentionState(*after, total, state.position + tokens.shape[1])
+        inputs, group = SlotTokens(q, k, v, write, log_decay), config.n_heads // g
+        inputs = jax.tree.map(lambda y: jnp.repeat(y, config.n_heads // y.shape[2], axis=2), inputs)
+        before = jax.tree.map(lambda y: jnp.repeat(y, group, axis=1), SlotState(state.keys, state.values))
+        o, after = slot_attention(jax.tree.map(lambda y: y[:, 0], inputs) if one else inputs, before, ids)
+        keys, values, position = after.keys[:, ::group], after.values[:, ::group], state.position + tokens.shape[1]
+        return self._join(x, o), GatedSlotAttentionState(keys, values, total, position)
 
     def _written(
         self, x: Float[Array, "b t d"], total: Array, segment_ids: Int[Array, "b t"] | None
