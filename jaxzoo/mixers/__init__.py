@@ -67,6 +67,7 @@ from jaxzoo.mixers.conv.multi_head_hyena import (
     MultiHeadHyena as MultiHeadHyena,
     MultiHeadHyenaConfig as MultiHeadHyenaConfig,
 )
+from jaxzoo.mixers.linear.comba import Comba as Comba, CombaConfig as CombaConfig
 from jaxzoo.mixers.linear.delta_net import DeltaNet as DeltaNet, DeltaNetConfig as DeltaNetConfig
 from jaxzoo.mixers.linear.feature_map_attention import (
     LinearAttention as LinearAttention,
@@ -75,6 +76,14 @@ from jaxzoo.mixers.linear.feature_map_attention import (
 from jaxzoo.mixers.linear.gated_delta_net import (
     GatedDeltaNet as GatedDeltaNet,
     GatedDeltaNetConfig as GatedDeltaNetConfig,
+)
+from jaxzoo.mixers.linear.gated_delta_net2 import (
+    GatedDeltaNet2 as GatedDeltaNet2,
+    GatedDeltaNet2Config as GatedDeltaNet2Config,
+)
+from jaxzoo.mixers.linear.gated_delta_product import (
+    GatedDeltaProduct as GatedDeltaProduct,
+    GatedDeltaProductConfig as GatedDeltaProductConfig,
 )
 from jaxzoo.mixers.linear.gated_linear_attention import (
     GatedLinearAttention as GatedLinearAttention,
@@ -122,10 +131,13 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "base_conv": BaseConvConfig,
     "big_bird": BigBirdConfig,
     "blocked_window_attention": BlockedWindowAttentionConfig,
+    "comba": CombaConfig,
     "convolution_augmented_attention": ConvolutionAugmentedAttentionConfig,
     "delta_net": DeltaNetConfig,
     "forgetting_attention": ForgettingAttentionConfig,
     "gated_delta_net": GatedDeltaNetConfig,
+    "gated_delta_net2": GatedDeltaNet2Config,
+    "gated_delta_product": GatedDeltaProductConfig,
     "gated_linear_attention": GatedLinearAttentionConfig,
     "gated_short_conv": GatedShortConvConfig,
     "gated_slot_attention": GatedSlotAttentionConfig,

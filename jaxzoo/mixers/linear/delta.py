@@ -15,7 +15,7 @@ undoes it up to its eps.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,12 +25,14 @@ from jax.typing import DTypeLike
 
 from jaxzoo.config.checked import NonNegativeFloat, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops, empty_history
+from jaxzoo.layers.decay import a_log_parameter, dt_bias_parameter, time_step
 from jaxzoo.layers.head_norm import GatedNorm
 from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.layers.short_conv import ShortConv
+from jaxzoo.layers.variables import along_last
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.delta_rule import CHUNK, delta_rule, delta_rule_step
-from jaxzoo.utils.array_typing import Array, Float
+from jaxzoo.utils.array_typing import Array, Float, Int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,21 @@ class DeltaConfig(MixerConfig):
         return self.value_width or self.width
 
     @property
+    def updates(self) -> int:
+        """Delta-rule updates per token, each with keys, values and betas of its own."""
+        return 1
+
+    @property
+    def betas(self) -> int:
+        """Outputs of the projection to the betas."""
+        return self.heads * self.updates
+
+    @property
+    def convolved(self) -> int:
+        """Channels of the convolution: q, k and v."""
+        return self.keys + self.updates * (self.keys + self.values)
+
+    @property
     def plain_channels(self) -> int:
         """Channels, from the front, whose convolution has no SiLU."""
         return 0
@@ -98,10 +115,27 @@ class DeltaConfig(MixerConfig):
     def delta_flops(self, length: int) -> float:
         """FLOPs per token of the projections of q, k, v, beta and output, the convolutions, and the recurrence: two
         products of a chunk with keys, one and the solve with values, and the state read twice and written once."""
-        inner, k, c = 2 * self.keys + self.values, self.head_key, min(CHUNK, length)
-        projections = 2.0 * self.width * (inner + self.heads + self.values)
+        k, c = self.head_key, min(CHUNK, length * self.updates)
+        projections = 2.0 * self.width * (self.convolved + self.betas + self.values)
         recurrence = 2.0 * c * (2 * k * self.heads + 2 * self.values) + 6.0 * k * self.values
-        return projections + inner * conv_flops(self.n_taps, length) + recurrence
+        return projections + self.convolved * conv_flops(self.n_taps, length) + self.updates * recurrence
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GatedDeltaConfig(DeltaConfig):
+    """The same with a decay per token and head, and an output gate; abstract."""
+
+    gate: bool = True
+    """Multiplies the normalized heads by an activation of x W_G."""
+
+    @property
+    def decays(self) -> bool:
+        """Whether the state decays."""
+        return True
+
+    def flops_per_token(self, length: int) -> float:
+        """See `delta_flops`; the projections of gate and decay."""
+        return self.delta_flops(length) + 2.0 * self.width * (self.values * self.gate + self.heads * self.decays)
 
 
 class DeltaState(NamedTuple):
@@ -127,10 +161,10 @@ class DeltaMixer(Mixer):
     def __init__(self, config: DeltaConfig, *, rngs: nnx.Rngs) -> None:
         d, std, axes = config.width, config.std, ("embed", "heads")
         self.q_proj: nnx.Linear = linear(d, config.keys, axes=axes, std=std, rngs=rngs)
-        self.k_proj: nnx.Linear = linear(d, config.keys, axes=axes, std=std, rngs=rngs)
-        self.v_proj: nnx.Linear = linear(d, config.values, axes=axes, std=std, rngs=rngs)
-        self.beta_proj: nnx.Linear = linear(d, config.heads, axes=axes, std=std, rngs=rngs)
-        inner = 2 * config.keys + config.values
+        self.k_proj: nnx.Linear = linear(d, config.keys * config.updates, axes=axes, std=std, rngs=rngs)
+        self.v_proj: nnx.Linear = linear(d, config.values * config.updates, axes=axes, std=std, rngs=rngs)
+        self.beta_proj: nnx.Linear = linear(d, config.betas, axes=axes, std=std, rngs=rngs)
+        inner = config.convolved
         plain, biased = config.plain_channels, config.conv_bias
         self.conv: ShortConv = ShortConv(inner, config.n_taps, bias=biased, n_plain=plain, axis="heads", rngs=rngs)
         self.out_proj: nnx.Linear = linear(config.values, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
@@ -148,27 +182,84 @@ class DeltaMixer(Mixer):
         """Zeros. The sums are float32 whatever `dtype` says."""
         config = self.config
         s = jnp.zeros((batch_size, config.heads, config.head_key, config.head_value), jnp.float32)
-        return DeltaState(empty_history(batch_size, config.n_taps, 2 * config.keys + config.values, dtype), s)
+        return DeltaState(empty_history(batch_size, config.n_taps, config.convolved, dtype), s)
 
     def mix(self, x: Float[Array, "*b d"], state: DeltaState | None, context: Context) -> tuple[Array, DeltaState]:
         config, ids = self.config, context.segment_ids
         projected = jnp.concatenate([self.q_proj(x), self.k_proj(x), self.v_proj(x)], axis=-1)
         convolved, history = self.conv(projected, None if state is None else state.history, segment_ids=ids)
-        q, k, v = jnp.split(convolved, (config.keys, 2 * config.keys), axis=-1)
-        q, k = (self._normalized(split_heads(y, config.n_heads)) for y in (q, k))
-        q, k = (jnp.repeat(y, config.heads // config.n_heads, axis=-2) for y in (q, k))
-        q, v = q * config.head_key**-0.5, split_heads(v, config.heads)
-        beta = jax.nn.sigmoid(self.beta_proj(x).astype(jnp.float32))
-        options = {"beta": 2 * beta if config.negative else beta, "log_decay": self._decay(x)}
-        if state is not None and x.ndim == 2:
-            o, s = delta_rule_step(state.s, q, k, v, **options)
-        else:
-            o, s = delta_rule(q, k, v, **options, segment_ids=ids, initial_state=None if state is None else state.s)
+        q, k, v = jnp.split(convolved, (config.keys, config.keys * (1 + config.updates)), axis=-1)
+        q, k, v = (split_heads(y, y.shape[-1] // width) for y, width in zip((q, k, v), self._widths, strict=True))
+        o, s = self._recurrence(x, q, k, v, None if state is None else state.s, ids)
         gate = self._gate(x)
         y = self.norm(o, None if gate is None else gate.reshape(o.shape))
         return self.out_proj(y.reshape(*x.shape[:-1], config.values)), DeltaState(history, s)
+
+    @property
+    def _widths(self) -> tuple[int, int, int]:
+        """Width of a head's queries, keys and values."""
+        return self.config.head_key, self.config.head_key, self.config.head_value
+
+    def _recurrence(
+        self,
+        x: Float[Array, "*b d"],
+        q: Float[Array, "*b g k"],
+        k: Float[Array, "*b g k"],
+        v: Float[Array, "*b h v"],
+        s: Float[Array, "b h k v"] | None,
+        ids: Int[Array, "b t"] | None,
+    ) -> tuple[Float[Array, "*b h v"], Float[Array, "b h k v"]]:
+        """Outputs of the heads, by queries and keys that are not normalized yet, and the state after them."""
+        q, k = self._for_values(self._normalized(q)), self._for_values(self._normalized(k))
+        return self._rule(s, q, k, v, ids, beta=self._beta(x), log_decay=self._decay(x))
+
+    def _rule(
+        self, s: Array | None, q: Array, k: Array, v: Array, ids: Array | None, **options: Any
+    ) -> tuple[Array, Array]:
+        """The delta rule of one token, or of all, with q / sqrt(k)."""
+        q = q * self.config.head_key**-0.5
+        if s is not None and q.ndim == 3:
+            return delta_rule_step(s, q, k, v, **options)
+        return delta_rule(q, k, v, **options, segment_ids=ids, initial_state=s)
+
+    def _beta(self, x: Float[Array, "... d"]) -> Float[Array, "... h"]:
+        beta = jax.nn.sigmoid(self.beta_proj(x).astype(jnp.float32))
+        return 2 * beta if self.config.negative else beta
+
+    def _for_values(self, x: Float[Array, "... g k"]) -> Float[Array, "... h k"]:
+        """Each head of queries or keys as often as it serves heads of values."""
+        return jnp.repeat(x, self.config.heads // self.config.n_heads, axis=-2)
 
     def _normalized(self, x: Float[Array, "... k"]) -> Float[Array, "... k"]:
         """Queries or keys divided by their length, in their dtype; the length in float32."""
         wide = x.astype(jnp.float32)
         return (wide * jax.lax.rsqrt(jnp.square(wide).sum(-1, keepdims=True) + np.float32(1e-6))).astype(x.dtype)
+
+
+class GatedDeltaMixer(DeltaMixer):
+    """A delta-rule mixer with the decay of Mamba-2, log a = -exp(A_log) softplus(x W_a + dt_bias); abstract.
+
+    Parameters of `DeltaMixer`, `decay_proj` (d, heads), `a_log`, `dt_bias` (heads,), `gate_proj` (d, value_width),
+    `norm.scale` (value_width / heads,).
+    """
+
+    config: Any
+
+    def __init__(
+        self, config: GatedDeltaConfig, *, activation: Literal["silu", "sigmoid"] = "silu", rngs: nnx.Rngs
+    ) -> None:
+        super().__init__(config, rngs=rngs)
+        d, std, axes = config.width, config.std, ("embed", "heads")
+        if config.decays:
+            self.decay_proj: nnx.Linear = linear(d, config.heads, axes=axes, std=std, rngs=rngs)
+            self.a_log: nnx.Param[jax.Array] = a_log_parameter(config.heads, low=0.0, high=16.0, rngs=rngs)
+            self.dt_bias: nnx.Param[jax.Array] = dt_bias_parameter(config.heads, rngs=rngs)
+        if config.gate:
+            self.gate_proj: nnx.Linear = linear(d, config.values, axes=axes, std=std, rngs=rngs)
+        self.norm: GatedNorm = GatedNorm(config.head_value, eps=config.norm_eps, activation=activation)
+
+    def _decay(self, x: Float[Array, "... d"]) -> Float[Array, "... h"] | None:
+        if not self.config.decays:
+            return None
+        step = time_step(self.decay_proj(x), self.dt_bias[...])
+        return -jnp.exp(along_last(self.a_log[...], step)) * step

@@ -28,53 +28,20 @@ Paper: Yang et al. 2024, https://arxiv.org/abs/2412.06464
 import dataclasses
 from typing import Self
 
-import jax
-import jax.numpy as jnp
-from flax import nnx
-
-from jaxzoo.layers.decay import a_log_parameter, dt_bias_parameter, time_step
-from jaxzoo.layers.head_norm import GatedNorm
-from jaxzoo.layers.linear import linear
-from jaxzoo.layers.variables import along_last
-from jaxzoo.mixers.linear.delta import DeltaConfig, DeltaMixer
-from jaxzoo.utils.array_typing import Array, Float
+from jaxzoo.mixers.linear.delta import GatedDeltaConfig, GatedDeltaMixer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GatedDeltaNetConfig(DeltaConfig):
+class GatedDeltaNetConfig(GatedDeltaConfig):
     """Config of `GatedDeltaNet`."""
-
-    gate: bool = True
-    """Multiplies the normalized heads by silu(x W_G)."""
 
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=7, n_heads=2, n_value_heads=4, key_width=8, value_width=16, n_taps=3)
 
-    def flops_per_token(self, length: int) -> float:
-        """See `delta_flops`; the projections of gate and decay."""
-        return self.delta_flops(length) + 2.0 * self.width * (self.values * self.gate + self.heads)
 
-
-class GatedDeltaNet(DeltaMixer):
-    """The delta rule with a decay per token and head; `step` costs O(k v) per head.
-
-    Parameters of `DeltaMixer`, `decay_proj` (d, heads), `a_log`, `dt_bias` (heads,), `gate_proj` (d, value_width),
-    `norm.scale` (value_width / heads,).
-    """
+class GatedDeltaNet(GatedDeltaMixer):
+    """The delta rule with a decay per token and head, its parameters those of `GatedDeltaMixer`; `step` costs O(k v)
+    per head."""
 
     config: GatedDeltaNetConfig
-
-    def __init__(self, config: GatedDeltaNetConfig, *, rngs: nnx.Rngs) -> None:
-        super().__init__(config, rngs=rngs)
-        d, std, axes = config.width, config.std, ("embed", "heads")
-        self.decay_proj: nnx.Linear = linear(d, config.heads, axes=axes, std=std, rngs=rngs)
-        self.a_log: nnx.Param[jax.Array] = a_log_parameter(config.heads, low=0.0, high=16.0, rngs=rngs)
-        self.dt_bias: nnx.Param[jax.Array] = dt_bias_parameter(config.heads, rngs=rngs)
-        if config.gate:
-            self.gate_proj: nnx.Linear = linear(d, config.values, axes=axes, std=std, rngs=rngs)
-        self.norm: GatedNorm = GatedNorm(config.head_value, eps=config.norm_eps)
-
-    def _decay(self, x: Float[Array, "... d"]) -> Float[Array, "... h"]:
-        step = time_step(self.decay_proj(x), self.dt_bias[...])
-        return -jnp.exp(along_last(self.a_log[...], step)) * step
