@@ -93,10 +93,15 @@ from jaxzoo.mixers.linear.gated_slot_attention import (
     GatedSlotAttention as GatedSlotAttention,
     GatedSlotAttentionConfig as GatedSlotAttentionConfig,
 )
+from jaxzoo.mixers.linear.hgrn import HGRN as HGRN, HGRNConfig as HGRNConfig
 from jaxzoo.mixers.linear.hgrn2 import HGRN2 as HGRN2, HGRN2Config as HGRN2Config
 from jaxzoo.mixers.linear.kimi_delta_attention import (
     KimiDeltaAttention as KimiDeltaAttention,
     KimiDeltaAttentionConfig as KimiDeltaAttentionConfig,
+)
+from jaxzoo.mixers.linear.lightning_attention import (
+    LightningAttention as LightningAttention,
+    LightningAttentionConfig as LightningAttentionConfig,
 )
 from jaxzoo.mixers.linear.lin_cat import LinCAT as LinCAT, LinCATConfig as LinCATConfig
 from jaxzoo.mixers.linear.ret_net import RetNet as RetNet, RetNetConfig as RetNetConfig
@@ -142,12 +147,14 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "gated_short_conv": GatedShortConvConfig,
     "gated_slot_attention": GatedSlotAttentionConfig,
     "h3": H3Config,
+    "hgrn": HGRNConfig,
     "hgrn2": HGRN2Config,
     "hyena": HyenaConfig,
     "input_dependent_conv": InputDependentConvConfig,
     "kimi_delta_attention": KimiDeltaAttentionConfig,
     "landmark_cat": LandmarkCATConfig,
     "latent_attention": LatentAttentionConfig,
+    "lightning_attention": LightningAttentionConfig,
     "lin_cat": LinCATConfig,
     "linear_attention": LinearAttentionConfig,
     "liquid_s4": LiquidS4Config,

@@ -42,6 +42,7 @@ TITLES = {
     "kimi_delta_attention": "Kimi Delta Attention",
     "landmark_cat": "Landmark CAT",
     "latent_attention": "MLA",
+    "lightning_attention": "Lightning attention",
     "linear_attention": "Linear attention",
     "liquid_s4": "Liquid-S4",
     "long_conv": "Long convolution",
