@@ -14,9 +14,9 @@ from jaxzoo.loading.origin import CheckpointPlace, Origin, read_origin
 from jaxzoo.models.adapters import AdaptedBlueprint
 from jaxzoo.models.blueprint import Blueprint, Variables
 from jaxzoo.models.language_model import LanguageModel
-from jaxzoo.parallel.agreement import AgreedStop, StopSignals, is_leader, together
+from jaxzoo.parallel.agreement import AgreedStop, StopSignals, is_leader, is_one_of_many, together
 from jaxzoo.train.checkpoint import Checkpoints, UnusableError
-from jaxzoo.train.checks import check_adapters, check_kernels
+from jaxzoo.train.checks import check_adapters, check_kernels, check_same_everywhere, code_digest
 from jaxzoo.train.config import RunConfig
 from jaxzoo.train.hooks import Progress, RunFiles, RunHooks, open_files
 from jaxzoo.train.loop import SingleRun, TrainingRun, run_loop
@@ -27,6 +27,7 @@ from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import ResumePoint, Session
 from jaxzoo.train.speed import Speed, step_work
 from jaxzoo.train.trackers import TrackerName, open_tracker
+from jaxzoo.utils.checksums import json_sha256
 from jaxzoo.utils.screen import Failure, Screen, warn
 from jaxzoo.utils.text_table import duration
 
@@ -88,12 +89,19 @@ def fit(
     """
     run = None if run_dir is None else RunDirectory(Path(run_dir).expanduser().absolute())
     place = CheckpointPlace.parse(init_from) if isinstance(init_from, str) else init_from
+    if is_one_of_many():
+        options = {"resume": resume, "overwrite": overwrite, "init_from": str(place), "run_dir": str(run and run.path)}
+        options["allow_oversize"] = allow_oversize
+        check_same_everywhere({"config": to_json(config), "code": code_digest(), "options": options})
     _check_directory(run, config, resume=resume, overwrite=overwrite, profile=profile, tracker=tracker)
     check_kernels(config.train)
     if not resume:
         check_adapters(config.train, begins_with=place)
     with together(OSError, ValueError):
         session = Session(config, limited=not allow_oversize)
+    if is_one_of_many():
+        manifest: Any = session.dataset.manifest() or {}
+        check_same_everywhere({"data": {name: json_sha256(value) for name, value in manifest.items()}})
     with jax.set_mesh(session.mesh):
         _print_start(session, name, run, screen)
         origin = None if place is None else read_origin(place, session)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from jaxzoo.cli.flags import Repeated, StoredRunOptions, UsageError, flag
 from jaxzoo.cli.runner import command_line, say
 from jaxzoo.cli.user_files import import_files
+from jaxzoo.utils.screen import printable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,14 +63,14 @@ def _to_run(command: ConvertCommand, folder: Path, out: Path) -> None:
     run = RunDirectory(out.absolute())
     opened, tokenizer = import_folder(folder, run, dtype=command.dtype, ignore_fields=command.ignore_field)
     if command.report:
-        print("\n".join(opened.account.lines()))
+        print(printable("\n".join(opened.account.lines())))
     left_out = f", {len(opened.account.left_out)} tensors left out" if opened.account.left_out else ""
     n = opened.blueprint.n_params
     say(f"{out}: a run with the {n:,} parameters of {folder}, family {opened.family.name}{left_out}")
     if tokenizer is not None:
         ids = ", ".join(map(str, tokenizer.begin))
-        note = f"token {ids} begins every text (--bos no: none)" if ids else "no token begins a text (--bos yes: one)"
-        say(f"{out}: tokenizer of {tokenizer.vocab_size:,} ids; by its template {note}")
+        note = f"token {ids} begins every text" if ids else "no token begins a text"
+        say(f"{out}: tokenizer of {tokenizer.vocab_size:,} ids; by its template {note} (generate --bos)")
 
 
 def _to_folder(command: ConvertCommand, directory: Path, out: Path) -> None:
@@ -91,6 +92,6 @@ def _to_folder(command: ConvertCommand, directory: Path, out: Path) -> None:
     model = config.model, variables
     account = save(model, out, family=command.family, tokenizer=tokenizer, dtype=jnp.dtype(dtype))
     if command.report:
-        print("\n".join(account.lines()))
+        print(printable("\n".join(account.lines())))
     n = sum(len(move.theirs) for move in account.moves)
     say(f"{out}: {n} tensors in {dtype} of {directory}")

@@ -12,6 +12,7 @@ from jaxzoo.utils.progress import show_progress
 
 if TYPE_CHECKING:
     from jaxzoo.data.corpus.building import Built
+from jaxzoo.utils.screen import printable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,14 +58,14 @@ def _report(config: BuildConfig, built: "Built") -> None:
         print(f"  {split}: {counts}")
         for subset, held in subsets.items():
             if subset:
-                print(f"    {subset}: {held['documents']:,} documents, {held['bytes']:,} bytes")
+                print(f"    {printable(subset)}: {held['documents']:,} documents, {held['bytes']:,} bytes")
     left_out = built.skipped
     if left_out.empty:
         print(f"  left out: {left_out.empty:,} empty documents")
     if left_out.lines or left_out.files:
         print(f"  skipped: {left_out.lines:,} damaged lines, the rest of {left_out.files:,} damaged files, such as")
         for place in left_out.places:
-            print(f"    {place}")
+            print(f"    {printable(place)}")
     if "valid" not in built.subsets and config.source != "labelled":  # classify takes a tenth of train then
         say("warning: no document is in the split valid; --valid-fraction or --valid-paths give some")
     if isinstance(fields := config.fields, FastaLayout):

@@ -9,12 +9,15 @@ import jax
 
 from jaxzoo.cli.flags import UsageError, override
 from jaxzoo.cli.runner import say
+from jaxzoo.config.config_io import first_difference
+from jaxzoo.config.json_files import read_json
 from jaxzoo.evals.validation import Validation, progress_note
 from jaxzoo.loading.trained import Which, load_variables, read_run, require_shapes, shapes_of
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.models.adapters import AdaptedBlueprint
 from jaxzoo.models.blueprint import Blueprint, Variables
 from jaxzoo.train.session import Session
+from jaxzoo.utils.screen import warn
 from jaxzoo.utils.whole_files import write_whole
 
 PROGRAM = "python -m jaxzoo.evaluate"
@@ -46,6 +49,11 @@ def open_run(path: str, flags: Sequence[str], checkpoint: Which) -> OpenRun:
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from error
     check_variables(path, blueprint, session.blueprint)
+    if config.data == trained.data and directory.manifest.is_file():
+        then = read_json(directory.manifest, dict, remedy="restore what the run wrote")
+        now: Any = json.loads(json.dumps(session.dataset.manifest()))
+        if found := first_difference(then, now, ignore={"data.train"}, path="data"):
+            warn(f"{path}: the data have changed since the run was trained ({found[0]} differs); other text is scored")
     n = count_parameters(blueprint.model(variables))
     say(f"{path}: {n:,} parameters, {progress_note(seal.step, trained.train)}, {jax.devices()[0].device_kind}")
     return OpenRun(directory.path, session, jax.device_get(variables), seal.step, n)

@@ -27,7 +27,7 @@ from jaxzoo.loading import load
 from jaxzoo.loading.trained import read_run
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.models.blueprint import make_blueprint, split_variables
-from jaxzoo.utils.checksums import add_checksum, file_sha256, read_checked
+from jaxzoo.utils.checksums import add_checksum, file_sha256, read_checked, variables_digest
 from jaxzoo.utils.progress import show_progress
 from jaxzoo.utils.text_table import text_table
 from jaxzoo.utils.whole_files import write_whole
@@ -66,6 +66,7 @@ def evaluate_tasks(command: EvaluateCommand, flags: Sequence[str]) -> None:
         about = {
             "run": directory.path.name,
             "step": loaded.step,
+            "variables": variables_digest(split_variables(loaded.model)),
             "config": to_json(asked),
             "max_length": model.max_length,
             "scorer": scorer,

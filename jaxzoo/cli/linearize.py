@@ -76,8 +76,10 @@ def main(command: LinearizeCommand, flags: Sequence[str]) -> None:
     from jaxzoo.linearization.measure import measure, table
     from jaxzoo.linearization.transfer import TransferConfig
     from jaxzoo.loading import load
+    from jaxzoo.models.blueprint import split_variables
     from jaxzoo.parallel.sharding import make_mesh
     from jaxzoo.train.checks import check_batch_size
+    from jaxzoo.utils.checksums import variables_digest
 
     settings = TransferConfig(tokens=command.transfer_tokens, learning_rate=command.transfer_learning_rate)
     last = RunDirectory(out)
@@ -97,6 +99,7 @@ def main(command: LinearizeCommand, flags: Sequence[str]) -> None:
     note: dict[str, Json] = {
         "run": str(source),
         "step": teacher.step,
+        "variables": variables_digest(split_variables(teacher.model)),
         "layers": layers,
         "seed": config.train.seed,
         "transfer": to_json(settings),
@@ -145,7 +148,7 @@ def _is_done(run: RunDirectory, config: "RunConfig", note: dict[str, Json]) -> b
     except (OSError, ValueError):
         say(f"{run.path} is not complete; the transfer begins again")
         return False
-    if stored.model != config.model or any(found.get(key) != value for key, value in note.items()):
+    if stored.model != config.model or any(found.get(key, value) != value for key, value in note.items()):
         raise ValueError(f"--resume: {run.path} is of another model, or of other settings; choose another --out")
     say(f"{run.path}: the transfer is complete")
     return True

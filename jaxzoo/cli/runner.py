@@ -6,6 +6,7 @@
 
 import contextlib
 import inspect
+import io
 import logging
 import os
 import sys
@@ -20,6 +21,7 @@ from jaxzoo.utils.screen import Failure, Screen, is_muted
 
 HALF_LINE = 1000
 """Characters at each end of an error message that are printed; the middle of a longer one is left out."""
+LEAST_FILES = 256  # open at once
 GOES_ON = "interrupted; the same command goes on from here"
 """Message after Ctrl-C of commands that continue unfinished work."""
 
@@ -76,8 +78,11 @@ def run(
     for name in ("stdout", "stderr"):  # if closed, the next opened file would get its descriptor and the output
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 open to the end
+        if isinstance(stream := getattr(sys, name), io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")  # the last characters of a run must not end it
     quieten()
     try:
+        _require_files()
         try:
             command(sys.argv[1:] if argv is None else argv)
         except SystemExit as stopped:  # after --help
@@ -104,6 +109,18 @@ def run(
     return 0
 
 
+def _require_files() -> None:
+    """Raises the limit of open files as far as it goes, and `ValueError` where it is too low: XLA would hang."""
+    with contextlib.suppress(ImportError):  # not on Windows
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if 0 <= hard < LEAST_FILES:  # -1: no limit
+            raise ValueError(f"this process may open {hard} files, and must be allowed {LEAST_FILES}; see ulimit -n")
+        if 0 <= soft < LEAST_FILES:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (LEAST_FILES, hard))
+
+
 def _has_peers() -> bool:
     """Whether this process is one of several that are connected by `jax.distributed`."""
     return getattr(sys.modules.get("jax.distributed"), "is_initialized", bool)()
@@ -125,6 +142,10 @@ def _outcome(error: BaseException, interrupted: str, out_of_memory: str) -> tupl
             return 2, f"error: {_one_line(error)}"
         case KeyboardInterrupt():
             return 130, interrupted
+        case RuntimeError() if "home directory" in str(error):
+            return 2, f"error: {_one_line(error)} A path with ~ needs HOME, or the name of a user; write it out"
+        case RuntimeError() if "Unable to initialize backend" in str(error) or "Unknown backend" in str(error):
+            return 2, f"error: {_one_line(error)}; JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')!r}"
         case MemoryError():
             return 1, f"error: {out_of_memory}"
     of_device = getattr(sys.modules.get("jax.errors"), "JaxRuntimeError", ())  # (): JAX was never imported
@@ -166,13 +187,17 @@ def prepare_jax() -> None:
 def _use_compilation_cache() -> None:
     """`JAX_COMPILATION_CACHE_DIR` has precedence."""
     import jax
+    from jax._src import compilation_cache
 
+    if zstd := getattr(compilation_cache, "zstandard", None):  # XLA crashes with a damaged entry; zlib has a checksum
+        compilation_cache.compress_executable = lambda data: zstd.ZstdCompressor(write_checksum=True).compress(data)
     if jax.config.jax_compilation_cache_dir:
         return
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    directory = Path(home).expanduser() / "jaxzoo" / "xla"
+    directory = Path(os.path.expanduser(home), "jaxzoo", "xla-checked")  # stays ~ where there is no home
     with contextlib.suppress(OSError):
-        directory.mkdir(parents=True, exist_ok=True)
+        if directory.is_absolute():
+            directory.mkdir(parents=True, exist_ok=True)
     if os.access(directory, os.W_OK):
         jax.config.update("jax_compilation_cache_dir", str(directory))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

@@ -41,16 +41,21 @@ def read_json(file: Path, declared: type[T], *, remedy: str = "") -> T:
       ValueError: it is too large, no JSON, nested too deeply, or not as declared; one line with field, rule, remedy.
       OSError: it cannot be read; FileNotFoundError where it is absent.
     """
-    data = bytearray()
+    return parse_json(read_regular(file), declared, where=str(file), remedy=remedy)
+
+
+def read_regular(file: Path, most: int | None = None) -> bytes:
+    """Reads a regular file of at most `most` bytes (None: `MOST_BYTES`). Raises `ValueError` for another one."""
     refuse_pointer(file)
-    with file.open("rb") as stream:  # in parts: `read(n)` takes n bytes of memory at once
-        while len(data) <= MOST_BYTES and (part := stream.read(2**16)):
-            data += part
-    return parse_json(data, declared, where=str(file), remedy=remedy)
+    if file.stat().st_size > (most or MOST_BYTES):
+        raise ValueError(f"{file}: must have at most {most or MOST_BYTES:,} bytes")
+    return file.read_bytes()
 
 
 def refuse_pointer(file: Path) -> None:
-    """Raises `ValueError` where a file is the pointer that Git LFS keeps in its place."""
+    """Raises `ValueError` for a Git LFS pointer, and for a pipe or a device, which would be read without end."""
+    if not (file.is_file() or file.is_dir()) and file.exists():
+        raise ValueError(f"{file} is no regular file; put its content in its place")
     with file.open("rb") as opened:
         if opened.read(len(LFS_POINTER)) == LFS_POINTER:
             raise ValueError(f"{file} is a Git LFS pointer, not the file itself; run git lfs pull in its directory")

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 from jaxzoo.config.checked import shorten
 from jaxzoo.config.config_io import first_difference
 from jaxzoo.utils.checksums import add_checksum, read_checked
-from jaxzoo.utils.whole_files import write_json
+from jaxzoo.utils.whole_files import refuse_links, write_json
 from jaxzoo.utils.work_queue import WorkQueue
 
 T = TypeVar("T")
@@ -71,6 +71,8 @@ class ResumableDirectory:
         """Raises as the class does; also called before the work, as another command may have started meanwhile."""
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"--out {self.path} must be a directory")
+        if not self.is_finished:
+            refuse_links(*self.path.glob("*"))
         is_temporary = self.plan_file in self.temporary
         in_result = self.is_finished and is_temporary
         name = self.result if in_result else self.plan_file

@@ -10,7 +10,7 @@ tokens of the tokenizer's template precede every text; without any, end-of-text 
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +20,10 @@ from jaxtyping import Int32, Integer
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.text_output import TextOutput
 from jaxzoo.generation import Generation, Sampling
-from jaxzoo.generation.generate import cache_capacity
+from jaxzoo.generation.generate import cache_capacity, rows_of_memory
 from jaxzoo.models.blueprint import Variables, make_blueprint, split_variables
 from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
+from jaxzoo.train.memory import rows_that_fit
 from jaxzoo.utils.array_typing import Array, Bool, Float, Int
 
 HEAD_BLOCK = 32
@@ -90,6 +91,8 @@ class TextModel:
         self._batch_size = batch_size
         self._begin = np.array(tokenizer.begin, np.int32)
         self._start = self._begin if tokenizer.begin else np.array([tokenizer.end_of_text], np.int32)
+        self._programs: dict[int, Any] = {}
+        self._rows_at_once: dict[int, int] = {}
         self._report = report or (lambda what, done, total: None)
 
     def log_likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[Likelihood]:
@@ -120,8 +123,10 @@ class TextModel:
         room = max(self.max_length - max_tokens, 1)
         self._count([len(ids) > room for ids in encoded])
         texts = [""] * len(prompts)
-        for rows in self._batches("continued", [len(ids) for ids in encoded]):
-            fillers = [self._start] * (self._batch_size - len(rows))
+        most = rows_of_memory(self._flat.config, split_variables(self._flat), cache_capacity(self.max_length))
+        size = max(min(self._batch_size, most), 1)
+        for rows in self._batches("continued", [len(ids) for ids in encoded], size):
+            fillers = [self._start] * (size - len(rows))
             generation = Generation(
                 self._flat,
                 [*(encoded[row][-room:] for row in rows), *fillers],
@@ -129,7 +134,7 @@ class TextModel:
                 sampling=Sampling(temperature=0.0, n_ids=self._tokenizer.vocab_size),
                 stop_tokens=self._tokenizer.ends,
             )
-            for i in range(len(rows), self._batch_size):
+            for i in range(len(rows), size):
                 generation.stop(i)
             outputs = [TextOutput(self._tokenizer, stops) for _ in rows]
             for block in generation:
@@ -156,7 +161,7 @@ class TextModel:
                 parts.append(window)
         log_probs = np.zeros(len(encoded))
         is_greedy = np.ones(len(encoded), bool)
-        for rows in self._batches(what, [len(window.tokens) for window in parts]):
+        for rows in self._batches(what, [len(window.tokens) for window in parts], self._batch_size):
             length = min(cache_capacity(max(len(parts[row].tokens) - 1 for row in rows)), self.max_length)
             tokens, targets = np.zeros((2, self._batch_size, length), np.int32)
             is_scored = np.zeros((self._batch_size, length), bool)
@@ -166,20 +171,38 @@ class TextModel:
                 tokens[i, :n] = part.tokens[:-1]
                 targets[i, :n] = part.tokens[1:]
                 is_scored[i, n - part.n_scored : n] = True
-            arrays = map(jnp.asarray, (tokens, targets, is_scored))
-            n_ids = self._flat.config.vocab_size
-            sums, greedy = score_batch(self._flat.config, split_variables(self._flat), *arrays, n_ids=n_ids)
+            sums, greedy = self._score_rows(tokens, targets, is_scored)
             for row, log_prob, best in zip(rows, np.asarray(sums, np.float64), np.asarray(greedy), strict=False):
                 log_probs[owners[row]] += log_prob
                 is_greedy[owners[row]] &= best
         return [Likelihood(float(log_prob), bool(best)) for log_prob, best in zip(log_probs, is_greedy, strict=True)]
 
-    def _batches(self, what: str, lengths: Sequence[int]) -> Iterator[list[int]]:
+    def _score_rows(self, *arrays: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`score_batch` of all rows, as many at once as fit into memory."""
+        config, variables = self._flat.config, split_variables(self._flat)
+        n_rows, length = arrays[0].shape
+
+        def compiled(rows: int) -> Any:
+            shapes = [jax.ShapeDtypeStruct((rows, length), x.dtype) for x in arrays]
+            self._programs[length] = score_batch.lower(config, variables, *shapes, n_ids=config.vocab_size).compile()
+            return self._programs[length]
+
+        if length not in self._programs:
+            self._rows_at_once[length] = rows_that_fit(compiled, n_rows, jax.devices()[:1])
+        n = self._rows_at_once[length]
+        found = []
+        for start in range(0, n_rows, n):
+            part = (np.pad(x[start : start + n], ((0, max(start + n - n_rows, 0)), (0, 0))) for x in arrays)
+            found.append(self._programs[length](variables, *map(jnp.asarray, part)))
+        sums, greedy = zip(*found, strict=True)
+        return np.concatenate(sums), np.concatenate(greedy)
+
+    def _batches(self, what: str, lengths: Sequence[int], size: int) -> Iterator[list[int]]:
         """Yields rows of similar lengths, longest first, so that insufficient memory shows at once."""
         order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
-        for start in range(0, len(order), self._batch_size):
-            yield order[start : start + self._batch_size]
-            self._report(what, min(start + self._batch_size, len(order)), len(order))
+        for start in range(0, len(order), size):
+            yield order[start : start + size]
+            self._report(what, min(start + size, len(order)), len(order))
 
 
 def windows(

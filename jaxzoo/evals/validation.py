@@ -17,6 +17,7 @@ from jaxzoo.models.blueprint import Blueprint, Variables
 from jaxzoo.parallel.rows import place_whole
 from jaxzoo.train.config import TrainConfig
 from jaxzoo.train.loss import score_targets
+from jaxzoo.train.memory import rows_that_fit
 from jaxzoo.train.metrics import slices_of
 from jaxzoo.train.session import CompiledStep, Session
 from jaxzoo.utils.array_typing import Array, Float
@@ -42,13 +43,14 @@ class Validation:
         blueprint, train = session.blueprint, session.config.train
         self.eval_step: CompiledStep = session.scoring(make_eval_step(blueprint, train))
         self._target_nats_step = session.scoring(make_target_nats_step(blueprint, train))
+        self._rows_at_once: dict[Any, int] = {}
 
     def evaluate(self, variables: Variables) -> dict[str, float]:
         """Returns the metrics of `evaluate` for variables with any sharding."""
         session = self._session
         placed = jax.device_put(variables, session.state_shardings.variables)
         return evaluate(
-            lambda batch: self.eval_step(placed, place_whole(batch, session.row_sharding)),
+            lambda batch: jax.tree.map(lambda *x: sum(x[1:], x[0]), *self._parts(self.eval_step, placed, batch)),
             session.dataset.valid(),
             row_multiple=session.row_devices,
             bytes_per_token=session.dataset.bytes_per_token,
@@ -61,7 +63,24 @@ class Validation:
         placed = jax.device_put(variables, session.state_shardings.variables)
         for valid_set in session.dataset.valid():
             for batch in padded_batches(valid_set, session.row_devices):
-                yield batch, self._target_nats_step(placed, place_whole(batch, session.row_sharding))
+                parts = self._parts(self._target_nats_step, placed, batch)
+                yield batch, parts[0] if len(parts) == 1 else jnp.concatenate(parts)[: batch.tokens.shape[0]]
+
+    def _parts(self, step: CompiledStep, variables: Variables, batch: Batch) -> list[Any]:
+        """What a step gives for a batch, in as many parts as it takes to fit into memory, nearly always one."""
+        session = self._session
+        rows = batch.tokens.shape[0]
+
+        def placed(start: int, n: int) -> Batch:
+            part = batch if n == rows else pad_rows(jax.tree.map(lambda x: x[start : start + n], batch), n)
+            return place_whole(part, session.row_sharding)
+
+        key = id(step), batch.tokens.shape
+        if (n := self._rows_at_once.get(key, 0)) == 0:
+            devices = session.mesh.local_devices
+            n = rows_that_fit(lambda n: step.compile(variables, placed(0, n)), rows, devices, session.row_devices)
+            self._rows_at_once[key] = n
+        return [step(variables, placed(start, n)) for start in range(0, rows, n)]
 
 
 def evaluate(

@@ -11,8 +11,9 @@ from jaxtyping import Int32
 from jaxzoo.generation.decode import NO_TOKEN, NOT_FINITE, Rules, decode_block, first_rows, read_chunk, row_keys
 from jaxzoo.generation.prompts import TokenIds, check_prompts
 from jaxzoo.generation.sampling import Sampling, knobs
-from jaxzoo.models.blueprint import split_variables
-from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.models.blueprint import Variables, split_variables
+from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
+from jaxzoo.utils.devices import memory_of_each
 
 BLOCK_SIZE = 16
 """Decode steps between two checks by the host."""
@@ -88,6 +89,8 @@ class Generation:
             )
         self._config, self._variables = model.config, split_variables(model.unstacked())
         capacity = cache_capacity(n_tokens) if self._config.state_grows else None
+        most = rows_of_memory(self._config, self._variables, capacity)
+        _check("prompts", len(prompts), len(prompts) <= most, f"must be at most {most}, whose states fit into memory")
         self._rows = first_rows(self._config, self._variables, len(prompts), capacity)
         tail, tail_length = checked.tail()
         self._rules = Rules(
@@ -161,6 +164,13 @@ def generate(
         block_size=block_size,
     )
     return [np.concatenate(row) for row in zip(*blocks, strict=True)]
+
+
+def rows_of_memory(config: LanguageModelConfig, variables: Variables, capacity: int | None) -> int:
+    """Rows whose states fit into half of a device's memory twice: a step makes new ones of them."""
+    state = jax.eval_shape(lambda: first_rows(config, variables, 1, capacity))
+    row = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+    return int(min(memory_of_each(jax.devices()[:1]), 2.0**60) // (4 * row))
 
 
 def cache_capacity(n_tokens: int) -> int:

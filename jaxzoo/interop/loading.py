@@ -102,6 +102,10 @@ def open_folder(directory: Path, *, ignore_fields: Collection[str] = (), dtype: 
         tensors = {re.sub(pattern, new, name): tensor for name, tensor in tensors.items()}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     try:
+        names = ("num_hidden_layers", "n_layer")
+        n = max((x for name in names if isinstance(x := fields.content.get(name), int)), default=0)
+        if n > len(tensors):  # before lists of as many layers take the memory
+            raise ValueError(f"{n:,} layers must be at most as many as the {len(tensors):,} tensors of the folder")
         config = family.read(fields, shapes)
         fields.check_all_read()
         blueprint = make_blueprint(config)

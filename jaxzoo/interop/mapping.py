@@ -161,6 +161,8 @@ def account(
             elif tensors[name].shape != shape:
                 found = list(tensors[name].shape)
                 problems.append(f"tensor {name} has shape {found}, and {list(shape)} by config.json")
+            elif isinstance(x := tensors[name], np.ndarray) and x.dtype.kind in "biu":
+                problems.append(f"tensor {name} holds numbers of type {x.dtype}, and must hold floats")
     left_out = []
     for name in tensors.keys() - known:
         if any(re.fullmatch(pattern, name) for pattern in family.left_out) or _is_tied_copy(family, name, tensors):

@@ -29,7 +29,7 @@ def import_folder(
     folder that does not exist may be the name of a model of `PACKAGES`. The data are text, by default the source of
     Python's standard library; `--data.path` names others. Arguments and errors as of `jaxzoo.interop.load`; also raises
     `ValueError`, before anything is written, if `run` holds a run."""
-    run.check(resume=False, overwrite=False)
+    run.check_new()
     directory = find_source(directory)
     opened = open_folder(directory, ignore_fields=ignore_fields, dtype=dtype)
     tokenizer = find_tokenizer(directory)

@@ -3,6 +3,7 @@
 The library `safetensors` checks the header. Its own tensors are copies; a view reads pages on use.
 """
 
+import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,6 +40,9 @@ def read_safetensors(file: Path) -> dict[str, np.ndarray]:
         length = int.from_bytes(opened.read(8), "little")
         header = json.loads(opened.read(length))
     header.pop("__metadata__", None)
+    ends = sorted(entry["data_offsets"] for entry in header.values())
+    if any(begin < end for (_, end), (begin, _) in itertools.pairwise(ends)):
+        raise ValueError(f"{file} is damaged: two of its tensors share bytes")
     content = np.memmap(file, np.uint8, mode="r")[8 + length :]
     found = {}
     for name, entry in header.items():

@@ -10,6 +10,7 @@ from jaxzoo.models.blueprint import Variables
 from jaxzoo.train.checkpoint import CheckpointManifest, Checkpoints, tokenizer_of
 from jaxzoo.train.export import ExportedFile
 from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.train.state import first_not_finite
 from jaxzoo.utils.checksums import variables_digest
 
 
@@ -21,7 +22,7 @@ def import_run(file: Path, run: RunDirectory) -> CheckpointManifest:
       ValueError: the place is taken; the file is none of ours, or its arrays are not those of the model that it names.
       OSError: the file is damaged, or the run cannot be written.
     """
-    run.check(resume=False, overwrite=False)
+    run.check_new()
     source = ExportedFile(file.absolute())
     config = read_experiment(source.read_config(), file)
     _, variables, seal = load_variables(source, config, device=jax.devices("cpu")[0])
@@ -43,6 +44,8 @@ def create_imported(
     Raises:
       ValueError, OSError: as `RunDirectory.create`.
     """
+    if broken := first_not_finite(variables):
+        raise ValueError(f"{broken} is not finite: the model is damaged, or its training has diverged")
     parts = {name: tree for name, tree in variables._asdict().items() if tree}
     run.create(config, None, {**note, "digest": variables_digest(variables), "imported": True})
     cursor = {"fingerprint": f"{tokenizer}:imported"} if tokenizer else {}

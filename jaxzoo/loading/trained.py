@@ -177,7 +177,7 @@ def _best(run: RunDirectory, found: list[int]) -> list[int]:
     settings = run.read_config().get("train")
     chosen = settings.get("best_metric") if isinstance(settings, dict) else None
     metric = chosen if isinstance(chosen, str) else TrainConfig.best_metric
-    steps = best_steps(read_rows(run.metrics), metric, among=found)
+    steps = best_steps(read_rows(run.metrics, whole=True), metric, among=found)
     if found and not steps:
         raise ValueError(
             f"{run.path}: {run.metrics.name} has {metric} for none of the checkpoints {', '.join(map(str, found))}; "

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from jaxzoo.config.json_files import decode_json, parse_json, read_json
-from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.train.run_dir import RunDirectory, check_name
 from jaxzoo.utils.checksums import add_checksum, file_sha256, read_checked
-from jaxzoo.utils.whole_files import write_whole
+from jaxzoo.utils.whole_files import refuse_links, write_whole
 from jaxzoo.utils.work_queue import WorkQueue
 
 
@@ -72,9 +72,10 @@ class SweepDirectory:
             name = sorted(entry.name for entry in self.path.iterdir())[0]
             raise ValueError(f"{self.path} holds {name!r}, which no sweep wrote; choose another place with --out")
         folders = (self._runs, self._results, self._failures, self.running_folder, self.workers)
-        for place in (self.about, self.rows, *folders):
-            if place.is_symlink():
-                raise ValueError(f"{place} must not be a link, or runs would be written elsewhere; remove it")
+        check_name(self.path.absolute())
+        if self._runs.is_symlink():
+            raise ValueError(f"{self._runs} must not be a link, or runs would be written elsewhere; remove it")
+        refuse_links(self.about, self.rows, *folders[1:])
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
         self.write_about(about)

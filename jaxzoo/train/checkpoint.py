@@ -5,6 +5,7 @@ No array of a checkpoint is trusted before it has the digest that was saved with
 
 import contextlib
 import functools
+import math
 import re
 import shutil
 import textwrap
@@ -14,16 +15,17 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
 from jaxzoo.config.config_io import Json, completed, first_difference
 from jaxzoo.config.json_files import decode_json, read_json
 from jaxzoo.models.blueprint import Shapes, Variables, names_of
-from jaxzoo.parallel.agreement import is_leader, leaders, together
+from jaxzoo.parallel.agreement import is_leader, is_one_of_many, leaders, together
 from jaxzoo.train.config import RunConfig
 from jaxzoo.train.run_dir import MAY_CHANGE
 from jaxzoo.train.state import TrainState
-from jaxzoo.utils.checksums import DamagedError, Digests, add_checksum, digests, without_checksum
+from jaxzoo.utils.checksums import ArrayDigest, DamagedError, Digests, add_checksum, digests, without_checksum
 from jaxzoo.utils.screen import warn
 from jaxzoo.utils.whole_files import write_json
 
@@ -100,6 +102,7 @@ class Checkpoints:
         self._best = best
         self._prepare = prepare
         self._under_way: int | None = None
+        self._probe: tuple[str, ArrayDigest] | None = None
         self._is_clean = False
         self.newest: int | None = leaders(self._newest_on_disk)
 
@@ -126,7 +129,9 @@ class Checkpoints:
           OSError: this save, or the one before it, could not be written; older checkpoints are untouched.
         """
         self.wait()
-        seal = CheckpointManifest(step, cursor, config, n_rows, digests(state)).to_json()
+        sums = digests(state)
+        self._probe = _smallest(state, sums)
+        seal = CheckpointManifest(step, cursor, config, n_rows, sums).to_json()
         items = {STATE: ocp.args.StandardSave(state), SEAL: ocp.args.JsonSave(seal)}
         with _as_os_error(self._directory):
             with together(OSError):
@@ -200,9 +205,21 @@ class Checkpoints:
 
     @functools.cached_property
     def _saver(self) -> ocp.AsyncCheckpointer:
-        # Called by the saving thread when all is written, just before the checkpoint gets its name.
-        options = ocp.AsyncOptions(post_finalization_callback=lambda: self._note(self._under_way))
+        options = ocp.AsyncOptions(post_finalization_callback=self._accept)
         return ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler(), async_options=options)
+
+    def _accept(self) -> None:
+        """Reads back what the saving thread has written, just before it gets its name. Raises `OSError`."""
+        begin = f"{self._under_way}{UNFINISHED}"
+        found = (path for path in self._directory.iterdir() if path.name.startswith(begin))
+        folder = next(found, self._directory / begin)
+        try:
+            read_seal(folder, is_named=False)
+            if self._probe:
+                _check_array(folder, *self._probe)
+        except UnusableError as error:
+            raise OSError(f"step {self._under_way} was not written as it was saved: {error}") from None
+        self._note(self._under_way)
 
     def _note(self, step: int | None) -> None:
         if self._record and step is not None:
@@ -230,8 +247,8 @@ def folders(directory: Path) -> dict[int, Path]:
     return {step: directory / str(step) for step in steps}
 
 
-def read_seal(folder: Path) -> CheckpointManifest:
-    """The seal of the checkpoint in the folder of a step.
+def read_seal(folder: Path, *, is_named: bool = True) -> CheckpointManifest:
+    """The seal of the checkpoint in the folder of a step, which has its name unless it is just being written.
 
     Raises:
       UnusableError: it is missing or damaged, or of another step than the folder's name says.
@@ -243,9 +260,28 @@ def read_seal(folder: Path) -> CheckpointManifest:
         raise UnusableError(f"{SEAL} {error}") from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise UnusableError(f"{SEAL} is damaged") from None
-    if folder.name != str(seal.step):
+    if is_named and folder.name != str(seal.step):
         raise UnusableError(f"{SEAL} is of step {seal.step}, but the folder is named {folder.name}")
     return seal
+
+
+def _smallest(state: Any, sums: Digests) -> tuple[str, ArrayDigest] | None:
+    """Name and digest of the smallest array that every device has; None: there is none outside of lists."""
+    whole = [name for name, x in names_of(state).items() if x.is_fully_replicated and not re.search(r"/\d", name)]
+    return min(((name, sums[name]) for name in whole), key=lambda pair: math.prod(pair[1].shape), default=None)
+
+
+def _check_array(folder: Path, name: str, digest: ArrayDigest) -> None:
+    """Compares one array of a checkpoint with its digest; one process alone may call it. Raises `UnusableError`."""
+
+    def nested(value: Any) -> Any:
+        return functools.reduce(lambda tree, key: {key: tree}, reversed(name.split("/")), value)
+
+    shape = jax.ShapeDtypeStruct(digest.shape, digest.dtype)
+    places = nested(ocp.RestoreArgs(restore_type=np.ndarray))
+    wanted = ocp.args.PyTreeRestore(nested(shape), restore_args=places, partial_restore=True)
+    if digests(_read(folder, STATE, wanted)).get(name) != digest:
+        raise UnusableError(f"{STATE}: {name}: not the numbers that were saved")
 
 
 def read_arrays(folder: Path, seal: CheckpointManifest, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -322,10 +358,14 @@ def newest_usable(
     if not steps and recorded is None:
         return None
     failures = {} if recorded is None or any(step >= recorded for step in steps) else {recorded: "its folder is gone"}
-    for step in steps if order is None else order:
+    tried = list(steps if order is None else order)
+    for step in tried:  # which grows
         try:
             result = read(directory / str(step))
         except UnusableError as error:
+            if not is_one_of_many() and not (directory / str(step)).exists():  # replaced by a newer one meanwhile
+                tried += [new for new in folders(directory) if new not in tried]
+                continue
             failures[step] = str(error)
             continue
         for failed, reason in failures.items():

@@ -3,10 +3,17 @@
 Each raises `ValueError` with field, rule and remedy.
 """
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import jax
 from jax.sharding import Mesh
 
-from jaxzoo.config.checked import nearest
+import jaxzoo
+import pallas_kernels
+from jaxzoo.config.checked import nearest, shorten
+from jaxzoo.config.config_io import first_difference
 from jaxzoo.data.base import Dataset
 from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.parallel.agreement import gathered, together
@@ -14,6 +21,7 @@ from jaxzoo.parallel.sharding import row_devices
 from jaxzoo.train.config import RunConfig, TrainConfig
 from jaxzoo.train.memory import check_estimate
 from jaxzoo.train.metrics import metric_names
+from jaxzoo.utils.checksums import file_sha256, json_sha256
 from pallas_kernels import certificates
 
 
@@ -37,6 +45,25 @@ def check_batch_size(config: RunConfig, mesh: Mesh) -> None:
         if parts > 1:
             what = f"{n}, the {devices} devices that share it out (mesh data x fsdp) times accumulate={parts}"
         raise ValueError(f"TrainConfig.batch_size={size} must be divisible by {what}; take {-(-size // n) * n}")
+
+
+def check_same_everywhere(what: Mapping[str, Any]) -> None:
+    """Refuses processes of one run that differ in these JSON values, by the name of the first that differs: each would
+    compute a share of another run. Every process must call it, a collective, and it raises in all."""
+    values = gathered({name: value if isinstance(value, dict) else {"": value} for name, value in what.items()})
+    for process, other in enumerate(values):
+        if difference := first_difference(other, values[0]):
+            field = difference[0].removesuffix(".")
+            here, there = map(shorten, difference[1:])
+            rule = "start all processes with the same command, code and data"
+            raise ValueError(f"{field}: process {process} has {here}, process 0 has {there}; {rule}")
+
+
+def code_digest() -> str:
+    """SHA-256 of the Python files of this package and of the kernels, with JAX's version."""
+    roots = [Path(package.__file__ or "").parent for package in (jaxzoo, pallas_kernels)]
+    files = {str(file.relative_to(root.parent)): file_sha256(file) for root in roots for file in root.rglob("*.py")}
+    return json_sha256([jax.__version__, files])
 
 
 def check_kernels(config: TrainConfig) -> None:

@@ -5,9 +5,7 @@ size gets past it to hang or to abort a compiler. Then what the compiler itself 
 """
 
 import dataclasses
-import math
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,10 +13,15 @@ from jax.sharding import Mesh
 
 from jaxzoo.models.accounting import abstract_model, count_parameters
 from jaxzoo.models.model_config import LanguageModelConfig
+from jaxzoo.parallel.agreement import gathered
 from jaxzoo.parallel.sharding import row_devices
 from jaxzoo.train.config import RunConfig
+from jaxzoo.utils.devices import memory_of_each
+from jaxzoo.utils.screen import Failure
 
 FLOAT_BYTES = 4
+ROOM = 0.7
+"""Share of the memory that an evaluation takes at most; the host holds the variables and the data as well."""
 STATE_COPIES = {"adamw": 4, "lion": 3, "muon": 3, "adafactor": 2}
 """A parameter, its gradient and, by the name of the optimizer, its moments at least, float32 all."""
 REMEDY = "make it smaller, share it out by --mesh.fsdp, or try all the same with --allow-oversize"
@@ -45,13 +48,36 @@ def check_estimate(config: RunConfig, mesh: Mesh, length: int) -> None:
         )
 
 
+def rows_that_fit(compiled: Callable[[int], Any], rows: int, devices: Sequence[Any], multiple: int = 1) -> int:
+    """The most rows of a batch, at most `rows` and a multiple of `multiple`, with which a program fits into `ROOM` of
+    the memory of each device of this process; of the whole memory: the same machine gives the same sums.
+
+    `compiled` makes the program for a number of rows. Every process must call it. Raises `Failure`: none fits.
+    """
+    room = ROOM * min(gathered(memory_of_each(devices)))
+    while True:
+        fixed, growing = _counted(compiled(rows))
+        if fixed + growing <= room:
+            return rows
+        if rows <= multiple:
+            rule = f"needs {_gb(fixed + growing)} of each device and must fit into {_gb(room)}"
+            raise Failure(f"a batch of {rows} {rule}; take shorter sequences, or more devices")
+        fewer = min(int(rows * max(room - fixed, 0) / growing), rows - 1)
+        rows = max(fewer // multiple, 1) * multiple
+
+
+def _counted(program: Any) -> tuple[int, int]:
+    """Bytes of each device for a program, as the compiler has counted them: of its arguments, and of all else."""
+    counted = program.memory_analysis()
+    if counted is None:
+        return 0, 0
+    made = counted.temp_size_in_bytes + counted.output_size_in_bytes - counted.alias_size_in_bytes
+    return counted.argument_size_in_bytes, made
+
+
 def check_compiled(step: Any, mesh: Mesh) -> None:
     """Raises `ValueError` for a train step whose arrays, as the compiler has counted them, are beyond a device."""
-    counted = step.memory_analysis()
-    if counted is None:
-        return
-    needed = counted.argument_size_in_bytes + counted.temp_size_in_bytes
-    needed += counted.output_size_in_bytes - counted.alias_size_in_bytes
+    needed = sum(_counted(step))
     room = memory_of_each(_ours(mesh))
     if needed > room:
         raise ValueError(
@@ -86,16 +112,6 @@ def frozen_entries(config: LanguageModelConfig) -> int:
     if not config.pair_values:
         return 0
     return config.d_model * (config.vocab_size // (config.pair_values + 1) + config.padded_vocab_size)
-
-
-def memory_of_each(devices: Sequence[Any]) -> float:
-    """Bytes that each of these devices has for itself; the CPUs of a process share those of the host."""
-    limit = (devices[0].memory_stats() or {}).get("bytes_limit")
-    if limit:
-        return limit
-    if devices[0].platform != "cpu":
-        return math.inf
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / len(devices)
 
 
 def _ours(mesh: Mesh) -> list[Any]:

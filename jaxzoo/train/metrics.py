@@ -1,9 +1,8 @@
-"""Metric rows on disk: one JSON object a line, and the same numbers as TensorBoard events."""
+"""Metric rows on disk: one JSON object per line with a checksum (`crc`), and the same numbers as TensorBoard events."""
 
 import contextlib
 import errno
 import itertools
-import json
 import math
 import os
 import time
@@ -16,10 +15,12 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog  # type: ignore[attr-
 from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
 from tensorboardX.summary import hparams, scalar
 
+from jaxzoo.config.json_files import read_regular
 from jaxzoo.data.base import ValidSet
 from jaxzoo.models.blueprint import names_of
+from jaxzoo.utils.checksums import LINE_CHECKSUM, checked_line, read_line
 from jaxzoo.utils.screen import warn
-from jaxzoo.utils.whole_files import write_rows
+from jaxzoo.utils.whole_files import write_whole
 
 Row = dict[str, float]
 """`{"step": 10, "train/loss": 2.5, ...}`."""
@@ -29,31 +30,36 @@ HIGHER_IS_BETTER = "valid/accuracy"
 """Beginning of the names of metrics of which more is better; of all others (loss, bits per byte, perplexity) less."""
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path, *, whole: bool = False) -> list[Row]:
     """The rows of a metrics file, without a last line that a killed process left unfinished; none without a file.
 
-    Other lines that are no rows are left out, with a warning.
+    Other lines that are no rows, or damaged, are left out, with a warning; `whole`: raises `ValueError`. Rows of older
+    versions, in whose files no line has a checksum, are taken as they are.
     """
     rows: list[Row] = []
     bad: list[str] = []
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    lines = read_regular(path, 2**32).split(b"\n")[:-1] if path.exists() else []
+    mark = f'"{LINE_CHECKSUM}": '.encode()
+    are_checked = any(mark in line for line in lines)
     for number, line in enumerate(lines, 1):
-        row = _row(line)
+        row = None if are_checked and mark not in line else _row(line)
         rows.append(row) if row else bad.append(str(number))
     if bad:
-        warn(f"{path}: line {', '.join(bad[:5])}{', ...' if bad[5:] else ''} holds no row of numbers; left out")
+        numbers = f"{', '.join(bad[:5])}{', ...' if bad[5:] else ''}"
+        message = f"{path}: line {numbers} holds no row of numbers, or a damaged one"
+        if whole:
+            raise ValueError(f"{message}; restore the file, or remove the line")
+        warn(f"{message}; left out")
     return rows
 
 
 def _row(line: bytes) -> Row | None:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        row = read_line(line)
+    except ValueError:
         return None
     are_numbers = all(type(x) is float or (type(x) is int and abs(x) < 2**63) for x in row.values())
-    return row if are_numbers else None
+    return row if are_numbers and type(row.get("step")) is int else None
 
 
 def best_steps(rows: Sequence[Row], metric: str, among: Collection[int] | None = None) -> list[int]:
@@ -88,7 +94,7 @@ class RowFile:
     not at all."""
 
     def __init__(self, path: Path, rows: Sequence[Row] = ()):
-        write_rows(path, rows, owned=True)
+        write_whole(path, "".join(map(checked_line, rows)), owned=True)
         self._path = path
         self._file = path.open("ab", buffering=0)
         self._size = path.stat().st_size
@@ -105,7 +111,7 @@ class RowFile:
         Raises:
           OSError: it could not be written whole.
         """
-        line = (json.dumps({"step": step, **values}) + "\n").encode()
+        line = checked_line({"step": step, **values}).encode()
         if self._file.write(line) != len(line):
             self._file.truncate(self._size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))

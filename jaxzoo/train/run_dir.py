@@ -2,15 +2,17 @@
 
 import contextlib
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from jaxzoo.config.checked import shorten
 from jaxzoo.config.config_io import Json, completed, first_difference
 from jaxzoo.config.json_files import read_json
-from jaxzoo.utils.whole_files import unfinished, write_json, write_whole
+from jaxzoo.utils.whole_files import refuse_links, unfinished, write_json, write_whole
 
 EVENTS = "events.out.tfevents."
 """Beginning of the names of TensorBoard's files."""
@@ -51,6 +53,17 @@ def default_run_dir(config_file: Path, *choices: str | None) -> Path:
     return Path("runs", "-".join([*names, *chosen]))
 
 
+def check_name(path: Path) -> None:
+    """Raises `ValueError` for the path of a directory that Orbax would read as a pattern, or as an address."""
+    if found := re.search(r"[][*?\\]|:/", path.as_posix()):
+        what = f"the characters {found[0]!r}"
+    elif not path.as_posix().isprintable():
+        what = "characters that cannot be printed"
+    else:
+        return
+    raise ValueError(f"{shorten(str(path))} has {what}, with which checkpoints are lost; choose another place")
+
+
 class InUseError(ValueError):
     """Another process writes to the run."""
 
@@ -73,7 +86,7 @@ class RunDirectory:
         self.newest_checkpoint: Path = path / "newest_checkpoint.json"
         # The operating system gives the lock up with the process that holds it, however that ends.
         self._lock = FileLock(path / LOCK, thread_local=False)
-        self._claimed: tuple[int, int] | None = None
+        self._claimed: list[tuple[int, int] | None] | None = None
 
     @property
     def holds_run(self) -> bool:
@@ -90,6 +103,7 @@ class RunDirectory:
 
     def check(self, *, resume: bool, overwrite: bool) -> None:
         """Raises `ValueError`, with what to do, where a run, or anything else, would be lost. Writes nothing."""
+        check_name(self.path)
         if resume and overwrite:
             raise ValueError("--resume and --overwrite exclude each other")
         if resume and not self.holds_run:
@@ -111,12 +125,17 @@ class RunDirectory:
                 f"{self.path} holds {strangers[0]!r}, which no run wrote; choose another place with --run-dir"
             )
 
+    def check_new(self) -> None:
+        """Raises `ValueError` unless the directory of an import is empty or absent."""
+        try:
+            self.check(resume=False, overwrite=False)
+        except ValueError as error:
+            raise ValueError(f"{str(error).split(';')[0]}; choose another place with --out") from None
+
     def check_links(self) -> None:
-        """Raises `ValueError` for a link in place of a file or checkpoint: it leads to files of somebody else."""
-        folders = [self.checkpoints, self.profile, *self.checkpoints.glob("*")]
-        for place in (*self._files(), *folders, *self.path.glob(f"{EVENTS}*")):
-            if place.is_symlink():
-                raise ValueError(f"{place} is a symbolic link, which no run made; put what it points to in its place")
+        """Raises `ValueError` for a link, or a pipe, in place of a file or at any depth of a folder."""
+        folders = [self.checkpoints, self.profile, self.tokenizer]
+        refuse_links(*self._files(), *folders, self.path / LOCK, *self.path.glob(f"{EVENTS}*"))
 
     def check_same(self, config: Json) -> None:
         """Raises `ValueError` for a config that differs from the run's in a field outside `MAY_CHANGE`, by its name."""
@@ -161,6 +180,7 @@ class RunDirectory:
         """
         if self._claimed is not None:
             return
+        check_name(self.path)
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
@@ -168,7 +188,7 @@ class RunDirectory:
                 f"{self.path} is in use by another training process; wait for it, stop it, or choose another place "
                 "with --run-dir"
             ) from None
-        self._claimed = _identity(self.path)
+        self._claimed = self._identities()
 
     def release(self) -> None:
         """Ends the claim, if there is one."""
@@ -177,9 +197,15 @@ class RunDirectory:
             self._lock.release()
 
     def check_place(self) -> None:
-        """Raises OSError where the claimed directory was removed, renamed, or replaced by another."""
-        if self._claimed is not None and _identity(self.path) != self._claimed:
+        """Raises OSError where the claimed directory, or its lock, was removed, renamed, or replaced by another."""
+        if self._claimed is None or (found := self._identities()) == self._claimed:
+            return
+        if found[0] != self._claimed[0]:
             raise OSError(f"{self.path} was moved or removed while the run writes to it; bring it back")
+        raise OSError(f"{self.path / LOCK} was removed while the run writes here; another process may write as well")
+
+    def _identities(self) -> list[tuple[int, int] | None]:
+        return [_identity(self.path), _identity(self.path / LOCK)]
 
     def create(self, config: Json, manifest: Json | None, origin: Json | None = None, *, keep: bool = False) -> None:
         """Makes an empty run directory and claims it; a run that it held is removed.

@@ -1,6 +1,11 @@
 """Peak rates of accelerators, by the names that JAX gives them; plans and MFU read this table."""
 
-from typing import NamedTuple
+import contextlib
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 
 class Accelerator(NamedTuple):
@@ -41,3 +46,16 @@ halved likewise (600 and 900 GB/s both ways); an H100's memory is what XLA descr
 def find_device(kind: str) -> Accelerator | None:
     """The device that JAX calls `kind`, or None where this table has no such kind."""
     return next((device for device in DEVICES if kind in device.kinds), None)
+
+
+def memory_of_each(devices: Sequence[Any]) -> float:
+    """Bytes that each of these devices has for itself; the CPUs of a process share those of the host."""
+    limit = (devices[0].memory_stats() or {}).get("bytes_limit")
+    if limit:
+        return limit
+    if devices[0].platform != "cpu":
+        return math.inf
+    here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, ValueError):  # a container's own limit; "max": none
+        here = min(here, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return here / len(devices)

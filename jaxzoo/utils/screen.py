@@ -49,7 +49,12 @@ class Screen:
 
     def say(self, line: str) -> None:
         """Writes a line."""
-        self.write(line + "\n")
+        self.write(printable(line) + "\n")
+
+
+def printable(text: str) -> str:
+    """A text with its control characters spelled out: a name in a file may hold commands to the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 _muted = False

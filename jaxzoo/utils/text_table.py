@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 
+from jaxzoo.utils.screen import printable
+
 
 def padded(rows: Sequence[Sequence[str]], left: int = 1) -> Iterable[list[str]]:
     """Rows of cells as wide as their columns; text of the first `left` columns to the left, of the others to the
     right."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         places = enumerate(zip(row, widths, strict=True))

@@ -1,12 +1,29 @@
 """Files that are written whole or not at all: under another name, flushed to the disk, renamed."""
 
 import contextlib
+import glob
 import json
 import os
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+ABANDONED_SECONDS = 24 * 3600
+"""Age after which an unfinished file has been left by a killed process."""
+
+
+def refuse_links(*places: Path) -> None:
+    """Raises `ValueError` for what is neither a file nor a directory, at or below these places: a link leads to files
+    of somebody else, a pipe or a device is read without end."""
+    for place in places:
+        below = (Path(folder, name) for folder, folders, files in os.walk(place) for name in (*folders, *files))
+        for path in (place, *below):
+            if path.is_symlink():
+                raise ValueError(f"{path} is a symbolic link, which no run made; put what it points to in its place")
+            if path.exists() and not (path.is_file() or path.is_dir()):
+                raise ValueError(f"{path} is no regular file; put its content in its place")
 
 
 def unfinished(path: Path, *, owned: bool = False) -> Path:
@@ -24,6 +41,10 @@ def unfinished(path: Path, *, owned: bool = False) -> Path:
 def replacing(path: Path, *, owned: bool = False) -> Iterator[Path]:
     """Gives the place to write a file in, which takes its name when the block ends, or is removed if it fails."""
     place = unfinished(path, owned=owned)
+    for left in path.parent.glob(f"{glob.escape(path.name)}.????????.tmp"):  # of a killed process
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
+                left.unlink()
     try:
         yield place
         with place.open("rb+") as file:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from jaxzoo.cli.train import main
+from jaxzoo.train.metrics import read_rows
 from jaxzoo.train.run_dir import RunDirectory
 from tests.parallel.launch import launched
 
@@ -51,7 +52,7 @@ def alone(words, run, *more):
 
 
 def metrics(run):
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(run / "metrics.jsonl", whole=True)
     return {(row["step"], name): value for row in rows for name, value in row.items() if name != "step"}
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import gc
-import json
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from jaxzoo.parallel.sharding import MeshConfig, make_mesh
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
+from jaxzoo.train.metrics import read_rows
 
 CONFIG = """
     import dataclasses
@@ -208,7 +208,7 @@ def run(tmp_path: Path) -> Callable[..., int]:
 @pytest.fixture
 def rows(tmp_path: Path) -> Callable[[str], list[dict]]:
     """Function that reads the metric rows of a run directory: `rows(name)`."""
-    return lambda name: [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+    return lambda name: read_rows(tmp_path / name / "metrics.jsonl", whole=True)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import json
 import struct
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,9 +29,10 @@ def test_rows_are_exact_and_at_once_on_disk(tmp_path):
     path = tmp_path / "metrics.jsonl"
     with MetricsLog(path) as log:
         log.write(1, {"train/loss": 0.1 + 0.2})
-        assert path.read_text() == '{"step": 1, "train/loss": 0.30000000000000004}\n'
+        row = '{"step": 1, "train/loss": 0.30000000000000004'
+        assert path.read_text() == f'{row}, "crc": {zlib.crc32(f"{row}}}".encode())}}}\n'
         log.write(2, {"valid/loss": 3.0, "valid/accuracy": 0.5})
-        assert json.loads(path.read_text().splitlines()[1]) == log.last("valid/loss")
+        assert read_rows(path)[1] == log.last("valid/loss")
         assert log.last("train/loss") == log.rows[0]
         assert log.last("nothing") is None
         log.rows = None  # type: ignore[assignment]  # asked at every step: it must not go through them
@@ -83,7 +85,8 @@ def test_a_bad_line_costs_one_row_and_a_warning(tmp_path, capsys):
     for line in BAD_LINES:
         path.write_text(f'{{"step": 1, "train/loss": 1.0}}\n{line}\n{{"step": 3, "train/loss": NaN}}\n')
         assert [row["step"] for row in read_rows(path)] == [1, 3], line
-        assert capsys.readouterr().err == f"warning: {path}: line 2 holds no row of numbers; left out\n"
+        message = "line 2 holds no row of numbers, or a damaged one; left out"
+        assert capsys.readouterr().err == f"warning: {path}: {message}\n"
 
 
 def test_a_hole_is_named(tmp_path, capsys):

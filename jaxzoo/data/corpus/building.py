@@ -189,6 +189,9 @@ class Build:
         arguments = {name: (piece,) for name, piece in pieces.items()}
         is_new = self._work.make(write_piece, arguments, lambda: finish(notes, self._directory), workers=workers)
         found = check_metadata(self._directory)
+        if not {"subsets", "skipped"} <= found.keys():
+            what = f"{self._directory / 'metadata.json'} is missing, or lacks its counts"
+            raise ValueError(f"{what}; remove {self._work.path} and build again")
         return Built(self._directory, found["subsets"], Skipped(**found["skipped"]), is_new)
 
     def _pieces(self, skip_bad: bool) -> Iterator[tuple[str, FilePiece]]:

@@ -149,13 +149,13 @@ def read_rows(file: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[st
     need("pyarrow", f"{file.name}", extra="parquet")
     import pyarrow as pa
 
-    with file.open("rb"):  # a missing file is no damaged one
-        pass
+    refuse_pointer(file)  # a missing file is no damaged one
     number = 0
     try:
         for batch in _batches(file, columns):
-            yield from enumerate(batch.to_pylist(), number + 1)
-            number += batch.num_rows
+            for row in range(batch.num_rows):  # one after the other: all may be one entry of a dictionary
+                number += 1
+                yield number, {name: batch.column(name)[row].as_py() for name in columns}
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise DamagedFileError(f"damaged, or no {file.suffix[1:]}: {reason}") from error
@@ -166,7 +166,9 @@ def _batches(file: Path, columns: Sequence[str]) -> Iterator[Any]:
     import pyarrow.parquet as parquet
 
     if file.suffix == ".parquet":
-        with parquet.ParquetFile(file, memory_map=True) as table:
+        texts = [field.name for field in parquet.read_schema(file) if pa.types.is_string(field.type)]
+        entries = [name for name in columns if name in texts]
+        with parquet.ParquetFile(file, memory_map=True, read_dictionary=entries) as table:
             _check(table.schema_arrow.names, columns)
             yield from table.iter_batches(ROWS_AT_ONCE, columns=list(columns))
         return

@@ -1,7 +1,8 @@
 """Tokenizers of the library `tokenizers`, for models of others as they are and for training data without loss."""
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from jaxzoo.utils.screen import warn
 END_OF_TEXT_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
 """Default end-of-text tokens; the first one in the vocabulary is used."""
 UTF8_BYTES = bytes(byte for byte in range(0xF5) if byte not in (0xC0, 0xC1))
+MOST_IDS = 2**24
+"""Bound of ids, for which tables are made."""
 PROBE = "Tab\tand  two spaces\r\n\n naïve ŁÓDŹ 漢字 😀 \0\x7f x=['a'] 12345 don't <0x41> "
 """Text that a lossless tokenizer must reproduce, with everything that normalizers tend to change; in NFC."""
 
@@ -106,7 +109,8 @@ class LibraryTokenizer(Tokenizer):
             for text in texts:
                 self._report(text)
         try:
-            encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
+            with _library_errors(self._where):
+                encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
         except TypeError as error:
             for text in texts:
                 text.encode()  # raises UnicodeEncodeError, a ValueError, at a lone surrogate
@@ -127,12 +131,12 @@ class LibraryTokenizer(Tokenizer):
 
     def _check_ids(self, ids: Mapping[str, int], chosen: str | None) -> None:
         where = self._where
-        if not all(isinstance(i, int) and 0 <= i < 2**32 for i in ids.values()):
-            raise ValueError(f"{where}: ids of its vocabulary must be integers in [0, 2^32)")
+        if not all(isinstance(i, int) and 0 <= i < MOST_IDS for i in ids.values()):
+            raise ValueError(f"{where}: ids of its vocabulary must be integers in [0, {MOST_IDS:,})")
         if chosen is None:
             raise ValueError(
                 f"{where} has no token that is known to end a document ({', '.join(END_OF_TEXT_NAMES)}); name it "
-                "with --end-of-text TOKEN"
+                "with " + ("--end-of-text TOKEN" if self._lossless else "eos_token in tokenizer_config.json")
             )
         if chosen not in ids:
             raise ValueError(f"{where} has no token {chosen!r} to end a document with; name another --end-of-text")
@@ -140,12 +144,8 @@ class LibraryTokenizer(Tokenizer):
     def _load(self, content: Mapping[str, Any]) -> Any:
         import tokenizers
 
-        try:
+        with _library_errors(self._where):
             library = tokenizers.Tokenizer.from_str(json.dumps(content))
-        except Exception as error:  # the library has no class of its own
-            if type(error) is not Exception:
-                raise
-            raise ValueError(f"{self._where} is no tokenizer.json that can be used: {error}") from error
         library.encode_special_tokens = True
         return library
 
@@ -158,16 +158,18 @@ class LibraryTokenizer(Tokenizer):
         if not content.get("post_processor"):
             return ()
         library = self._load({**self.content, "post_processor": content["post_processor"]})
-        plain = library.encode("a", add_special_tokens=False).ids
-        whole = library.encode("a", add_special_tokens=True).ids
+        with _library_errors(self._where):
+            plain = library.encode("a", add_special_tokens=False).ids
+            whole = library.encode("a", add_special_tokens=True).ids
         starts = [at for at in range(len(whole)) if whole[at : at + len(plain)] == plain]
         return tuple(whole[: starts[0]]) if starts else ()
 
     def _pieces(self) -> list[bytes]:
         """Returns what the library's decoder adds for each id after another token, if tokens stand for no bytes."""
-        first = self._library.encode("a", add_special_tokens=False).ids[:1]
-        before = self._library.decode(first)
-        texts = self._library.decode_batch([[*first, i] for i in range(self.vocab_size)])
+        with _library_errors(self._where):
+            first = self._library.encode("a", add_special_tokens=False).ids[:1]
+            before = self._library.decode(first)
+            texts = self._library.decode_batch([[*first, i] for i in range(self.vocab_size)])
         return [text.removeprefix(before).encode() for text in texts]
 
     def _check_lossless(self, scheme: str | None) -> None:
@@ -190,6 +192,17 @@ class LibraryTokenizer(Tokenizer):
                 f"{self._where} does not give text back: {shown[0]!r} becomes {shown[1]!r}; training needs a "
                 "tokenizer that keeps all characters"
             )
+
+
+@contextlib.contextmanager
+def _library_errors(where: str) -> Iterator[None]:
+    """Raises `ValueError` for the errors of the library: plain Exceptions, and panics, which are BaseExceptions."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"{where} is no tokenizer.json that can be used: {error}") from error
 
 
 def token_text(value: Any) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxzoo.config.json_files import read_json
+from jaxzoo.config.json_files import read_json, read_regular
 from jaxzoo.data.tokenizer import ByteTokenizer, DNATokenizer, Tokenizer
 from jaxzoo.data.tokens.library_tokenizer import LibraryTokenizer, token_text
 from jaxzoo.data.tokens.world_tokenizer import WorldTokenizer
@@ -49,7 +49,7 @@ def load_tokenizer(place: str | Path, end_of_text: str | None = None, *, lossles
             return fixed
     world = [path] if path.match(WORLD) and path.is_file() else sorted(path.glob(WORLD))
     if world and not (path / "tokenizer.json").exists():
-        return WorldTokenizer(world[0].read_text(encoding="utf-8"), str(world[0]))
+        return WorldTokenizer(read_regular(world[0]).decode("utf-8"), str(world[0]))
     tokenizer = _read_library(path, end_of_text, lossless=lossless)
     if made not in (None, tokenizer.fingerprint):
         raise ValueError(

@@ -29,11 +29,11 @@ class WorldTokenizer(Tokenizer):
                 value = ast.literal_eval(literal)
                 token = value.encode() if isinstance(value, str) else bytes(value)
                 tokens[token] = int(first)
-                is_whole = len(token) == int(size)
+                is_whole = len(token) == int(size) and 0 <= tokens[token] < 2**16
             except (ValueError, SyntaxError, TypeError):
                 is_whole = False
             if not is_whole:
-                raise ValueError(f"{where}:{number}: must be an id, a literal of text or bytes, and its length")
+                raise ValueError(f"{where}:{number}: must be an id below 65,536, a literal, and its length")
         if lacking := {bytes([byte]) for byte in range(256)} - tokens.keys():
             raise ValueError(f"{where} must have a token for every byte, but lacks 0x{min(lacking).hex().upper()}")
         self.text: str = text

@@ -27,5 +27,5 @@ def test_longest_token_first(tmp_path):
     again = load_tokenizer(tmp_path / "again")
     assert again.fingerprint == tokenizer.fingerprint
     write(tmp_path, "300 'abc' 4")
-    with pytest.raises(ValueError, match=r"20230424.txt:263: must be an id, a literal of text or bytes"):
+    with pytest.raises(ValueError, match=r"20230424.txt:263: must be an id below 65,536, a literal"):
         load_tokenizer(tmp_path / "rwkv_vocab_v20230424.txt")
