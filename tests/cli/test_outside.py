@@ -46,5 +46,5 @@ def test_a_task_of_a_file_shows_examples(folder, capsys):
     """Kills: a task that must stand in the package, flags of another task."""
     assert tasks(["--task", "echo.py:Echo", "--show", "1", "--length", "4"]) == 0
     out = capsys.readouterr().out
-    assert "The first token, once more at the end;" in out
+    assert "Repeat the first token at the end;" in out
     assert re.search(r"position +0 +1 +2 +3\n", out)
