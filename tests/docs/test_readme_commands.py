@@ -15,7 +15,7 @@ COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.star
 SMALL = {
     "jaxzoo.train": "--train.steps 4 --train.eval-every 0 --train.valid-batch-size 8",
     "jaxzoo.evaluate --run runs/mqar": "--data.valid.0.n-examples 16",
-    "jaxzoo.compare": "--data.valid.0.n-examples 16 --data.valid.1.n-examples 16",
+    "jaxzoo.compare": "--data.valid.0.n-examples 16",
 }
 """Beginning of a command -> what makes it short here."""
 ELSEWHERE = {
