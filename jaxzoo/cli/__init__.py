@@ -1,1 +1,1 @@
-"""The commands: `runner` runs them all alike, every other module that has a `main` is one of them."""
+"""The commands: each module with a `main` is one, and `runner` runs it."""

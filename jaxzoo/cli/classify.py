@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class ClassifyCommand(Checked):
     """Finetunes a run on labelled sequences, in the layout of GenomicBenchmarks (SPLIT/CLASS/*.txt) or as
     SPLIT.csv with the columns sequence and label, and scores the split test once, at the end: accuracy with a 95 %
-    interval, next to a logistic regression on k-mers and the share of the largest class. The result is
-    RUN_DIR/classification.json; a run that was stopped goes on with --resume."""
+    interval, compared with a logistic regression on k-mers and the share of the largest class. The result is
+    RUN_DIR/classification.json; --resume continues a stopped run."""
 
     run: Path
     """Pretrained run, or RUN:STEP."""
@@ -31,11 +31,11 @@ class ClassifyCommand(Checked):
     run_dir: Path
     """Directory of the finetuning, a run like any other."""
     alphabet: Literal["dna", "bytes"] = "dna"
-    """Tokens of the run: those of bases, or bytes."""
+    """Tokens of the run: bases, or bytes."""
     length: PositiveInt = 512
-    """Largest number of tokens per sequence, with the end-of-text; a longer one is cut at both ends equally."""
+    """Largest number of tokens per sequence, with the end-of-text; longer ones are cut equally at both ends."""
     pool: Literal["last", "mean"] = "last"
-    """Where the class is read: at the end-of-text after the sequence, or from the mean over the sequence's features."""
+    """What the class is predicted from: the features at the end-of-text, or the mean over those of the sequence."""
     steps: PositiveInt = 500
     """Optimizer steps."""
     batch_size: PositiveInt = 32
@@ -43,9 +43,9 @@ class ClassifyCommand(Checked):
     learning_rate: PositiveFloat = 6e-4
     """Peak learning rate, after a warmup over a tenth of the steps."""
     reverse_complements: bool = False
-    """Read half of the training sequences from the other strand; not for classes that are strands."""
+    """Read half of the training sequences from the other strand; not if the classes are strands."""
     from_scratch: bool = False
-    """Begin with random parameters, to measure the effect of pretraining."""
+    """Start with random parameters, to measure the effect of pretraining."""
     kmer: PositiveInt = 4
     """k of the baseline."""
     seed: Seed = 0

@@ -22,7 +22,7 @@ COMMANDS = {
     "data-tokenize": "turn a corpus into token shards",
     "data-train-tokenizer": "learn a tokenizer",
     "data-bigrams": "count bigrams of token shards",
-    "data-recall-statistics": "count what can be recalled in token shards",
+    "data-recall-statistics": "count repeated n-grams in token shards",
     "env": "print versions, devices and certified kernels, for bug reports",
     "data-demo-pile": "make a small corpus from the files of a Python installation",
 }
@@ -56,10 +56,10 @@ def main() -> NoReturn:
 
 
 def enter(name: str) -> None:
-    """Runs the command of the entry file whose `__name__` this is, where Python runs it as a program."""
+    """Runs the command of an entry file, given its `__name__`, if Python runs it as a program."""
     if name == "__main__":
         spec = sys.modules[name].__spec__
-        assert spec  # it runs by -m
+        assert spec  # run with -m
         module = spec.name.removesuffix(".__main__").partition(".")[2]
         _run(module.replace(".", "-").replace("_", "-"))
 

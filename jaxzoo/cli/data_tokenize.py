@@ -77,4 +77,4 @@ def _tell(directory: "TokenDirectory") -> None:
         if empty:
             print(f"    {empty:,} of its documents are empty: an end-of-text alone")
         if repaired:
-            print(f"    {repaired:,} of its documents are not UTF-8: U+FFFD stands for what is not")
+            print(f"    {repaired:,} of its documents are not UTF-8: U+FFFD replaces invalid bytes")

@@ -64,6 +64,6 @@ def main(command: TrainTokenizerCommand) -> None:
     )
     if learnt.tokenizer.vocab_size < command.vocab_size:
         say(
-            f"warning: --vocab-size {command.vocab_size} was not reached: no pair of tokens is left that is seen "
-            "twice; give more text"
+            f"warning: --vocab-size {command.vocab_size} was not reached: no pair of tokens occurs twice any more; "
+            "give more text"
         )

@@ -20,9 +20,8 @@ OPTIONS_OF: dict[str, tuple[str, ...]] = {
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateCommand(StoredRunOptions):
     """Scores a trained model on the validation sets of its run. Any field of the run's config can be overridden by its
-    dotted name, such as --model.pattern.0.rotary-scaling.factor 4: those of the data say what is asked, those of the
-    model how it answers, as long as it has the same variables. Add --run DIR to this --help to see all fields of that
-    run.
+    dotted name, such as --model.pattern.0.rotary-scaling.factor 4, as long as the model keeps its variables. Add --run
+    DIR to this --help to see all fields of that run.
 
     With --slices recall: perplexity of runs on text, separately for tokens that could be recalled from the context
     (Zoology, sec. 3.1): AR hits are tokens that end a bigram which occurs earlier in the window and is rare in
@@ -59,9 +58,9 @@ class EvaluateCommand(StoredRunOptions):
     scorer: Annotated[Literal["lm_eval", "own"] | None, flag()] = None
     """With --tasks, own: the recall tasks without lm_eval, with the same numbers; default: lm_eval if installed."""
     bos: Annotated[Literal["auto", "yes", "no"] | None, flag()] = None
-    """With --tasks: begin-of-text tokens before every text: those of the tokenizer's template (auto), one, or none."""
+    """With --tasks: begin-of-text tokens before every text: as in the tokenizer's template (auto), one, or none."""
     resume: bool = False
-    """With --tasks: go on with an evaluation that was stopped: the tasks that --out has are not asked again."""
+    """With --tasks: continue a stopped evaluation, without the tasks that --out has."""
 
     def __post_init__(self) -> None:
         forms = [form for form in OPTIONS_OF if getattr(self, form) is not None]

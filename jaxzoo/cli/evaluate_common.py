@@ -61,7 +61,7 @@ def open_run(path: str, flags: Sequence[str], checkpoint: Which) -> OpenRun:
 
 def check_variables(path: str, trained: Blueprint, asked: Blueprint | AdaptedBlueprint) -> None:
     """Raises `ValueError` with the first variable that the two models do not share."""
-    end = "with these flags; those of --model may change what is computed, not which variables there are"
+    end = "with these flags; --model flags may change the computation, but not the variables"
     require_shapes(shapes_of(trained.shapes), asked.shapes, path, end)
 
 

@@ -40,7 +40,7 @@ def evaluate_slices(command: EvaluateCommand, flags: Sequence[str]) -> None:
     digest = check_same_tokens({name: found.session for name, found in runs.items()})
     bigrams = None
     if command.bigrams is None:
-        say("without --bigrams nothing is known of training: slices are by repeats alone")
+        say("without --bigrams, the counts in training are unknown: slices are by repeats alone")
     else:
         bigrams = read_bigrams(command.bigrams, [found.session.config.data for found in runs.values()])
     report = RecallReport(
@@ -58,7 +58,7 @@ def evaluate_slices(command: EvaluateCommand, flags: Sequence[str]) -> None:
 def read_bigrams(directory: str, data: Sequence[DataConfig]) -> BigramCounts:
     """Reads the bigram counts of `python -m jaxzoo.data.bigrams`.
 
-    Raises `ValueError` if there are none, or they count tokens of other data or of another tokenizer.
+    Raises `ValueError` if they are absent, or count tokens of other data or of another tokenizer.
     """
     bigrams = BigramCounts(Path(directory).expanduser())
     for each in data:
@@ -69,7 +69,7 @@ def read_bigrams(directory: str, data: Sequence[DataConfig]) -> BigramCounts:
         if tokenizer is not None and tokenizer.fingerprint != counted:
             raise ValueError(
                 f"--bigrams {directory} counts tokens of {counted!r}, and these runs read tokens of "
-                f"{tokenizer.fingerprint!r}; count those that they were trained on, with python -m jaxzoo.data.bigrams"
+                f"{tokenizer.fingerprint!r}; count the training tokens with python -m jaxzoo.data.bigrams"
             )
     return bigrams
 

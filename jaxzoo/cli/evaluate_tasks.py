@@ -1,7 +1,7 @@
 """`python -m jaxzoo.evaluate --run DIR --tasks fda swde ...`: a trained language model on recall tasks and others.
 
-Tasks are those of lm_eval, by name, with the data of the Hugging Face hub or local files; the recall tasks of Based
-also run without lm_eval. `--out` is written after each task, and `--resume` asks the tasks that it lacks.
+Tasks are lm_eval's, by name, with the data of the Hugging Face hub or local files; the recall tasks of Based
+also run without lm_eval. `--out` is written after each task, and `--resume` runs the missing tasks.
 """
 
 import importlib.util
@@ -39,7 +39,7 @@ def evaluate_tasks(command: EvaluateCommand, flags: Sequence[str]) -> None:
         raise UsageError("--tasks must name at least one, such as fda; see --help")
     data = command.data and command.data.expanduser()
     if data is not None:
-        # lm_eval's libraries read these when they are imported, and then ask the hub for nothing
+        # lm_eval's libraries read these at import, and then do not access the hub
         for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TQDM_DISABLE"):
             os.environ.setdefault(name, "1")
     scorer = _scorer(command.tasks, command.scorer)
@@ -100,7 +100,7 @@ class FinishedTasks:
 
     Args:
       out: the file; None, or no regular file: nothing is kept before the end.
-      about: settings, JSON-able; an evaluation is resumed with the same alone. `tasks` are the names of all tasks.
+      about: settings, JSON-able; an evaluation is resumed only with the same settings. `tasks` are all task names.
       model: counts the requests.
     """
 
@@ -126,7 +126,7 @@ class FinishedTasks:
             write_whole(self._out.resolve(), json.dumps(self.report(), indent=1) + "\n")
 
     def read(self) -> None:
-        """Takes over what a stopped evaluation of the same run, fields, tasks and data has finished."""
+        """Reads the finished tasks of a stopped evaluation of the same run, fields, tasks and data."""
         if not (self._out and self._out.is_file()):
             raise UsageError(f"--resume: {self._out} does not exist, so no task is finished; leave --resume out")
         found = read_checked(self._out, dict, remedy="leave --resume out to begin again")
@@ -153,7 +153,7 @@ def _digests(data: Path | None, names: Sequence[str]) -> dict[str, str] | None:
 
 
 def _scorer(tasks: Sequence[str], asked: str | None) -> str:
-    """Returns what scores the tasks: lm_eval, or own. Raises `UsageError` where it cannot."""
+    """Returns the scorer of the tasks: lm_eval, or own. Raises `UsageError` if it cannot run them."""
     is_installed = importlib.util.find_spec("lm_eval") is not None
     scorer = asked or ("lm_eval" if is_installed else "own")
     if scorer == "lm_eval" and not is_installed:

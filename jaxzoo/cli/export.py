@@ -17,8 +17,8 @@ class ExportCommand(StoredRunOptions):
     """Writes the parameters and buffers of a run's checkpoint to a safetensors file, bit for bit, with the names of the
     variables, the config, the step, the tokenizer's fingerprint and a digest. LoRA adapters are merged. An --out
     without .safetensors becomes a folder with this file, config, metrics and tokenizer, which other commands take as
-    --run. --dtype bfloat16 halves the matrices, which are read back as float32. --import makes a run directory from
-    such a file, for python -m jaxzoo.evaluate, jaxzoo.generate and, by --init-from, jaxzoo.train."""
+    --run. --dtype bfloat16 halves the size of matrices, which are read back as float32. --import makes a run directory
+    from such a file, for python -m jaxzoo.evaluate, jaxzoo.generate and, by --init-from, jaxzoo.train."""
 
     run: Annotated[Path | None, flag("DIR")] = None
     """Directory of the run; nothing is written there."""
@@ -29,7 +29,7 @@ class ExportCommand(StoredRunOptions):
     out: Annotated[Path | None, flag("PLACE")] = None
     """The .safetensors file, or a folder; with --import the directory of the run."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Dtype of matrices (norms, biases and decays are always exact); float32 is exact."""
+    """Dtype of matrices; norms, biases and decays stay float32."""
 
     def __post_init__(self) -> None:
         if (self.run is None) == (self.file is None):

@@ -1,4 +1,4 @@
-"""Command lines as dataclasses, read by tyro, and one clear line for each mistake."""
+"""Command lines as dataclasses, parsed by tyro, with one-line errors."""
 
 import contextlib
 import dataclasses
@@ -43,7 +43,7 @@ Repeated = tyro.conf.UseAppendAction[tuple[str, ...]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredRunOptions(Checked):
-    """Options that choose a state of a run."""
+    """Options that choose a checkpoint of a run."""
 
     checkpoint: Annotated[NonNegativeInt | Literal["best"] | None, flag("STEP|best")] = None
     """Step of the checkpoint, or best: the one with the best validation; default: the newest."""
@@ -104,7 +104,7 @@ def parse_flags(
 ) -> Parsed:
     """Parses a command line as `parse_known` does; raises `UsageError` for an unknown flag, too.
 
-    `known` are the flags among which the message looks for the nearest name (None: the fields of the dataclass).
+    `known` are the flags for suggestions in the message (None: the fields of the dataclass).
     """
     result, rest = parse_known(declared, words, prog=prog, **options)
     if rest:
@@ -124,7 +124,7 @@ def options_of(declared: Callable[..., Any]) -> dict[str, str]:
 
 
 def override(config: Config, flags: Sequence[str], *, prog: str, others: Iterable[str] = ()) -> Config:
-    """Returns the config with fields replaced by dotted flags; `others` are further flags of the program, for hints."""
+    """Returns the config with fields replaced by dotted flags; `others` are more flags for suggestions."""
     return parse_flags(
         type(config),
         flags,
@@ -149,7 +149,7 @@ def flags_of(value: Any, prefix: str = "--") -> Iterator[str]:
 
 
 def _unexpected(word: str, known: Iterable[str]) -> str:
-    """Error message for a word that is no option; for `--lr` it names `--optimizer.learning-rate`."""
+    """Error message for an unknown option; for `--lr` it suggests `--optimizer.learning-rate`."""
     name = word.partition("=")[0]
     if not name.startswith("-"):
         return f"unexpected argument {word!r}; options are written --name value"

@@ -34,17 +34,17 @@ class GenerateCommand(StoredRunOptions):
     temperature: NonNegativeFloat = 1.0
     """Divides the logits; 0 always takes the likeliest token."""
     top_k: NonNegativeInt = 0
-    """Draw only from this number of likeliest tokens; 0: from all."""
+    """Draw only from so many likeliest tokens; 0: from all."""
     top_p: FractionAboveZero = 1.0
     """Draw only from the likeliest tokens that together have this probability; 1: from all."""
     seed: Seed = 0
-    """Seed of the draws: the same one gives the same texts."""
+    """Seed of the draws: equal seeds give equal texts."""
     stop: Repeated = ()
     """String that ends a text, and is left out of it; repeat the flag for more strings."""
     tokenizer: str = ""
     """The run's tokenizer, if it is not where the config says: bytes, a tokenizer.json, or a directory."""
     bos: Literal["auto", "yes", "no"] = "auto"
-    """Begin-of-text tokens before each prompt: those of the tokenizer's own template, one always, or none."""
+    """Begin-of-text tokens before each prompt: as in the tokenizer's template (auto), one, or none."""
     echo: bool = False
     """Print each prompt before its continuation."""
 
@@ -136,7 +136,7 @@ def _write(generation: "Generation", texts: Sequence[TextOutput], printer: "Prin
 
 
 class Printer:
-    """Prints several texts in order: the first incomplete one as it grows, the others when their turn comes.
+    """Prints several texts in order: the first incomplete one as it grows, then the others.
 
     Each text ends with a newline. Several texts get a heading `==> prompt 1 <==` each.
     """

@@ -16,8 +16,8 @@ MOST_TOKENS = 512
 class InspectCommand(StoredRunOptions):
     """Draws which tokens each output of a trained model depends on, layer by layer, with the norms of its states, and
     prints for every query the target, the answer and where the last layer looks. Attention, linear attention and delta
-    rules show their scores (the equivalent t x t matrix), all other mixers the norm of the derivative. Nothing is
-    written but --out."""
+    rules show their scores (the equivalent t x t matrix), all other mixers the norm of the derivative. Only --out is
+    written."""
 
     run: Path
     """Directory of the run, or a folder or .safetensors file of python -m jaxzoo.export."""

@@ -29,9 +29,9 @@ FIELDS = ("--data", "--optimizer", "--train")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LinearizeCommand(StoredRunOptions):
     """Replaces the softmax attention of a trained model by a mixer with a state of fixed size, in the stages of LoLCATs
-    (arXiv 2410.10254). Transfer: the new mixers take over the projections and learn the outputs of attention, from its
-    inputs, layer by layer; the run OUT-transfer holds the result. Finetuning: python -m jaxzoo.train from there, of all
-    parameters or of low-rank adapters; the run OUT. With --finetune.tokens 0 OUT holds the result of the transfer.
+    (arXiv 2410.10254). Transfer: the new mixers copy the projections and learn the outputs of attention, from its
+    inputs, layer by layer; OUT-transfer is the resulting run. Finetuning: ordinary training from there, of all
+    parameters or of low-rank adapters; OUT is the resulting run, with --finetune.tokens 0 that of the transfer.
     Fields of the data, the optimizer and the training of the run can be overridden by their dotted names, such as
     --data.path DIR or --train.batch-size 8. Prints loss, recall on text, state and decode speed at each stage."""
 
@@ -95,7 +95,7 @@ def main(command: LinearizeCommand, flags: Sequence[str]) -> None:
     model = converted_config(config.model, layers, command.mixer, **sizes)
     config = dataclasses.replace(config, model=model)
     if command.finetune_tokens:
-        check_batch_size(config, make_mesh(config.mesh))  # not after the hours of a transfer
+        check_batch_size(config, make_mesh(config.mesh))  # before the transfer, which may take hours
     note: dict[str, Json] = {
         "run": str(source),
         "step": teacher.step,

@@ -31,17 +31,17 @@ class PlanCommand(ConfigOptions):
 
     python -m jaxzoo.plan --table plans/*.json
 
-    Exit status: 0 the plan fits; 1 it does not, or the compiler takes no such program; 2 refused, nothing was compiled.
+    Exit status: 0 the plan fits; 1 it does not, or the compiler rejects the program; 2 invalid request, not compiled.
     """
 
     topology: Annotated[str | None, flag("NAME")] = None
-    """What to compile for: v5e:16x16, v6e:2x4, v5p:2x2x2 (chips of a slice), h100:8 (GPUs of a host)."""
+    """Target devices: v5e:16x16, v6e:2x4, v5p:2x2x2 (chips of a slice), h100:8 (GPUs of a host)."""
     search: bool = False
     """Try meshes and remat policies, the most promising first, and plan with the fastest that fits."""
     most_compiled: Annotated[PositiveInt, flag("N")] = 4
     """Largest number of programs that --search compiles."""
     traffic: Annotated[tuple[PositiveInt, ...] | None, flag("N")] = None
-    """Also print which N source files move most of the memory traffic, by pass; without a number: 20."""
+    """Also print the N source files with the most memory traffic, by pass; without a number: 20."""
     save: Annotated[Path | None, flag("FILE")] = None
     """Write the plan there as JSON."""
     table: Annotated[tuple[Path, ...] | None, flag("FILE")] = None
@@ -57,7 +57,7 @@ def main(command: PlanCommand, flags: Sequence[str]) -> None:
         if not command.table:
             raise UsageError("--table must name at least one file")
         if flags:
-            raise UsageError(f"--table takes files alone, not {flags[0]}")
+            raise UsageError(f"--table takes only files, not {flags[0]}")
         from jaxzoo.plan.plan import Plan
         from jaxzoo.plan.plan_report import table
 

@@ -22,7 +22,7 @@ from jaxzoo.utils.screen import Failure, Screen, is_muted
 HALF_LINE = 1000
 """Characters at each end of an error message that are printed; the middle of a longer one is left out."""
 LEAST_FILES = 256  # open at once
-GOES_ON = "interrupted; the same command goes on from here"
+GOES_ON = "interrupted; the same command continues from here"
 """Message after Ctrl-C of commands that continue unfinished work."""
 
 Main: TypeAlias = Callable[..., int]
@@ -37,8 +37,8 @@ def command_line(*, prog: str = "", selector: str = "", **lines: str) -> Callabl
 
     Args:
       prog: default: `python -m jaxzoo.data.build` for a function in `jaxzoo.cli.data_build`.
-      selector: option that names a config or a run, whose fields are flags, too. The function gets these flags as its
-        second argument, with --help among them if that was asked.
+      selector: option that names a config or a run, whose fields are flags, too. The function gets these flags, and
+        --help if given, as its second argument.
       **lines: `interrupted` and `out_of_memory` of `run`.
     """
 
@@ -104,7 +104,7 @@ def run(
             say(line)
         Screen(sys.stdout).write("")  # output that cannot be written must not fail again at the interpreter's exit
         if _has_peers():
-            os._exit(status)  # at the interpreter's exit JAX would wait for processes that have ended, and abort
+            os._exit(status)  # a normal exit would let JAX wait for processes that have ended, and abort
         return status
     return 0
 

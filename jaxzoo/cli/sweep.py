@@ -53,7 +53,7 @@ def _tell_plan(sweep: "Sweep", options: SweepCommand, screen: Screen) -> None:
     from jaxzoo.sweep.workers import as_one_program, find_device
 
     device = find_device()
-    os.environ |= device.environment(0)  # that of a worker; JAX has not started yet
+    os.environ |= device.environment(0)  # as for a worker; JAX has not started yet
     own = sweep.directory
     with tempfile.TemporaryDirectory() as scratch:
         sweep = dataclasses.replace(sweep, directory=SweepDirectory(Path(scratch)))
@@ -74,7 +74,7 @@ def _tell_plan(sweep: "Sweep", options: SweepCommand, screen: Screen) -> None:
 
 
 def _take_over(sweep: "Sweep", options: SweepCommand, screen: Screen) -> None:
-    """Copies results of the sweeps of --reuse and of the experiment's kept ones."""
+    """Copies results from the sweeps of --reuse and from the experiment's kept results."""
     from jaxzoo.sweep.directory import SweepDirectory
 
     file = options.file.expanduser()
@@ -97,7 +97,7 @@ def _make(sweep: "Sweep", argv: Sequence[str], options: SweepCommand, screen: Sc
     try:
         workers, n_workers, who, machine = _workers(sweep, argv, options)
     except BaseException:
-        if is_new:  # a refused command leaves nothing
+        if is_new:  # a refused command leaves no files
             shutil.rmtree(directory.path, ignore_errors=True)
         raise
     _take_over(sweep, options, screen)

@@ -28,7 +28,7 @@ class SweepCommand(Checked):
     out: Annotated[Path | None, flag("DIR")] = None
     """Directory of the sweep; default: sweeps/<file>-<scale>."""
     reuse: Annotated[tuple[Path, ...], flag("DIR")] = ()
-    """Copy the results of runs that this sweep has in common with these sweeps or kept reports."""
+    """Copy results of the same runs from these sweeps or kept reports."""
     dry_run: bool = False
     """Print runs, programs, time and disk, and stop."""
     parallel: Literal["auto", "vmap", "processes"] = "auto"

@@ -20,7 +20,7 @@ COLUMNS = 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TasksCommand(Checked):
-    """Prints examples of a task: positions, tokens and targets, where `.` marks positions at which nothing is asked.
+    """Prints examples of a task: positions, tokens and targets, where `.` marks positions without a target.
     Each task has flags of its own: add --task NAME to this --help to see them."""
 
     task: Annotated[str | None, flag("NAME")] = None

@@ -31,10 +31,10 @@ FILES = {PYTHON: "python.jsonl", DEBIAN: "debian.jsonl"}
 class RecordsCommand(RecordsConfig):
     """Makes an extraction task, a small FDA (Based, sec. 6), from metadata of installed packages.
 
-    A directory gets records.jsonl (evaluation: python -m jaxzoo.evaluate --tasks records --data DIR), train/*.jsonl
+    A directory gets records.jsonl (for python -m jaxzoo.evaluate --tasks records --data DIR), train/*.jsonl
     (text that ends in questions and answers), valid/*.jsonl (the same from the packages of evaluation) and
-    manifest.json (counts, and what a guess scores). A file FILE.jsonl gets the evaluation alone. On one machine, the
-    same flags give the same bytes as long as the same packages are installed.
+    manifest.json (counts, and scores of guessing). FILE.jsonl gets the evaluation examples alone. The same flags give
+    the same bytes as long as the same packages are installed.
     """
 
     out: Path
@@ -59,7 +59,7 @@ def main(command: RecordsCommand) -> None:
     records = RecordSet(found, command.records)
     examples = records.examples()
     if not examples:
-        raise UsageError(f"--document-bytes {command.document_bytes} leaves no room for a question; take more")
+        raise UsageError(f"--document-bytes {command.document_bytes} is too small for a question; take more")
     manifest = _manifest(records, examples, command.records)
     if out.suffix == ".jsonl":
         write_rows(out, examples)
@@ -69,7 +69,7 @@ def main(command: RecordsCommand) -> None:
         asked = f"{count['valid']:,} for evaluation, which ask {count['examples']:,} questions"
         print(f"{source}: {count['train']:,} records for training, {asked}")
     length = statistics.median(len(example["text"].encode()) for example in examples)
-    rare = f"values of more than {MAX_SHARE:.0%} of the records are not asked for"
+    rare = f"no question asks for a value that more than {MAX_SHARE:.0%} of the records have"
     print(f"a question has {length:.0f} bytes (median); {rare}")
     guesses = manifest["baselines"]
     by_value = f"{guesses['most_frequent']:.2%} by the most frequent value of the key"

@@ -42,7 +42,7 @@ class ProcessOptions(Checked):
         flags = {"--coordinator": self.coordinator, "--processes": self.processes, "--process": self.process}
         given = [name for name, value in flags.items() if value is not None]
         if self.distributed and given:
-            rule = "it learns from the cluster what that says"
+            rule = "it gets these values from the cluster"
             raise UsageError(f"--distributed and {given[0]} exclude each other: {rule}")
         if self.coordinator is None or self.processes is None or self.process is None:
             if given:
@@ -72,7 +72,7 @@ class TrainCommand(ProcessOptions, ConfigOptions):
     init_from: Annotated[str | None, flag("RUN[:STEP]")] = None
     """Begin a new run with only the parameters of that checkpoint (STEP may be best), or of a .safetensors file."""
     allow_oversize: bool = False
-    """Try a model that exceeds the memory of the devices."""
+    """Try a model that seems too large for the memory of the devices."""
     profile: Annotated[str | None, flag("START:STOP")] = None
     """Trace the steps from START to STOP (exclusive), such as 10:13, for https://ui.perfetto.dev."""
     tracker: TrackerName | None = None
@@ -83,7 +83,7 @@ class TrainCommand(ProcessOptions, ConfigOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.resume and self.init_from is not None:
-            rule = "a run that goes on has parameters of its own"
+            rule = "a resumed run has its own parameters"
             raise UsageError(f"--resume and --init-from exclude each other: {rule}")
         if self.init_from == "":
             example = "such as runs/mqar-based, or a step of it, runs/mqar-based:900"
@@ -107,7 +107,9 @@ class TrainCommand(ProcessOptions, ConfigOptions):
 )
 def main(command: TrainCommand, flags: Sequence[str]) -> None:
     if command.distributed or command.coordinator:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # else XLA logs what a lost process does to each thread
+        os.environ.setdefault(
+            "TF_CPP_MIN_LOG_LEVEL", "3"
+        )  # otherwise XLA logs all threads' errors after a lost process
     config = read_config(command, flags, prog="python -m jaxzoo.train")
     profile = None
     if command.profile is not None:

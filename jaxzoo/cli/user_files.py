@@ -1,4 +1,4 @@
-"""Python files that a command line names: their import, the classes in them, and one line for their errors."""
+"""Import of Python files named on a command line, and of their classes, with one-line errors."""
 
 import contextlib
 import hashlib
@@ -63,8 +63,8 @@ def import_files(files: Iterable[str | Path]) -> None:
     """Imports several config files.
 
     Raises:
-      UsageError: one fails; or two define a class of the same stored name (module and class), or need different modules
-        of one name.
+      UsageError: one fails; or two define classes with the same stored name (module and class), or need different
+        modules with the same name.
     """
     known: dict[tuple[str, str], Path] = {}
     folders: list[Path] = []
@@ -82,7 +82,7 @@ def import_files(files: Iterable[str | Path]) -> None:
             other = known.setdefault((file.stem, name), file)
             if other.resolve() != file.resolve():
                 raise UsageError(
-                    f"--config {other} and {file}: both are {file.stem}:{name} to a run, which would get the class of "
+                    f"--config {other} and {file}: both define {file.stem}:{name}, and a run would get the class of "
                     "the last file; take one run at a time"
                 )
 
@@ -104,7 +104,7 @@ def find_class(name: str, base: type, option: str, registered: Mapping[str, Call
     """Returns a registered class or function, or a class of an installed package (entry points) or a file.
 
     Raises:
-      UsageError: there is none of this name (the message names the nearest one), or the file fails.
+      UsageError: the name is unknown (the message suggests the nearest one), or the file fails.
     """
     what = "mixer" if option == MIXER_FLAG else "task"
     if ":" in name:
@@ -115,7 +115,7 @@ def find_class(name: str, base: type, option: str, registered: Mapping[str, Call
         return registered[normal]
     if normal in installed:
         return installed[normal].load()
-    yours = "; a task of yours is FILE.py:NAME" if what == "task" else ""
+    yours = "; your own task is FILE.py:NAME" if what == "task" else ""
     raise UsageError(f"{option}: {unknown(what, normal, [*registered, *installed])}{yours}")
 
 

@@ -1,4 +1,4 @@
-"""A model looked into: values of its layers captured or replaced, and pictures of what it recalls."""
+"""Inspection of models: capture and replacement of inner values, and pictures of recall."""
 
 from jaxzoo.inspection.capture import capture, laid_open, shown
 

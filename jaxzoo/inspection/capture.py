@@ -1,17 +1,17 @@
 """Capture and replacement of values inside a model, as pure functions: they can be jitted, vmapped and differentiated.
 
-Names that a `LanguageModel` shows, for layer 0, 1, ... (`shown` lists them with shapes):
+Names of values in a `LanguageModel`, for layer 0, 1, ... (`shown` lists them with shapes):
 
 | name | value |
 | --- | --- |
-| `embedded` | residual stream in front of layer 0, (b, t, d) |
+| `embedded` | residual stream before layer 0, (b, t, d) |
 | `layers.I.mixer.in`, `.mixer.out` | normed input and output of the mixer, (b, t, d) |
 | `layers.I.mixer.scores` | weight of the value of token s in the output of token t, (b, h, t, s); of attention,
   linear attention and delta rules |
 | `layers.I.mixer.influence` | Frobenius norm of the derivative of the output of token t by the input of token s,
   (b, t, s); any mixer |
 | `layers.I.mixer.state` | state after each token, its leaves (b, t, ...); mixers that stream |
-| `layers.I.mixer.NAME` | what a mixer shows by itself: `log_decay` and `beta` of linear attention and delta rules,
+| `layers.I.mixer.NAME` | values specific to a mixer: `log_decay` and `beta` of linear attention and delta rules,
   `delta` of Mamba, the gates of RG-LRU |
 | `layers.I.mlp.out` | output of the second branch, (b, t, d) |
 | `layers.I.out` | residual stream after the layer, (b, t, d) |
@@ -72,8 +72,7 @@ def capture(
 
 
 def shown(model: LanguageModel | LanguageModelConfig, batch_size: int = 1, length: int = 8) -> dict[str, Any]:
-    """Returns the names that `capture` knows of a model, with the shapes and dtypes of their values, without computing
-    anything."""
+    """Returns the names that `capture` accepts, with shapes and dtypes of their values, without computing anything."""
     config = model.config if isinstance(model, LanguageModel) else model
 
     def run(tokens: jax.Array) -> dict[str, Any]:

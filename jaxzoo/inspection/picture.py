@@ -1,4 +1,4 @@
-"""One example seen by a model: which tokens each output depends on, layer by layer, and how the states grow."""
+"""Picture of one example: the tokens that each output depends on, layer by layer, and the norms of the states."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +50,7 @@ def look(model: LanguageModel, batch: Batch) -> Seen:
     """Captures the maps and states of the first row of a batch with targets at its positions (`Loaded.example`); no
     states if the row has several documents. Raises `ValueError` if the answer is read from a mean of features."""
     if batch.pooled is not None:
-        raise ValueError("the answers of these data are read from a mean of features; there is no query to look at")
+        raise ValueError("the answers of these data are read from a mean of features; there is no query to draw")
     tokens = jnp.asarray(batch.tokens)[:1]
     documents = np.zeros(tokens.shape[1], np.int32) if batch.segment_ids is None else np.asarray(batch.segment_ids[0])
     packed = bool((documents != documents[0]).any())
@@ -78,7 +78,7 @@ def look(model: LanguageModel, batch: Batch) -> Seen:
 
 def draw(seen: Seen, path: Path, *, title: str, labels: Sequence[str] | None = None) -> None:
     """Draws a map per layer and head, and the norms of the states, to a PNG, SVG or PDF. Circles mark the tokens that
-    hold the answer of a query. `labels` are those of the tokens; None: their ids."""
+    hold the answer of a query. `labels` are the texts of the tokens; None: their ids."""
     texts = seen.names if labels is None else list(labels)
     maps = [
         (f"layer {layer}: {kind}" + (f", head {head}" if len(heads) > 1 else ""), weights)

@@ -1,8 +1,8 @@
 """Agreement between the processes of a run.
 
 All processes of JAX run the same program: if one raises, or takes another branch, the others wait for it in their next
-collective. They therefore agree on what only one of them can see (a file, a signal, a lock). Every process must make
-these calls in the same order. A run of one process has no cost.
+collective. They therefore agree on everything that only one of them sees (a file, a signal, a lock). Every process must
+make these calls in the same order. In a run of one process they cost nothing.
 """
 
 import contextlib
@@ -21,16 +21,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxzoo.utils.array_typing import Array, Bool
 
 SHARED = "raised in all processes of the run"
-"""Note of an error that process 0 tells for all."""
+"""Note of an error that only process 0 prints."""
 
 
 def is_leader() -> bool:
-    """Whether this is process 0, which alone writes files and speaks to the user. Starts no devices."""
+    """Whether this is process 0, which alone writes files and prints. Starts no devices."""
     return not is_one_of_many() or jax.process_index() == 0
 
 
 def is_one_of_many() -> bool:
-    """Whether there are other processes. Starts no devices where there cannot be any."""
+    """Whether there are other processes. Starts no devices if there cannot be any."""
     return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
@@ -46,13 +46,13 @@ def gathered(value: Any) -> list[Any]:
 
 
 def leaders(value: Callable[[], Any]) -> Any:
-    """Returns the JSON value that the function gives process 0; the others do not call it. Also a barrier."""
+    """Returns the function's JSON value from process 0; other processes do not call it. Also a barrier."""
     return gathered(value() if is_leader() else None)[0]
 
 
 def is_shared(error: BaseException) -> bool:
-    """Whether all processes have raised an error, or the one that caused it: those of files that `together` has not
-    shared are of one process alone."""
+    """Whether all processes have raised this error or its cause. An error of a file that `together` has not shared was
+    raised in one process alone."""
     cause = error.__cause__ or error
     return not isinstance(cause, OSError) or SHARED in getattr(cause, "__notes__", ())
 

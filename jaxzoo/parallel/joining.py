@@ -13,7 +13,7 @@ import jax
 from jaxzoo.parallel.agreement import is_one_of_many
 
 HEARTBEAT_SECONDS = 10
-"""A process that JAX's coordinator has not heard of for so long has ended: all others end, with JAX's message."""
+"""Time without a heartbeat after which JAX's coordinator takes a process as lost, and all others end."""
 
 SHUTDOWN_SECONDS = 60
 """Time for all processes to leave, when the run is over."""
@@ -50,7 +50,7 @@ def joined(place: ProcessPlace | None, *, wait: int, say: Callable[[str], None])
 
 def _meet(place: ProcessPlace | None, wait: int, say: Callable[[str], None]) -> None:
     if hasattr(jax.config, "jax_enable_preemption_service"):
-        jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from us
+        jax.config.update("jax_enable_preemption_service", False)  # it would replace our handler of SIGTERM
     if place and place.process == 0:
         port = int(place.coordinator.rpartition(":")[2])
         try:  # another program may hold the port: JAX would crash
@@ -66,7 +66,7 @@ def _meet(place: ProcessPlace | None, wait: int, say: Callable[[str], None]) -> 
         try:
             jax.distributed.initialize(
                 *(place or (None, None, None)),
-                # Otherwise JAX would give a named process on Slurm no device but the one of its number there.
+                # Otherwise JAX would give a process on Slurm only the device with its local number.
                 cluster_detection_method="deactivate" if place else None,
                 initialization_timeout=2 * wait,
                 heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
@@ -81,7 +81,7 @@ def _meet(place: ProcessPlace | None, wait: int, say: Callable[[str], None]) -> 
 
 @contextlib.contextmanager
 def _limit(seconds: float, line: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Ends the process with a line where the block takes longer: JAX would abort it with a stack trace."""
+    """Ends the process with one line if the block takes longer; JAX would abort it with a stack trace."""
 
     def end() -> None:
         say(line)

@@ -15,8 +15,8 @@ Tree = TypeVar("Tree")
 
 
 def rows_of_process(sharding: Sharding, n_rows: int) -> list[int] | None:
-    """The rows of a batch of `n_rows` that lie on devices of this process, rising; None: all, for lack of other
-    processes. The first axis of the batch are rows."""
+    """The rows of a batch of `n_rows` on devices of this process, in rising order; None: all, since there are no other
+    processes. The first axis of a batch is its rows."""
     if sharding.is_fully_addressable:
         return None
     indices = sharding.addressable_devices_indices_map((n_rows,)).values()
@@ -24,7 +24,7 @@ def rows_of_process(sharding: Sharding, n_rows: int) -> list[int] | None:
 
 
 def place_rows(batch: Tree, sharding: Sharding, n_rows: int, rows: Sequence[int] | None) -> Tree:
-    """Makes global arrays, of which each process gives its rows.
+    """Makes global arrays from the rows of each process.
 
     Args:
       batch: arrays whose first axis are `rows`.
@@ -41,7 +41,7 @@ def place_rows(batch: Tree, sharding: Sharding, n_rows: int, rows: Sequence[int]
 
     def place(x: jax.Array) -> jax.Array:
         if x.shape[0] != len(rows):
-            raise ValueError(f"Dataset.train: a stream of {len(rows)} rows gives {x.shape[0]}; it must heed `rows`")
+            raise ValueError(f"Dataset.train: a stream of {len(rows)} rows gives {x.shape[0]}; it must return `rows`")
         local = np.asarray(x)
 
         def shard(index: Any) -> np.ndarray:
@@ -54,6 +54,6 @@ def place_rows(batch: Tree, sharding: Sharding, n_rows: int, rows: Sequence[int]
 
 
 def place_whole(batch: Tree, sharding: Sharding) -> Tree:
-    """Like `place_rows`, for a batch of which every process has all rows."""
+    """Like `place_rows`, for a batch with all rows in every process."""
     n = jax.tree.leaves(batch)[0].shape[0]
     return place_rows(batch, sharding, n, None if sharding.is_fully_addressable else range(n))

@@ -1,17 +1,17 @@
 """Sequences in parts: time sharded over the mesh axis `sequence`, for ops without a kernel.
 
 Each device runs an op on its own tokens, inside a `jax.shard_map` over that axis alone (the compiler partitions batch,
-heads and channels as ever). What it must know of the tokens before them is little:
+heads and channels). It needs little of the tokens before:
 
-- `apply_with_halo`: a window of a few tokens gets those before its part;
+- `apply_with_halo`: a window of a few tokens gets the tokens before its part;
 - `scan_in_parts`: a recurrence gets the state before its part. With U_i the state that part i reaches from the empty
-  one and F_i what it keeps of the state before it, `start_i = F_{i-1} start_{i-1} + U_{i-1}`: an exclusive prefix of
+  one and F_i the factor of the state before it, `start_i = F_{i-1} start_{i-1} + U_{i-1}`: an exclusive prefix of
   (F, U), in `1 + log2(n - 1)` exchanges of one state between devices at distance 1, 1, 2, 4, .. . Each part runs twice,
-  but what makes outputs is left out of the first run;
+  the first time without outputs;
 - `whole_sequences`: a long convolution gets the whole sequences of a share of the channels.
 
-Gradients take the same ways back. Functions that read other arrays, too, have these as arguments of a
-`jax.tree_util.Partial`, which takes them to the devices; closed over, they would be arrays of another mesh.
+Gradients are exchanged in the reverse direction. A function that reads other arrays takes them as arguments of a
+`jax.tree_util.Partial`, which moves them to the devices; closed over, they would be arrays of another mesh.
 """
 
 import functools
@@ -46,9 +46,9 @@ class Composition(NamedTuple):
     both: Callable[[Array, Array], Array]
     """F of two parts, the earlier first, as one."""
     keeps: float | np.ndarray
-    """F of a part that leaves the state as it is; an array has the axes of F, of 1 where all are alike."""
+    """F that keeps the state; an array has the axes of F, of size 1 if all entries are equal."""
     forgets: float | np.ndarray
-    """F of a part that drops it."""
+    """F that drops the state."""
 
 
 def affine(factor: Array, before: State, own: State) -> State:
@@ -107,8 +107,8 @@ def scan_in_parts(
     """`run(tokens, segment_ids, initial)`, part by part.
 
     Args:
-      run: (tokens, segment_ids, state) -> (outputs `(b, t, ...)`, state after them). The first of its tokens is taken
-        to be of the document of the state.
+      run: (tokens, segment_ids, state) -> (outputs `(b, t, ...)`, state after them). It takes the state as belonging to
+        the document of its first token.
       factor: F of tokens, `(b or 1, ...)`, without documents.
       tokens: arrays `(b, t, ...)`.
       segment_ids: packed documents, or None.
@@ -154,7 +154,7 @@ def whole_sequences(function: Callable[..., Array], *timed: Array, taps: Array) 
     missing = -d % math.prod(mesh.shape.get(name, 1) for name in RULES["channels_of_sequences"])
     filled = lambda x, axis: jnp.pad(x, [(0, missing if i == axis else 0) for i in range(x.ndim)])  # noqa: E731
     placed = lambda x, *axes: constrain(x, *axes, *(None,) * (x.ndim - len(axes)))  # noqa: E731
-    # Filled up where they lie, and exchanged then: the compiler would exchange what the devices do not divide.
+    # Padded before the exchange: otherwise the compiler would exchange channels that the devices do not divide.
     timed = tuple(placed(filled(x, 2), "batch", "time", "channels") for x in timed)
     timed = tuple(placed(x, "batch", None, "channels_of_sequences") for x in timed)
     y = function(*timed, placed(filled(taps, 1), None, "channels_of_sequences"))
@@ -179,7 +179,7 @@ def _prefix(element: tuple[Array, State], initial: State, empty: State, composit
     n = lax.axis_size(AXIS)
 
     def earlier(element: tuple, distance: int) -> tuple:
-        """The element of the part `distance` before; where there is none, one that changes nothing."""
+        """The element of the part `distance` before; if there is none, the identity."""
         nothing = jnp.full_like(element[0], composition.keeps), empty
         return jax.tree.map(lambda x, fill: _from_before(x, fill, distance), element, nothing)
 

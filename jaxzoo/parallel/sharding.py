@@ -1,7 +1,7 @@
 """Mesh, and one table from logical axes to mesh axes for parameters and activations.
 
 Every parameter names its logical axes (`logical_axes` metadata). A dimension that its mesh axes do not divide is not
-sharded. The mesh has `AxisType.Auto`: the compiler chooses what no constraint fixes.
+sharded. The mesh has `AxisType.Auto`: the compiler chooses shardings without a constraint.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ LOGICAL_AXES = "logical_axes"
 """Key of the parameter metadata that holds its logical axes: a tuple of names or None, one per dimension."""
 
 MESH_AXES = ("data", "fsdp", "sequence", "tensor")
-"""From the axis that talks least to the one that talks most: the last one's devices are neighbours."""
+"""Axes from the least to the most communication; devices along the last axis are neighbours."""
 
 RULES: Mapping[str, tuple[str, ...]] = {
     "batch": ("data", "fsdp"),

@@ -18,10 +18,10 @@ MARGIN = 0.1
 SOLVED = 0.9
 """Accuracy above which a task is solved (Zoology, Sec. 4.3)."""
 CHANCE = 0.05
-"""Probability below which chance is no explanation of a trend."""
+"""Probability below which a trend is not due to chance."""
 ARRANGEMENTS = 5_040
 DRAWS = 1_999
-"""Largest number of arrangements that a permutation test tries; beyond it so many are drawn at random."""
+"""Largest number of arrangements that a permutation test tries; if there are more, so many random ones."""
 
 HELD = "held"
 NOT_HELD = "not held"
@@ -32,9 +32,9 @@ class Finding(NamedTuple):
     """Result of testing a claim."""
 
     holds: bool
-    """Whether all of it holds."""
+    """Whether the claim holds."""
     numbers: str
-    """The numbers that it rests on, in words: `attention 1.00 at d 16; hyena 0.31 at most`."""
+    """The numbers of the verdict, as text: `attention 1.00 at d 16; hyena 0.31 at most`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,12 +51,12 @@ class Control:
 
 
 def learned(*, each: Sequence[str] = ("model",), metric: str = SCORE, **where: Any) -> Control:
-    """Control of a claim that compares how much is recalled: `MARGIN` above the guessing line."""
+    """Control of a claim that compares recall: `MARGIN` above the guessing line."""
     return Control(where, each, 0.0, metric)
 
 
 def solved(*, each: Sequence[str] = ("model",), metric: str = SCORE, **where: Any) -> Control:
-    """Control of a claim that a model fails or needs more: it is seen to solve a smaller case."""
+    """Control of a claim that a model fails, or needs more: it solves a smaller case."""
     return Control(where, each, SOLVED, metric)
 
 
@@ -66,7 +66,7 @@ class Change(NamedTuple):
     where: Mapping[str, Any] | Callable[[Any], bool]
     """Coordinates of the changed rows, or a predicate on points."""
     to: float | Mapping[str, Any] | Callable[[Any], float | Mapping[str, Any]]
-    """Their accuracy, or values by name of a metric or key of the row, or a function of the point that gives these."""
+    """New accuracy, or values by name of a metric or key of the row, or a function from the point to one of these."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,17 +78,17 @@ class Claim:
     text: str
     """Tested statement, with its numbers."""
     quote: str
-    """The sentence of the paper, in its words."""
+    """The paper's sentence, quoted."""
     source: str
     """Place in the paper: `Zoology, Sec. 4.3, Claim 1`."""
     rule: str
     """Reason for tolerance and direction of the predicate, a line."""
     controls: Sequence[Control]
-    """Positive controls. Without any, the claim must not rest on accuracies, which its predicate does not get then."""
+    """Positive controls. If empty, the predicate gets no accuracies: the claim is about bytes, times or operations."""
     holds: Callable[[Results], Finding]
-    """The predicate; it may raise `Missing`, and the claim is not tested then."""
+    """The predicate; if it raises `Missing`, the claim is not tested."""
     broken_by: Sequence[Change]
-    """Changes of the experiment's made-up rows (`Experiment.made_up`), at which it holds, after which it does not."""
+    """Changes of the experiment's made-up rows (`Experiment.made_up`), each of which must make the claim fail."""
 
     def __post_init__(self) -> None:
         for field, kind in (("controls", Control), ("broken_by", Change)):
@@ -112,7 +112,7 @@ class Verdict(NamedTuple):
     numbers: str
     """Numbers of the finding, or what is missing."""
     control: str
-    """Models that were seen to learn, and those that are left out."""
+    """Models that passed the controls, and models that are left out."""
     remark: str | None
     """Remark on the verdict at this scale."""
 
@@ -139,7 +139,7 @@ def judge(claim: Claim, results: Results, remark: str | None = None) -> Verdict:
 
 
 def _with_control(control: Control, results: Results, words: list[str]) -> Results:
-    """The results without the models that fail a control; says in `words` which passed. Raises `Missing`: none does."""
+    """The results without models that fail a control; appends to `words` which pass. Raises `Missing` if none does."""
     rows = results.select(**control.where)
     if not rows:
         raise Missing("no finished run at " + ", ".join(f"{axis} {value}" for axis, value in control.where.items()))
@@ -198,14 +198,14 @@ def chance(
 
 
 def made_up_row(point: Mapping[str, Any], content: float | Mapping[str, Any], number: int) -> Row:
-    """A row that no run made, for the check of claims: `content` as `Experiment.made_up` gives it."""
+    """A made-up row, for the check of claims; `content` is the result of `Experiment.made_up`."""
     row = {"point": dict(point), "id": f"made-up-{number}", "status": "finished", "metrics": {}, "guess": {}}
     row |= {"steps": 1, "flops": 1.0, "n_parameters": 1, "state_bytes": 1, "config": None}
     return _changed(row, content)
 
 
 def changed(rows: Sequence[Row], changes: Sequence[Change]) -> list[Row]:
-    """Made-up rows after some changes; a change that meets no row does nothing."""
+    """Made-up rows after some changes; a change that matches no row has no effect."""
     rows = list(rows)
     for where, to in changes:
         for i, row in enumerate(rows):
@@ -227,9 +227,9 @@ def _changed(row: Row, content: float | Mapping[str, Any]) -> Row:
 def complaints(
     claims: Sequence[Claim], rows: Sequence[Row], elsewhere: Sequence[Callable[[], Sequence[Row]]]
 ) -> list[str]:
-    """Faults of claims on made-up rows: a claim fails, does not hold, or is broken by its changes at no scale.
+    """Faults of claims on made-up rows: a claim raises, does not hold, or still holds after its changes at every scale.
 
-    `elsewhere` has the rows of other scales. A claim that cannot be tested, because points are missing, is no fault.
+    `elsewhere` has the rows of other scales. A claim that is not tested, because points are missing, is no fault.
     """
     names = [claim.name for claim in claims]
     found = [f"two claims have the name {name!r}" for name in dict.fromkeys(names) if names.count(name) > 1]

@@ -20,11 +20,11 @@ from jaxzoo.sweep.workers import Worker, worker_name
 from jaxzoo.utils.extras import need
 
 SHARED = ("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node")
-"""Options that submitit has for every cluster; other names get the prefix of the cluster."""
+"""Options that submitit has for every cluster; other options get the cluster's name as prefix."""
 TIMEOUT_MINUTES = 60
 """Default time limit of a job."""
 STOPPING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGUSR2") if hasattr(signal, name))
-"""Signals of schedulers before they kill a job; submitit asks Slurm for the last one. Windows has the first alone."""
+"""Signals of schedulers before they kill a job; submitit makes Slurm send the last. Windows has only the first."""
 INTERRUPTED = 130
 """Exit status of a worker that was stopped before it took a run."""
 GRACE_SECONDS = 120.0
@@ -58,7 +58,7 @@ class ClusterWorkers:
 
         import submitit
 
-        logging.getLogger("submitit").setLevel(logging.CRITICAL)  # errors are those of the workers
+        logging.getLogger("submitit").setLevel(logging.CRITICAL)  # only errors of workers are reported
         self._cluster = cluster
         self._program = program
         self._words = words

@@ -38,7 +38,7 @@ class MeasuredProgram(NamedTuple):
 
 
 def expected(sweep: Sweep) -> list[RunSpec]:
-    """Runs that are left, assuming that the first learning rates turn out best where the search is not over."""
+    """Runs that are left, assuming that the first learning rates are the best if the search is not finished."""
     now, later = sweep.left()
     if sweep.scale.all_seeds is None:
         return now
@@ -49,7 +49,7 @@ def expected(sweep: Sweep) -> list[RunSpec]:
 
 
 def measure(specs: Sequence[RunSpec], seconds: float = MEASURE_SECONDS) -> Iterator[MeasuredProgram]:
-    """Compiles programs and runs a few steps of each: one program per mixer, then others until the time is over."""
+    """Compiles programs and runs a few steps of each: one program per mixer, then others until the time limit."""
     programs = list({spec.program: spec for spec in specs if isinstance(spec.config, RunConfig)}.values())
     of_mixers: dict[str, list[RunSpec]] = {}
     for spec in sorted(programs, key=lambda spec: spec.step_flops):
@@ -95,13 +95,13 @@ def plan(sweep: Sweep, measured: Sequence[MeasuredProgram], *, workers: int, vec
     training = [spec for spec in left if isinstance(spec.config, RunConfig)]
     programs = {spec.program for spec in left}
     flops = sum(train_flops(spec.trained) for spec in training)
-    # The largest of the widest models: parameters and two moments, float32.
+    # The largest model: parameters and two moments, float32.
     models = {spec.trained.model for spec in training}
     width = max((model.d_model for model in models), default=0)
     checkpoint = 12 * max((count_parameters(model) for model in models if model.d_model == width), default=0)
     disk = len(left) * EVENTS_BYTES + checkpoint * 2 * workers
     lines = [
-        f"points: {len(sweep.points)}; runs: {len(sweep.specs)}, of which {len(left)} are to make",
+        f"points: {len(sweep.points)}; runs: {len(sweep.specs)}, of which {len(left)} are missing",
         f"programs to compile: {len(programs)}, {'each for all its runs' if vectorized else 'each by every worker'}",
         f"training: {flops:.2e} FLOPs",
         f"disk: about {disk / 1e6:.0f} MB, of which {checkpoint * 2 * workers / 1e6:.0f} for runs under way",

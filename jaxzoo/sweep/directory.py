@@ -13,7 +13,7 @@ from jaxzoo.utils.work_queue import WorkQueue
 
 
 class About(NamedTuple):
-    """Contents of `sweep.json`: what a report says of the experiment, so that it is written without importing it."""
+    """Contents of `sweep.json`: the experiment's part of a report, so that reports need not import the experiment."""
 
     experiment: str
     """Path of the experiment's file, as it was given."""
@@ -30,7 +30,7 @@ class About(NamedTuple):
     axes: tuple[str, ...] = ()
     """Axes of the points."""
     n_runs: int = 0
-    """Number of points that have a result when all is done."""
+    """Number of points with a result once the sweep is finished."""
 
 
 class SweepDirectory:
@@ -93,7 +93,7 @@ class SweepDirectory:
         return decode_json(content, About)
 
     def check_rows(self) -> None:
-        """Raises `ValueError` where the results are not as they were when they were reported."""
+        """Raises `ValueError` if the results have changed since they were reported."""
         digest = decode_json(self._read_about().get("sha256", {}), dict[str, str]).get(self.rows.name)
         if digest and not (self.rows.is_file() and file_sha256(self.rows) == digest):
             raise ValueError(f"{self.rows} is damaged, or was changed after the report; restore it")
@@ -106,7 +106,7 @@ class SweepDirectory:
 
     @property
     def has_runs(self) -> bool:
-        """Whether runs are made here; otherwise it keeps the reported results of a sweep."""
+        """Whether the directory holds runs, not only the reported results of a sweep."""
         return self._results.is_dir()
 
     def run(self, run_id: str) -> RunDirectory:
@@ -134,7 +134,7 @@ class SweepDirectory:
         return self.running_folder / f"{run_id}.{kind}"
 
     def queue(self) -> WorkQueue:
-        """The queue of the runs, to look at."""
+        """The queue of the runs, for inspection."""
         return WorkQueue(self.running_folder)
 
     def result(self, run_id: str) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class SweepDirectory:
         write_whole(self._failures / f"{run_id}.json", json.dumps(failure) + "\n")
 
     def cost(self, run_id: str) -> tuple[float, float]:
-        """Seconds and CPU-seconds of a run that was stopped, before it goes on; 0 where nothing is kept of them."""
+        """Seconds and CPU-seconds so far of a stopped run; 0 if not recorded."""
         try:
             seconds, cpu_seconds = read_json(self.running(run_id, "cost"), tuple[float, float])
         except (OSError, ValueError):
@@ -166,11 +166,11 @@ class SweepDirectory:
         return seconds, cpu_seconds
 
     def write_cost(self, run_id: str, seconds: float, cpu_seconds: float) -> None:
-        """Keeps what a run has cost that is not done."""
+        """Records the cost so far of an unfinished run."""
         write_whole(self.running(run_id, "cost"), json.dumps([seconds, cpu_seconds]) + "\n")
 
     def forget_failures(self) -> None:
-        """Lets every run that has failed be tried again."""
+        """Removes all failures, so that these runs are tried again."""
         for run_id in self.failed():
             self.running(run_id, "json").unlink(missing_ok=True)
             (self._failures / f"{run_id}.json").unlink(missing_ok=True)

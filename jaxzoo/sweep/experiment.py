@@ -47,8 +47,8 @@ class Scale:
     config: Callable[[Point], RunConfig | Measurement]
     """Returns the run of a point. Points with equal configs share a run."""
     also: Callable[[Point], Mapping[str, RunConfig]] = lambda point: {}
-    """Returns configs for further validations of the trained model, whose models have the same variables, by name; the
-    metrics are called `NAME/valid/...`."""
+    """Returns configs, by name, for further validations of the trained model; their models have the same variables.
+    Metrics are called `NAME/valid/...`."""
     all_seeds: int | None = None
     """Number of learning rates, the best ones of the first seed, that run with all seeds; None: all."""
     remarks: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -69,10 +69,10 @@ class Experiment:
     claims: Sequence[Claim]
     """Claims of the paper about the figure."""
     made_up: Callable[[Point], float | Mapping[str, Any]]
-    """Returns a made-up result at a point such that every claim holds: its accuracy, or values by name of a metric or
-    key of a row. Claims are tested on such rows before anything is run."""
+    """Returns a made-up result at a point, with which every claim holds: an accuracy, or values by name of a metric or
+    key of a row. Claims are tested on such rows before the first run."""
     draw: Callable[[Results], Figure]
-    """The figure; `jaxzoo.sweep.curves` has the means."""
+    """Draws the figure, for example with `jaxzoo.sweep.curves`."""
     table: Callable[[Results], Sequence[Sequence[str]]] = lambda results: ()
     """Returns a further table of the report, its headings first; left out if it raises `Missing`."""
     missing: Sequence[str] = ()

@@ -18,7 +18,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def commit() -> str | None:
-    """Commit of this package's checkout, with `-dirty` if files differ from it; None: no checkout."""
+    """Commit of this package's git checkout, with `-dirty` if files were changed; None: no checkout."""
     here = Path(__file__).parent
     try:
         head = _git(here, "rev-parse", "--short=12", "HEAD")

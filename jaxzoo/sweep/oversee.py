@@ -39,7 +39,7 @@ class SweepProgress:
         self.say = self._line.say
 
     def show(self, sweep: Sweep, *, last: bool = False) -> None:
-        """Shows the state; `last`: as a line that stays, with the failures below it."""
+        """Shows the state; `last`: as a permanent line, with the failures below it."""
         if not (self._line.is_due or last):
             return
         n_done, n, text = self._describe(sweep)
@@ -51,7 +51,7 @@ class SweepProgress:
             self.say(line)
 
     def _describe(self, sweep: Sweep) -> tuple[int, int, str]:
-        """Number of finished runs, number of all, and the line."""
+        """Number of finished runs, number of all runs, and the text of the line."""
         directory = sweep.directory
         queue = sweep.directory.queue()
         for run in directory.done() - self._results.keys():
@@ -91,7 +91,7 @@ def seconds_left(
     running: Mapping[str, Mapping[str, Any]],
     machine: str | None = None,
 ) -> float | None:
-    """Estimates the time that one worker needs for the runs `to_make`; None: unknown.
+    """Estimates the time that one worker needs for the runs `to_make`. Returns None if unknown.
 
     Args:
       specs: all runs of the sweep.
@@ -140,7 +140,7 @@ def oversee(sweep: Sweep, workers: "LocalWorkers | ClusterWorkers", count: int, 
                 if error:
                     progress.say(f"a worker ended ({error}); another one continues")
                 if failures >= MOST_FAILURES:
-                    raise Failure(f"{failures} workers in a row made nothing; the last one said: {error}")
+                    raise Failure(f"{failures} workers in a row trained nothing; the last one said: {error}")
     except KeyboardInterrupt:
         progress.say("interrupted: the workers save their runs and end")
         raise

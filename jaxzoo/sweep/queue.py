@@ -4,7 +4,7 @@ from jaxzoo.sweep.directory import SweepDirectory
 from jaxzoo.utils.work_queue import WorkQueue
 
 MOST_ATTEMPTS = 3
-"""A run whose workers were killed so often is not tried again: it may be the cause."""
+"""Number of killed workers after which a run is not tried again, since it may be the cause."""
 
 
 class RunQueue(WorkQueue):

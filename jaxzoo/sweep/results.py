@@ -12,8 +12,8 @@ Row = Mapping[str, Any]
 name; empty if diverged), `curve` (`train`: pairs of step and loss; `valid`: pairs of step and accuracy), `steps`
 (made), `guess` (by metric, the accuracy of guessing: `DataConfig.guessing_lines`), `seconds`, `cpu_seconds`, `flops`
 (of the training, by our count), `n_parameters`, `state_bytes` (of one sequence of the longest length, measured from the
-arrays; None: does not stream), `config`, `versions`, `commit`, `machine`, `date`. What is computed in place of a run
-has all but `curve`, `steps`, `guess`, `flops`, `n_parameters`, `state_bytes` and `config`.
+arrays; None: does not stream), `config`, `versions`, `commit`, `machine`, `date`. A `Measurement` lacks `curve`,
+`steps`, `guess`, `flops`, `n_parameters`, `state_bytes` and `config`.
 """
 
 Item = TypeVar("Item")
@@ -24,7 +24,7 @@ OVER = (RATE, SEED)
 """Axes over which a score is taken: the mean over the seeds at the learning rate with the best mean."""
 SCORE = "valid/accuracy"
 BITS = "valid/bits_per_byte"
-"""Metric of text and DNA; the smallest value is the best, as for every metric whose name ends so."""
+"""Metric of text and DNA; smaller is better, as for every metric whose name ends with it."""
 
 
 class SeedScore(NamedTuple):
@@ -61,7 +61,7 @@ class Results:
                 raise Missing("not finished: " + ", ".join(f"{axis} {value}" for axis, value in point.items()))
 
     def values(self, axis: str, **where: Any) -> list[Any]:
-        """The distinct values of an axis among the runs at `where`: numbers sorted, all else as they come."""
+        """The distinct values of an axis among the runs at `where`: numbers sorted, others in the order of the rows."""
         found = list(dict.fromkeys(row["point"][axis] for row in self.select(**where)))
         return sorted(found) if all(isinstance(value, int | float) for value in found) else found
 
@@ -90,7 +90,7 @@ class Results:
         return found
 
     def seeds(self, metric: str = SCORE, **where: Any) -> SeedScore:
-        """The score with the best mean of all `scores` at `where`. Raises `Missing`: there is no finished run."""
+        """The score with the best mean of all `scores` at `where`. Raises `Missing` if there is no finished run."""
         found = self.scores(metric, **where)
         if not found:
             raise Missing("no finished run at " + ", ".join(f"{axis} {value}" for axis, value in where.items()))

@@ -24,7 +24,7 @@ class RunSpec:
     """A run of a sweep."""
 
     id: str
-    """First 16 hexadecimal digits of the SHA-256 of all that determines the result."""
+    """First 16 hexadecimal digits of the SHA-256 of everything that determines the result."""
     config: RunConfig | Measurement
     also: Mapping[str, RunConfig]
     """Configs of further validations of the trained model, by name."""
@@ -70,7 +70,7 @@ class RunSpec:
 
 
 def _identity(value: Any) -> Json:
-    """A config without the fields that have their defaults, so that a new field keeps the ids of results.
+    """A config without fields that have their default, so that a new field does not change the ids of results.
 
     Ids of kept results contain the former name of `RunConfig`.
     """
@@ -95,7 +95,7 @@ def _canonical(value: Json) -> str:
 
 class Rates:
     """Estimates the time of runs from other runs: seconds per step, proportional to a power of the FLOPs, and the share
-    of their steps that they make before they stop early. `step_seconds` and the results `done` have ids as keys."""
+    of their steps before an early stop. `step_seconds` and the results `done` have ids as keys."""
 
     def __init__(
         self, specs: Iterable[RunSpec], step_seconds: Mapping[str, float], done: Mapping[str, Mapping[str, Any]]
@@ -113,7 +113,7 @@ class Rates:
                     self._shares.setdefault(like, []).append(made / spec.config.train.steps)
 
     def share(self, spec: RunSpec) -> float | None:
-        """Expected share of its steps that a run makes, from runs of the same program or mixers; None: unknown."""
+        """Expected share of steps before an early stop, from runs of the same program or mixers; None: unknown."""
         found = self._shares.get(spec.program) or self._shares.get(spec.mixers)
         return statistics.mean(found) if found else None
 

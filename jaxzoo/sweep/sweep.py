@@ -24,7 +24,7 @@ class Sweep:
 
     @functools.cached_property
     def points(self) -> list[tuple[Point, RunSpec]]:
-        """Every point with its run. Raises `ValueError`, which names it, where a point has no valid config."""
+        """Every point with its run. Raises `ValueError`, with the point, if a point has no valid config."""
         found: list[tuple[Point, RunSpec]] = []
         for point in self.scale.points:
             for axis, value in point.items():
@@ -54,7 +54,7 @@ class Sweep:
 
     @property
     def n_runs(self) -> int:
-        """Number of points that have a result when all is done, with `Scale.all_seeds` fewer than there are."""
+        """Number of points with a result once the sweep is finished; with `Scale.all_seeds` fewer than all points."""
         total = 0
         most = self.scale.all_seeds
         for rates in self.places:
@@ -86,7 +86,7 @@ class Sweep:
 
     @functools.cached_property
     def places(self) -> list[dict[Any, dict[Any, RunSpec]]]:
-        """Runs by learning rate and seed, of each place: a point without its rate and seed."""
+        """Runs by learning rate and seed, for each point without its rate and seed."""
         found: dict[Any, dict[Any, dict[Any, RunSpec]]] = {}
         for point, spec in self.points:
             place = tuple(item for item in point.items() if item[0] not in OVER)
@@ -94,7 +94,7 @@ class Sweep:
         return list(found.values())
 
     def _score(self, spec: RunSpec) -> float:
-        """The metric that chooses the best run of a report too, so that more is better."""
+        """The metric that also chooses the best run in reports, with the sign for which more is better."""
         if not self.directory.has_result(spec.id):
             return -math.inf
         if spec.id not in self._scores:
@@ -104,7 +104,7 @@ class Sweep:
 
     @functools.cached_property
     def _scores(self) -> dict[str, float]:
-        """Those that have been read, by run: a result does not change."""
+        """Cache of the results read so far, by run; results never change."""
         return {}
 
     def rows(self) -> list[Row]:
@@ -127,7 +127,7 @@ class Sweep:
         return len(taken)
 
     def failures(self) -> list[dict[str, Any]]:
-        """`point`, `id` and what is kept of the failure, by point."""
+        """`point`, `id` and stored failure, by point."""
         failed = self.directory.failed() - self.directory.done()
         known = {run: {"id": run, **self.directory.failure(run)} for run in failed}
         return [{"point": dict(point), **known[spec.id]} for point, spec in self.points if spec.id in known]
@@ -138,7 +138,7 @@ class Sweep:
 
 
 def reported(directory: SweepDirectory) -> list[Row]:
-    """The results by point of a sweep whose runs are elsewhere. Raises `ValueError`: they are missing or damaged."""
+    """The results by point of a report without runs. Raises `ValueError` if they are missing or damaged."""
     directory.check_rows()
     try:
         rows: list[Row] = list(read_json_lines(directory.rows, dict[str, Any]))

@@ -17,7 +17,7 @@ SYMBOLS = {"held": "✓", "not held": "✗", "not tested": "○"}
 FACTS = {"steps": "steps", "state_bytes": "state bytes", "n_parameters": "parameters"}
 """Keys of a row and their headings; a key that no run has is left out of the table."""
 UNSTABLE = 0.2
-"""Accuracies of seeds that are farther apart are marked."""
+"""Difference of the seeds' accuracies above which a row is marked."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def markdown(outcome: Outcome) -> str:
 
 
 def _best_runs(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
-    """Headings, and a line for each group of points that differ in learning rate and seed alone."""
+    """Headings, and a line per group of points that differ only in learning rate and seed."""
     rows = outcome.rows
     axes = [axis for axis in outcome.about.axes if axis not in OVER]
     tuned = [axis for axis in outcome.about.axes if axis in OVER]
@@ -133,7 +133,7 @@ def _distinct(rows: Iterable[Row], key: str) -> str:
 
 
 def _metric(name: str, score: SeedScore) -> str:
-    """The mean over the seeds; of several seeds also their range, and a mark if they are far apart."""
+    """The mean over the seeds, and for several seeds their range, with a mark if they are far apart."""
     values = [row["metrics"].get(name) for row in score.rows]
     known = [value for value in values if value is not None]
     if not known:
@@ -146,7 +146,7 @@ def _metric(name: str, score: SeedScore) -> str:
     if len(values) == 1:
         return shown(known[0])
     n_diverged = len(values) - len(known)
-    if n_diverged and name.endswith(BITS):  # no number is as bad as a run that diverged
+    if n_diverged and name.endswith(BITS):  # no finite number of bits stands for a diverged run
         return f"{n_diverged} of {len(values)} seeds diverged"
     low = 0.0 if n_diverged else min(known)
     high = max(known)

@@ -116,7 +116,7 @@ def train_runs(
                 if run.training in ended:
                     active.remove(run)
                     yield run, None if stop.requested else step_function.state(i)
-                    clock = Clock()  # leave out the time of whoever took the result
+                    clock = Clock()  # excludes the time that the caller spent on the result
 
 
 class Clock:

@@ -28,7 +28,7 @@ from jaxzoo.train.session import Session
 from jaxzoo.train.speed import train_flops
 
 WAIT_SECONDS = 2.0
-"""Time between two looks at a queue all of whose runs are taken."""
+"""Time between two checks of a queue without free runs."""
 
 
 def work(
@@ -73,8 +73,8 @@ def work(
 def _make(
     specs: Sequence[RunSpec], directory: SweepDirectory, queue: RunQueue, vectorized: bool, stop: StopSignals
 ) -> None:
-    """Trains runs that share a program and writes their results. If that fails, trains each run by itself, and writes a
-    failure for a run that fails again, whatever its exception: the other runs continue."""
+    """Trains runs that share a program and writes their results. If that fails, trains each run by itself; a run that
+    fails again gets a failure, whatever its exception, and the other runs continue."""
     open_specs = {spec.id: spec for spec in specs}
     try:
         if isinstance(specs[0].config, Measurement):

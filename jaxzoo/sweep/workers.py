@@ -84,7 +84,7 @@ class LocalWorkers:
         self._device = device
         self._logs = logs
         self._pool = ThreadPoolExecutor(count)
-        # Standard input of the workers, which ends when this process closes the other side, or ends.
+        # Standard input of the workers, which ends when this process closes its side, or ends.
         self._stdin, self._stop = os.pipe()
 
     def start(self, numbers: Sequence[int]) -> list[Worker]:

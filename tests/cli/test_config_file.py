@@ -105,7 +105,7 @@ def test_two_config_files_do_not_share_what_each_defines(tmp_path, monkeypatch):
         file.parent.mkdir(exist_ok=True)
         file.write_text("import beside_two\n" if "own" not in name else "class OwnConfig:\n    pass\n")
         (file.parent / "beside_two.py").touch()
-    with pytest.raises(UsageError, match=r"a/own\.py and .*b/own\.py: both are own:OwnConfig to a run, which would"):
+    with pytest.raises(UsageError, match=r"a/own\.py and .*b/own\.py: both define own:OwnConfig, and a run would"):
         import_files([files["a/own.py"], files["a/own.py"], files["b/own.py"]])
     with pytest.raises(UsageError, match=r"b/second\.py: its module beside_two would be .*/a/beside_two\.py; take one"):
         import_files([files["a/first.py"], files["b/second.py"]])

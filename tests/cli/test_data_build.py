@@ -40,7 +40,7 @@ def test_builds_and_tells(corpus, capsys):
         "  skipped: 1 damaged lines, the rest of 0 damaged files, such as",
     ]
     assert lines[4].startswith("    b.jsonl:2: not JSON")
-    assert err == "warning: no document is in the split valid; --valid-fraction or --valid-paths give some\n"
+    assert err == "warning: no document is in the split valid; use --valid-fraction or --valid-paths\n"
     assert main(flags) == 0
     assert capsys.readouterr().out.splitlines() == [f"{corpus}/out/text_corpus/1.0.0: is finished already", *lines[1:]]
 

@@ -80,7 +80,7 @@ def test_all_tokens_have_the_loss_of_the_run(runs, measured, capsys):
     assert model["slices"]["all tokens"]["nats"] == pytest.approx(last["valid/loss"], rel=1e-6)
     assert model["slices"]["all tokens"]["tokens"] == 64
     assert (found["at_most"], found["baseline"], model["repeated_by_frequency"]) == (None, None, {})
-    assert "without --bigrams nothing is known of training" in capsys.readouterr().err
+    assert "without --bigrams, the counts in training are unknown" in capsys.readouterr().err
 
 
 @pytest.mark.full

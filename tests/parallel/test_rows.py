@@ -56,5 +56,5 @@ def test_every_row_lands_in_its_place():
 
 def test_a_stream_that_heeds_no_rows_is_refused():
     """Kills: a user's data set that gives every process the whole batch, whose first rows would be taken for others."""
-    with pytest.raises(ValueError, match="a stream of 4 rows gives 16; it must heed `rows`"):
+    with pytest.raises(ValueError, match="a stream of 4 rows gives 16; it must return `rows`"):
         place_rows([np.zeros((16, 2), np.int32)], sharding((4, 2, 1)), 16, [4, 5, 6, 7])

@@ -24,7 +24,7 @@ def test_time_is_steps_and_compilation_shared_out(tmp_path):
     first = sweep.specs[0]
     measured = [MeasuredProgram(first, compile_seconds=60.0, step_seconds=0.01)]
     lines = plan(sweep, measured, workers=2, vectorized=False)
-    assert "runs: 4, of which 4 are to make" in lines[0]
+    assert "runs: 4, of which 4 are missing" in lines[0]
     assert lines[1].startswith("programs to compile: 1,")
     assert minutes(lines, "time: ") == (4 * 10 + 1) / 2
     sweep.directory.write_result(first.id, FACTS)
