@@ -9,8 +9,8 @@ from jaxzoo.utils.array_typing import Array, Float, Int
 def alibi_slopes(n_heads: int) -> np.ndarray:
     """Slopes of `n_heads` heads, float64 `(h,)`: the geometric sequence 2^(-8 i / n_heads), i = 1..n_heads.
 
-    For a number of heads that is no power of two: the slopes for `m`, the next lower power, then those for `2
-    m` with odd `i`, as in the authors' code.
+    If `n_heads` is not a power of two: the slopes for `m`, the next lower power, then the slopes for `2 m` with odd
+    `i`, as in the authors' code.
     """
     m = 1 << (n_heads.bit_length() - 1)
     slopes = 2.0 ** (-8 / m * np.arange(1, m + 1))
@@ -23,7 +23,7 @@ def alibi_bias(
 ) -> Float[Array, "b h t s"]:
     """Bias `-slope * (i - j)` of the scores of query position `i` and key position `j`, float32.
 
-    Future keys (`j > i`) get a positive bias: the caller masks them.
+    Future keys (`j > i`) get a positive bias; the caller must mask them.
     """
     distance = (query_positions[:, :, None] - key_positions[:, None, :]).astype(jnp.float32)
     slopes = jnp.asarray(alibi_slopes(n_heads), jnp.float32)

@@ -1,13 +1,11 @@
 """Causal depthwise convolution over time, of any width, with a shift register for streaming.
 
-`y_i = sum_{a=0}^{w-1} taps[a] * x_{i-a}`, channel by channel; taps past the filter are zero, so every length
-is causal and defined. The streaming state, called history, is the last `w - 1` inputs, oldest first; zeros
-before the first token. Short and long filters share it. Rows of packed documents are given with their
-`segment_ids`; nothing crosses from one document to the next.
+`y_i = sum_{a=0}^{w-1} taps[a] * x_{i-a}` for each channel. The streaming state, called history, is the last `w - 1`
+inputs, oldest first; zeros before the first token. `segment_ids` separate packed documents.
 
-Up to `MAX_DIRECT_TAPS` taps the sum is taken as it stands, by shifted adds; beyond by Fourier transforms long
-enough that nothing wraps around, or on a CPU, for up to `MAX_MATRIX_TOKENS` tokens, by a matrix per channel.
-Packed documents take the masked forms of `packed_conv.py`.
+Up to `MAX_DIRECT_TAPS` taps the sum is computed by shifted adds; longer filters use Fourier transforms, padded against
+wrap-around, or on a CPU, for up to `MAX_MATRIX_TOKENS` tokens, a Toeplitz matrix per channel. Packed documents use the
+masked forms of `packed_conv.py`.
 """
 
 import math
@@ -28,12 +26,12 @@ from jaxzoo.utils.array_typing import Array, Float, Int
 from pallas_kernels.dispatch import may_run_on
 
 MAX_DIRECT_TAPS = 8
-"""Widest filter that is applied by shifted adds. Forward and backward pass on two CPU cores at (b, t, d) =
-(64, 256, 64), shifted adds against Fourier transform, in ms: w=3: 1.0, 3.5; w=8: 5, 7; w=16: 27, 8;
+"""Widest filter that uses shifted adds. Forward and backward pass on two CPU cores at (b, t, d) =
+(64, 256, 64), shifted adds and Fourier transform, in ms: w=3: 1.0, 3.5; w=8: 5, 7; w=16: 27, 8;
 w=32: 40, 6. XLA's own depthwise convolution was slower still."""
 MAX_MATRIX_TOKENS = 64
-"""Longest sequence that a CPU multiplies by Toeplitz matrices. Forward and backward pass at (64, t, 64), in CPU ms,
-transform against matrices: t=16: 0.86, 0.40; t=32: 1.7, 1.0; t=64: 4.6, 3.0; t=128: 9.8, 10.7."""
+"""Longest sequence for which a CPU uses Toeplitz matrices. Forward and backward pass at (64, t, 64), in CPU ms,
+transform and matrices: t=16: 0.86, 0.40; t=32: 1.7, 1.0; t=64: 4.6, 3.0; t=128: 9.8, 10.7."""
 
 
 def causal_conv(
@@ -43,23 +41,23 @@ def causal_conv(
     *,
     segment_ids: Int[Array, "b t"] | None = None,
 ) -> Float[Array, "b t d"]:
-    """Convolves each channel of `x` with its taps. Sums are float32, the output has the dtype of `x`.
+    """Convolves each channel of `x` with its taps; float32 sums, the output has the dtype of `x`.
 
     Args:
       x: inputs, any `t >= 0`.
       taps: `taps[a]` multiplies the input of `a` tokens ago; `w >= 1`.
       history: the inputs before `x`; None: zeros.
-      segment_ids: int32; each run of equal ids in a row is one document, and an output sums inputs of its own
-        document alone. Not with a history. None: each row is one document.
+      segment_ids: int32; each run of equal ids in a row is one document, which sees no other. Not with a history.
+        None: each row is one document.
 
     Returns:
-      `(b, t, d)`. Cost per token and channel: `w` multiply-adds, or those of the transforms (see `conv_flops`). If time
-      is sharded over devices, each gets the `w - 1` inputs before its own; where these are more than its own, whole
-      sequences of a share of the channels.
+      `(b, t, d)`. Cost per token and channel: `w` multiply-adds, or the transforms (see `conv_flops`). If time is
+      sharded, each device receives the `w - 1` inputs before its own; if these are more than its own, channels are
+      sharded instead.
 
     Raises:
-      ValueError: taps of another width than `x`, a history of another length than `w - 1`, segment_ids of
-        another shape or dtype, or segment_ids with a history.
+      ValueError: widths of taps and `x` differ, the history's length is not `w - 1`, segment_ids have a wrong shape or
+        dtype, or are given with a history.
     """
     _check(x, taps, history, segment_ids)
     devices, before = sequence_devices(x.shape[1]), taps.shape[0] - 1
@@ -108,7 +106,7 @@ def whole_conv(
 def causal_conv_step(
     x_t: Float[Array, "b d"], taps: Float[Array, "w d"], history: Float[Array, "b w-1 d"]
 ) -> tuple[Float[Array, "b d"], Float[Array, "b w-1 d"]]:
-    """One token: `(y_t, history)`. `w` multiply-adds per channel, whatever the position."""
+    """One step of `causal_conv`: `(y_t, history)`, at `w` multiply-adds per channel."""
     _check(x_t, taps, history, None)
     seen = jnp.concatenate([history.astype(jnp.float32), x_t[:, None].astype(jnp.float32)], axis=1)
     y_t = jnp.einsum("bwd,wd->bd", seen, taps[::-1].astype(jnp.float32), precision=lax.Precision.HIGHEST)
@@ -122,7 +120,7 @@ def causal_conv_from(
     *,
     segment_ids: Int[Array, "b t"] | None = None,
 ) -> tuple[Float[Array, "*b d"], Float[Array, "b w-1 d"]]:
-    """`causal_conv_step` of one input `(b, d)`, or `causal_conv` of `(b, t, d)`; and the history after it."""
+    """Applies `causal_conv_step` to one input `(b, d)` or `causal_conv` to `(b, t, d)`; returns the history too."""
     if history is not None and x.ndim == 2:
         return causal_conv_step(x, taps, history)
     y = causal_conv(x, taps, history, segment_ids=segment_ids)
@@ -131,22 +129,23 @@ def causal_conv_from(
 
 
 def empty_history(batch_size: int, n_taps: int, width: int, dtype: DTypeLike = jnp.float32) -> Float[Array, "b w-1 d"]:
-    """The history before the first token: zeros."""
+    """Initial history: zeros."""
     return jnp.zeros((batch_size, n_taps - 1, width), dtype)
 
 
 def push_history(history: Float[Array, "b w-1 d"], x: Float[Array, "b t d"]) -> Float[Array, "b w-1 d"]:
-    """The history after `t` more inputs, in the dtype of `history`."""
+    """History after `t` more inputs, in the dtype of `history`."""
     return jnp.concatenate([history, x.astype(history.dtype)], axis=1)[:, x.shape[1] :]
 
 
 def conv_flops(n_taps: int, length: int) -> float:
-    """Operations per token and channel of `causal_conv` without history: `2 w`, or, over `length` tokens, a
-    real transform there and one back (`2.5 L log2 L` each) and the product of the spectra (`3 L`); the
-    filter's own transform serves the whole batch and is left out. The same for the matrices of a CPU.
+    """FLOPs per token and channel of `causal_conv` without history.
 
-    Packed documents cost a long filter more: about 2.4 times as much at `w = L = 1024`, in proportion to the
-    logarithm of the smaller of `w` and `L`. They cost a short one no more.
+    `2 w`, or over `length` tokens a real transform and its inverse (`2.5 L log2 L` each) and the product of the spectra
+    (`3 L`); the filter's own transform, shared by the batch, is left out. A CPU's matrices count the same.
+
+    With packed documents a long filter costs more: about 2.4 times as much at `w = L = 1024`, growing with the
+    logarithm of the smaller of `w` and `L`. A short filter costs the same.
     """
     if n_taps <= MAX_DIRECT_TAPS:
         return 2.0 * n_taps
@@ -157,17 +156,17 @@ def conv_flops(n_taps: int, length: int) -> float:
 def uniform_parameter(
     shape: tuple[int, ...], fan_in: int, axes: tuple[str | None, ...], *, rngs: nnx.Rngs, **traits: Any
 ) -> nnx.Param[jax.Array]:
-    """A parameter, uniform in `+-1 / sqrt(fan_in)`: PyTorch's initialisation of Linear and Conv layers; its `traits`
-    as `parameter` takes them."""
+    """Parameter uniform in `+-1 / sqrt(fan_in)`, as PyTorch initialises Linear and Conv layers; `traits`: see
+    `parameter`."""
     bound = fan_in**-0.5
     return parameter(jax.random.uniform(rngs.params(), shape, jnp.float32, -bound, bound), axes, **traits)
 
 
 def _matrix_conv(x: jax.Array, taps: jax.Array) -> jax.Array:
-    """The sums as products with a Toeplitz matrix per channel, whose entry (i, j) is the tap i - j."""
+    """Convolution as products with a Toeplitz matrix per channel, whose entry (i, j) is tap i - j."""
     t, (n_taps, d) = x.shape[1], taps[: x.shape[1]].shape
     taps = taps[:t].astype(jnp.float32)
-    # Row i is row 0 shifted i times: repeated rows of 2 t numbers, read as rows of 2 t - 1.
+    # Row i is row 0 shifted i times: the same row of 2 t numbers, repeated and read as rows of 2 t - 1.
     first = jnp.concatenate([taps[:1], jnp.zeros((2 * t - n_taps, d)), taps[:0:-1]]).T
     repeated = jnp.broadcast_to(first[:, None], (d, t, 2 * t)).reshape(d, -1)
     matrices = repeated[:, : t * (2 * t - 1)].reshape(d, t, -1)[:, :, :t]
@@ -184,7 +183,7 @@ def _fourier_conv(x: jax.Array, taps: jax.Array, history: jax.Array | None = Non
         taps = taps[:t]
         size = fast_size(t + taps.shape[0] - 1)
     else:
-        # The wrap reaches the first w - 1 outputs only, and those are the history's own: they are dropped.
+        # Only the first w - 1 outputs, those of the history, wrap around; they are dropped.
         skip = history.shape[1]
         signal = jnp.concatenate([history.astype(jnp.float32), signal], axis=1)
         size = fast_size(signal.shape[1])
@@ -192,13 +191,13 @@ def _fourier_conv(x: jax.Array, taps: jax.Array, history: jax.Array | None = Non
     response = jnp.fft.rfft(taps.astype(jnp.float32).T, n=size)
     y = jnp.fft.irfft(spectrum * response[None], n=size)[..., skip : skip + t]
     y = y.swapaxes(1, 2)
-    if may_run_on("cpu"):  # a transposition that computes its input misses the caches
+    if may_run_on("cpu"):  # a transposition fused with its input would miss the caches
         y = lax.optimization_barrier(y)
     return y.astype(x.dtype)
 
 
 def fast_size(n: int) -> int:
-    """The smallest transform length of at least `n` with no prime factor above 5."""
+    """Smallest transform length of at least `n` with no prime factor above 5."""
     while True:
         rest = n
         for prime in (2, 3, 5):

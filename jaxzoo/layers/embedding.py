@@ -1,4 +1,4 @@
-"""Rows of a table by index, also on a mesh."""
+"""Embedding lookup, also on a mesh."""
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +14,12 @@ def look_up(
 ) -> Float[Array, "b t d"]:
     """`table[ids]`; NaN for an id beyond the table.
 
-    Left to the compiler, a mesh would gather the whole table, or the whole gradient of the output, on every device. So
-    each device looks up the ids of all devices with which it shares out the width, in the rows and columns that it has;
-    those sum up over the rows and exchange columns for ids (all-to-all). The gradient takes the same way back: no
-    device ever holds more than its part of the table.
+    The compiler would gather the whole table, or the whole gradient of the output, on every device of a mesh. Instead
+    each device looks up ids in its shard of the table; the results are summed over shards of the rows and exchanged
+    over shards of the columns (all-to-all). The backward pass does the reverse, so no device holds more than its shard.
 
     Args:
-      table: its rows.
+      table: rows to look up.
       ids: not negative; `b` may be 1.
       axes: the logical axes of the table.
     """
@@ -30,7 +29,7 @@ def look_up(
     rows, columns = (mesh_axes(entry) for entry in partition_spec(table.shape, axes, mesh))
     batch, time = (mesh_axes(entry) for entry in partition_spec(ids.shape, ("batch", "time"), mesh))
     if not set(columns) <= set(batch):
-        return table.at[ids].get(mode="fill", fill_value=jnp.nan)  # a few ids, as of a prompt: all devices have them
+        return table.at[ids].get(mode="fill", fill_value=jnp.nan)  # a short prompt: ids are replicated
 
     def local(table: Array, ids: Array) -> Array:
         if columns:

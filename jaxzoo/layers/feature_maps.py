@@ -1,12 +1,11 @@
-"""Feature maps of linear attention: phi of queries and keys, with `phi(q) . phi(k)` instead of `exp(q . k)`.
+"""Feature maps of linear attention: `phi(q) . phi(k)` replaces `exp(q . k)`.
 
-All act on the last axis, for any axes before it, and expect float32. Which of them a mixer takes, with which options
-and parameters: `jaxzoo/mixers/linear/feature_map.py`. Two of them, `exp` and `performer`, grow exponentially. Of a
-query any factor may be taken out, since it cancels in the normalised output (but for eps), and `shifted=True` takes out
-the largest feature. Of a key none may be taken out: it would have to be the same for all keys, and a stream does not
-know the keys to come. So keys stay as they are. `exp` overflows at a key entry of 88. Performer's key features are at
-most `exp(|w|^2 / 2)` for a row w of the projection, where `|w|^2` is about the width: up to a width of about 100 they
-cannot overflow. Features of keys that are much longer than w vanish.
+All maps act on the last axis and expect float32. `jaxzoo/mixers/linear/feature_map.py` lists their options and
+parameters. The maps `exp` and `performer` grow exponentially. A factor of a query's features cancels in the normalised
+output (except for eps), so `shifted=True` divides by the largest feature. A factor of the keys would have to be the
+same for all keys, and a stream does not know later keys, so keys are not scaled. `exp` overflows at a key entry of 88.
+Performer's key features are at most `exp(|w|^2 / 2)` for a row w of the projection, with `|w|^2` about the width: they
+cannot overflow up to a width of about 100. Features of keys that are much longer than w vanish.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,18 +30,18 @@ PLAIN_MAPS: Mapping[str, Callable[[Array], Array]] = {
     "pos_elu": pos_elu,
     "square": jnp.square,
 }
-"""Maps without options, of as many features as channels."""
+"""Maps without options, with as many features as channels."""
 
 
 def exp_features(x: Float[Array, "... k"], *, mirrored: bool, shifted: bool) -> Float[Array, "... f"]:
-    """`exp(x)`; mirrored: `[exp(max(x, 0)), exp(max(-x, 0))]`; shifted: over the largest feature, which then is 1."""
+    """`exp(x)`; mirrored: `[exp(max(x, 0)), exp(max(-x, 0))]`; shifted: divided by the largest feature."""
     if mirrored:
         x = jax.nn.relu(jnp.concatenate([x, -x], axis=-1))
     return jnp.exp(_shift(x) if shifted else x)
 
 
 def softmax_features(x: Float[Array, "... k"], *, mirrored: bool) -> Float[Array, "... f"]:
-    """softmax over the channels of a token; mirrored: `[softmax(x), softmax(-x)]`."""
+    """Softmax over the channels of a token; mirrored: `[softmax(x), softmax(-x)]`."""
     if mirrored:
         return jnp.concatenate([jax.nn.softmax(x), jax.nn.softmax(-x)], axis=-1)
     return jax.nn.softmax(x)
@@ -60,8 +59,8 @@ def hedgehog_features(x: Float[Array, "... k"]) -> Float[Array, "... f"]:
 def taylor_features(x: Float[Array, "... k"], *, full: bool) -> Float[Array, "... f"]:
     """`phi(q) . phi(k) = 1 + s + s^2 / 2` with `s = q . k / sqrt(k)` (Based, eqs. 2-4, scaled as released).
 
-    `full` takes all k^2 products x_a x_b, 1 + k + k^2 features, as the released code; otherwise each pair of equal ones
-    is one feature: 1 + k + k (k + 1) / 2. The sums differ in rounding alone.
+    `full` uses all k^2 products x_a x_b, 1 + k + k^2 features, like the released code; otherwise x_a x_b and x_b x_a
+    are one feature: 1 + k + k (k + 1) / 2. The weights differ only in rounding.
     """
     width = x.shape[-1]
     products = _all_products(x) if full else _distinct_products(x)
@@ -70,7 +69,7 @@ def taylor_features(x: Float[Array, "... k"], *, full: bool) -> Float[Array, "..
 
 
 def rebased_features(x: Float[Array, "... k"]) -> Float[Array, "... f"]:
-    """`phi(q) . phi(k) = (q . k)^2 / k` (Aksenov et al. 2024): the squares of the Taylor map alone, doubled."""
+    """`phi(q) . phi(k) = (q . k)^2 / k` (Aksenov et al. 2024): only the squares of the Taylor map, doubled."""
     return _distinct_products(x) * np.float32(x.shape[-1] ** -0.5)
 
 
@@ -88,10 +87,10 @@ def cosformer_features(
 ) -> Float[Array, "b t h f"]:
     """`[relu(x) cos a, relu(x) sin a]` with `a = pi position / (2 n_positions)` (Qin et al. 2022, sec. 3).
 
-    Two tokens then weigh `relu(q) . relu(k) cos(pi (i - j) / (2 n_positions))`: the distance counts, not where counting
-    begins. From a distance of `n_positions` on, weights are no longer positive.
+    The weight of two tokens is `relu(q) . relu(k) cos(pi (i - j) / (2 n_positions))`: it depends on their distance
+    only, and can be negative from a distance of `n_positions` on.
     """
-    # A whole turn is 4 n_positions tokens; in int32 the rest of the division is exact, however far the token.
+    # A full turn is 4 n_positions tokens; the int32 remainder is exact at any position.
     turn = (position % (4 * n_positions)).astype(jnp.float32) * np.float32(np.pi / (2 * n_positions))
     x, angle = jax.nn.relu(x), turn[:, :, None, None]
     return jnp.concatenate([x * jnp.cos(angle), x * jnp.sin(angle)], axis=-1)
@@ -102,28 +101,28 @@ def performer_features(
 ) -> Float[Array, "... f"]:
     """`exp(W x' - |x'|^2 / 2) / sqrt(f)` with `x' = x / k^(1/4)`: FAVOR+ (Choromanski et al. 2021, lemma 1).
 
-    Over random W the product of two such vectors has the mean `exp(q . k / sqrt(k))`.
+    The expected product of two such vectors over random W is `exp(q . k / sqrt(k))`.
 
     Args:
       x: queries or keys, float32.
-      projection: W, of `orthogonal_gaussian`.
-      shifted: takes the largest feature out of each token.
+      projection: W, see `orthogonal_gaussian`.
+      shifted: divides the features of each token by the largest.
     """
     exponent = performer_exponent(x, projection)
     return jnp.exp(_shift(exponent) if shifted else exponent) * np.float32(projection.shape[0] ** -0.5)
 
 
 def performer_exponent(x: Float[Array, "... k"], projection: Float[Array, "f k"]) -> Float[Array, "... f"]:
-    """`W x' - |x'|^2 / 2`: the logarithms of `performer_features`, unshifted, but for their common factor."""
+    """`W x' - |x'|^2 / 2`: logarithms of `performer_features`, unshifted, up to the common factor."""
     x = x * np.float32(projection.shape[1] ** -0.25)
-    # In full precision: an error of the exponent is a relative error of the feature.
+    # Full precision: an error of the exponent is a relative error of the feature.
     exponent = jnp.einsum("...k,fk->...f", x, projection, precision=lax.Precision.HIGHEST)
     return exponent - jnp.square(x).sum(-1, keepdims=True) / 2
 
 
 def orthogonal_gaussian(key: PRNGKeyArray, n_features: int, width: int) -> Float[Array, "f k"]:
-    """Rows each distributed as N(0, I), and orthogonal in blocks of `width` rows, the last of which may be cut
-    (Choromanski et al. 2021, the O in FAVOR+)."""
+    """Rows distributed as N(0, I), orthogonal within blocks of `width` rows (Choromanski et al. 2021, the O in
+    FAVOR+)."""
     direction_key, norm_key = jax.random.split(key)
     blocks = jax.random.orthogonal(direction_key, width, (-(-n_features // width),))
     rows = blocks.reshape(-1, width)[:n_features]
@@ -136,12 +135,12 @@ def _all_products(x: jax.Array) -> jax.Array:
 
 
 def _distinct_products(x: jax.Array) -> jax.Array:
-    """`x_a x_b` for a <= b, those of two channels times sqrt 2: the same scalar products as `_all_products`."""
+    """`x_a x_b` for a <= b, times sqrt 2 if a < b: the same scalar products as `_all_products`."""
     first, second = np.triu_indices(x.shape[-1])
     weights = np.where(first == second, 1, 2**0.5).astype(np.float32)
     return x[..., first] * x[..., second] * weights.reshape((1,) * (x.ndim - 1) + (-1,))
 
 
 def _shift(exponent: jax.Array) -> jax.Array:
-    """The exponents under their largest; no gradient passes it, because it cancels in the output."""
+    """Exponents minus their largest, which has no gradient because it cancels in the output."""
     return exponent - lax.stop_gradient(exponent.max(-1, keepdims=True))

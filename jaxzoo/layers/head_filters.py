@@ -1,11 +1,11 @@
-"""Causal filters of the queries, keys and values of attention heads: CAT (Li et al. 2025), sec. 3.1.
+"""Causal filters for queries, keys and values of attention heads: CAT (Li et al. 2025), sec. 3.1.
 
-One filter of numbers per head, the same for all of its channels (`1D per-head`), or one of matrices that mix the heads
-(`multi-head`):
+Each head has one filter of scalars for all of its channels (the paper's `1D per-head`), or taps are matrices that mix
+the heads (`multi-head`):
 
     y_i^h = sum_{a < w} F[a, h] x_{i-a}^h        y_i^h = sum_{a < w} sum_g F[a, g, h] x_{i-a}^g
 
-Inputs before the first token of a document are 0. The state of a stream, called history, is the last `w - 1` inputs.
+Inputs before the first token of a document are 0. The streaming state, called history, is the last `w - 1` inputs.
 """
 
 import dataclasses
@@ -27,12 +27,12 @@ from jaxzoo.utils.array_typing import Array, Float, Int
 PARTS = ("queries", "keys", "values")
 FilterInit = Literal["uniform", "delta"]
 MOST_UNROLLED = 64
-"""Filters of more taps than this are applied in a compiled loop, not as that many copies of the code."""
+"""Largest number of taps that is unrolled; longer filters use a compiled loop."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadFiltersConfig(Checked):
-    """Choice of the filtered parts and of the initial filters; part of a mixer's config."""
+    """Which parts are filtered, and the initial filters; part of a mixer's config."""
 
     n_taps: PositiveInt = 3
     """Taps of a filter, the current token's included."""
@@ -52,13 +52,13 @@ class HeadFiltersConfig(Checked):
 
 
 class HeadFilters(nnx.Module):
-    """`queries`, `keys`, `values`, of those that have one: taps `(n_taps, h)`, or `(n_taps, h, h)` from head to head.
+    """Filters `queries`, `keys`, `values` of the filtered parts: taps `(n_taps, h)` or `(n_taps, h, h)` (from, to).
 
-    On a mesh they are whole on every device: a few numbers, which mixing heads all read.
+    The taps are replicated on a mesh, since mixing needs them all.
     """
 
     def __init__(self, heads: Mapping[str, int], *, n_taps: int, mixing: bool, start: FilterInit, rngs: nnx.Rngs):
-        """`heads`: how many each part has that is filtered; `mixing`: one matrix a tap, not one number per head."""
+        """`heads`: number of heads of each filtered part; `mixing`: one matrix per tap, not one number per head."""
         self.n_taps: int = n_taps
         self.names: tuple[str, ...] = tuple(heads)
         for name, n in heads.items():
@@ -72,7 +72,7 @@ class HeadFilters(nnx.Module):
         *,
         segment_ids: Int[Array, "b t"] | None = None,
     ) -> Float[Array, "b t h k"]:
-        """The part filtered (`head_conv`), or as it is where it has no filter."""
+        """Applies `head_conv` to a part; a part without a filter is returned unchanged."""
         if name not in self.names:
             return x
         return head_conv(x, getattr(self, name)[...], history, segment_ids=segment_ids)
@@ -80,14 +80,13 @@ class HeadFilters(nnx.Module):
     def empty_histories(
         self, batch_size: int, heads: Mapping[str, tuple[int, int]], dtype: DTypeLike
     ) -> dict[str, Float[Array, "b w-1 h k"]]:
-        """Histories before the first token by part, for `heads` (h, k) of each: zeros; none, (b, 0, h, k), of a part
-        without a filter."""
+        """Initial histories per part, zeros, for `heads` (h, k) of each; empty, (b, 0, h, k), without a filter."""
         taps = {name: self.n_taps - 1 if name in self.names else 0 for name in heads}
         return {name: jnp.zeros((batch_size, taps[name], *shape), dtype) for name, shape in heads.items()}
 
 
 def initial_taps(n: int, n_taps: int, *, mixing: bool, start: FilterInit, rngs: nnx.Rngs) -> nnx.Param[jax.Array]:
-    """Taps of `n` heads."""
+    """Initial taps for `n` heads."""
     shape: tuple[int, ...] = (n_taps, n, n) if mixing else (n_taps, n)
     axes = (None,) * len(shape)
     if start == "uniform":
@@ -102,20 +101,19 @@ def head_conv(
     *,
     segment_ids: Int[Array, "b t"] | None = None,
 ) -> Float[Array, "b t h k"]:
-    """The equation of the module docstring for any `t >= 0`. Sums are float32, the output has the dtype of `x`.
+    """Applies the equation of the module docstring; float32 sums, the output has the dtype of `x`.
 
     Args:
-      x: inputs by head.
-      taps: `taps[a]` multiplies the input of `a` tokens ago: a number for each head, or a matrix (from, to).
+      x: inputs by head, any `t >= 0`.
+      taps: `taps[a]` multiplies the input of `a` tokens ago: one number per head, or a matrix (from, to).
       history: the inputs before `x`; None: zeros.
-      segment_ids: int32; each run of equal ids is one document, whose outputs see nothing of the one before. Not with a
-        history.
+      segment_ids: int32; each run of equal ids is one document, which sees no other. Not with a history.
 
     Returns:
-      `(b, t, h, k)`, at `w` multiply-adds per number, or `w h` where heads are mixed.
+      `(b, t, h, k)`, at `w` multiply-adds per number, or `w h` if heads are mixed.
 
     Raises:
-      ValueError: taps of another number of heads, or a history of another length than `w - 1`.
+      ValueError: the number of heads of the taps is wrong, or the history's length is not `w - 1`.
     """
     w, *heads = taps.shape
     if set(heads) != {x.shape[2]}:
@@ -126,7 +124,7 @@ def head_conv(
 
 
 def _head_conv(taps: jax.Array, extended: jax.Array, documents: jax.Array | None) -> jax.Array:
-    """Outputs of all but the first `w - 1` inputs, given the document of each."""
+    """Outputs of all but the first `w - 1` inputs, with a document id per input."""
     w = taps.shape[0]
     t = extended.shape[1] - w + 1
     signal, taps = extended.astype(jnp.float32), taps.astype(jnp.float32)
@@ -151,7 +149,7 @@ def _head_conv(taps: jax.Array, extended: jax.Array, documents: jax.Array | None
 
 
 def _part(x: jax.Array, start: int | jax.Array, length: int) -> jax.Array:
-    """`length` tokens from `start` on."""
+    """Slice of `length` tokens from `start` on."""
     if isinstance(start, int):
         return jax.lax.slice_in_dim(x, start, start + length, axis=1)
     return jax.lax.dynamic_slice_in_dim(x, start, length, axis=1)

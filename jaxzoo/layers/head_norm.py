@@ -1,5 +1,4 @@
-"""The norm of each head's output, which recurrent mixers put after their state (RetNet's group norm), with and without
-parameters."""
+"""Norms of the heads' outputs after a recurrence (RetNet's group norm), with and without parameters."""
 
 from typing import Literal
 
@@ -15,7 +14,7 @@ HeadNorm = Literal["layer", "rms", "none"]
 
 
 def head_norm(y: Float[Array, "... v"], kind: HeadNorm, *, eps: float) -> Float[Array, "... v"]:
-    """`y / rms(y)`, or the same of `y - mean(y)` (layer), over the last axis, without parameters.
+    """RMS norm `y / rms(y)`, or layer norm (of `y - mean(y)`), over the last axis, without parameters.
 
     Computed in float32; `eps` is added to the mean square.
     """
@@ -28,7 +27,7 @@ def head_norm(y: Float[Array, "... v"], kind: HeadNorm, *, eps: float) -> Float[
 
 
 class GatedNorm(nnx.Module):
-    """The RMS norm of heads, or groups of channels, with a learned scale and an output gate.
+    """RMS norm of heads, or of groups of channels, with a learned scale and an output gate.
 
     `activation(gate) . scale . norm(x)`; with `gate_first`, `scale . norm(activation(gate) . x)`.
 

@@ -1,15 +1,15 @@
-"""The implicit long filter of Hyena (Poli et al. 2023, sec. 3.3): a sine network of positions under a decaying window.
+"""Implicit long filter of Hyena (Poli et al. 2023, sec. 3.3): a sine network of positions times a decaying window.
 
     s_0 = sin(w . (p_a W_0 + b_0)),    s_i = sin(w . (s_{i-1} W_i + b_i)),    i = 1..n_inner
     taps[a, c] = (s_{n_inner, a} W_out)_c (exp(-rate_c a / (L - 1)) + shift)
 
 with the `emb_dim` position features `p_a` of tap `a` of `L` (`implicit_filter.position_features`), and one vector `w`
 of sine frequencies for all layers, as released. `rate_c` is evenly spaced over the channels, from
-ln(1 / target) / slow to ln(1 / target) / fast: the window of the first channel falls to `target` at `slow` of the
-filter's length, that of the last at `fast`.
+ln(1 / target) / slow to ln(1 / target) / fast: the window falls to `target` at the fraction `slow` of the filter's
+length in the first channel, `fast` in the last.
 
-Initialisation: `p_a` as it is, `w` = `sine_frequency`; the matrices by `HyenaFilterConfig.init`. Nothing of the filter
-is decayed (Zoology, Table 11: filter weight decay 0).
+Initialisation: `w` = `sine_frequency`; matrices as `HyenaFilterConfig.init` says. The filter has no weight decay
+(Zoology, Table 11: filter weight decay 0).
 """
 
 import dataclasses
@@ -41,23 +41,22 @@ class HyenaFilterConfig(Checked):
     sine_frequency: PositiveFloat = 14.0
     """Initial w. Language models have 14 (Poli et al.) or 2 (Zoology, Table 5); the released MQAR models 1."""
     fast_decay: PositiveFloat = 0.3
-    """Share of the filter after which the window of the last channel has fallen to `decay_target`."""
+    """Fraction of the filter at which the window of the last channel falls to `decay_target`."""
     slow_decay: PositiveFloat = 1.5
-    """The same of the first channel; Zoology, Table 11, prints 1.2."""
+    """Fraction for the first channel; Zoology, Table 11, prints 1.2."""
     decay_target: Annotated[float, Rule("must be in (0, 1)", 0, 1, excluded=(0, 1))] = 1e-2
-    """Values at the end of these windows."""
+    """Value of the windows at these fractions."""
     shift: NonNegativeFloat = 0.0
     """Added to the windows, so that they do not fall to 0."""
     normalized: bool = False
-    """Divides the taps of each lag by the sum of their absolute values over all channels, an option of the released
-    code."""
+    """Divides the taps of each lag by the sum of their absolute values over channels (option of the released code)."""
     init: Literal["normal", "uniform"] = "normal"
-    """Matrices normal with the mixer's `init_std` and biases 0, to which the released models reset all linear layers;
-    or all uniform in +-1/sqrt(fan_in), PyTorch's default, which the released operator has by itself."""
+    """normal: matrices with the mixer's `init_std`, biases 0 (released models); uniform: all in +-1/sqrt(fan_in),
+    PyTorch's default (released operator outside a model)."""
     learning_rate_scale: PositiveFloat = 1.0
-    """Factor of the learning rate of the network."""
+    """Learning-rate factor of the network."""
     position_learning_rate_scale: NonNegativeFloat = 1.0
-    """The same of the position features, which are parameters in the released code; 0: they are fixed."""
+    """Learning-rate factor of the position features, parameters in the released code; 0: they are fixed."""
 
     def __post_init__(self) -> None:
         odd = self.emb_dim >= 3 and self.emb_dim % 2 == 1
@@ -71,8 +70,7 @@ class HyenaFilter(nnx.Module):
 
     `positions` (n_taps, emb_dim) unless they are fixed; `kernel_in` (emb_dim, width), `bias_in` (width,);
     `kernel_inner` (n_inner, width, width), `bias_inner` (n_inner, width); `kernel_out` (width, channels), without a
-    bias; `frequency` (width,), one for all layers. `n_taps` fixes the grid of positions: the same parameters on another
-    grid are another filter.
+    bias; `frequency` (width,), shared by all layers. The filter depends on `n_taps`, which sets the grid of positions.
     """
 
     def __init__(
@@ -85,8 +83,7 @@ class HyenaFilter(nnx.Module):
         axes: tuple[str | None] = ("channels",),
         rngs: nnx.Rngs,
     ) -> None:
-        """`std`: standard deviation of the matrices where `config.init` is normal; `axes`: logical axis of the
-        channels."""
+        """`std`: standard deviation of the matrices if `config.init` is normal; `axes`: logical axis of channels."""
         n, m, emb_dim = config.n_inner, config.width, config.emb_dim
         traits = {"decay": False, "learning_rate_scale": config.learning_rate_scale}
 
@@ -113,7 +110,7 @@ class HyenaFilter(nnx.Module):
         self.n_taps: int = n_taps
 
     def __call__(self, count: int) -> Float[Array, "w c"]:
-        """The first `count` taps, at most `n_taps`, float32."""
+        """Computes the first `count` taps, at most `n_taps`, float32."""
         config = self.config
         fixed = not config.position_learning_rate_scale
         features = position_features(self.n_taps, config.emb_dim) if fixed else self.positions[...]
@@ -129,7 +126,7 @@ class HyenaFilter(nnx.Module):
 
 
 def decay_window(config: HyenaFilterConfig, n_taps: int, channels: int) -> np.ndarray:
-    """The factor of every tap, `(n_taps, channels)` float32."""
+    """Window: the factor of each tap, `(n_taps, channels)` float32."""
     slowest, fastest = (-np.log(config.decay_target) / share for share in (config.slow_decay, config.fast_decay))
     rates, time = np.linspace(slowest, fastest, channels), np.linspace(0, 1, n_taps)
     return (np.exp(-time[:, None] * rates[None, :]) + config.shift).astype(np.float32)

@@ -1,9 +1,9 @@
-"""Long convolution filters that a small MLP computes from positions: Zoology (Arora et al. 2024), Listing 2.
+"""Implicit long filter: a small MLP of positions computes the taps (Zoology, Arora et al. 2024, Listing 2).
 
     taps_a = W2 relu(W1 p_a + b1) + b2,    p_a = [a / (L - 1), cos(2 pi f a / L), -sin(2 pi f a / L)]
 
-for `L` positions and `m = (emb_dim - 1) / 2` frequencies `f`, evenly spaced from 1e-4 to `m - 1`. As
-published, the only frequency at `emb_dim = 3` is 1e-4: the filter is then nearly piecewise linear in `a`.
+for `L` positions and `m = (emb_dim - 1) / 2` frequencies `f`, evenly spaced from 1e-4 to `m - 1`. As published, the
+only frequency at `emb_dim = 3` is 1e-4: the filter is then nearly piecewise linear in `a`.
 """
 
 import jax
@@ -19,7 +19,7 @@ from jaxzoo.utils.array_typing import Array, Float
 class ImplicitFilter(nnx.Module):
     """A filter of `n_taps` taps for each channel; `filter(n)` computes the first `n` of them.
 
-    `n_taps` fixes the grid of positions: the same parameters on another grid are another filter.
+    The filter depends on `n_taps`, which sets the grid of positions.
     """
 
     def __init__(
@@ -34,18 +34,17 @@ class ImplicitFilter(nnx.Module):
         decay: bool = True,
         rngs: nnx.Rngs,
     ) -> None:
-        """Makes the MLP.
+        """Initialises the MLP.
 
         Args:
-          width: channels.
-          n_taps: taps.
-          emb_dim: position features, odd and at least 3.
-          hidden_width: hidden units.
-          std: weights normal with this standard deviation, and biases 0. None: all uniform in
-            +-1/sqrt(fan_in), PyTorch's default.
+          width: number of channels.
+          n_taps: number of taps.
+          emb_dim: number of position features, odd and at least 3.
+          hidden_width: number of hidden units.
+          std: standard deviation of normal weights, with zero biases; None: all uniform in +-1/sqrt(fan_in).
           axes: logical axis of the channels.
           decay: whether weight decay applies to the weights.
-          rngs: its `params` stream.
+          rngs: the `params` stream is used.
         """
 
         def make(shape: tuple[int, ...], fan_in: int, axes: tuple[str | None, ...]) -> nnx.Param[jax.Array]:
@@ -63,14 +62,14 @@ class ImplicitFilter(nnx.Module):
         self.emb_dim: int = emb_dim
 
     def __call__(self, count: int) -> Float[Array, "w d"]:
-        """The first `count` taps, at most `n_taps`, float32."""
+        """Computes the first `count` taps, at most `n_taps`, float32."""
         positions = jnp.asarray(position_features(self.n_taps, self.emb_dim)[:count])
         hidden = jax.nn.relu(exact_matmul(positions, self.kernel_1[...]) + self.bias_1[...][None, :])
         return exact_matmul(hidden, self.kernel_2[...]) + self.bias_2[...][None, :]
 
 
 def position_features(n_taps: int, emb_dim: int) -> np.ndarray:
-    """`p_a` of the module docstring, `(n_taps, emb_dim)` float32: time, cosines, negative sines."""
+    """Position features `p_a`, `(n_taps, emb_dim)` float32: time, cosines, negative sines."""
     bands = (emb_dim - 1) // 2
     index = np.arange(n_taps)
     angles = np.linspace(1e-4, bands - 1, bands)[None, :] * (2 * np.pi / n_taps * index)[:, None]
@@ -79,6 +78,6 @@ def position_features(n_taps: int, emb_dim: int) -> np.ndarray:
 
 
 def exact_matmul(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """In full precision: rounded to the 8 or 11 bits of a TPU or GPU, positions of a long filter would be the same, and
-    a sine of high frequency would magnify the error of its argument."""
+    """Matrix product in full precision: rounded to 8 or 11 bits on a TPU or GPU, nearby positions of a long filter
+    would coincide, and sines of high frequency would magnify the error."""
     return jnp.matmul(x, kernel, precision=jax.lax.Precision.HIGHEST)

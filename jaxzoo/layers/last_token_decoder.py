@@ -1,4 +1,4 @@
-"""Decoder of an autoencoder: names the tokens of a row from the residual stream at its last token.
+"""Decoder of an autoencoder: predicts all tokens of a row from the residual stream at its last token.
 
 MAD's compression (Poli et al. 2024, arXiv 2403.17844; athms/mad-lab, `mad/model/auto_encoder.py`). With the residual
 stream r_T of the last token and the sinusoidal embedding p_t of the position (half sines, half cosines, of frequencies
@@ -26,12 +26,12 @@ class LastTokenDecoder(nnx.Module):
     """The equations of the module docstring.
 
     Args:
-      width: of the residual stream, at least 4.
+      width: width of the residual stream, at least 4.
       norm_kind: LayerNorm or RMSNorm.
-      norm_eps: added to its variance (mean square).
+      norm_eps: added to the variance (mean square).
       std: standard deviation of the normal initialisation; biases start at 0.
-      dtype: of the matmuls.
-      rngs: its `params` stream.
+      dtype: dtype of the matmuls.
+      rngs: the `params` stream is used.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class LastTokenDecoder(nnx.Module):
         )
 
     def __call__(self, residual: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-        """Makes of the last token's residual stream the features of all positions, float32."""
+        """Computes the features of all positions from the last token's residual stream, float32."""
         _, t, d = residual.shape
         x = residual[:, -1:] + sinusoids(t, d)[None]
         for scale, project in zip(self.norms, self.projections, strict=True):
@@ -60,7 +60,7 @@ class LastTokenDecoder(nnx.Module):
 
 
 def sinusoids(length: int, width: int) -> Float[Array, "t d"]:
-    """Sines and then cosines of the positions, float32; an odd width ends with zeros."""
+    """Sines, then cosines, of the positions, float32; an odd width ends with zeros."""
     half = width // 2
     angles = np.arange(length)[:, None] * 10000.0 ** -(np.arange(half) / (half - 1))
     waves = np.concatenate([np.sin(angles), np.cos(angles), np.zeros((length, width % 2))], axis=1)

@@ -1,4 +1,4 @@
-"""Linear maps whose parameters stay float32 and whose compute follows the dtype of their input; their heads."""
+"""Linear maps with float32 parameters that compute in the dtype of their input; splitting into heads."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def _follow_input(arrays: Any, /, **_: Any) -> Any:
 
 
 def _over_flat_rows(x: jax.Array, kernel: jax.Array, dimension_numbers: Any, **options: Any) -> jax.Array:
-    """`x @ kernel` over rows in one axis: XLA's CPU makes the kernel's gradient 2.6 times faster than over `(b, t)`."""
+    """`x @ kernel` with all rows in one axis: on a CPU the kernel's gradient is 2.6 times faster than over `(b, t)`."""
     del dimension_numbers
     rows = x.reshape(-1, x.shape[-1]) if x.ndim > 2 and x.size else x
     y = jax.lax.dot_general(rows, kernel, (((rows.ndim - 1,), (0,)), ((), ())), **options)
@@ -30,12 +30,10 @@ def linear(
     """`x @ kernel (+ bias)` over the last axis, `(..., d_in) -> (..., d_out)`, in the dtype of `x`.
 
     Args:
-      d_in: input width.
-      d_out: output width.
       axes: logical axes of the kernel, (input, output).
       std: standard deviation of the normal initialisation; a bias starts at 0.
-      bias: adds a bias, which is not decayed.
-      rngs: its `params` stream.
+      bias: adds a bias, without weight decay.
+      rngs: the `params` stream is used.
     """
     return nnx.Linear(
         d_in,
@@ -51,5 +49,5 @@ def linear(
 
 
 def split_heads(x: Float[Array, "... hk"], n_heads: int) -> Float[Array, "... h k"]:
-    """The channels by head; those of a head are neighbours."""
+    """Splits the last axis into heads of neighbouring channels."""
     return x.reshape(*x.shape[:-1], n_heads, x.shape[-1] // n_heads)

@@ -1,4 +1,4 @@
-"""A linear map of low rank, from which mixers take their decays and gates."""
+"""Low-rank linear map, for decays and gates of mixers."""
 
 from typing import Literal
 

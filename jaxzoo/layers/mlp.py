@@ -1,8 +1,8 @@
-"""The channel mixers: GELU, and the gated ones, SwiGLU, GEGLU and GLU.
+"""MLPs: GELU, and the gated SwiGLU, GEGLU and GLU.
 
 With the hidden units of `up` and, if gated, of `gate`:
 
-| `kind` | hidden units before `down` | of |
+| `kind` | hidden units before `down` | source |
 | --- | --- | --- |
 | gelu | gelu(up(x)), the exact GELU | GPT-NeoX, Zoology's MLP |
 | gelu_tanh | the same with GELU's tanh approximation | GPT-2 |
@@ -11,8 +11,8 @@ With the hidden units of `up` and, if gated, of `gate`:
 | geglu_tanh | the same with GELU's tanh approximation | Gemma, RecurrentGemma |
 | glu | sigmoid(gate(x)) * up(x) | Dauphin et al. 2017; the default of the Based release's GatedMlp |
 
-The release of Zoology scales down what its layers write to the residual by name, `fc2`, which in its GLU is the gate;
-here it is always `down`.
+Deviation: `out_std` applies to `down`. The Zoology release scales the initial weights of the layer named `fc2`, which
+is the gate in its GLU.
 """
 
 import functools
@@ -32,14 +32,14 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "gelu": functools.partial(jax.nn.gelu, approximate=False),
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
 }
-"""The kinds without a gate, with their activation."""
+"""Activation by kind, for kinds without a gate."""
 GATES: Mapping[str, Callable[[Array], Array]] = {
     "swiglu": jax.nn.silu,
     "geglu": ACTIVATIONS["gelu"],
     "geglu_tanh": ACTIVATIONS["gelu_tanh"],
     "glu": jax.nn.sigmoid,
 }
-"""The gated kinds, with the activation of the gate."""
+"""Activation of the gate by kind, for gated kinds."""
 
 
 def default_width(kind: MLPKind, d_model: int) -> int:
@@ -51,21 +51,21 @@ def default_width(kind: MLPKind, d_model: int) -> int:
 
 
 def n_matrices(kind: MLPKind) -> int:
-    """Matrices of d_model times hidden units."""
+    """Number of (d_model, hidden units) matrices."""
     return 3 if kind in GATES else 2
 
 
 class MLP(nnx.Module):
-    """`down` of the hidden units in the table of the module docstring.
+    """MLP: `down` of the hidden units in the table of the module docstring.
 
     Args:
-      kind: which of them.
+      kind: row of the table.
       d_model: input and output width.
-      width: hidden units.
-      bias: biases in all projections; they start at 0.
+      width: number of hidden units.
+      bias: adds biases to all projections; they start at 0.
       std: standard deviation of the normal initialisation of gate and up.
-      out_std: the same for down.
-      rngs: its `params` stream.
+      out_std: standard deviation for down.
+      rngs: the `params` stream is used.
     """
 
     def __init__(

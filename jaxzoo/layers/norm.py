@@ -1,7 +1,7 @@
 """LayerNorm and RMSNorm in float32, with a learned scale that starts at 1.
 
-They are Flax's, with a gradient of their own: it keeps the input, and mean and 1 / std of each row, where JAX's would
-keep and read five arrays of the input's shape.
+Subclasses of Flax's norms with a custom gradient, which keeps the input and the mean and 1 / std of each row; JAX's own
+would keep five arrays of the input's shape.
 """
 
 import functools
@@ -36,7 +36,7 @@ Norm: TypeAlias = LayerNorm | RMSNorm
 
 
 def norm(kind: Literal["layer", "rms"], width: int, *, eps: float, rngs: nnx.Rngs) -> Norm:
-    """The norm of `kind` over the last axis of float32 input; `eps` is added to the (mean) square."""
+    """Norm of `kind` over the last axis of float32 input; `eps` is added to the variance (mean square)."""
     vector = metadata(("embed",), decay=False)
     if kind == "rms":
         return RMSNorm(width, epsilon=eps, scale_metadata=vector, rngs=rngs)
@@ -45,19 +45,19 @@ def norm(kind: Literal["layer", "rms"], width: int, *, eps: float, rngs: nnx.Rng
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def scaled_norm(x: Float[Array, "*b d"], scale: Float[Array, "d"], eps: float, centred: bool) -> Float[Array, "*b d"]:
-    """`scale (x - mean) / sqrt(var + eps)` over the last axis; without `centred` the mean counts as 0."""
+    """`scale (x - mean) / sqrt(var + eps)` over the last axis; if not `centred`, the mean is taken as 0."""
     return _forward(x, scale, eps, centred)[0]
 
 
 def _forward(x: Array, scale: Array, eps: float, centred: bool) -> tuple[Array, tuple[Array, Array, Array, Array]]:
     mean = jnp.mean(x, -1, keepdims=True) if centred else jnp.zeros((*x.shape[:-1], 1), x.dtype)
     square = jnp.mean(jnp.square(x), -1, keepdims=True)
-    rate = jax.lax.rsqrt(jnp.maximum(square - jnp.square(mean), 0.0) + eps)  # the rounded difference may be negative
+    rate = jax.lax.rsqrt(jnp.maximum(square - jnp.square(mean), 0.0) + eps)  # rounding can make the difference negative
     return (x - mean) * (rate * _as_row(scale, x)), (x, scale, mean, rate)
 
 
 def _backward(eps: float, centred: bool, kept: tuple[Array, Array, Array, Array], d_y: Array) -> tuple[Array, Array]:
-    """`d_x = (g - mean(g) - n mean(g n)) / std` of the normed input n and g = scale d_y."""
+    """VJP: `d_x = (g - mean(g) - n mean(g n)) / std` with the normed input n and g = scale d_y."""
     x, scale, mean, rate = kept
     normed, g = (x - mean) * rate, d_y * _as_row(scale, x)
     d_x = g - normed * jnp.mean(g * normed, -1, keepdims=True)

@@ -1,13 +1,12 @@
-"""Causal convolution of packed documents: rows with several documents, between which no information may pass.
+"""Causal convolution of packed documents: rows hold several documents, between which no information passes.
 
-A Fourier transform cannot mask, but divide and conquer can. Time is cut into blocks of 16, 32, 64, ... tokens.
-In each of them the left half reaches the right half only inside the one document that spans the midpoint, so
-both halves are masked to that document and convolved without further masks. What remains are pairs of tokens
-in the same block of 8: masked shifted adds. Every pair is counted at one level, so the sum is that of the
-definition, in O(t log^2 t) for long filters.
+A Fourier transform cannot be masked, so time is split recursively, into blocks of 16, 32, 64, ... tokens. Within a
+block, the left half contributes to the right half only inside the one document that spans the midpoint: both halves are
+masked to that document and convolved. Pairs within the same block of 8 tokens use masked shifted adds. Each pair of
+tokens is counted once, in O(t log^2 t) for long filters.
 
-Forward and backward pass on two CPU cores at (b, t, d) = (8, 1024, 64) and w = 1024, documents of 150 tokens
-in the mean: about 3.5 times the time of the unmasked transform, which reads across documents.
+Forward and backward pass on two CPU cores at (b, t, d) = (8, 1024, 64) and w = 1024, with documents of 150 tokens on
+average, take about 3.5 times as long as the unmasked transform.
 """
 
 import functools
@@ -18,18 +17,17 @@ import jax.numpy as jnp
 from jaxzoo.utils.array_typing import Array, Float, Int
 
 BLOCK = 8
-"""Tokens of a block whose pairs are summed by shifted adds; the widest filter that needs nothing else."""
+"""Block length for shifted adds, and the widest filter that needs nothing else."""
 
 MAX_MATRIX = 64
-"""Most tokens to either side of a midpoint that meet in a Toeplitz matrix. Forward and backward pass of one level
-at the sizes above, matrix against Fourier transform, in ms: 8: 1.3, 3.8; 32: 1.3, 3.6; 64: 2.6, 3.5;
-128: 6.7, 4.2."""
+"""Largest half block that uses a Toeplitz matrix. Forward and backward pass of one level at the sizes above, matrix and
+Fourier transform, in ms: 8: 1.3, 3.8; 32: 1.3, 3.6; 64: 2.6, 3.5; 128: 6.7, 4.2."""
 
 
 def packed_conv(
     x: Float[Array, "b t d"], taps: Float[Array, "w d"], segment_ids: Int[Array, "b t"]
 ) -> Float[Array, "b t d"]:
-    """`y_i = sum_a taps[a] x_{i-a}` over the inputs of the document of token `i`; float32 sums, dtype of `x`.
+    """`y_i = sum_a taps[a] x_{i-a}` over inputs in the document of token `i`; float32 sums, dtype of `x`.
 
     Args:
       x: inputs, any `t >= 0`.
@@ -51,21 +49,21 @@ def packed_conv(
     y_dbt = _shifted_adds(x, taps[:BLOCK], pieces).transpose(2, 0, 1)
     x_dbt, taps_dw, half = x.transpose(2, 0, 1), taps.T, BLOCK
     while half < t:
-        # Without the barrier XLA fuses the sums of all levels, here and in the gradients: twice the time on a CPU.
+        # Without the barrier XLA fuses the sums of all levels, in both passes, which takes twice as long on a CPU.
         x_dbt, taps_dw, y_dbt = jax.lax.optimization_barrier((x_dbt, taps_dw, y_dbt))
-        # The checkpoint keeps one x for all levels instead of each one's spectrum, at the same speed.
+        # The checkpoint keeps x instead of a spectrum per level, at the same speed.
         y_dbt += jax.checkpoint(functools.partial(_left_to_right, half=half))(x_dbt, taps_dw, documents)
         half *= 2
     return y_dbt.transpose(1, 2, 0).astype(dtype)
 
 
 def _count(starts: jax.Array) -> jax.Array:
-    """Numbers the pieces of a row, given where each one starts."""
+    """Document numbers of the tokens, from a mask of the first tokens."""
     return jnp.cumsum(starts.astype(jnp.int32), axis=1)
 
 
 def _shifted_adds(x: jax.Array, taps: jax.Array, documents: jax.Array) -> jax.Array:
-    """The definition, one tap at a time."""
+    """Masked convolution, one tap at a time."""
     t, before = x.shape[1], taps.shape[0] - 1
     signal = jnp.pad(x, ((0, 0), (before, 0), (0, 0)))
     owner = jnp.pad(documents, ((0, 0), (before, 0)), constant_values=-1)
@@ -80,12 +78,12 @@ def _shifted_adds(x: jax.Array, taps: jax.Array, documents: jax.Array) -> jax.Ar
 def _left_to_right(x_dbt: jax.Array, taps_dw: jax.Array, documents: jax.Array, *, half: int) -> jax.Array:
     """Contribution of the left halves of all blocks of `2 half` tokens to their right halves, (d, b, t)."""
     d, b, t = x_dbt.shape
-    blocks = -(-(t - half) // (2 * half))  # those whose right half begins before t
+    blocks = -(-(t - half) // (2 * half))  # blocks whose right half begins before t
     size = 2 * half * blocks
-    reach = min(half, 1 << (taps_dw.shape[1] - 2).bit_length())  # w - 1 tokens to either side of the midpoint
+    reach = min(half, 1 << (taps_dw.shape[1] - 2).bit_length())  # at most w - 1 tokens on either side of the midpoint
     left, right = slice(half - reach, half), slice(half, half + reach)
     documents = _first(documents, size).reshape(1, b, blocks, 2 * half)
-    spanning = documents[..., half, None]  # holds no token of the left half where a document starts at the midpoint
+    spanning = documents[..., half, None]  # empty on the left if a document starts at the midpoint
     inputs = _first(x_dbt, size).reshape(d, b, blocks, 2 * half)[..., left]
     inputs = jnp.where(documents[..., left] == spanning, inputs, 0.0)
     y = _toeplitz(inputs, taps_dw) if reach <= MAX_MATRIX else _fourier(inputs, taps_dw)
@@ -95,7 +93,7 @@ def _left_to_right(x_dbt: jax.Array, taps_dw: jax.Array, documents: jax.Array, *
 
 
 def _toeplitz(inputs: jax.Array, taps_dw: jax.Array) -> jax.Array:
-    """`y_i = sum_j taps[m + i - j] inputs_j` over the last axis, of size m: the m outputs after m inputs."""
+    """`y_i = sum_j taps[m + i - j] inputs_j` over the last axis, of size m: m outputs that follow m inputs."""
     d, b, blocks, m = inputs.shape
     lags = m + jnp.arange(m)[None, :] - jnp.arange(m)[:, None]
     matrix = _first(taps_dw, 2 * m)[:, lags]
@@ -104,13 +102,13 @@ def _toeplitz(inputs: jax.Array, taps_dw: jax.Array) -> jax.Array:
 
 
 def _fourier(inputs: jax.Array, taps_dw: jax.Array) -> jax.Array:
-    """As `_toeplitz`. The transform of 2 m points wraps around to the first m outputs only: they are dropped."""
+    """`_toeplitz` by a transform of 2 m points; only the first m outputs wrap around, and they are dropped."""
     m = inputs.shape[-1]
     response = jnp.fft.rfft(_first(taps_dw, 2 * m))[:, None, None, :]
     return jnp.fft.irfft(jnp.fft.rfft(inputs, n=2 * m) * response, n=2 * m)[..., m:]
 
 
 def _first(x: jax.Array, size: int) -> jax.Array:
-    """The first `size` entries of the last axis; zeros follow the last."""
+    """Cuts or zero-pads the last axis to `size` entries."""
     missing = max(size - x.shape[-1], 0)
     return jnp.pad(x[..., :size], [(0, 0)] * (x.ndim - 1) + [(0, missing)])

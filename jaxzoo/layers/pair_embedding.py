@@ -1,16 +1,16 @@
-"""Embedding of tokens that stand for a key and a value side by side, and the head that scores the values.
+"""Embedding of tokens that each hold a key and a value, and the head that scores the values.
 
 Zoology's continuous MQAR (HazyResearch/zoology, `ContinuousInputModel` in `zoology/model.py`). E_k and E_v are tables
-of random unit vectors, which are saved and never updated:
+of random unit vectors, saved and never updated:
 
-    x = W_in [E_k(key), E_v(value)] + b_in   (zeros in the place of E_v where the token has no value)
+    x = W_in [E_k(key), E_v(value)] + b_in   (zeros for E_v if the token has no value)
     logits = (W_out norm(r) + b_out) E_v^T
 
 The norm is the model's final norm. A token is `key (n_values + 1)`, plus `1 + value` if it has a value; no table has a
 row per token.
 
-Deviation: weights begin normal with the standard deviation of the released uniform ones, `1 / sqrt(3 fan_in)`, and
-biases at 0 where the released ones are uniform too.
+Deviation: initial weights are normal, biases 0; the release draws both uniformly, with the same standard deviation
+`1 / sqrt(3 fan_in)`.
 """
 
 import jax
@@ -27,11 +27,9 @@ class PairEmbedding(nnx.Module):
     """Tables and projections of the module docstring.
 
     Args:
-      n_keys: keys.
-      n_values: values.
       n_rows: rows of the table of values, at least `n_values`.
-      width: of the model and of each embedding.
-      rngs: its `params` stream.
+      width: width of the model and of each embedding.
+      rngs: the `params` stream is used.
     """
 
     def __init__(self, n_keys: int, n_values: int, *, n_rows: int, width: int, rngs: nnx.Rngs):
@@ -47,7 +45,7 @@ class PairEmbedding(nnx.Module):
         )
 
     def __call__(self, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]:
-        """Inputs of the layers, float32; NaN for a token that is no pair and no key."""
+        """Inputs of the layers, float32; NaN for a token outside the vocabulary."""
         key, value = jnp.divmod(tokens, jnp.int32(self.n_values + 1))
         known = (key >= 0) & (key < self.n_keys)
         axes = ("vocab", "embed")
@@ -58,6 +56,6 @@ class PairEmbedding(nnx.Module):
 
 
 def unit_vectors(key: PRNGKeyArray, n: int, width: int) -> Float[Array, "n d"]:
-    """Rows uniform on the sphere."""
+    """Rows distributed uniformly on the unit sphere."""
     rows = jax.random.normal(key, (n, width))
     return rows / jnp.linalg.norm(rows, axis=-1, keepdims=True)

@@ -1,7 +1,7 @@
-"""Values inside a running model, recorded or replaced by name; nothing is computed without a request.
+"""Recording and replacing values inside a running model, by name; without a request nothing is computed.
 
-Layers call `show("out", value)` and go on with what it returns, which outside of a recording is `value` itself. Names
-are joined by dots from the scopes around the call: `layers.3.mixer.out`. `jaxzoo.capture` is the user's interface.
+Layers call `show("out", value)` and continue with the result, which is `value` itself outside of a recording. The full
+name joins the scopes around the call with dots: `layers.3.mixer.out`. `jaxzoo.capture` is the user's interface.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxzoo.utils.array_typing import Array, Float
 
 Replacement = Callable[[Array], Array]
-"""Maps the value that was computed to the one that the model goes on with."""
+"""Maps a computed value to its replacement."""
 
 
 @dataclasses.dataclass
@@ -29,7 +29,7 @@ class Recording:
     replace: Mapping[str, Replacement]
     """Replacements by name or pattern."""
     prefix: str = ""
-    """Scopes around the current call, each with a dot after it."""
+    """Scopes around the current call, each followed by a dot."""
     seen: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Values by full name."""
     replaced: set[str] = dataclasses.field(default_factory=set)
@@ -40,7 +40,7 @@ class Recording:
         return any(fnmatch.fnmatchcase(self.prefix + name, pattern) for pattern in self.patterns)
 
     def show(self, name: str, value: Any) -> Any:
-        """Replaces a value if it is to be replaced, records it if it is asked for, and returns it."""
+        """Replaces or records a value on request, and returns it."""
         for pattern, change in self.replace.items():
             if fnmatch.fnmatchcase(self.prefix + name, pattern):
                 new = change(value)
@@ -61,7 +61,7 @@ _current: contextvars.ContextVar[Recording | None] = contextvars.ContextVar("rec
 
 
 def show(name: str, value: Array) -> Array:
-    """Shows a value that the model computes anyway, and returns the value to continue with."""
+    """Shows a value that the model computes anyway; returns the value or its replacement."""
     current = _current.get()
     return value if current is None else current.show(name, value)
 
@@ -69,7 +69,7 @@ def show(name: str, value: Array) -> Array:
 def show_lazily(name: str, make: Callable[[], Any]) -> None:
     """Shows a value that is computed only on request; it cannot be replaced.
 
-    Of several by one name the first counts: an op that is built on another shows its own scores.
+    The first of several values with the same name is recorded, so an op built on another op shows its own scores.
     """
     current = _current.get()
     if current is not None and current.asks_for(name) and current.prefix + name not in current.seen:
@@ -80,8 +80,8 @@ def show_lazily(name: str, make: Callable[[], Any]) -> None:
 def show_scores(mix: Callable[[Float[Array, "b t g v"]], Float[Array, "b t h v"]], v: Float[Array, "b t g v"]) -> None:
     """Shows `scores` (b, h, t, s): the weight of the value of token s in the output of token t.
 
-    A mixer that is linear in its values is asked with unit vectors for values: its outputs are the weights, exactly,
-    whatever recurrence or kernel computes them.
+    A mixer that is linear in its values is called with unit vectors as values: its outputs are then exactly the
+    weights, for any recurrence or kernel.
     """
 
     def weights() -> Float[Array, "b h t s"]:
@@ -94,7 +94,7 @@ def show_scores(mix: Callable[[Float[Array, "b t g v"]], Float[Array, "b t h v"]
 
 @contextlib.contextmanager
 def scope(name: str) -> Iterator[None]:
-    """Prefixes `name` and a dot to the names that are shown inside."""
+    """Context manager: prefixes `name` and a dot to names shown inside."""
     current = _current.get()
     if current is None:
         yield
@@ -108,7 +108,7 @@ def scope(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def recording(into: Recording | None) -> Iterator[None]:
-    """Records what is shown inside, at trace time: the traced function must return `into.seen`; None: nothing is."""
+    """Context manager: records values shown at trace time into `into.seen`, which the traced function must return."""
     token = _current.set(into)
     try:
         yield

@@ -1,15 +1,15 @@
 """Rotary position embedding (Su et al. 2021, RoFormer, eq. 15), exact at any position.
 
-Pair `i` of the `n` rotated channels turns by `p * base^(-2 i / n)` radians at position `p`, or less where frequencies
-are scaled (`rotary_scaling.py`). The remaining channels pass through. Which channels are a pair:
+Pair `i` of the `n` rotated channels turns by `p * base^(-2 i / n)` radians at position `p`, or less if frequencies are
+scaled (`rotary_scaling.py`). The remaining channels are unchanged. Pairs of channels:
 
-| `interleaved` | pair i | of |
+| `interleaved` | pair i | source |
 | --- | --- | --- |
 | False | `i` and `i + n / 2` | GPT-NeoX, Llama |
 | True | `2 i` and `2 i + 1` | RoFormer, GPT-J, TorchScale |
 
-Deviation: the angle is not the float32 product of position and frequency, whose error reaches 4e-3 radians at
-position 100,000. See `fractions`.
+Deviation: angles are computed by `fractions`, since the float32 product of position and frequency has an error of up to
+4e-3 radians at position 100,000.
 """
 
 import math
@@ -21,7 +21,7 @@ from jaxzoo.layers.rotary_scaling import NO_SCALING, RotaryScaling
 from jaxzoo.utils.array_typing import Array, Float, Int
 
 TURN = 2.0**32
-"""Integer phase of one full turn: int32 arithmetic wraps exactly there."""
+"""Integer phase of one full turn, at which int32 arithmetic wraps around."""
 
 
 def rotary(
@@ -36,16 +36,16 @@ def rotary(
 ) -> Float[Array, "b t h k"]:
     """Rotates the first `channels` channels of every head by angles proportional to the position.
 
-    Scores of rotated queries and keys depend on the difference of their positions only. Computes in float32.
+    Scores of rotated queries and keys depend only on the difference of their positions. Computes in float32.
 
     Args:
       x: queries or keys, any float dtype.
       positions: int32 absolute positions >= 0; a leading axis of 1 serves all rows of `x`.
-      channels: how many rotate, an even number in 0..k; None: all `k`.
+      channels: number of channels that rotate, even, in 0..k; None: all `k`.
       base: at least 1; the slowest pair turns by about 1 / base radians per token.
-      scaling: how frequencies are slowed down for texts longer than those of training.
-      interleaved: which channels turn together (see above).
-      lengths: factor of each pair at each position, float32, such as that of `xpos.py`; None: 1.
+      scaling: scaling of the frequencies, for texts longer than in training.
+      interleaved: which channels form a pair (see above).
+      lengths: factor of each pair at each position, float32, such as in `xpos.py`; None: 1.
 
     Returns:
       The rotated `x`, same shape and dtype.
@@ -77,12 +77,12 @@ def rotary(
 def fractions(positions: Int[Array, "b t"], turns: np.ndarray) -> Float[Array, "b t pairs"]:
     """`positions * turns` modulo 1, about -1/2 to 1/2, float32 within 2e-7 at every int32 position.
 
-    A number of turns is split into a multiple of 1 / 2^32, whose product with the position wraps exactly
-    in int32, and a rest below 2^-33, whose product with the position is small enough for float32.
+    Turns are split into a multiple of 1 / 2^32, whose product with the position wraps exactly in int32, and a remainder
+    below 2^-33, whose product with the position is small enough for float32.
 
     Args:
       positions: int32; a leading axis of 1 serves all rows.
-      turns: a position, float64 `(pairs,)`, each between -1/2 and 1/2.
+      turns: turns per position, float64 `(pairs,)`, each between -1/2 and 1/2.
     """
     steps = np.round(turns * TURN)
     rest = (turns - steps / TURN).astype(np.float32)

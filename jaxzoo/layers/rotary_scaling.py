@@ -1,21 +1,19 @@
-"""Rotary frequencies for texts longer than those of training: linear interpolation, YaRN, and the scaling of Llama 3.
+"""Scaling of rotary frequencies for texts longer than in training: linear interpolation, YaRN, and Llama 3.
 
 With `f_i = base^(-2 i / n)` radians per token, original length L and factor s:
 
 | `kind` | new frequency | source |
 | --- | --- | --- |
 | linear | `f / s` | position interpolation, Chen et al. 2023 |
-| yarn | `f (1 - g) / s + f g`, with `g` from 0 at slow pairs to 1 at fast ones | Peng et al. 2023, eqs. 17-22 |
-| llama3 | the same, `g` by the wavelength between `L / low` and `L / high` | Llama 3's public code |
+| yarn | `f (1 - g) / s + f g`, with `g` from 0 for slow pairs to 1 for fast pairs | Peng et al. 2023, eqs. 17-22 |
+| llama3 | as yarn, with `g` by the wavelength between `L / low` and `L / high` | Llama 3's public code |
 
 A pair that turns r times in L tokens is fast from `beta_fast` turns on and slow below `beta_slow`. YaRN's `g` in
-between is linear in r (`ramp="rotations"`, the paper's eq. 18) or in the channel, with its ends rounded outwards
-(`ramp="channels"`, the public code, which checkpoints and libraries follow) or as they are
-(`ramp="unrounded_channels"`, `truncate: false` in checkpoints). YaRN also sharpens the softmax: cosines
-and sines are multiplied by `temperature`, 0.1 ln s + 1 unless given, and so scores by its square. llama3 has
-`low = beta_slow = 1` and `high = beta_fast = 4` and no temperature.
-
-All of it acts on the frequencies alone: a trained model can be evaluated with another scaling, without training.
+between is linear in r (`ramp="rotations"`, the paper's eq. 18) or in the channel, with the ends rounded outwards
+(`ramp="channels"`, the public code, which checkpoints and libraries follow) or unrounded (`ramp="unrounded_channels"`,
+`truncate: false` in checkpoints). YaRN also sharpens the softmax: cosines and sines are multiplied by `temperature`, by
+default 0.1 ln s + 1, and so scores by its square. llama3 has `low = beta_slow = 1`, `high = beta_fast = 4` and no
+temperature. A trained model can be evaluated with another scaling.
 """
 
 import dataclasses
@@ -32,23 +30,23 @@ class RotaryScaling(Checked):
     """Scaling of rotary frequencies."""
 
     kind: Literal["none", "linear", "yarn", "llama3"] = "none"
-    """The table above; none: as trained, and all other fields are ignored."""
+    """Row of the table above; none: no scaling, and all other fields are ignored."""
     factor: Annotated[float, Rule("must be at least 1", 1)] = 1.0
-    """Length to be reached over the original length."""
+    """New length divided by the original length."""
     original_length: PositiveInt = 2048
-    """Tokens of the texts of training."""
+    """Length in training, in tokens."""
     beta_fast: PositiveFloat = 32.0
-    """Turns in the original length from which on a pair keeps its frequency; llama3: 4."""
+    """Pairs with at least this many turns in the original length keep their frequency; llama3: 4."""
     beta_slow: PositiveFloat = 1.0
-    """Turns in the original length below which a pair is slowed down by the whole factor."""
+    """Pairs with at most this many turns in the original length are slowed down by the whole factor."""
     ramp: Literal["channels", "unrounded_channels", "rotations"] = "channels"
-    """Quantity in which the transition of yarn is linear; see above."""
+    """Quantity in which YaRN's transition is linear; see above."""
     temperature: PositiveFloat | None = None
     """Factor of cosines and sines in yarn; None: 0.1 ln(factor) + 1."""
 
     @classmethod
     def llama3(cls, factor: float = 8.0, original_length: int = 8192) -> Self:
-        """The scaling of Llama 3.1, or another with its transition."""
+        """Scaling of Llama 3.1, by default with its factor."""
         return cls(kind="llama3", factor=factor, original_length=original_length, beta_fast=4.0)
 
     def __post_init__(self) -> None:
@@ -73,7 +71,7 @@ class RotaryScaling(Checked):
         return f * (1 - kept) / self.factor + f * kept
 
     def _kept_by_turns(self, f: np.ndarray) -> np.ndarray:
-        """0 to 1, linear in the turns that a pair makes in the original length."""
+        """Weight from 0 to 1 of the original frequency, linear in the turns of a pair in the original length."""
         turns = self.original_length * f / (2 * math.pi)
         return np.clip((turns - self.beta_slow) / (self.beta_fast - self.beta_slow), 0, 1)
 

@@ -1,24 +1,24 @@
-"""S4D (Gu et al. 2022): a state space model with a diagonal, complex A for every channel.
+"""S4D (Gu et al. 2022): a state space model with a diagonal, complex A per channel.
 
     x'(t) = A x(t) + B u(t)        y(t) = 2 Re(sum_n C_n x_n(t))
 
-Its numbers come in conjugate pairs, of which one is kept: `d_state` real numbers of state are `d_state / 2` complex
-ones. With the channel's step dt and s = dt A, as discrete recurrence x_i = a x_{i-1} + b u_i:
+States come in conjugate pairs, of which one is stored: `d_state` real numbers are `d_state / 2` complex ones. With the
+channel's step dt and s = dt A, the discrete recurrence is x_i = a x_{i-1} + b u_i:
 
 | `Discretization` | a                         | b                  |
 | ---------------- | ------------------------- | ------------------ |
 | bilinear         | (1 + s / 2) / (1 - s / 2) | dt B / (1 - s / 2) |
 | zoh              | exp(s)                    | B (exp(s) - 1) / A |
 
-and as convolution with K_l = 2 Re(sum_n C_n a_n^l b_n). A is stored as log(-Re A) and Im A, dt by its logarithm, B and
-C by their real and imaginary parts; all but C are without weight decay, as in the authors' code.
+and the convolution kernel is K_l = 2 Re(sum_n C_n a_n^l b_n). Parameters are log(-Re A), Im A, log dt, and the real and
+imaginary parts of B and C; all but C have no weight decay, as in the authors' code.
 
 Initialisation, for n = 0 .. d_state / 2 - 1: Re A = -1/2; Im A = pi n (S4D-Lin, `lin`) or
 d_state / pi (d_state / (2 n + 1) - 1) (S4D-Inv, `inv`); B = 1; C complex normal of variance 1; dt log-uniform in
 [dt_min, dt_max].
 
-A power a^l is a product of two, a^(i c) and a^j with l = i c + j, from tables of about sqrt(t) powers each, which come
-from products: the (channels, n, t) numbers of all powers never exist, and sums over n are matrix products.
+A power a^l is the product of a^(i c) and a^j with l = i c + j, from two tables of about sqrt(t) powers. So no array
+(channels, n, t) of all powers exists, and sums over n are matrix products.
 """
 
 import math
@@ -42,7 +42,7 @@ Spectrum = Literal["lin", "inv"]
 
 
 class Discrete(NamedTuple):
-    """The discrete system of every channel, complex64."""
+    """Discrete system per channel, complex64."""
 
     a: Array  # (channels, n)
     b: Array  # (channels, n)
@@ -50,8 +50,8 @@ class Discrete(NamedTuple):
 
 
 class S4D(nnx.Module):
-    """The parameters: `log_dt` (channels,), `log_neg_real`, `imag` (channels, n), `b`, `c` (channels, n, 2), n being
-    half of d_state."""
+    """Parameters of S4D: `log_dt` (channels,), `log_neg_real`, `imag` (channels, n), `b`, `c` (channels, n, 2), n =
+    d_state / 2."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class S4D(nnx.Module):
         )
 
     def __call__(self, discretization: Discretization) -> Discrete:
-        """The discrete system."""
+        """Discretizes the parameters."""
         a = lax.complex(-jnp.exp(self.log_neg_real[...]), self.imag[...])
         b, c = as_complex(self.b[...]), as_complex(self.c[...])
         dt = jnp.exp(self.log_dt[...])[:, None].astype(a.dtype)
@@ -105,7 +105,7 @@ def as_pair(x: Array) -> Float[Array, "... 2"]:
 def s4d_conv(
     u: Float[Array, "b t d"], system: Discrete, *, segment_ids: Int[Array, "b t"] | None = None
 ) -> Float[Array, "b t d"]:
-    """Outputs from the state zero, one system per channel, in the dtype of `u`: O(t (log t + n)) per channel."""
+    """Outputs from a zero state, in the dtype of `u`; O(t (log t + n)) per channel."""
     if u.shape[1] == 0:
         return u
     if sequence_devices(u.shape[1]) > 1:
@@ -115,7 +115,7 @@ def s4d_conv(
 
 
 def s4d_kernel(system: Discrete, length: int) -> Float[Array, "w d"]:
-    """`K_l`, the first `length` taps."""
+    """First `length` taps `K_l`."""
     far, near = _tables(system.a, length)
     weighted = (system.b * system.c)[..., None] * far
     return 2 * _real_of_product(weighted, near, length).T
@@ -124,7 +124,7 @@ def s4d_kernel(system: Discrete, length: int) -> Float[Array, "w d"]:
 def s4d_prefill(
     u: Float[Array, "b t d"], system: Discrete, state: Float[Array, "b d n 2"]
 ) -> tuple[Float[Array, "b t d"], Float[Array, "b d n 2"]]:
-    """Outputs and the state after `t >= 0` inputs from any state, float32; no intermediate state is stored."""
+    """Outputs and final state, float32, of `t >= 0` inputs from any state; stores no intermediate states."""
     if u.shape[1] == 0:
         return u, state
     y, after = _in_parts(u, system, None, as_complex(state))
@@ -132,7 +132,7 @@ def s4d_prefill(
 
 
 def _in_parts(u: jax.Array, system: Discrete, segment_ids: jax.Array | None, state: jax.Array) -> tuple[Array, Array]:
-    """Outputs, and the state after the last input, complex64; if time is sharded, devices exchange only states."""
+    """Outputs and final state, complex64; if time is sharded, devices exchange only states."""
     run, kept = Partial(_from_state, system), Partial(_kept, system)
     return scan_in_parts(run, kept, u, segment_ids, state, jnp.zeros_like(state))
 
@@ -145,7 +145,7 @@ def _kept(system: Discrete, u: Float[Array, "b t d"]) -> Array:
 def _from_state(
     system: Discrete, u: Float[Array, "b t d"], segment_ids: Int[Array, "b t"] | None, before: Array
 ) -> tuple[Float[Array, "b t d"], Array]:
-    """Outputs and state after `t > 0` inputs, of which the first are of the document of the state before."""
+    """Outputs and final state of `t > 0` inputs, the first of which continue the document of the given state."""
     t = u.shape[1]
     far, near = _tables(system.a, t)
     weighted = (system.a * system.c)[None] * before  # C a^(l + 1) x_{-1}
@@ -159,7 +159,7 @@ def _from_state(
         u = jnp.where(last[..., None], u, 0.0)
         before = jnp.where(last[:, :1, None], before, 0.0)
 
-    # sum_l a^l u_{t-1-l}: over l inside of i c .. (i + 1) c, then over i.
+    # sum_l a^l u_{t-1-l}: over l in i c .. (i + 1) c, then over i.
     blocks, size = far.shape[-1], near.shape[-1]
     latest = jnp.pad(u[:, ::-1], ((0, 0), (0, blocks * size - t), (0, 0)))
     latest = latest.swapaxes(1, 2).reshape(u.shape[0], u.shape[2], blocks, size)
@@ -171,14 +171,14 @@ def _from_state(
 def s4d_step(
     u: Float[Array, "b d"], system: Discrete, state: Float[Array, "b d n 2"]
 ) -> tuple[Float[Array, "b d"], Float[Array, "b d n 2"]]:
-    """One input: `s4d_prefill` with t = 1, at O(n) per channel."""
+    """One step of `s4d_prefill`, O(n) per channel."""
     x = system.a[None] * as_complex(state) + system.b[None] * u[..., None].astype(system.b.dtype)
     y = 2 * (system.c[None] * x).sum(-1).real
     return y.astype(u.dtype), as_pair(x)
 
 
 def _tables(a: jax.Array, length: int) -> tuple[jax.Array, jax.Array]:
-    """`a^(i c)` (..., blocks) and `a^j` (..., c), whose products are the first `blocks c >= length` powers."""
+    """Tables `a^(i c)` (..., blocks) and `a^j` (..., c), whose products are the first `blocks c >= length` powers."""
     size = 1 << (math.isqrt(length - 1).bit_length() if length > 1 else 0)
     blocks = -(-length // size)
     return _powers(_power(a, size), blocks), _powers(a, size)

@@ -1,10 +1,9 @@
-"""The shift SSM of H3 (Fu et al. 2023): a register of `w` inputs for every channel.
+"""Shift SSM of H3 (Fu et al. 2023): a register of `w` inputs per channel.
 
     x_i = shift(x_{i-1}) + B u_i        y_i = C . x_i
 
-`shift` moves every entry one place on: with B = e_1 the register holds the last `w` inputs, the newest first. So y is
-the causal convolution of u with the correlation of B and C, taps_a = sum_m B_m C_{m+a}. All arrays are (w, d), by
-channel in their last axis.
+`shift` moves each entry by one place: with B = e_1 the register holds the last `w` inputs, newest first. So y is the
+causal convolution of u with the correlation of B and C, taps_a = sum_m B_m C_{m+a}. All arrays are (w, d).
 """
 
 import jax
@@ -24,7 +23,7 @@ def shift_conv(
 def shift_prefill(
     u: Float[Array, "b t d"], b: Float[Array, "w d"], c: Float[Array, "w d"], register: Float[Array, "b w d"]
 ) -> tuple[Float[Array, "b t d"], Float[Array, "b w d"]]:
-    """Outputs and the register after `t >= 0` inputs from any register, float32."""
+    """Outputs and final register, float32, of `t >= 0` inputs from any register."""
     t, w = u.shape[1], b.shape[0]
     if t == 0:
         return u, register
@@ -39,7 +38,7 @@ def shift_prefill(
 def shift_step(
     u: Float[Array, "b d"], b: Float[Array, "w d"], c: Float[Array, "w d"], register: Float[Array, "b w d"]
 ) -> tuple[Float[Array, "b d"], Float[Array, "b w d"]]:
-    """One input: `shift_prefill` with t = 1, at O(w) per channel."""
+    """One step of `shift_prefill`, O(w) per channel."""
     moved = jnp.pad(register[:, :-1], ((0, 0), (1, 0), (0, 0)))
     register = moved + b[None] * u.astype(jnp.float32)[:, None]
     return (c[None] * register).sum(1).astype(u.dtype), register

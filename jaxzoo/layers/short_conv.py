@@ -1,4 +1,4 @@
-"""The depthwise causal convolution of a few taps that mixers put after their projections."""
+"""Depthwise causal convolution with a few taps, used after the projections of mixers."""
 
 import jax
 import jax.numpy as jnp
@@ -10,19 +10,19 @@ from jaxzoo.utils.array_typing import Array, Float, Int
 
 
 class ShortConv(nnx.Module):
-    """`sum_a taps[a] x_{i-a} + bias`, channel by channel; the last `n_taps - 1` inputs are its history.
+    """`sum_a taps[a] x_{i-a} + bias` for each channel; the history is the last `n_taps - 1` inputs.
 
     `taps` (n_taps, width), `bias` (width,): both uniform in +-1/sqrt(n_taps), PyTorch's default of a depthwise Conv1d.
     `taps[a]` is `conv1d.weight[:, 0, n_taps - 1 - a]` of PyTorch.
 
     Args:
       width: number of channels.
-      n_taps: taps of a channel's filter, the newest token's among them.
-      bias: whether there is one.
-      n_plain: so many channels, the first ones, pass through no SiLU; the others do (Mamba-2, delta rules). None: no
-        channel passes through one.
+      n_taps: taps per channel, including the current token's.
+      bias: whether there is a bias.
+      n_plain: number of channels, from the first on, without a SiLU; the others have one (Mamba-2, delta rules). None:
+        no channel has one.
       axis: logical axis of the channels.
-      rngs: stream `params`.
+      rngs: the `params` stream is used.
     """
 
     def __init__(
@@ -48,8 +48,7 @@ class ShortConv(nnx.Module):
         *,
         segment_ids: Int[Array, "b t"] | None = None,
     ) -> tuple[Float[Array, "*b d"], Float[Array, "b w-1 d"]]:
-        """Outputs of the tokens `(b, t, d)`, or of one `(b, d)`, after those of `history`, and the history after
-        them; None: from the first on."""
+        """Outputs and new history for tokens `(b, t, d)`, or one token `(b, d)`; `history` None: zeros."""
         y, history = causal_conv_from(history, x, self.taps[...], segment_ids=segment_ids)
         if self.bias is not None:
             y = y + along_last(self.bias[...], y)

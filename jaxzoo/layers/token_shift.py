@@ -1,4 +1,4 @@
-"""RWKV's token shift (Peng et al. 2023): every channel mixes the token with the previous one."""
+"""Token shift of RWKV (Peng et al. 2023): each channel mixes the token with the previous token."""
 
 import jax.numpy as jnp
 from jax.tree_util import Partial
@@ -11,7 +11,7 @@ from jaxzoo.utils.array_typing import Array, Float, Int
 def token_shift(
     x: Float[Array, "b t d"], last: Float[Array, "b d"] | None = None, *, segment_ids: Int[Array, "b t"] | None = None
 ) -> Float[Array, "b t d"]:
-    """The input of the previous token, in the dtype of `x`; zeros before the first token of a document.
+    """Inputs of the previous tokens, in the dtype of `x`; zeros before the first token of a document.
 
     Args:
       x: inputs, any `t >= 0`.
@@ -22,7 +22,7 @@ def token_shift(
 
 
 def _shift(extended: Array, segment_ids: Array | None) -> Array:
-    """All inputs but the last; zeros where the next one is of another document."""
+    """All inputs but the last; zeros if the next token belongs to another document."""
     shifted = extended[:, :-1]
     if segment_ids is None:
         return shifted

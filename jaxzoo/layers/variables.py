@@ -1,7 +1,7 @@
-"""Variables of a module: parameters, which learn, and buffers, which do not; each with its metadata.
+"""Variables of a module, with metadata: parameters, which are trained, and buffers, which are not.
 
-Logical axes say how a variable is sharded over a mesh (`jaxzoo.parallel.sharding`); a parameter also says what the
-optimizer must know. Nothing is guessed from a name or a rank.
+Logical axes define how a variable is sharded over a mesh (`jaxzoo.parallel.sharding`); parameters also have flags for
+the optimizer. Nothing depends on names or ranks.
 """
 
 import dataclasses
@@ -17,51 +17,51 @@ from jaxzoo.parallel.sharding import LOGICAL_AXES, named_sharding
 
 
 class Buffer(nnx.Variable[jax.Array]):
-    """A variable that is not learned (random features, a codebook): in checkpoints, without gradient or decay."""
+    """Variable that is saved but not trained (random features, a codebook): no gradient, no weight decay."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Traits:
-    """Metadata of a variable for mesh and optimizer."""
+    """Metadata of a variable for sharding and the optimizer."""
 
     axes: tuple[str | None, ...]
     """Logical axes, one per dimension, without the axis of stacked layers."""
     decay: bool = True
     """Weight decay applies; False for norms and biases."""
     learning_rate_scale: float = 1.0
-    """Factor of the learning rate."""
+    """Learning-rate factor."""
     is_embedding: bool = False
-    """A table of embeddings (or a head), whose decay the optimizer's config decides."""
+    """Embedding table or head, whose weight decay is an option of the optimizer."""
 
     def decays(self, *, embeddings: bool = True, everything: bool = False) -> bool:
-        """Whether weight decay applies, where tables of embeddings decay or not, and perhaps norms and biases too."""
+        """Whether weight decay applies, given the optimizer's options for embeddings and for norms and biases."""
         return embeddings if self.is_embedding else self.decay or everything
 
 
 def metadata(axes: tuple[str | None, ...], **traits: Any) -> dict[str, Any]:
-    """The metadata of a variable with these axes and other `traits` by their names, as Flax's own layers take them."""
+    """Metadata of a variable in the form that Flax's layers accept; `traits`: fields of `Traits`."""
     known = vars(Traits(axes, **traits)).copy()
     return {LOGICAL_AXES: known.pop("axes"), **known}
 
 
 def parameter(value: jax.Array, axes: tuple[str | None, ...], **traits: Any) -> nnx.Param[jax.Array]:
-    """A parameter with its logical axes, one per dimension of `value`, and other `traits` by the names of `Traits`."""
+    """Parameter with logical axes, one per dimension of `value`; `traits`: fields of `Traits`."""
     return nnx.Param(value, **metadata(axes, **traits))
 
 
 def along_last(value: jax.Array, like: jax.Array) -> jax.Array:
-    """`value` in the dtype of `like`, with as many axes: to be combined with its last ones."""
+    """`value` in the dtype of `like`, with leading axes of size 1 up to its rank."""
     return value.astype(like.dtype).reshape((1,) * (like.ndim - value.ndim) + value.shape)
 
 
 def buffer(value: jax.Array, axes: tuple[str | None, ...]) -> Buffer:
-    """A buffer with its logical axes, one per dimension of `value`."""
+    """Buffer with logical axes, one per dimension of `value`."""
     known: dict[str, Any] = {LOGICAL_AXES: axes}
     return Buffer(value, **known)
 
 
 def traits_of(variable: nnx.Variable[Any]) -> Traits:
-    """The traits of a variable that has logical axes."""
+    """Traits of a variable with logical axes."""
     known = variable.get_metadata()
     names = [field.name for field in dataclasses.fields(Traits)]
     return Traits(known[LOGICAL_AXES], **{name: known[name] for name in names if name in known})
@@ -71,14 +71,13 @@ def weight_decay_mask(module: nnx.Module) -> nnx.State:
     """Whether weight decay applies to each parameter of a module, for `optax.adamw(..., mask=...)`.
 
     Returns:
-      True or False in place of each variable of `nnx.state(module, nnx.Param)`; variables that are not of this library
-      decay.
+      A pytree of bools like `nnx.state(module, nnx.Param)`; True for variables without this metadata.
     """
     return _of_each(nnx.state(module, nnx.Param), Traits.decays)
 
 
 def learning_rate_scales(module: nnx.Module) -> nnx.State:
-    """Factor of the learning rate of each parameter of a module, as `weight_decay_mask` returns them."""
+    """Learning-rate factor of each parameter of a module, in a pytree as of `weight_decay_mask`."""
     return _of_each(nnx.state(module, nnx.Param), lambda traits: traits.learning_rate_scale)
 
 
@@ -96,8 +95,8 @@ def shardings(module: nnx.Module, mesh: Mesh) -> nnx.State:
     """Sharding of each variable of a module on a mesh with axes named as in `jaxzoo.parallel.sharding.RULES`.
 
     Returns:
-      A `NamedSharding` in place of each variable of `nnx.state(module)`; axes that the mesh lacks, or that do not
-      divide a dimension, leave it whole. Variables that are not of this library are replicated.
+      A pytree of `NamedSharding` like `nnx.state(module)`; mesh axes that are absent or do not divide a dimension are
+      not used for it. Variables without this metadata are replicated.
     """
 
     def sharding(variable: nnx.Variable[Any]) -> NamedSharding:

@@ -1,18 +1,16 @@
-"""xPos (Sun et al. 2022, A Length-Extrapolatable Transformer): rotary positions whose scores fade with the distance.
+"""xPos (Sun et al. 2022, A Length-Extrapolatable Transformer): rotary positions with scores that decay with distance.
 
-Beside the rotation, pair `i` of `n` rotated channels is made longer or shorter at position `p`:
+Besides the rotation, pair `i` of `n` rotated channels is scaled at position `p`:
 
     queries by zeta_i^(p / B)        keys by zeta_i^(-p / B)        zeta_i = (2 i / n + gamma) / (1 + gamma)
 
-A query and a key at distance m then multiply to `zeta_i^(m / B)` times what rotary positions give: a pair fades the
-more, the faster it turns. As in TorchScale, gamma = 0.4 and B = 512 (`scale_base`), and pair 0 is the fastest one,
-whichever channels it has.
+The product of a query and a key at distance m is `zeta_i^(m / B)` times the rotary one: faster pairs decay more. As in
+TorchScale, gamma = 0.4 and B = 512 (`scale_base`), and pair 0 is the fastest.
 
-Deviation: positions are counted from the middle of a fixed range, as far as the fastest pair needs 2^58 either way (at
-B = 512: 16430 tokens, so positions 0 to 32860). TorchScale counts from the middle of the tokens so far, which moves,
-and so rotates cached keys again for every token. The score of two positions does not depend on the origin. Within
-the range no factor, and no product of two of them (a key of the future, before it is masked), leaves float32 or
-bfloat16; outside it the factor is NaN.
+Deviation: positions are counted from the middle of a fixed range, in which factors stay within 2^-58 and 2^58 (at B =
+512: positions 0 to 32860). TorchScale counts from the middle of the current sequence and rotates cached keys again for
+every token; scores do not depend on the origin. In the range, factors and their products (also with a future key,
+before it is masked) fit float32 and bfloat16; outside it the factor is NaN.
 """
 
 import jax.numpy as jnp
@@ -22,13 +20,13 @@ from jaxzoo.layers.rotary import fractions
 from jaxzoo.utils.array_typing import Array, Float, Int
 
 GAMMA = 0.4
-"""The paper's gamma: what keeps the fastest pair from fading at once."""
+"""The paper's gamma, which keeps the fastest pair from decaying at once."""
 LARGEST_EXPONENT = 58
 """Factors lie between 2^-58 and 2^58."""
 
 
 def centre_of(scale_base: float) -> int:
-    """Position from which factors are counted; the last position is twice as far."""
+    """Position with factor 1; the last position is twice as far."""
     fastest = -np.log2(GAMMA / (1 + GAMMA))
     return int(min(LARGEST_EXPONENT * scale_base / fastest, 2**30 - 1))
 
@@ -40,9 +38,9 @@ def xpos_factors(
 
     Args:
       positions: int32, in `[0, 2 centre_of(scale_base)]`; beyond that the factors are NaN.
-      channels: rotated channels, n; even.
-      scale_base: the tokens B over which pair i fades by zeta_i; at least 16.
-      keys: the factors of keys, not of queries.
+      channels: number of rotated channels n, even.
+      scale_base: distance B at which pair i decays by zeta_i; at least 16.
+      keys: returns the factors of keys instead of queries.
 
     Raises:
       ValueError: there are more tokens than positions.

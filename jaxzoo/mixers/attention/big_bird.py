@@ -2,23 +2,23 @@
 
     y_i = sum_j softmax_j(q_i . k_j / sqrt(k)) v_j,     j <= i in global, near and random blocks
 
-The sequence is cut into blocks of b tokens. The queries of a block attend, with the softmax of full attention, to
+The sequence is split into blocks of b tokens. The queries of a block attend, by one softmax, to
 
 - the `n_global_blocks` first blocks of the sequence (the paper's internal construction, ITC);
-- `n_window_blocks`: their own block and those right before it;
-- `n_random_blocks` of the blocks between the two, or all of them where there are fewer;
+- `n_window_blocks`: their own block and the blocks right before it;
+- `n_random_blocks` of the blocks in between, or all of them if there are fewer;
 
-always up to their own position, as in the comparison of Based (Fig. 8). The defaults are the counts of the paper's base
-model: 2, 3 and 3 blocks.
+up to their own position, as in the comparison of Based (Fig. 8). The defaults are those of the paper's base model: 2, 3
+and 3 blocks.
 
-Which blocks are random is a fixed function of `seed` and the number of the query's block, drawn without replacement.
-The random block of a token far ahead can be any block of the past, so the state is a KV cache that grows, though `step`
-reads (2 + 3 + 3) b of its tokens only. Packed documents have blocks of their own; they cost O(t^2).
+The random blocks are a fixed function of `seed` and the number of the query's block, drawn without replacement. Later
+tokens can attend to any past block, so the state is a growing KV cache, although `step` reads only (2 + 3 + 3) b of its
+tokens. Blocks of packed documents are counted from the start of each document; they cost O(t^2).
 
-Deviations. Causal: the paper's window reaches to both sides, and its global tokens see all tokens. All heads, and all
-layers of one config, share the random blocks, which the paper draws for each. The code that Based released has a window
-of 3 b + 1 tokens that need not begin with a block, 2 b global tokens, and 3 b pairs of a query and a key, each made a
-square of 2 x 2, that are drawn again in every call; its state size, 14 b d, counts 7 blocks.
+Deviations: causal; the paper's window has two sides, and its global tokens see all tokens. All heads, and all layers
+with the same config, share the random blocks, which the paper draws for each. The code released by Based has a window
+of 3 b + 1 tokens at any offset, 2 b global tokens, and 3 b random pairs of query and key (each a 2 x 2 square), drawn
+again in every call; its state size, 14 b d, counts 7 blocks.
 
 Good at: Long documents with a few important places; one layer cannot reach keys outside the chosen blocks.
 Paper: Zaheer et al. 2020, https://arxiv.org/abs/2007.14062
@@ -57,15 +57,15 @@ class BigBirdConfig(MultiHeadConfig):
     promises = Capabilities(growing_state=True, segments=True)
 
     positions: Literal["none", "rotary", "xpos"] = "none"
-    """How scores learn of positions."""
+    """Position encoding."""
     block_size: PositiveInt = 64
-    """Tokens of a block, the paper's b."""
+    """Tokens per block, the paper's b."""
     n_global_blocks: NonNegativeInt = 2
-    """First blocks of the sequence, which all later tokens see."""
+    """Number of first blocks of the sequence, which all later tokens see."""
     n_window_blocks: PositiveInt = 3
-    """Blocks that end with the token's own, itself included."""
+    """Blocks of the window, including the token's own."""
     n_random_blocks: NonNegativeInt = 3
-    """Random blocks, neither global nor in the window."""
+    """Random blocks, outside the global blocks and the window."""
     seed: Seed = 0
     """Seed of the choice of random blocks."""
 
@@ -89,8 +89,8 @@ class BigBirdConfig(MultiHeadConfig):
         )
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, and two matmuls of every query with the keys of as many blocks as a row of the table has, masked
-        ones and those of the last block's rest included."""
+        """FLOPs of the projections, and of two matmuls of every query with the keys in a row of the table, masked ones
+        and padding included."""
         n = -(-length // self.block_size)
         keys = chosen_blocks(self, n).shape[1] * self.block_size * n * self.block_size / length
         return self.projection_flops + 4.0 * self.n_heads * self.head_width * keys
@@ -98,7 +98,7 @@ class BigBirdConfig(MultiHeadConfig):
 
 @functools.lru_cache(maxsize=64)
 def chosen_blocks(config: BigBirdConfig, n: int) -> np.ndarray:
-    """The blocks that each of the first `n` blocks sees, int32 `(n, min(blocks_seen, n))`, -1 for none.
+    """Blocks that each of the first `n` blocks sees, int32 `(n, min(blocks_seen, n))`, padded with -1.
 
     Row i depends on i and the config only.
     """
@@ -108,7 +108,7 @@ def chosen_blocks(config: BigBirdConfig, n: int) -> np.ndarray:
         first = min(config.n_global_blocks, window)
         free = window - first
         count = min(config.n_random_blocks, free)
-        # The bits of a named generator: those of numpy's default one may change with its version.
+        # A named generator; numpy's default one may change with its version.
         order = np.argsort(np.random.Philox(key=[config.seed, i]).random_raw(free), kind="stable")
         seen = np.concatenate([np.arange(first), np.arange(window, i + 1), first + np.sort(order[:count])])
         rows[i, : len(seen)] = seen
@@ -118,7 +118,7 @@ def chosen_blocks(config: BigBirdConfig, n: int) -> np.ndarray:
 class BigBird(MultiHeadMixer):
     """Causal block-sparse attention; O(blocks_seen block_size) per token, in parallel and in `step`.
 
-    A row that runs past the cache gets NaN outputs from that call on.
+    Once the tokens of a row exceed the capacity, its outputs are NaN.
     """
 
     config: BigBirdConfig
@@ -126,7 +126,7 @@ class BigBird(MultiHeadMixer):
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> BigBirdState:
-        """The empty cache, of `capacity` slots, rounded up to whole blocks.
+        """Initial cache of `capacity` slots, rounded up to whole blocks.
 
         Raises:
           ValueError: `capacity` is None or not positive.
@@ -140,7 +140,7 @@ class BigBird(MultiHeadMixer):
         """With a state, attends to the cache and to `x`, whose keys and values are first rounded to the cache's dtype.
 
         Raises:
-          ValueError: `t` exceeds the slots of the cache.
+          ValueError: `t` exceeds the capacity of the cache.
         """
         size, tokens = self.config.block_size, x[:, None] if x.ndim == 2 else x
         here = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, :]
@@ -160,11 +160,11 @@ class BigBird(MultiHeadMixer):
         return (y[:, 0] if x.ndim == 2 else y), after
 
     def _chosen(self, k: Float[Array, "b s g k"]) -> Int[Array, "n c"]:
-        """The table of all blocks of keys."""
+        """Table for all blocks of the cache."""
         return jnp.asarray(chosen_blocks(self.config, k.shape[1] // self.config.block_size))
 
     def _visible(self, segment_ids: Int[Array, "b t"]) -> Bool[Array, "b t t"]:
-        """Mask of the keys that each query sees, by blocks that are counted from the start of its document."""
+        """Mask of the keys that each query sees; blocks are counted from the start of its document."""
         t = segment_ids.shape[1]
         n = -(-t // self.config.block_size)
         pattern = np.zeros((n, n + 1), bool)

@@ -1,4 +1,4 @@
-"""Shared parts of attentions that choose blocks by the mean of their keys: the cache, and means of its blocks."""
+"""Shared parts of attentions that select blocks by the mean of their keys: the cache, and block means."""
 
 from typing import NamedTuple
 
@@ -13,29 +13,29 @@ from jaxzoo.utils.array_typing import Array, Float, Int
 
 
 class BlockMeansState(NamedTuple):
-    """The past by blocks. Slot `p` holds absolute position `p`."""
+    """KV cache with block means. Slot `p` holds absolute position `p`."""
 
     k: Float[Array, "b s g k"]
     """Keys, rotated to their absolute positions, in the dtype given; `s` is the capacity in whole blocks."""
     v: Float[Array, "b s g k"]
-    """Values, likewise."""
+    """Values of the same tokens, in the same dtype."""
     position: Int[Array, "b"]
-    """Tokens seen so far by each row, int32."""
+    """Tokens seen per row, int32."""
     key_means: Float[Array, "b n g k"]
-    """Mean of the keys of each block, float32; of a block that is not complete the sum so far, divided by its size."""
+    """Mean of the keys per block, float32; for an incomplete block the sum so far, divided by the block size."""
     value_means: Float[Array, "b n g k"]
-    """The same of the values; empty, (b, n, g, 0), where nothing reads it."""
+    """Mean of the values per block; empty, (b, n, g, 0), if not needed."""
 
 
 def block_means_filter(size: int, n_heads: int) -> LongFilter:
-    """The filter whose landmarks are the means of blocks."""
+    """Filter whose landmarks are the block means."""
     return LongFilter(jnp.full((size, n_heads), 1 / size), jnp.zeros((n_heads,)))
 
 
 def empty_block_means(
     config: MultiHeadConfig, batch_size: int, capacity: int | None, dtype: DTypeLike, *, size: int, values: bool
 ) -> BlockMeansState:
-    """The state before the first token; `values`: with means of values.
+    """Initial state; `values`: with means of values.
 
     Raises:
       ValueError: `capacity` is None or not positive.
@@ -46,7 +46,7 @@ def empty_block_means(
 
 
 def extend_block_means(state: BlockMeansState, k: jax.Array, v: jax.Array) -> BlockMeansState:
-    """The state with `t` more tokens, keys and values rounded to its dtype.
+    """Appends `t` tokens to the state, keys and values rounded to its dtype.
 
     Raises:
       ValueError: `t` exceeds its slots.

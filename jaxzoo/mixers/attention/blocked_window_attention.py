@@ -4,12 +4,12 @@ The sequence is cut into blocks of w tokens, and each token attends to the token
 
     y_i = sum_j softmax_j(q_i . k_j / sqrt(k)) v_j,     j = w floor(i / w) .. i
 
-so that the first token of a block sees itself alone. With `look_back` a token also sees the whole block before its
-own, j = w (floor(i / w) - 1) .. i: between w + 1 and 2 w keys. Our `block_size` is the paper's window size w. Packed
-documents are cut into blocks each from its own start.
+The first token of a block sees only itself. With `look_back` a token also sees the whole previous block, j = w (floor(i
+/ w) - 1) .. i: between w + 1 and 2 w keys. `block_size` is the paper's window size w. Blocks of packed documents are
+counted from the start of each document.
 
-The state holds one block, or two: slot p mod the number of slots holds position p. Based, App. E.2, has no formula for
-it. Positions are rotary or none. Deviation: no biases unless asked for.
+The state holds one or two blocks: slot p mod the number of slots holds position p. Based, App. E.2, has no formula for
+it. Positions are rotary or none. Deviation: biases are off by default.
 
 Good at: Exact recall inside a block, in fixed memory; nothing beyond it.
 Paper: Child et al. 2019; Zoology, App. F, https://arxiv.org/abs/1904.10509
@@ -42,9 +42,9 @@ class BlockedWindowAttentionConfig(MultiHeadConfig):
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     positions: Literal["none", "rotary", "xpos"] = "none"
-    """How scores learn of positions."""
+    """Position encoding."""
     block_size: PositiveInt = 64
-    """Tokens of a block."""
+    """Tokens per block."""
     look_back: bool = False
     """A token also sees the block before its own."""
 
@@ -58,8 +58,8 @@ class BlockedWindowAttentionConfig(MultiHeadConfig):
         return cls(d_model=9, n_heads=2, n_kv_heads=1, head_dim=4, positions="rotary", block_size=3, look_back=True)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, and two matmuls of every query with the keys of the blocks that it meets, masked ones included;
-        the last block is a whole one."""
+        """FLOPs of the projections, and of two matmuls of every query with the keys of its blocks, masked ones and the
+        padding of the last block included."""
         keys = keys_per_query(length, block_size=self.block_size, reach=self.slots - self.block_size)
         return self.projection_flops + 4.0 * self.n_heads * self.head_width * keys
 
@@ -75,7 +75,7 @@ class BlockedWindowAttention(MultiHeadMixer):
         if context.segment_ids is not None:
             blocks = position_in_segment(context.segment_ids) // size
             return self._merge(self._attend(q, k, v, blocks, context.segment_ids))
-        # The blocks are those that the op cuts.
+        # Blocks coincide with the blocks of the op.
         return self._merge(local_attention(q, k, v, block_size=size, reach=self.config.slots - size)[0])
 
     def init_state(
@@ -111,7 +111,7 @@ class BlockedWindowAttention(MultiHeadMixer):
     def _attend(
         self, q: jax.Array, k: jax.Array, v: jax.Array, blocks: Int[Array, "b s"], documents: Int[Array, "b s"]
     ) -> Float[Array, "b t h k"]:
-        """Attention by numbers of blocks, which may begin anywhere: they reach into one more of the op's blocks."""
+        """Attention by block numbers; blocks may start anywhere and so overlap one more block of the op."""
         size, reach = self.config.block_size, self.config.slots - 1
         limits = (int(self.config.look_back), 0)
         return local_attention(q, k, v, (blocks, documents), limits, block_size=size, reach=reach)[0]

@@ -2,26 +2,26 @@
 
     K = (X * F_k) W_k, and the same for Q and V;     y = softmax(Q K^T / sqrt(k)) V
 
-Queries, keys and values are convolved in time, each with a filter of its own, and then attend as usual: one layer
-recalls what took attention two, since a key that is delayed by one token is found by the token after it.
+Queries, keys and values are each convolved in time before attention. One layer then solves recall that needs two layers
+of attention: with keys delayed by one token, a query finds the token after its match.
 
-| `filters` | a filter holds | equation |
+| `filters` | parameters of a filter | equation |
 | --- | --- | --- |
 | head (1D) | `n_taps` numbers per head | `(F * X)_i = sum_a F_a x_{i-a}` |
 | mixing (multi-head) | `n_taps` matrices (h, h) | the heads' embeddings, mixed and convolved |
 | maps | `n_taps` matrices (h, h) | no filter on q, k, v: the scores of all heads, convolved along the keys, |
 | | | `S'_h(i, j) = sum_{a, g} F[a, g, h] S_g(i, j - a)`, before the softmax |
 
-The paper mentions the last form next to its Table 2 without an equation; along the keys is our reading of it. It keeps
-(t, t) scores of all heads, at `n_taps h` multiply-adds a score, and has no kernel.
+The paper mentions the last form next to its Table 2 without an equation; that it acts along the keys is our reading. It
+stores (t, t) scores of all heads, costs `n_taps h` multiply-adds per score, and has no kernel.
 
-Where the paper leaves a choice. Filters act after the projection, which is the same for a filter of numbers without
-bias, and costs less; with `normalize=True` they act on the input, whose rows are then scaled to length 1 before the
-projection, `norm(X * F) W` (Theorem 1), which costs h times the memory. The scale of the scores is k^(-1/2). Rotary
-positions come after the filter. With `n_kv_heads` the filters of keys and values mix those heads alone.
+Not specified by the paper: filters act after the projection, which is equivalent for filters of numbers without bias,
+and cheaper; with `normalize=True` they act on the input, whose rows are then scaled to length 1 before the projection,
+`norm(X * F) W` (Theorem 1), at h times the memory. Scores are scaled by k^(-1/2). Rotary positions are applied after
+the filter. With `n_kv_heads`, filters of keys and values mix key/value heads only.
 
-Initialisation: the paper prints none. `filter_init` "uniform" is that of short convolutions elsewhere, PyTorch's
-default; "delta" is plain attention. Filters of maps always start as "delta".
+Initialisation (none in the paper): `filter_init` "uniform" is PyTorch's default for convolutions; "delta" starts as
+plain attention. Filters of maps always start as "delta".
 
 Good at: Recall of N-grams in one layer, without positions: the filter brings each key to its value.
 Paper: Li et al. 2025 (CAT), https://arxiv.org/abs/2407.05591
@@ -84,7 +84,7 @@ class ConvolutionAugmentedAttentionConfig(MultiHeadConfig, HeadFiltersConfig):
         return () if self.filters == "maps" else super().filtered
 
     def flops_per_token(self, length: int) -> float:
-        """As `Attention`, and the filters."""
+        """FLOPs as of `Attention`, and of the filters."""
         attention = self.projection_flops + 4.0 * self.n_heads * self.head_width * length
         if self.filters == "maps":
             return attention + 2.0 * self.n_taps * self.n_heads**2 * length
@@ -96,15 +96,15 @@ class ConvolutionAugmentedAttentionConfig(MultiHeadConfig, HeadFiltersConfig):
 
 
 class ConvolutionAugmentedAttentionState(NamedTuple):
-    """KV cache of filtered keys and values, and what the filters still reach: the last `n_taps - 1` of each, oldest
-    first, in the dtype given to `init_state`; none, (b, 0, ...), where nothing is filtered."""
+    """KV cache of filtered keys and values, and the histories of the filters: the last `n_taps - 1` inputs, oldest
+    first, in the dtype given to `init_state`; empty, (b, 0, ...), without a filter."""
 
     k: Float[Array, "b s g k"]
     """Filtered keys, rotated to their absolute positions; `s` is the capacity."""
     v: Float[Array, "b s g k"]
     """Filtered values."""
     position: Int[Array, "b"]
-    """Tokens seen so far by each row, int32."""
+    """Tokens seen per row, int32."""
     queries: Float[Array, "b w-1 h k"]
     """Queries before their filter."""
     keys: Float[Array, "b w-1 g k"]
@@ -112,13 +112,13 @@ class ConvolutionAugmentedAttentionState(NamedTuple):
     values: Float[Array, "b w-1 g k"]
     """Values before their filter."""
     inputs: Float[Array, "b w-1 1 d"]
-    """With `normalize`, in the place of the three: inputs."""
+    """Inputs of the layer, with `normalize`, instead of the three."""
 
 
 class ConvolutionAugmentedAttention(SteppedByPrefill):
     """Causal softmax attention after short filters; `step` costs O(capacity + n_taps) per channel.
 
-    Beside the projections of attention: `head_filters`, or `map_taps` `(n_taps, h, h)`.
+    Parameters: the projections of attention, and `head_filters`, or `map_taps` `(n_taps, h, h)`.
     """
 
     config: ConvolutionAugmentedAttentionConfig
@@ -141,7 +141,7 @@ class ConvolutionAugmentedAttention(SteppedByPrefill):
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> ConvolutionAugmentedAttentionState:
-        """The empty cache, of `capacity` slots, and histories of zeros.
+        """Initial cache of `capacity` slots, and histories of zeros.
 
         Raises:
           ValueError: `capacity` is None or not positive.
@@ -160,10 +160,10 @@ class ConvolutionAugmentedAttention(SteppedByPrefill):
     ) -> tuple[Float[Array, "b t d"], ConvolutionAugmentedAttentionState]:
         """Attends to the cache and to `x`, whose filtered keys and values are first rounded to the cache's dtype.
 
-        A row that runs past the cache gets NaN outputs from that call on.
+        Once the tokens of a row exceed the capacity, its outputs are NaN.
 
         Raises:
-          ValueError: `t` exceeds the slots of the cache.
+          ValueError: `t` exceeds the capacity of the cache.
         """
         cache, history = AttentionState(*state[:3]), state._asdict()
         positions = next_positions(cache, x.shape[1])
@@ -180,7 +180,7 @@ class ConvolutionAugmentedAttention(SteppedByPrefill):
         history: dict[str, jax.Array],
         segment_ids: Int[Array, "b t"] | None,
     ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], dict[str, jax.Array]]:
-        """Filtered queries, keys (rotated) and values, by head, and the histories after them; none given: none kept."""
+        """Filtered queries, keys (rotated) and values, by head, and the new histories if histories are given."""
         y, after = {}, {}
         for name, project in (("queries", self.q_proj), ("keys", self.k_proj), ("values", self.v_proj)):
             if self.config.normalize:
@@ -198,7 +198,7 @@ class ConvolutionAugmentedAttention(SteppedByPrefill):
     def _of_unit_rows(
         self, name: str, project: nnx.Linear, x: jax.Array, before: jax.Array | None, segment_ids: jax.Array | None
     ) -> Float[Array, "b t h k"]:
-        """`norm(X * F) W`: each head's own filter, then its own columns of the projection."""
+        """`norm(X * F) W`: filter and projection columns per head."""
         n = self.config.heads_of(name)
         if name not in self.config.filtered:
             return split_heads(project(_unit_rows(x)), n)
@@ -216,7 +216,7 @@ class ConvolutionAugmentedAttention(SteppedByPrefill):
         v: Float[Array, "b s g k"],
         visible: Bool[Array, "b t s"],
     ) -> Float[Array, "b t h k"]:
-        """Softmax attention whose scores are first convolved along the visible keys, over all heads."""
+        """Softmax attention with scores convolved along the visible keys, over all heads."""
         k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], axis=2).astype(jnp.float32) for x in (k, v))
         exact = jax.lax.Precision.HIGHEST
         scores = jnp.einsum("bthk,bshk->btsh", q.astype(jnp.float32), k, precision=exact) * q.shape[-1] ** -0.5
@@ -228,7 +228,7 @@ class ConvolutionAugmentedAttention(SteppedByPrefill):
 
 
 def _unit_rows(x: Float[Array, "... d"]) -> Float[Array, "... d"]:
-    """Rows scaled to length 1; a row of zeros stays."""
+    """Scales rows to length 1; a row of zeros stays zero."""
     rows = x.astype(jnp.float32)
     length_2 = jnp.square(rows).sum(-1, keepdims=True)
     return (rows * jax.lax.rsqrt(jnp.maximum(length_2, 1e-12))).astype(x.dtype)

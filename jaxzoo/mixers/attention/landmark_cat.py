@@ -1,34 +1,32 @@
-"""Landmark CAT (Li et al. 2025, sec. 5, eq. 1): attention to the token's own block and to one that a landmark
-retrieves.
+"""Landmark CAT (Li et al. 2025, sec. 5, eq. 1): attention to the own block and to one retrieved by its landmark.
 
     m_j = (k * F)_{(j + 1) B - 1}        b = argmax_{j < floor(i / B)} q_i . m_j
     y_i = sum_l softmax_l(q_i . k_l / sqrt(k)) v_l        over block b, and over l <= i in the own block
 
-A long filter F over the keys, read every B tokens, gives each block a landmark. A query retrieves the complete block
-before its own whose landmark it meets best, and attends, by one softmax, to that block and to its own. The paper's B,
-rho and F_k are `block_size`, `rho` and `smoothing`; its F_v is the short filter of the values.
+The output of a long filter F over the keys, at the last token of each block, is the block's landmark. A query retrieves
+the complete earlier block with the highest landmark score, and attends to that block and to its own by one softmax. The
+paper's B, rho and F_k are `block_size`, `rho` and `smoothing`; its F_v is the short filter of the values.
 
-| `smoothing` | F_u, of each head of keys |
+| `smoothing` | F_u per key head |
 | --- | --- |
 | exponential | `(1 - rho) rho^u`, u >= 0, with a learned or a fixed rho; reaches back beyond the block (Prop. 2) |
 | mean | `1 / block_size`, u < block_size (Prop. 1) |
 | implicit | a small MLP of u < block_size (`jaxzoo.layers.implicit_filter`) |
 
-The paper prints the first two without their factors, which no argmax sees. An implicit filter ends with its block: a
-longer one would keep a sum a block that it reaches.
+The paper prints the first two without their factors, which do not change the argmax. An implicit filter is one block
+long; a longer one would need a sum per block that it reaches.
 
-Where the paper leaves a choice. Equation 1 prints local keys from the smoothed K, with which Proposition 1 does not
-hold: it needs the token itself among the keys. A causal model retrieves complete blocks before the own one alone.
-Values cannot come from the next token (`F_v = D_{-1}`), so keys have a short filter too, which can hold the delay
-instead (Theorem 1's key delay); it comes before the long one. All filters act after the projection. The scale of the
-scores is k^(-1/2). Each query head retrieves for itself. Rotary positions turn what local attention sees; landmarks are
-made, and met, before rotation, since keys of one block stand at different angles.
+Deviations and choices: equation 1 takes local keys from the smoothed K, but Proposition 1 needs the token's own key. A
+causal model can only retrieve complete blocks before its own. Values cannot come from the next token (`F_v = D_{-1}`),
+so keys have a short filter too, before the long one, which can be the delay of Theorem 1. All filters act after the
+projection. Scores are scaled by k^(-1/2). Each query head retrieves separately. Rotary positions apply to local
+attention only; landmarks use queries and keys before rotation, since keys of one block are rotated by different angles.
 
-The gate, by which the landmarks' filter and the queries learn to retrieve, is ours. Where two scores agree up to
-rounding, `prefill` and `step` may retrieve different blocks, whose outputs differ.
+The gate, which trains the landmarks' filter and queries to retrieve, is our addition. If two scores agree up to
+rounding, `prefill` and `step` may retrieve different blocks.
 
-Initialisation: the paper prints none. Projections are normal; rho starts at `e^(-1 / block_size)`, as in Proposition 2;
-short filters as in `HeadFilters`; the implicit filter as in PyTorch's default for its linear maps.
+Initialisation (none in the paper): normal projections; rho starts at `e^(-1 / block_size)`, as in Proposition 2; short
+filters as in `HeadFilters`; the implicit filter as PyTorch's linear layers.
 
 Good at: Recall in long contexts with a small share of attention's reads; heads of width about B log(t / B).
 Paper: Li et al. 2025 (CAT), https://arxiv.org/abs/2407.05591
@@ -72,22 +70,22 @@ class LandmarkCATConfig(MultiHeadConfig, HeadFiltersConfig):
     promises = Capabilities(growing_state=True, segments=True)
 
     positions: Literal["none", "rotary", "xpos"] = "none"
-    """How scores inside blocks learn of positions."""
+    """Position encoding of the scores inside blocks."""
     filter_queries: bool = False
     """Filters queries; equation 1 does not."""
     block_size: PositiveInt = 64
-    """Tokens of a block, which have one landmark."""
+    """Tokens per block."""
     n_retrieved: PositiveInt = 1
-    """Blocks that a query retrieves, of the best scores; equation 1 has one."""
+    """Blocks that a query retrieves, by best score; equation 1 has one."""
     smoothing: Literal["exponential", "mean", "implicit"] = "exponential"
     """The long filter of the keys (see the table above)."""
     rho: Annotated[float, Rule("must be in (0, 1)", 0, 1, excluded=(0, 1))] | None = None
     """Initial factor per token of exponential smoothing; None: e^(-1 / block_size)."""
     learn_rho: bool = True
-    """rho is learned, one for each head of keys."""
+    """Learns rho, one per key head."""
     gate: Gate = "straight_through"
-    """How gradients reach the landmarks: by a factor of the retrieved weights that is 1 ("straight_through"), or that
-    is the block's share in a softmax over all landmarks, with which outputs are no longer those of equation 1."""
+    """Factor of the retrieved weights that passes gradients to the landmarks: 1 ("straight_through"), or the block's
+    weight in a softmax over all landmarks, which changes the outputs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,8 +102,8 @@ class LandmarkCATConfig(MultiHeadConfig, HeadFiltersConfig):
         return Retrieval(n_blocks=self.n_retrieved, gate=self.gate)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, filters, every query with all landmarks, and two matmuls of it with the keys of its own block
-        and of the retrieved ones, masked ones included."""
+        """FLOPs of projections, filters, scores of all landmarks, and two matmuls of every query with the keys of its
+        own and the retrieved blocks, masked ones included."""
         h, width, blocks = self.n_heads, self.head_width, (length - 1) // self.block_size
         filters = 2.0 * self.n_taps * width * sum(map(self.heads_of, self.filtered))
         keys = keys_per_query(length, block_size=self.block_size, reach=0)
@@ -115,17 +113,17 @@ class LandmarkCATConfig(MultiHeadConfig, HeadFiltersConfig):
 
 
 class LandmarkCATState(NamedTuple):
-    """The past by blocks, and what the short filters still reach: the last `n_taps - 1` of each part before its filter,
-    oldest first; none, (b, 0, ...), of a part without one."""
+    """KV cache with landmarks, and the histories of the short filters: the last `n_taps - 1` inputs, oldest first;
+    empty, (b, 0, ...), without a filter."""
 
     k: Float[Array, "b s g k"]
     """Filtered keys, rotated to their absolute positions, in the dtype given; `s` is the capacity in whole blocks."""
     v: Float[Array, "b s g k"]
-    """Filtered values, likewise."""
+    """Filtered values, in the same dtype."""
     position: Int[Array, "b"]
-    """Tokens seen so far by each row, int32."""
+    """Tokens seen per row, int32."""
     landmarks: Float[Array, "b n g k"]
-    """Landmarks, float32; of a block that is not complete the sum so far, and 0 after it."""
+    """Landmarks, float32; for an incomplete block the sum so far, 0 for later blocks."""
     queries: Float[Array, "b w-1 h k"]
     """Queries, in the dtype given."""
     keys: Float[Array, "b w-1 g k"]
@@ -137,8 +135,8 @@ class LandmarkCATState(NamedTuple):
 class LandmarkCAT(SteppedByPrefill):
     """Attention by blocks after short filters; O(head_dim (t / block_size + block_size)) per token and head.
 
-    Beside the projections of attention and `head_filters`: `log_rate` (g,), with `rho = exp(-exp(log_rate))`, or
-    `long_filter`, the implicit one.
+    Parameters: the projections of attention, `head_filters`, and `log_rate` (g,), with `rho = exp(-exp(log_rate))`, or
+    the implicit `long_filter`.
     """
 
     config: LandmarkCATConfig
@@ -169,7 +167,7 @@ class LandmarkCAT(SteppedByPrefill):
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> LandmarkCATState:
-        """The empty state, of `capacity` slots, rounded up to whole blocks.
+        """Initial state with `capacity` slots, rounded up to whole blocks.
 
         Raises:
           ValueError: `capacity` is None or not positive.
@@ -186,10 +184,10 @@ class LandmarkCAT(SteppedByPrefill):
     ) -> tuple[Float[Array, "b t d"], LandmarkCATState]:
         """Attends to the cache and to `x`, whose keys and values are first rounded to the cache's dtype.
 
-        A row that runs past the cache gets NaN outputs from that call on.
+        Once the tokens of a row exceed the capacity, its outputs are NaN.
 
         Raises:
-          ValueError: `t` exceeds the slots of the cache.
+          ValueError: `t` exceeds the capacity of the cache.
         """
         before, history, parts = AttentionState(*state[:3]), state._asdict(), self._parts(x)
         q, k, v = (self.head_filters(name, parts[name], history[name]) for name in PARTS)
@@ -215,12 +213,12 @@ class LandmarkCAT(SteppedByPrefill):
 
     @property
     def _initial_log_rate(self) -> float:
-        """`log(-log rho)` of the config."""
+        """Initial `log(-log rho)`."""
         rho = self.config.rho
         return -math.log(self.config.block_size) if rho is None else math.log(-math.log(rho))
 
     def _long_filter(self) -> LongFilter:
-        """F of the table above."""
+        """Filter F of the table above."""
         config, size, g = self.config, self.config.block_size, self.config.kv_heads
         if config.smoothing == "mean":
             return LongFilter(jnp.full((size, g), 1 / size), jnp.zeros((g,)))

@@ -21,30 +21,30 @@ class MultiHeadConfig(MixerConfig):
     """Heads and positions of a softmax attention; abstract."""
 
     n_heads: PositiveInt = 1
-    """Query heads."""
+    """Number of query heads."""
     n_kv_heads: PositiveInt | None = None
     """Key/value heads, each serving n_heads / n_kv_heads neighbouring query heads; None: n_heads."""
     head_dim: PositiveInt | None = None
     """Width of a head; None: d_model / n_heads."""
     positions: Literal["none", "rotary", "xpos", "alibi"] = "none"
-    """How scores learn of positions; xpos: rotary, and they fade with the distance (`jaxzoo/layers/xpos.py`)."""
+    """Position encoding; xpos: rotary with decay by distance (`jaxzoo/layers/xpos.py`)."""
     rotary_fraction: FractionAboveZero = 1.0
-    """Share of each head's channels, from the first on, that rotate; the count must be even."""
+    """Fraction of each head's channels, from the first on, that rotate; an even number of channels."""
     rotary_base: Annotated[float, Rule("must be at least 1", 1)] = 10000.0
     """Base of the rotary frequencies: the slowest pair turns by about 1 / base radians per token."""
     rotary_scaling: RotaryScaling = NO_SCALING
-    """Slower rotation, for texts longer than those of training."""
+    """Scaling of the frequencies for texts longer than in training."""
     rotary_interleaved: bool = False
-    """Neighbouring channels turn together (RoFormer, GPT-J), not those half a head apart (GPT-NeoX, Llama)."""
+    """Pairs of neighbouring channels rotate (RoFormer, GPT-J), not of channels half a head apart (GPT-NeoX, Llama)."""
     xpos_scale_base: Annotated[float, Rule("must be at least 16", 16)] = 512.0
-    """Tokens over which (xpos) the fastest pair of channels fades to 0.29, and the slowest hardly. There are 64 times
-    as many positions; the output of a token beyond them is NaN."""
+    """xpos: distance at which the fastest pair of channels decays to 0.29. There are 64 times as many positions;
+    outputs beyond them are NaN."""
     qkv_bias: bool = False
     """Adds a bias to the query, key and value projections."""
     out_bias: bool = False
     """Adds a bias to the output projection."""
     qk_norm: Literal["none", "rms"] = "none"
-    """Norm of each head's queries and keys, with a learned scale per channel, before they rotate (Qwen3)."""
+    """Norm of each head's queries and keys before rotation, with a learned scale per channel (Qwen3)."""
     qk_norm_eps: NonNegativeFloat = 1e-6
     """Added to the mean square in that norm."""
 
@@ -87,7 +87,7 @@ class MultiHeadConfig(MixerConfig):
 
     @property
     def rotated_channels(self) -> int:
-        """Channels of a head that rotate, where positions do."""
+        """Channels of a head that rotate, for rotary positions."""
         return round(self.rotary_fraction * self.head_width)
 
     @property
@@ -133,7 +133,7 @@ class MultiHeadMixer(Mixer):
     def _rotated(
         self, y: Float[Array, "b t h k"], positions: Int[Array, "b t"], *, keys: bool = False
     ) -> Float[Array, "b t h k"]:
-        """Queries, or keys, at their absolute positions, where these are rotary."""
+        """Rotates queries or keys to their absolute positions, if positions are rotary."""
         config = self.config
         if not config.rotates:
             return y
@@ -151,7 +151,7 @@ class MultiHeadMixer(Mixer):
         )
 
     def _merge(self, y: Float[Array, "b t h k"]) -> Float[Array, "b t d"]:
-        """Joins the heads and projects back to the model width."""
+        """Joins the heads and projects to the model width."""
         b, t, h, k = y.shape
         return self.out_proj(y.reshape(b, t, h * k))
 

@@ -1,25 +1,24 @@
-"""NystromFormer (Xiong et al. 2021, eqs. 13 to 15): softmax attention through landmarks; bidirectional.
+"""NystromFormer (Xiong et al. 2021, eqs. 13 to 15): softmax attention approximated by landmarks; bidirectional.
 
-The queries and keys of a row are averaged over `n_landmarks` segments, and with S(q, k) = softmax(q k^T / sqrt(k)), by
-rows, attention to all tokens is approximated as
+Queries and keys are averaged over `n_landmarks` segments of the row. With S(q, k) = softmax(q k^T / sqrt(k)) over rows,
+attention to all tokens is approximated as
 
     y = S(q, k') Z S(q', k) v + conv(v)        Z ~ pseudo-inverse of A = S(q', k')
 
-q', k' are the landmarks, and conv is a depthwise convolution over both sides, one filter a head (the paper's skip
-connection). Z comes from `n_iterations` of Z <- Z (13 - A Z (15 - A Z (7 - A Z))) / 4, and starts as A^T / (|A|_1
-|A|_inf). Up to `n_landmarks` tokens the attention is exact.
+q', k' are the landmarks, and conv is a centred depthwise convolution with one filter per head (the paper's skip
+connection). Z is computed by `n_iterations` of Z <- Z (13 - A Z (15 - A Z (7 - A Z))) / 4, from A^T / (|A|_1 |A|_inf).
+Up to `n_landmarks` tokens the attention is exact.
 
-A landmark averages over tokens to come, and the inverse mixes all landmarks: nothing here is causal, so nothing
-streams, and packed documents are refused. `form="release"` is what Based compared with causal mixers (Fig. 8). It masks
-the three matrices above their diagonals, although landmarks and tokens are counted in different units: a token sees
-landmarks of its future all the same; only up to `n_landmarks` tokens it is causal attention. It had no convolution
-(`n_taps=0`).
+Landmarks average over future tokens and the inverse mixes all landmarks, so the mixer is not causal: it has no
+streaming form and no packed documents. `form="release"` is the code that Based compared with causal mixers (Fig. 8). It
+masks the three matrices above their diagonals, but a landmark's index is not a token position: tokens still see
+landmarks of their future. Only up to `n_landmarks` tokens is it causal attention. It had no convolution (`n_taps=0`).
 
-Deviations. Where landmarks do not divide the tokens, the first segments are one token shorter, as in the released code;
-the paper pads. The paper's own code divides the start of Z by the largest |A|_1 of the batch, which makes rows depend
-on each other; ours by each matrix's own, as printed.
+Deviations: if the number of tokens is not a multiple of the landmarks, the first segments are one token shorter, as in
+the released code; the paper pads. The initial Z is divided by each matrix's own |A|_1, as printed; the paper's code
+takes the largest of the batch, so that rows depend on each other.
 
-Initialisation: the filter uniform in +-1 / sqrt(n_taps), as PyTorch's.
+Initialisation: the filter uniform in +-1 / sqrt(n_taps), PyTorch's default.
 
 Good at: Long inputs that are read as a whole; it approximates attention by landmarks.
 Paper: Xiong et al. 2021, https://arxiv.org/abs/2102.03902
@@ -49,13 +48,13 @@ class NystromFormerConfig(MultiHeadConfig):
     promises = Capabilities(causal=False, streams=False)
 
     positions: Literal["none", "rotary"] = "none"
-    """How scores learn of positions."""
+    """Position encoding."""
     n_landmarks: PositiveInt = 64
-    """Segments of a row, whose means stand for all tokens."""
+    """Number of landmarks, the means over segments of a row."""
     n_iterations: PositiveInt = 6
     """Iterations of the pseudo-inverse."""
     n_taps: NonNegativeInt = 33
-    """Taps of the convolution of the values, odd; 0: no convolution."""
+    """Taps of the convolution, odd; 0: no convolution."""
     form: Literal["paper", "release"] = "paper"
     """Bidirectional, or with the masks of Based's released code, which do not make it causal."""
 
@@ -69,8 +68,8 @@ class NystromFormerConfig(MultiHeadConfig):
         return cls(d_model=9, n_heads=2, head_dim=4, positions="rotary", qkv_bias=True, n_landmarks=4, n_taps=3)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, convolution, and the matmuls of tokens with landmarks, of landmarks, and of the iterations;
-        those of full attention up to `n_landmarks` tokens."""
+        """FLOPs of projections, convolution, and the matmuls with landmarks and of the iterations; of full attention up
+        to `n_landmarks` tokens."""
         heads, width, m = self.n_heads, self.head_width, self.n_landmarks
         flops = self.projection_flops
         if self.n_taps:
@@ -83,7 +82,8 @@ class NystromFormerConfig(MultiHeadConfig):
 
 
 class NystromFormer(MultiHeadMixer):
-    """Attention through landmarks; O(t n_landmarks). With n_taps also `taps` (n_taps, h)."""
+    """Attention approximated by landmarks; O(t n_landmarks). Parameters: projections, `taps` (n_taps, h) if n_taps >
+    0."""
 
     config: NystromFormerConfig
 
@@ -123,8 +123,8 @@ def nystrom_attention(
     n_iterations: int,
     masked: bool = False,
 ) -> Float[Array, "b t h v"]:
-    """`S(q, k') Z S(q', k) v` of the module docstring for more queries than landmarks, float32 inside, in the dtype of
-    `v`; `masked`: zeros above the diagonals of all S."""
+    """`S(q, k') Z S(q', k) v` for more queries than landmarks, computed in float32; `masked`: zeros above the diagonals
+    of all S."""
     q, k, values = (x.astype(jnp.float32).swapaxes(1, 2) for x in (q, k, v))
     q = q * np.float32(q.shape[-1] ** -0.5)
     q_marks, k_marks = (_segment_means(x, n_landmarks) for x in (q, k))
@@ -135,7 +135,7 @@ def nystrom_attention(
 
 
 def pseudo_inverse(a: Float[Array, "... m m"], n_iterations: int) -> Float[Array, "... m m"]:
-    """Razavi et al. 2014: approaches the Moore-Penrose inverse by matrix products (eq. 15)."""
+    """Moore-Penrose inverse by iterated matrix products (Razavi et al. 2014; eq. 15)."""
     norms = jnp.abs(a).sum(-2).max(-1) * jnp.abs(a).sum(-1).max(-1)
     z = a.swapaxes(-1, -2) / norms[..., None, None]
     one = jnp.eye(a.shape[-1]).reshape((1,) * (a.ndim - 2) + a.shape[-2:])
@@ -146,7 +146,7 @@ def pseudo_inverse(a: Float[Array, "... m m"], n_iterations: int) -> Float[Array
 
 
 def _segment_means(x: Float[Array, "b h t k"], n: int) -> Float[Array, "b h n k"]:
-    """Means over n segments in order; those after the first `n - t % n` have a token more."""
+    """Means over n segments in order; all but the first `n - t % n` have one token more."""
     t = x.shape[2]
     size, longer = divmod(t, n)
     cut = (n - longer) * size

@@ -1,24 +1,24 @@
-"""ScatterBrain (Chen et al. 2021): softmax weights nearby, random features for the rest, one normaliser; causal.
+"""ScatterBrain (Chen et al. 2021): softmax in a window plus random features beyond it, one normaliser; causal.
 
-The paper adds to a low-rank approximation phi(q).phi(k) of exp(q.k / sqrt(k)) a sparse matrix, which corrects it to
-the exact weight where that matters (sec. 4). With a sliding window as its support, as in Based's comparison (Fig. 8):
+The paper corrects a low-rank approximation phi(q).phi(k) of exp(q.k / sqrt(k)) by a sparse matrix, to the exact weights
+in its support (sec. 4). With a sliding window as the support, as in Based's comparison (Fig. 8):
 
     a_ij = exp(q_i . k_j / sqrt(k))     i - w < j <= i
     a_ij = phi(q_i) . phi(k_j)          j <= i - w
     y_i = sum_j a_ij v_j / sum_j a_ij
 
 phi are the positive random features of Performer (Choromanski et al. 2021, lemma 1), `n_features` of them; `paired`
-takes half as many rows W, each with its negative, as the authors' code does. `window=w` counts the token itself.
+uses half as many rows W, each with its negative, like the authors' code. `window=w` includes the token itself.
 
-Nothing is subtracted: a token enters the low-rank sums only when it leaves the window. The two parts are joined by the
-logarithms of their sums, so that scores of any size neither overflow nor vanish together.
+A token enters the low-rank sums only when it leaves the window, so nothing is subtracted. The two parts are combined by
+the logarithms of their sums of weights, so that scores of any size neither overflow nor underflow.
 
-The state is the window's keys and values and f (v + 1) sums a head, whatever the length. Its size, without the
-position, is what the code that Based released counts: 2 w d + (d + h) f.
+The state is the window's keys and values and f (v + 1) sums per head. Its size, without the position, is that of
+Based's released code: 2 w d + (d + h) f.
 
-Deviations. The paper's support is found by LSH; ours is the window alone, as in Based. W is drawn once, and stays. The
-released window sees w + 1 keys; its weights are normalised over the window before the two parts are joined, and its
-features of keys divided by the largest of the whole sequence, which is not causal: ours are as in the equation.
+Deviations: the paper finds the support by LSH; here it is the window only, as in Based. W is drawn once and fixed. The
+released window sees w + 1 keys and normalises its weights before the two parts are combined, and divides features of
+keys by the largest of the whole sequence, which is not causal; here the equation above is computed.
 
 Good at: Exact attention nearby and approximate attention beyond, under one normaliser, in fixed memory.
 Paper: Chen et al. 2021, https://arxiv.org/abs/2110.15343
@@ -49,7 +49,7 @@ from pallas_kernels.sliding_window import SlidingWindowCache
 from pallas_kernels.sliding_window.cache import append, append_one, rounded
 
 SMALLEST = 1e-30
-"""Sum of features of keys beyond the window under which they count as none: all are far longer than the rows of W."""
+"""Sums of key features below it are treated as 0: all keys are far longer than the rows of W."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,13 +59,13 @@ class ScatterBrainConfig(MultiHeadConfig):
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     positions: Literal["none", "rotary"] = "none"
-    """How scores learn of positions."""
+    """Position encoding."""
     window: PositiveInt = 64
-    """Keys with exact weights that a token sees, itself included."""
+    """Keys that a token sees with exact weights, including its own."""
     n_features: PositiveInt = 64
     """Random features of the weights beyond the window."""
     paired: bool = True
-    """Each row of W comes with its negative; n_features is then even."""
+    """Uses each row of W and its negative; n_features must be even."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,7 +75,7 @@ class ScatterBrainConfig(MultiHeadConfig):
 
     @property
     def block_size(self) -> int:
-        """Queries that are scored with the keys of their window at once: half a window, from 16 to 128."""
+        """Queries per block: half a window, between 16 and 128."""
         return min(max(16, -(-self.window // 2)), 128)
 
     @classmethod
@@ -83,8 +83,8 @@ class ScatterBrainConfig(MultiHeadConfig):
         return cls(d_model=9, n_heads=2, head_dim=4, positions="rotary", qkv_bias=True, window=3, n_features=6)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, two matmuls of every query with the keys that its block meets, and, beyond one window, the
-        random features and the chunked sums."""
+        """FLOPs of the projections, two matmuls of every query with the keys of its block, and beyond one window the
+        random features and chunked sums."""
         heads, width, f = self.n_heads, self.head_width, self.n_features
         keys = keys_per_query(length, block_size=self.block_size, reach=self.window - 1)
         near = self.projection_flops + 4.0 * heads * width * keys
@@ -95,16 +95,16 @@ class ScatterBrainConfig(MultiHeadConfig):
 
 
 class ScatterBrainState(NamedTuple):
-    """The window, and the sums over what is before it."""
+    """The window, and sums over the tokens before it."""
 
     k: Float[Array, "b w h k"]
     """Keys, rotated to their absolute positions, in the dtype given: slot `p % w` holds absolute position `p`."""
     v: Float[Array, "b w h k"]
-    """Values, likewise."""
+    """Values of the same tokens, in the same dtype."""
     sums: Float[Array, "b h f v+1"]
     """Sum of `phi(k_j) [v_j, 1]^T` over the tokens that have left the window, float32."""
     position: Int[Array, "b"]
-    """Tokens seen so far by each row, int32."""
+    """Tokens seen per row, int32."""
 
 
 class ScatterBrain(MultiHeadMixer):
@@ -133,7 +133,7 @@ class ScatterBrain(MultiHeadMixer):
         k, v = (apply_with_halo(Partial(lambda extended, _: extended[:, :-w]), w, y) for y in (k, v))
         phi_q, shift = self._query_features(q)
         phi_k, values = self._left(k, v, left)
-        with recording(None):  # these are no scores of the whole
+        with recording(None):  # the scores of a part are not the scores of the mixer
             far, _ = linear_attention(phi_q, phi_k, values, segment_ids=context.segment_ids)
         return self._merge(_join(*near, far, shift))
 
@@ -186,19 +186,19 @@ class ScatterBrain(MultiHeadMixer):
     def _near(
         self, q: jax.Array, k: jax.Array, v: jax.Array, positions: Int[Array, "#b s"], ids: Int[Array, "#b s"]
     ) -> tuple[Float[Array, "b t h k"], Float[Array, "b t h"]]:
-        """The window's attention, and the logarithms of its sums of weights."""
+        """Attention in the window, and the logarithms of its sums of weights."""
         window, size = self.config.window, self.config.block_size
         return local_attention(q, k, v, (positions, ids), (window - 1, 0), block_size=size, reach=window - 1)
 
     def _exponent(self, x: Float[Array, "b t h k"]) -> Float[Array, "b t h f"]:
-        """Logarithms of the random features."""
+        """Logarithms of random features."""
         rows = self.random_features[...]
         rows = jnp.concatenate([rows, -rows]) if self.config.paired else rows
         return performer_exponent(x.astype(jnp.float32), rows) - np.float32(np.log(rows.shape[0]) / 2)
 
     def _query_features(self, q: Float[Array, "b t h k"]) -> tuple[Float[Array, "b t h f"], Float[Array, "b t h"]]:
-        """phi of queries over its largest entry, and the logarithm of that entry, through which no gradient passes: it
-        is taken out of one and put back by the other."""
+        """phi of queries divided by its largest entry, and the logarithm of that entry, which cancels and so has no
+        gradient."""
         exponent = self._exponent(q)
         shift = jax.lax.stop_gradient(exponent.max(-1))
         return jnp.exp(exponent - shift[..., None]), shift
@@ -206,7 +206,7 @@ class ScatterBrain(MultiHeadMixer):
     def _left(
         self, k: Float[Array, "b t h k"], v: Float[Array, "b t h k"], exists: Bool[Array, "#b t"]
     ) -> tuple[Float[Array, "b t h f"], Float[Array, "b t h v+1"]]:
-        """phi of the keys that leave the window, 0 where there is none, and [v, 1], float32."""
+        """phi of the keys that leave the window, 0 if none does, and [v, 1], float32."""
         phi = jnp.where(exists[..., None, None], jnp.exp(self._exponent(k)), 0.0)
         ones = jnp.ones((*v.shape[:3], 1), jnp.float32)
         return phi, jnp.concatenate([v.astype(jnp.float32), ones], axis=-1)
@@ -215,9 +215,9 @@ class ScatterBrain(MultiHeadMixer):
 def _join(
     near: Float[Array, "... v"], near_log: Float[Array, "..."], far: Float[Array, "... v+1"], shift: Float[Array, "..."]
 ) -> Float[Array, "... v"]:
-    """One normaliser for both parts: their means, by the share of each in the sum of weights.
+    """Combines the means of both parts by their shares of the total weight.
 
-    Sums below `SMALLEST` count as none; larger ones are scaled to 1 first: the gradient of a quotient squares them.
+    Sums below `SMALLEST` count as 0; larger sums are scaled to 1 first, since the gradient of a quotient squares them.
     """
     exists = far[..., -1:] > SMALLEST
     scale = 1 / jax.lax.stop_gradient(jnp.where(exists, far[..., -1:], 1.0))

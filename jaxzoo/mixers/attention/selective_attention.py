@@ -1,34 +1,33 @@
-"""Selective attention (Zoology, sec. 5, eq. 2): attention for selected tokens only; the output of all other tokens is
-zero.
+"""Selective attention (Zoology, sec. 5, eq. 2): attention for selected tokens only; all other outputs are zero.
 
-    y_i = f(u)_i softmax(q_i K^T / sqrt(k)) V W_O      over the keys up to i, of selected tokens and others alike
+    y_i = f(u)_i softmax(q_i K^T / sqrt(k)) V W_O      over all keys up to i
 
-so that f selects queries. In a hybrid a few such layers recall, and the layers around them mix the rest.
+f selects queries, not keys. In a hybrid, a few such layers recall.
 
 | `selection` | f(u)_i | parallel cost | causal | streams |
 | --- | --- | --- | --- | --- |
 | full | 1: plain attention | O(t^2) | yes | yes |
-| random | drawn from a Bernoulli | O(t^2) | yes | yes |
-| programmatic | 1 if the token id stands at a j < i of the document (eq. 3), else 0 | O(t^2) | yes | yes |
+| random | Bernoulli sample | O(t^2) | yes | yes |
+| programmatic | 1 if the token id occurred earlier in the document (eq. 3), else 0 | O(t^2) | yes | yes |
 | learned | s_i = sigmoid(u_i W) for the k largest of the row, else 0 | O(t k) | no | no |
 
-Learned selection gathers the k queries; no (t, t) array exists. Which tokens are the k largest depends on the whole
-row, so that an output can appear or vanish by a later input; nothing else of the future comes in, and no gradient. A
-stream cannot know the k largest of a row. In training (with `Context.key`) normal noise of standard deviation `noise`
-is added to the s_i that are compared, and the auxiliary loss `excess_selection` is
+Learned selection gathers the k queries; no (t, t) array exists. The choice of the k largest depends on the whole row,
+so later inputs can switch an output on or off, but influence it in no other way; there is no streaming form. In
+training (with `Context.key`) normal noise of standard deviation `noise` is added to the s_i before the comparison, and
+the auxiliary loss `excess_selection` is
 
     l_f = max(0, sum_i s_i - k) / t,     averaged over the rows.
 
-The paper prints neither the size of the noise, nor the weight of the loss, nor the share of random selection.
+The paper gives neither the noise, nor the weight of the loss, nor the fraction of random selection.
 
-`form="release"`, of learned selection, is what the released code does. In training it selects nothing and computes
-attention for all tokens, y_i = s_i (..) + u_i, without noise; otherwise y_i = s_i (..) + u_i for the k largest, and
-y_i = u_i for the others. Its loss compares the mean over all rows, max(0, mean s - k / t). With `n_selected=None`, its
-default, k is sqrt(t), rounded up where it counts tokens. Its projections have biases: `qkv_bias`, `out_bias`.
+`form="release"` is learned selection as in the released code. In training it selects nothing and computes attention for
+all tokens, y_i = s_i (..) + u_i, without noise; otherwise y_i = s_i (..) + u_i for the k largest, and y_i = u_i for the
+others. Its loss uses the mean over all rows, max(0, mean s - k / t). With `n_selected=None`, the default, k is sqrt(t),
+rounded up as a number of tokens. Its projections have biases: `qkv_bias`, `out_bias`.
 
-Random selection is drawn in every call with a key, for every token; without a key it is a fixed function of `seed`
-and the position in the document, the same in all rows. Selection that is not learned computes attention for all tokens.
-The state is a KV cache, and, for programmatic selection, the token ids seen.
+Random selection is drawn in each call with a key; without a key it is a fixed function of `seed` and the position in
+the document, the same in all rows. Selection that is not learned computes attention for all tokens. The state is a KV
+cache and, for programmatic selection, the token ids seen.
 
 Good at: Closing the recall gap of convolutions: attention only for the few tokens that need it.
 Paper: Arora et al. 2024 (Zoology), sec. 5, https://arxiv.org/abs/2312.04927
@@ -70,19 +69,19 @@ class SelectiveAttentionConfig(MultiHeadConfig):
     """Config of `SelectiveAttention`."""
 
     positions: Literal["none", "rotary", "xpos"] = "none"
-    """How scores learn of positions."""
+    """Position encoding."""
     selection: Literal["full", "random", "programmatic", "learned"] = "learned"
-    """Which tokens get an output; the table of the module docstring."""
+    """Rule of the selection; see the table of the module docstring."""
     form: Literal["paper", "release"] = "paper"
-    """Form of learned selection: as in the paper, or in the released code."""
+    """Learned selection as in the paper or as in the released code."""
     n_selected: PositiveInt | None = 256
-    """Tokens of a row that learned selection takes, the paper's k; None: the square root of the length."""
+    """Tokens per row that learned selection selects, the paper's k; None: the square root of the length."""
     noise: NonNegativeFloat = 0.1
-    """Standard deviation of what is added, in training, to the scores that learned selection compares (paper)."""
+    """Standard deviation of the noise that learned selection adds to its scores in training (paper)."""
     excess_weight: NonNegativeFloat = 0.001
-    """Weight of the loss of learned selection; the default is that of the release."""
+    """Weight of the loss of learned selection; the default is the release's."""
     probability: Fraction = 0.125
-    """Share of tokens that random selection takes; the default is 256 of 2048."""
+    """Fraction of tokens that random selection selects; the default is 256 of 2048."""
     seed: Seed = 0
     """Seed of random selection without a key."""
 
@@ -93,15 +92,15 @@ class SelectiveAttentionConfig(MultiHeadConfig):
 
     @property
     def learned(self) -> bool:
-        """Whether scores choose the tokens."""
+        """Whether the selection is learned."""
         return self.selection == "learned"
 
     def count(self, length: int) -> int:
-        """Tokens that learned selection takes of a row."""
+        """Number of tokens that learned selection selects per row."""
         return min(math.ceil(self.expected_count(length)), length)
 
     def expected_count(self, length: int) -> float:
-        """The k of the loss: as `count`, neither rounded nor cut to the length."""
+        """k of the loss: `count` before rounding and clipping to the length."""
         return math.sqrt(length) if self.n_selected is None else self.n_selected
 
     @classmethod
@@ -127,9 +126,9 @@ class SelectiveAttentionConfig(MultiHeadConfig):
         return {"excess_selection": self.excess_weight} if self.learned else {}
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, and two matmuls of the queries with all keys: the masked half counts too. Learned selection
-        projects the queries and outputs of the selected tokens alone, and takes the scores of all; the release trains
-        at the cost of full attention."""
+        """FLOPs of the projections, and of two matmuls of the queries with all keys, masked ones included. Learned
+        selection projects queries and outputs of selected tokens only; the release trains at the cost of full
+        attention."""
         scores = 4.0 * self.n_heads * self.head_width * length
         if not self.learned:
             return self.projection_flops + scores
@@ -148,7 +147,7 @@ class SelectiveAttentionState(NamedTuple):
     tokens: Int[Array, "b s"]
     """Token ids, int32; empty, (b, 0), unless selection is programmatic."""
     position: Int[Array, "b"]
-    """Tokens seen so far by each row, int32."""
+    """Tokens seen per row, int32."""
 
 
 class SelectiveAttention(SteppedByPrefill):
@@ -186,7 +185,7 @@ class SelectiveAttention(SteppedByPrefill):
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> SelectiveAttentionState:
-        """The empty cache, of `capacity` slots.
+        """Initial cache of `capacity` slots.
 
         Raises:
           ValueError: `capacity` is None or not positive, or the selection is learned.
@@ -203,7 +202,7 @@ class SelectiveAttention(SteppedByPrefill):
         """Attends to the cache and to `x`, whose keys and values are first rounded to the cache's dtype.
 
         Raises:
-          ValueError: `t` exceeds the slots of the cache.
+          ValueError: `t` exceeds the capacity of the cache.
         """
         cache = AttentionState(state.k, state.v, state.position)
         positions = next_positions(cache, x.shape[1])

@@ -2,13 +2,11 @@
 
     y_i = sum_j softmax_j(q_i . k_j / sqrt(k)) v_j,     j = i - w + 1 .. i
 
-`window=w` counts the token itself. Zoology's `block_size=w`
-and flash-attention's `(w, 0)` see one key more. The released Based code's `window_size=W` sees `W // 2 + 1`:
-its 360m model looks 128 tokens back, our `window=129`, where the paper says 64.
+`window=w` includes the token itself. Zoology's `block_size=w` and flash-attention's `(w, 0)` see one key more. The
+released Based code's `window_size=W` sees `W // 2 + 1` keys: its 360m model has `window=129`, where the paper says 64.
 
-The state is a ring buffer of the window. Where Based, App. E.2, eq. 11, counts `2 d min(N, w)` entries, ours
-has `2 g k w` at any length: the same where g k = d and N >= w. Positions are rotary over the whole head, as
-in the released Based models, at the absolute position of each token.
+The state is a ring buffer of the window. Based, App. E.2, eq. 11, counts `2 d min(N, w)` entries, ours has `2 g k w` at
+any length: the same if g k = d and N >= w. Positions are rotary over the whole head, as in the released Based models.
 
 Good at: Exact local comparisons in fixed memory; next to linear attention it is the other half of Based.
 Paper: Arora et al. 2024 (Based), sec. 4.2, https://arxiv.org/abs/2402.18668
@@ -47,9 +45,9 @@ class SlidingWindowAttentionConfig(MultiHeadConfig):
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     positions: Literal["none", "rotary", "xpos"] = "rotary"
-    """How scores learn of positions."""
+    """Position encoding."""
     window: PositiveInt = 64
-    """Keys that a token sees, itself included."""
+    """Keys that a token sees, including its own."""
 
     @classmethod
     def tiny(cls) -> Self:
@@ -58,8 +56,8 @@ class SlidingWindowAttentionConfig(MultiHeadConfig):
         )
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, and two matmuls of every query with the keys of its blocks, those of the `xla` implementation,
-        masked keys included."""
+        """FLOPs of the projections, and of two matmuls of every query with the keys of its blocks in the `xla`
+        implementation, masked keys included."""
         keys = keys_per_query(length, self.window)
         return self.projection_flops + 4.0 * self.n_heads * self.head_width * keys
 

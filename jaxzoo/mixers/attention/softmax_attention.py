@@ -1,10 +1,10 @@
-"""Multi-head causal softmax attention (Vaswani et al. 2017), the reference point of all recall experiments.
+"""Multi-head causal softmax attention (Vaswani et al. 2017), the baseline of all recall experiments.
 
     y_i = sum_{j <= i} softmax_j(q_i . k_j / sqrt(k)) v_j
 
-for every head, with grouped key/value heads (Ainslie et al. 2023), rotary positions (Su et al. 2021), xPos (Sun et al.
+for each head, with grouped key/value heads (Ainslie et al. 2023), rotary positions (Su et al. 2021), xPos (Sun et al.
 2022) or ALiBi (Press et al. 2021), which adds a bias to the scores. The state is the KV cache: Based, App. E.2, eq. 10,
-counts `2 d N` entries, ours has `2 g k capacity`, the same where g k = d and capacity = N.
+counts `2 d N` entries, ours has `2 g k capacity`, the same if g k = d and capacity = N.
 
 Deviations from Zoology's attention: biases are off unless asked for, and the weights have no dropout.
 
@@ -57,21 +57,21 @@ class AttentionConfig(MultiHeadConfig):
         )
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, and two matmuls of every query with all `length` keys: the masked half counts too."""
+        """FLOPs of the projections, and of two matmuls of every query with all `length` keys, masked ones included."""
         gate = 2.0 * self.width * self.n_heads * self.head_width * self.output_gate
         return self.projection_flops + gate + 4.0 * self.n_heads * self.head_width * length
 
     def papers_state_size(self, length: int) -> int:
-        """Eq. 10: `2 d N`; fewer key/value heads are not in the formula."""
+        """Eq. 10: `2 d N`; the formula ignores key/value heads."""
         return 2 * self.width * length
 
     def papers_layer_flops(self, length: int, *, mlp: str, mlp_width: int) -> float | None:
         """Table 8, a batch of 1, divided by the N tokens: `3 D^2 + (H H D + H N N)/N + N D + D^2 + 16/3 D^2`.
 
-        H is "the head dimension" (App. C.2; Table 7 gives the letter to the number of heads). Oddities, kept: a
-        multiply-add counts once; `H H D` has no N; there is one matmul over the (N, N) scores, not two; SwiGLU has two
-        matrices of 8/3 D, not three. The TFLOPs printed in Zoology's Tables 1 and 4 do not follow Table 8: they agree
-        within 1 % with 6 a multiply-add (forward and backward), two score matmuls and three matrices.
+        H is "the head dimension" (App. C.2; in Table 7 it is the number of heads). Computed as printed: a multiply-add
+        counts once; `H H D` has no N; one matmul over the (N, N) scores, not two; SwiGLU has two matrices of 8/3 D, not
+        three. The TFLOPs in Zoology's Tables 1 and 4 do not follow Table 8: they agree within 1 % with 6 FLOPs per
+        multiply-add (forward and backward), two score matmuls and three matrices.
         """
         del mlp_width
         if mlp != "swiglu":
@@ -88,7 +88,7 @@ class AttentionState(NamedTuple):
     v: Float[Array, "b s g k"]
     """Values, in the cache's dtype."""
     position: Int[Array, "b"]
-    """Tokens seen so far by each row, int32."""
+    """Tokens seen per row, int32."""
 
 
 class Attention(SteppedByPrefill):
@@ -114,7 +114,7 @@ class Attention(SteppedByPrefill):
         q, k, v = self._project(x, positions)
         segment_ids, bias = context.segment_ids, self._bias(positions, positions)
         if bias is not None:
-            # If time is sharded over devices, each looks up all keys for its queries.
+            # If time is sharded, each device gathers all keys for its queries.
             k, v = (constrain(y, "batch", None, "heads", None) for y in (k, v))
             return self._join(x, dense_attention(q, k, v, visible_tokens(positions, segment_ids), bias))
         return self._join(x, causal_attention(q, k, v, segment_ids))
@@ -122,7 +122,7 @@ class Attention(SteppedByPrefill):
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> AttentionState:
-        """The empty cache, of `capacity` slots.
+        """Initial cache of `capacity` slots.
 
         Raises:
           ValueError: `capacity` is None or not positive.
@@ -135,7 +135,7 @@ class Attention(SteppedByPrefill):
         """Attends to the cache and to `x`, whose keys and values are first rounded to the cache's dtype.
 
         Raises:
-          ValueError: `t` exceeds the slots of the cache.
+          ValueError: `t` exceeds the capacity of the cache.
         """
         positions = next_positions(state, x.shape[1])
         q, k, v = self._project(x, positions)
@@ -145,7 +145,7 @@ class Attention(SteppedByPrefill):
         return nan_beyond(state, y), state
 
     def _join(self, x: Float[Array, "b t d"], y: Float[Array, "b t h k"]) -> Float[Array, "b t d"]:
-        """Gates the heads, joins them and projects back to the model width."""
+        """Gates and joins the heads, and projects to the model width."""
         if self.config.output_gate:
             y = y * jax.nn.sigmoid(self.gate_proj(x)).reshape(y.shape)
         return self._merge(y)
@@ -177,7 +177,7 @@ def next_positions(state: Any, t: int) -> Int[Array, "b t"]:
 
 
 def extend_cache(state: AttentionState, k: Float[Array, "b t g k"], v: Float[Array, "b t g k"]) -> AttentionState:
-    """The cache with `t` more tokens, rounded to its dtype.
+    """Appends `t` tokens to the cache, rounded to its dtype.
 
     Raises:
       ValueError: `t` exceeds its slots.
@@ -202,17 +202,17 @@ def cached(state: AttentionState, dtype: DTypeLike) -> tuple[jax.Array, jax.Arra
 
 
 def slots_of(state: AttentionState) -> Int[Array, "1 s"]:
-    """The slots, by number: the position that each one holds."""
+    """Positions of the slots: 0, 1, 2, ..."""
     return jnp.arange(state.k.shape[1], dtype=jnp.int32)[None, :]
 
 
 def visible_slots(state: AttentionState, positions: Int[Array, "b t"]) -> Bool[Array, "b t s"]:
-    """Mask of the slots that the token at each position attends to: its own and all before."""
+    """Mask of the slots that the token at each position attends to: up to its own."""
     return slots_of(state)[:, None, :] <= positions[:, :, None]
 
 
 def visible_tokens(positions: Int[Array, "b t"], segment_ids: Int[Array, "b t"] | None) -> Bool[Array, "b t t"]:
-    """Mask of the tokens that each one attends to: itself and those before it in its document."""
+    """Mask of the tokens that each token attends to: up to itself, in its document."""
     visible = positions[:, None, :] <= positions[:, :, None]
     if segment_ids is not None:
         visible = visible & (segment_ids[:, None, :] == segment_ids[:, :, None])
@@ -220,7 +220,7 @@ def visible_tokens(positions: Int[Array, "b t"], segment_ids: Int[Array, "b t"] 
 
 
 def nan_beyond(state: Any, y: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-    """NaN for the rows whose `state.position` exceeds the slots of `state.k`."""
+    """Replaces the outputs of rows whose `state.position` exceeds the capacity with NaN."""
     fits = state.position <= state.k.shape[1]
     return jnp.where(fits[:, None, None], y, jnp.nan)
 
@@ -231,7 +231,7 @@ def causal_attention(
     v: Float[Array, "b t g k"],
     segment_ids: Int[Array, "b t"] | None = None,
 ) -> Float[Array, "b t h k"]:
-    """Softmax attention with grouped heads to the whole past of a document, by a kernel if one is available."""
+    """Causal softmax attention with grouped heads, by a kernel if one is available."""
     attend = functools.partial(
         on_mesh(sliding_window_attention, sharded_sliding_window_attention, q, k),
         q,
@@ -250,7 +250,7 @@ def dense_attention(
     visible: Bool[Array, "b t s"],
     bias: Float[Array, "b h t s"] | None = None,
 ) -> Float[Array, "b t h k"]:
-    """Softmax attention with grouped heads to the visible keys, of which every query has one at least."""
+    """Softmax attention with grouped heads to the visible keys, at least one per query."""
     b, t, h, d = q.shape
     g = k.shape[2]
     if k.shape[1] == t:
@@ -267,9 +267,9 @@ def dense_attention(
 
 
 def write_cache(cache: Float[Array, "b s g k"], new: Float[Array, "b t g k"], start: Int[Array, "b"]) -> jax.Array:
-    """Writes each row's tokens from its own slot `start` on.
+    """Writes tokens into the cache from slot `start` of each row on.
 
-    Past the end the update is shifted back over older slots: such a row's outputs are NaN for good.
+    If they exceed the slots, the update is shifted back over older slots; outputs of such a row are NaN.
     """
     update = jax.vmap(lambda row, tokens, slot: jax.lax.dynamic_update_slice_in_dim(row, tokens, slot, axis=0))
     return update(cache, new.astype(cache.dtype), start)

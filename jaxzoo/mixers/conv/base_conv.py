@@ -1,10 +1,9 @@
-"""BaseConv, the minimal gated convolution of Zoology (Arora et al. 2024), Definition 4.1, and its published
-codes.
+"""BaseConv, the minimal gated convolution of Zoology (Arora et al. 2024, Definition 4.1), and its released codes.
 
     y = (u W + b1) . (h * u + b2)
 
-With a projection `p = u W + b1`, a causal depthwise convolution `h * u`, and `.` for the product of entries,
-the paper's equation and the two codes differ:
+With the projection `p = u W + b1`, a causal depthwise convolution `h * u`, and the elementwise product `.`, the paper's
+equation and the two codes differ:
 
 | `form`  | source                | output                                                             |
 | ------- | --------------------- | ------------------------------------------------------------------ |
@@ -12,16 +11,15 @@ the paper's equation and the two codes differ:
 | listing | App. B, Listings 1, 2 | `p . (h * u) + u`                                                  |
 | release | public repository     | `p . (h * u + u) + u`: its Fourier convolution adds its own input  |
 
-In the codes a short filter is PyTorch's Conv1d and so has a bias: `p . (h * u + b2) + u` in both. The public
-repository may put a SiLU on both factors of the product (`activation`); the `+ u` after it stays as it is. The state
-is the last `w - 1` inputs.
+In both codes a short filter is PyTorch's Conv1d, which has a bias: `p . (h * u + b2) + u`. The public repository can
+apply a SiLU to both factors of the product (`activation`), before the `+ u`. The state is the last `w - 1` inputs.
 
-Deviations: b1 and b2 are vectors, not (N, d) matrices. A filter has as many taps as the config says and none
-beyond, so that streaming works at any length.
+Deviations: b1 and b2 are vectors, not (N, d) matrices. The number of taps is fixed by the config, so that streaming
+works at any length.
 
-Initialisation: W normal, b1 zero. Short filter and its bias: PyTorch's default, uniform in +-1/sqrt(w).
-Explicit long filter: see `long_init_std`; its b2 zero. Implicit filter: PyTorch's default, but for `release`,
-where the model around the mixer resets all linear layers: weights normal with `init_std`, biases 0.
+Initialisation: W normal, b1 zero. Short filter and its bias: PyTorch's default, uniform in +-1/sqrt(w). Explicit long
+filter: see `long_init_std`; b2 zero. Implicit filter: PyTorch's default, except for `release`, whose model resets all
+linear layers: weights normal with `init_std`, biases 0.
 
 Good at: Shifts and comparisons at fixed distances, at the lowest cost; the first layer of hybrids.
 Paper: Arora et al. 2024 (Zoology), https://arxiv.org/abs/2312.04927
@@ -52,14 +50,14 @@ class BaseConvConfig(MixerConfig):
     filter: Literal["short", "long", "implicit"] = "short"
     """A few free taps, as many free taps as tokens, or taps that an MLP computes from positions."""
     n_taps: PositiveInt | None = None
-    """Taps of the filter, the current token's included; None: 3 of a short filter, the model's length of others."""
+    """Taps of the filter, including the current token's; None: 3 for a short filter, otherwise the model's length."""
     form: Literal["paper", "listing", "release"] = "paper"
-    """Which published operator: Definition 4.1, the paper's listing, or the public code."""
+    """Published operator: Definition 4.1, the paper's listing, or the public code."""
     activation: Literal["none", "silu"] = "none"
-    """Activation of both factors of the product, the convolved one with all that is added to it."""
+    """Activation of both factors of the product."""
     long_init_std: PositiveFloat | None = None
-    """Standard deviation of a long filter's initial taps; None: 1 as published, but 1/sqrt(n_taps), which
-    keeps the scale of the input, for form paper, where nothing is published."""
+    """Standard deviation of a long filter's initial taps; None: 1 as published, or 1/sqrt(n_taps), which keeps the
+    scale of the input, for form paper, where none is published."""
     emb_dim: PositiveInt = 3
     """Position features of an implicit filter: time, and cosine and sine of (emb_dim - 1) / 2 frequencies."""
     filter_width: PositiveInt = 16
@@ -74,7 +72,7 @@ class BaseConvConfig(MixerConfig):
 
     @property
     def filter_length(self) -> int:
-        """`n_taps`, once it is known.
+        """`n_taps`, which must be known.
 
         Raises:
           ValueError: it is None.
@@ -101,12 +99,12 @@ class BaseConvConfig(MixerConfig):
         return cls(d_model=7, filter="implicit", n_taps=15, emb_dim=5, filter_width=6)
 
     def flops_per_token(self, length: int) -> float:
-        """Projection and convolution; an implicit filter is computed once a batch and left out."""
+        """FLOPs of projection and convolution; an implicit filter is computed once per batch and left out."""
         return 2.0 * self.width**2 + self.width * conv_flops(self.filter_length, length)
 
     def papers_layer_flops(self, length: int, *, mlp: str, mlp_width: int) -> float | None:
-        """Table 10, a batch of 1, divided by the N tokens: `5 D log2(N) + D/2 + 32 D/N + D^2 + 4 D^2`, half of the
-        channels under a long filter, half under a short one, and an MLP of width 2 D.
+        """Table 10, a batch of 1, divided by the N tokens: `5 D log2(N) + D/2 + 32 D/N + D^2 + 4 D^2`, with
+        half of the channels each for a long and a short filter, and an MLP of width 2 D.
 
         A multiply-add counts once. The base of the logarithm is not given; we take 2.
         """
@@ -128,7 +126,7 @@ class BaseConv(Mixer):
     """Projection times causal convolution; `step` costs O(n_taps) per channel.
 
     `projection` (d, d) with bias; `taps` (n_taps, d) for the explicit filters or `implicit_filter`;
-    `conv_bias` (d,) where the form has b2.
+    `conv_bias` (d,) if the form has b2.
     """
 
     config: BaseConvConfig
@@ -161,7 +159,7 @@ class BaseConv(Mixer):
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> BaseConvState:
-        """A history of zeros."""
+        """Initial history: zeros."""
         return BaseConvState(empty_history(batch_size, self.config.filter_length, self.config.width, dtype))
 
     def mix(
@@ -169,7 +167,7 @@ class BaseConv(Mixer):
     ) -> tuple[Array, BaseConvState]:
         config, history = self.config, None if state is None else state.history
         if config.filter == "implicit":
-            count = config.filter_length  # without history, no more taps than the tokens can reach
+            count = config.filter_length  # without a history, only the first t taps reach any token
             taps = self.implicit_filter(min(max(x.shape[1], 1), count) if state is None else count)
         else:
             taps = self.taps[...]

@@ -1,16 +1,15 @@
-"""The gated short convolution of Based (Arora et al. 2024), App. C, eq. 7, as released.
+"""Gated short convolution of Based (Arora et al. 2024, App. C, eq. 7), as released.
 
     u1, u2 = split(u W_in + b_in)        y = (silu(h * u1) . u2) W_out + b_out
 
-with a causal depthwise convolution `h *` of `n_taps` taps. In eq. 7's symbols W2 makes the convolved
-branch u1, W1 the other one, and W3 is the output projection. The state is the last `n_taps - 1` entries
-of u1; Based, App. E.2, leaves it out.
+with a causal depthwise convolution `h *` of `n_taps` taps. In eq. 7, W2 is the projection to the convolved branch u1,
+W1 to the other branch, and W3 the output projection. The state is the last `n_taps - 1` entries of u1; Based, App. E.2,
+leaves it out.
 
-Deviations: eq. 7 read literally gives each branch `c d` channels with c = 4; the released code, and so the
-published models, have 4 d for both together. `expansion` counts both: 4 is the release, 8 the literal
-reading. Eq. 7 may be read to add b2 before the convolution (there is always b_in) or after it: `conv_bias`,
-which the released models lack. Initialisation of the taps: PyTorch's default, uniform in
-+-1/sqrt(n_taps); b_in and b_out zero.
+Deviations: eq. 7 read literally has `c d` channels per branch with c = 4; the released models have 4 d for both
+branches. `expansion` counts both: 4 is the release, 8 the literal reading. Eq. 7's b2 can be read as a bias before the
+convolution (b_in) or after it (`conv_bias`, absent in the released models). Initialisation of the taps: PyTorch's
+default, uniform in +-1/sqrt(n_taps); b_in and b_out zero.
 
 Good at: The local half of Based: precise shifts of a few tokens, between layers that recall.
 Paper: Arora et al. 2024 (Based), https://arxiv.org/abs/2402.18668
@@ -39,9 +38,9 @@ class GatedShortConvConfig(MixerConfig):
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     expansion: PositiveInt = 4
-    """Channels of both branches together, in units of d_model; 8 is eq. 7 read literally."""
+    """Channels of both branches together, as a multiple of d_model; 8 is eq. 7 read literally."""
     n_taps: PositiveInt = 3
-    """Taps of the convolution, the current token's included."""
+    """Taps of the convolution, including the current token's."""
     conv_bias: bool = False
     """Adds a bias after the convolution."""
 
@@ -59,7 +58,7 @@ class GatedShortConvConfig(MixerConfig):
         return cls(d_model=7, expansion=4, n_taps=4, conv_bias=True)
 
     def flops_per_token(self, length: int) -> float:
-        """The two projections, `3 expansion d^2` together, and the convolution of one branch."""
+        """FLOPs of the two projections, `3 expansion d^2`, and of the convolution."""
         return 3.0 * self.expansion * self.width**2 + self.branch_width * conv_flops(self.n_taps, length)
 
 
@@ -67,8 +66,7 @@ class GatedShortConvState(NamedTuple):
     """Shift register of the convolved branch."""
 
     history: Float[Array, "b w-1 d"]
-    """The last `n_taps - 1` entries of u1, `branch_width` channels, in the dtype given to
-    `init_state`."""
+    """The last `n_taps - 1` entries of u1, `branch_width` channels, in the dtype given to `init_state`."""
 
 
 class GatedShortConv(Mixer):
@@ -95,7 +93,7 @@ class GatedShortConv(Mixer):
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> GatedShortConvState:
-        """A history of zeros."""
+        """Initial history: zeros."""
         return GatedShortConvState(empty_history(batch_size, self.config.n_taps, self.config.branch_width, dtype))
 
     def mix(

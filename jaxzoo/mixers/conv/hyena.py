@@ -1,10 +1,10 @@
-"""Hyena (Poli et al. 2023): gates and long implicit convolutions in turn.
+"""Hyena (Poli et al. 2023): alternating gates and long implicit convolutions.
 
     x^1, ..., x^N, v = split(short_conv(u W_in + b_in))
     z^0 = v,    z^n = x^n . (h^n * z^{n-1} + bias^n . z^{n-1}),    y = z^N W_out + b_out
 
 for order N (Definition 3.1; Zoology, Algorithm 3), with the filters `h^n` of `HyenaFilter` and a depthwise short
-convolution. The authors' code, and what was trained with it, leaves the first long convolution out:
+convolution. The authors' code, and models trained with it, leave the first long convolution out:
 
 | `form`  | source                                | first gate                           | filters |
 | ------- | ------------------------------------- | ------------------------------------ | ------- |
@@ -14,7 +14,7 @@ convolution. The authors' code, and what was trained with it, leaves the first l
 Columns of W_in: x^1, ..., x^N, v, as in Zoology's code; Safari's has x^N, ..., x^1, v. Channels of the filter network
 are (d, filter), the filter running fastest, in both.
 
-Deviations: a filter has `n_taps` taps and is zero beyond, where the released code cuts the input. No dropout.
+Deviations: a filter has a fixed number of taps, `n_taps`; no dropout.
 
 Initialisation: W_in, W_out normal, b_in, b_out zero; `bias` N(0, 1); the short convolution uniform in +-1/sqrt(3), its
 bias too; the filters: `HyenaFilter`.
@@ -50,7 +50,7 @@ class HyenaConfig(LongFilterConfig):
     order: Annotated[int, Rule("must be at least 2", 2, 2**31 - 1)] = 2
     """Gates, N."""
     form: Literal["paper", "release"] = "paper"
-    """With or without the first long convolution: Definition 3.1, or the public code."""
+    """With the first long convolution (Definition 3.1), or without it (public code)."""
     n_short_taps: PositiveInt = 3
     """Taps of the short convolution."""
     filter_network: HyenaFilterConfig = HyenaFilterConfig()
@@ -58,7 +58,7 @@ class HyenaConfig(LongFilterConfig):
 
     @property
     def n_filters(self) -> int:
-        """Long convolutions."""
+        """Number of long convolutions."""
         return self.order - (self.form == "release")
 
     @classmethod
@@ -67,7 +67,7 @@ class HyenaConfig(LongFilterConfig):
         return cls(d_model=5, order=3, n_taps=15, n_short_taps=4, filter_network=network)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections and convolutions; the filters are computed once a batch and left out."""
+        """FLOPs of projections and convolutions; filters are computed once per batch and left out."""
         d, n = self.width, self.order
         projections = 2.0 * d * d * (n + 2) + (n + 1) * d * conv_flops(self.n_short_taps, length)
         return projections + self.n_filters * d * conv_flops(self.filter_length, length)
@@ -104,9 +104,8 @@ class Hyena(Mixer):
     `in_proj` (d, (order + 1) d) and `out_proj` (d, d) with biases; `short_conv`; `filter`, its channels (d, n_filters)
     in this order; `filter_bias` (d, n_filters).
 
-    The filters are a function of the parameters alone and no part of the state: every call computes them again, `step`
-    too, at O(n_taps width (n_inner width + n_filters d)). Steps in a loop of one program, as generation takes them,
-    compute them once: XLA moves them out of the loop (seen on a CPU).
+    Each call computes the filters from the parameters, also `step`, at O(n_taps width (n_inner width + n_filters d)).
+    In a loop of steps in one program, as in generation, XLA moves this out of the loop (seen on a CPU).
     """
 
     config: HyenaConfig
@@ -124,7 +123,7 @@ class Hyena(Mixer):
         self.config = config
 
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> HyenaState:
-        """Histories of zeros."""
+        """Initial histories: zeros."""
         config = self.config
         short = empty_history(batch_size, config.n_short_taps, (config.order + 1) * config.width, dtype)
         long_shape = (batch_size, config.n_filters, config.filter_length - 1, config.width)
@@ -132,7 +131,7 @@ class Hyena(Mixer):
 
     def mix(self, x: Float[Array, "*b d"], state: HyenaState | None, context: Context) -> tuple[Array, HyenaState]:
         config, histories, ids = self.config, [], context.segment_ids
-        count = config.filter_length  # without history, no more taps than the tokens can reach
+        count = config.filter_length  # without a history, only the first t taps reach any token
         count = min(max(x.shape[1], 1), count) if state is None else count
         taps = self.filter(count).reshape(count, config.width, config.n_filters)
         taps = taps.at[0].add(self.filter_bias[...]).transpose(2, 0, 1)  # a bias is part of tap 0

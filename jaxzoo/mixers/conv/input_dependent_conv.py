@@ -1,24 +1,25 @@
-"""BaseConv with a filter that is computed from the sequence (Zoology, Theorem 4.5, sec. 4.3 and App. H.8).
+"""BaseConv with a filter computed from the sequence (Zoology, Theorem 4.5, sec. 4.3 and App. H.8).
 
     y = (u W + b1) . (h(u) * u + b2),    h(u)_{s - 1} = 1 for every distance s of a repetition
 
-Definition 4.1 with one filter a sequence, the same for all channels, that spikes where matching keys are s tokens
+Definition 4.1 with one filter per sequence, the same for all channels, with a spike where matching keys are s tokens
 apart: it moves the token after the key to the query (`kernel="value"`, eq. 19's h^v), or the key itself (`key`, h^k,
-`h_s = 1`). The distances are found in two ways:
+`h_s = 1`). There are two ways to find the distances:
 
 - *programmatic*: from token ids, every `s` with `token_i = token_{i-s}` for some i;
 - *autocorrelation*: the `n_shifts` distances `s >= 1` with the largest `r_s = sum_i c_i . c_{i-s}`, c the input.
 
-**Not causal**, as the paper says, which gives no causal form: the shifts go forward in time, but which ones there are
-depends on the whole sequence. So there is no state either.
+**Not causal**, as the paper says: tokens move forward in time, but the distances depend on the whole sequence. So there
+is no state.
 
-Read in several ways: the paper does not say what a token is compared with; here with its last occurrence (`pairs`), for
-which O(t log t) suffices, or with all. How the autocorrelation "could learn to perform fuzzy matches" it does not say:
-spikes of 1 pass no gradient. `taps="correlations"` puts `r_s / r_0` in their place, and `correlate="projection"` a
-learned projection of the input for c.
+Not specified by the paper: a token is compared with its last occurrence, in O(t log t), or with all (`pairs`). The
+paper says that the autocorrelation "could learn to perform fuzzy matches", but spikes of 1 have no gradient;
+`taps="correlations"` uses taps `r_s / r_0` instead, and `correlate="projection"` a learned projection of the input as
+c.
 
-Deviations: distances share one filter, where the theorem stacks one copy of the sequence for each. The autocorrelation
-does not wrap around (eq. in H.8.1: it does), which would confuse s with t - s. Initialisation: W normal, biases 0.
+Deviations: all distances share one filter; the theorem stacks one copy of the sequence per distance. The
+autocorrelation does not wrap around (in H.8.1 it does), which would confuse s with t - s. Initialisation: W normal,
+biases 0.
 
 Good at: An existence proof: one convolution with a filter computed from the sequence solves recall exactly.
 Paper: Arora et al. 2024 (Zoology), Theorem 4.5, https://arxiv.org/abs/2312.04927
@@ -45,19 +46,19 @@ class InputDependentConvConfig(MixerConfig):
     """Config of `InputDependentConv`. `out_init_std` has no effect: there is no output projection."""
 
     filter: Literal["programmatic", "autocorrelation"] = "programmatic"
-    """Where the distances come from: comparisons of token ids, or the autocorrelation of the input."""
+    """Source of the distances: comparisons of token ids, or the autocorrelation of the input."""
     kernel: Literal["value", "key"] = "value"
-    """Token that is moved to a repetition at distance s: the token after its match (shift s - 1), or the match (s)."""
+    """Token moved to a repetition at distance s: the token after the match (shift s - 1), or the match (shift s)."""
     pairs: Literal["nearest", "all"] = "nearest"
-    """Programmatic: each token is compared with its last occurrence, or with all of them, in O(t^2)."""
+    """Programmatic: compares each token with its last occurrence, or with all of them, in O(t^2)."""
     ignored_token: NonNegativeInt | None = None
     """Programmatic: an id that matches nothing, such as the filler of MQAR."""
     n_shifts: PositiveInt = 8
-    """Autocorrelation: how many distances it picks, the theorem's t."""
+    """Autocorrelation: number of distances, the theorem's t."""
     taps: Literal["spikes", "correlations"] = "spikes"
-    """Autocorrelation: height of a tap, 1 or `r_s / r_0`; gradients pass the second alone."""
+    """Autocorrelation: height of a tap, 1 or `r_s / r_0`; only the second has a gradient."""
     correlate: Literal["input", "projection"] = "input"
-    """Autocorrelation: of what."""
+    """Autocorrelation: of the input, or of a learned projection."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,10 +74,8 @@ class InputDependentConvConfig(MixerConfig):
         return cls(d_model=5, filter="autocorrelation", n_shifts=3, taps="correlations", correlate="projection")
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, the convolution, and half as much for an autocorrelation; the one filter's transform left out.
-
-        Comparisons are no floating-point operations.
-        """
+        """FLOPs of projections, convolution, and autocorrelation (half as much); without the filter's transform and the
+        comparisons of ids."""
         projections, transforms = 1, 1.0
         if self.filter == "autocorrelation":
             projections, transforms = 1 + (self.correlate == "projection"), 1.5
@@ -87,7 +86,7 @@ class InputDependentConv(Mixer):
     """Projection times convolution with a filter computed from the sequence; O(d t log t), with `pairs="all"` O(t^2)
     more.
 
-    `projection` (d, d) with bias; `conv_bias` (d,); `correlated` (d, d), where a projection is correlated.
+    `projection` (d, d) with bias; `conv_bias` (d,); `correlated` (d, d) with correlate="projection".
     """
 
     config: InputDependentConvConfig
@@ -107,7 +106,7 @@ class InputDependentConv(Mixer):
         return self.projection(x) * (conv_rows(x, taps) + self.conv_bias[...].astype(x.dtype)[None, None])
 
     def _at_distances(self, x: Float[Array, "b t d"], context: Context) -> Float[Array, "b t"]:
-        """The height of the filter's tap for every distance, 0 where there is none."""
+        """Height of the filter's tap per distance, 0 without a repetition."""
         config = self.config
         if config.filter == "programmatic":
             assert context.tokens is not None, "check_context saw them"

@@ -3,15 +3,14 @@
     h = dropout(squash(K)),    squash(K) = sign(K) max(|K| - lambda, 0)
     y = glu(gelu(h * u + D . u) W_out + b_out),    glu([a, b]) = a . sigmoid(b)
 
-with one explicit filter a channel, `n_taps` long and causal at any length. With several filters a channel
-(`n_channels`, the code's `channels`) their outputs stand side by side in front of W_out. The filter has a learning rate
-of its own and no weight decay. Dropout falls on its taps, one mask for the whole batch, in training alone (with
-`Context.key`).
+with one explicit filter of `n_taps` taps per channel. With several filters per channel (`n_channels`, the code's
+`channels`) their outputs are concatenated before W_out. The filter has its own learning rate and no weight decay.
+Dropout applies to the taps, with one mask for the whole batch, in training only (with `Context.key`).
 
-The defaults are those of Zoology, Table 16: one channel, lambda 0.001, kernel dropout 0.1, GELU, and a kernel's
-learning rate of 5e-5 next to 8e-4. What stands after the GELU it does not say: the GLU is the released default.
+The defaults are those of Zoology, Table 16: one channel, lambda 0.001, kernel dropout 0.1, GELU, and a learning rate of
+5e-5 for the filter and 8e-4 otherwise. The GLU, which Zoology does not mention, is the default of the released code.
 
-Deviations: the paper's other regulariser, a moving average of the taps, is left out, and dropout after the GELU.
+Deviations: no moving average of the taps (the paper's other regulariser), and no dropout after the GELU.
 
 Initialisation: K as `kernel_init` says, D N(0, 1); W_out normal with `out_init_std`, b_out zero.
 
@@ -44,11 +43,11 @@ class LongConvConfig(LongFilterConfig):
     n_channels: PositiveInt = 1
     """Filters of each channel of the model."""
     squash: NonNegativeFloat = 1e-3
-    """Lambda: taps below it count as 0, all others by so much less. The released code's default is 0.1."""
+    """Lambda: shrinks the absolute values of taps, to 0 at least. The released code's default is 0.1."""
     kernel_dropout: FractionBelowOne = 0.1
-    """Share of the taps that training drops; the others grow by 1 / (1 - share)."""
+    """Dropout rate of the taps; others are scaled by 1 / (1 - rate)."""
     kernel_learning_rate_scale: PositiveFloat = 0.0625
-    """Factor of the filter's learning rate."""
+    """Learning-rate factor of the filter."""
     kernel_init: Literal["random", "decay"] = "random"
     """Taps N(0, 0.002), or N(0, 0.02) under exponential windows, the later channels' shorter (`initial_window`)."""
     output: Literal["glu", "linear"] = "glu"
@@ -59,7 +58,7 @@ class LongConvConfig(LongFilterConfig):
         return cls(d_model=5, n_taps=15, n_channels=2, squash=0.01, kernel_dropout=0.3)
 
     def flops_per_token(self, length: int) -> float:
-        """The convolutions and W_out."""
+        """FLOPs of the convolutions and W_out."""
         d, inner = self.width, self.width * self.n_channels
         return inner * conv_flops(self.filter_length, length) + 2.0 * inner * d * (1 + (self.output == "glu"))
 
@@ -103,7 +102,7 @@ class LongConv(Mixer):
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> LongConvState:
-        """A history of zeros."""
+        """Initial history: zeros."""
         return LongConvState(empty_history(batch_size, self.config.filter_length, self.config.width, dtype))
 
     def mix(

@@ -1,4 +1,4 @@
-"""Shared config of long convolutions: a filter as long as the model's sequences, unless its length is set."""
+"""Shared config of long convolutions: the filter is by default as long as the model's sequences."""
 
 import dataclasses
 from typing import Self
@@ -13,11 +13,11 @@ class LongFilterConfig(MixerConfig):
     """Config of a mixer with a long filter."""
 
     n_taps: PositiveInt | None = None
-    """Taps of the filter, the current token's included, beyond which it is zero; None: the model's length."""
+    """Taps of the filter, including the current token's; None: the model's length."""
 
     @property
     def filter_length(self) -> int:
-        """`n_taps`, once it is known.
+        """`n_taps`, which must be known.
 
         Raises:
           ValueError: it is None.

@@ -1,16 +1,16 @@
-"""Multi-head Hyena (Massaroli et al. 2023, MultiHyena): Hyena's products of channels become outer products in heads.
+"""Multi-head Hyena (Massaroli et al. 2023, MultiHyena): Hyena with outer products of heads instead of channels.
 
-    k, q, v = split(short_conv(u W_in + b_in)),  each cut into `n_heads` heads
+    k, q, v = split(short_conv(u W_in + b_in)),  each split into `n_heads` heads
     y_i = concat over heads of q_i^T (h * (k v^T) + bias k v^T)_i W_out + b_out
 
 The `(d / n_heads)^2` products of a head share one filter `h` of `HyenaFilter` and one bias; q reads the key axis. With
 heads of one channel this is `Hyena(order=2, form="release")`. Columns of W_in: k, q, v, head-major, in Hyena's order.
 
-Zoology, Fig. 7, has 1, 2, 4 and 8 heads. Its text cuts the width into H heads of d / H channels, as above; but the cost
-that it prints (Table 5, d = 864: 2.41 TFLOPs of Hyena, 2.47 with "4 Heads") is that of heads of 4 channels, so of
-`n_heads=216`. Public code (MAD) also takes the number of heads for their width.
+Zoology, Fig. 7, has 1, 2, 4 and 8 heads. Its text splits the width into H heads of d / H channels, as above, but its
+cost (Table 5, d = 864: 2.41 TFLOPs for Hyena, 2.47 with "4 Heads") is that of heads of 4 channels, `n_heads=216`.
+Public code (MAD) has the same confusion.
 
-Deviations: as `Hyena`. Initialisation: as `Hyena`; bias N(0, 1), one per head.
+Deviations and initialisation as in `Hyena`; bias N(0, 1), one per head.
 
 Good at: Hyena with products of channels, which recall more for the same width.
 Paper: Massaroli et al. 2023, https://arxiv.org/abs/2310.18780
@@ -41,7 +41,7 @@ class MultiHeadHyenaConfig(LongFilterConfig):
     """Config of `MultiHeadHyena`."""
 
     n_heads: PositiveInt = 4
-    """Heads, each with a filter of its own; training costs O(d_model^2 / n_heads) channels."""
+    """Heads, each with its own filter; training convolves d_model^2 / n_heads channels."""
     n_short_taps: PositiveInt = 3
     """Taps of the short convolution."""
     filter_network: HyenaFilterConfig = HyenaFilterConfig()
@@ -62,14 +62,14 @@ class MultiHeadHyenaConfig(LongFilterConfig):
         return cls(d_model=6, n_heads=2, n_taps=15, n_short_taps=4, filter_network=network)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, the short convolution, and each product made, convolved and read."""
+        """FLOPs of projections, the short convolution, and the outer products and their convolution and readout."""
         d, products = self.width, self.width * self.head_width
         projections = 8.0 * d * d + 3 * d * conv_flops(self.n_short_taps, length)
         return projections + products * (conv_flops(self.filter_length, length) + 3)
 
 
 class MultiHeadHyenaState(NamedTuple):
-    """Shift registers, oldest first, in the dtype given to `init_state`. Keys and values stand for their products."""
+    """Shift registers, oldest first, in the dtype given to `init_state`; products are formed from keys and values."""
 
     short_history: Float[Array, "b w-1 d"]
     """The last `n_short_taps - 1` outputs of W_in, 3 d_model channels."""
@@ -82,8 +82,8 @@ class MultiHeadHyenaState(NamedTuple):
 class MultiHeadHyena(Mixer):
     """Long convolutions of outer products; `step` costs O(n_taps d_model).
 
-    `in_proj` (d, 3 d) and `out_proj` (d, d) with biases; `short_conv`; `filter` of n_heads channels, computed again by
-    every call (see `Hyena`); `filter_bias` (n_heads,).
+    `in_proj` (d, 3 d) and `out_proj` (d, d) with biases; `short_conv`; `filter` of n_heads channels, computed in
+    each call (see `Hyena`); `filter_bias` (n_heads,).
     """
 
     config: MultiHeadHyenaConfig
@@ -104,7 +104,7 @@ class MultiHeadHyena(Mixer):
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> MultiHeadHyenaState:
-        """Histories of zeros."""
+        """Initial histories: zeros."""
         config = self.config
         short = empty_history(batch_size, config.n_short_taps, 3 * config.width, dtype)
         heads = jnp.zeros((batch_size, config.filter_length - 1, config.n_heads, config.head_width), dtype)
@@ -130,7 +130,7 @@ class MultiHeadHyena(Mixer):
         return self.out_proj(y.reshape(x.shape)), MultiHeadHyenaState(short_history, keys, values)
 
     def _taps(self, length: int | None = None) -> Float[Array, "w h"]:
-        """The filters, or as much of them as `length` tokens without history can reach; the bias is part of tap 0."""
+        """Filters with the bias added to tap 0; without a history, only the first `length` taps."""
         n_taps = self.config.filter_length
         count = n_taps if length is None else min(max(length, 1), n_taps)
         return self.filter(count).at[0].add(self.filter_bias[...])

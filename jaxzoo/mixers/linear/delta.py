@@ -50,7 +50,7 @@ class DeltaConfig(MixerConfig):
     n_value_heads: PositiveInt | None = None
     """Heads of values, each group of neighbours with one head of queries and keys (Qwen3-Next); None: n_heads."""
     n_taps: PositiveInt = 4
-    """Taps of the convolutions, the current token's included."""
+    """Taps of the convolutions, including the current token's."""
     conv_bias: bool = False
     """Biases in the convolutions."""
     negative: bool = False
@@ -179,7 +179,7 @@ class DeltaMixer(Mixer):
         return self.gate_proj(x) if self.config.gate else None
 
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> DeltaState:
-        """Zeros. The sums are float32 whatever `dtype` says."""
+        """Initial state: zeros; sums are float32 for any `dtype`."""
         config = self.config
         s = jnp.zeros((batch_size, config.heads, config.head_key, config.head_value), jnp.float32)
         return DeltaState(empty_history(batch_size, config.n_taps, config.convolved, dtype), s)

@@ -101,7 +101,7 @@ class LinearAttentionConfig(FeatureMapConfig):
         return (self.width + 1) * self.width_of_features if self.causal else None
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, matmuls of the feature map, and writing and reading the sums of every head. If causal, the
+        """Projections, matmuls of the feature map, and update and read of the sums of each head. If causal, the
         quadratic form over whole chunks, the padding of the last one included, and the sums past one chunk only."""
         h, k, v, f = self.n_heads, self.feature_dim, self.value_width, self.width_of_features
         projections = 2.0 * self.width * h * (2 * k + 2 * v + self.output_scaling) + self.map_flops
@@ -115,7 +115,7 @@ class LinearAttentionConfig(FeatureMapConfig):
 
 
 class LinearAttentionState(NamedTuple):
-    """The sums over the past."""
+    """Sums over the past."""
 
     s: Float[Array, "b h f v"]
     """Sum of `phi(k_j) v_j^T`, float32."""
@@ -141,7 +141,7 @@ class LinearAttention(Mixer):
     """Linear attention; the state has a fixed size, and `step` costs O(f v) per head.
 
     `q_proj` and `k_proj` (d, h k), `v_proj` (d, h v), `out_proj` (h v, d): head-major columns; with `output_scaling`
-    also `scale_proj` (d, h). `features` holds what the feature map has of parameters.
+    also `scale_proj` (d, h). `features` holds the parameters of the feature map.
     """
 
     config: LinearAttentionConfig
@@ -160,7 +160,7 @@ class LinearAttention(Mixer):
         self.config = config
 
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> AnyState:
-        """Zeros. The sums are float32 whatever `dtype` says.
+        """Initial state: zeros; sums are float32 for any `dtype`.
 
         Raises:
           ValueError: the mixer is not causal.

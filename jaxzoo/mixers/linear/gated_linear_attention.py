@@ -80,14 +80,14 @@ class GatedLinearAttentionConfig(MixerConfig):
         return cls(d_model=7, n_heads=2, key_width=6, value_width=10, decay_rank=3, decay_temperature=2.0)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, scores of a chunk with their values, and writing and reading the state."""
+        """Projections, scores of a chunk with their values, state update and read."""
         d, k, v = self.width, self.keys, self.values
         projections = 2.0 * (d * (2 * k + 3 * v) + self.decay_rank * (d + k))
         return projections + 2.0 * min(CHUNK, length) * (k + v) + 4.0 * k * v / self.n_heads
 
 
 class GatedLinearAttentionState(NamedTuple):
-    """The sums over the past."""
+    """Sums over the past."""
 
     s: Float[Array, "b h k v"]
     """Decayed sum of `k_j v_j^T`, float32."""
@@ -118,7 +118,7 @@ class GatedLinearAttention(Mixer):
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> GatedLinearAttentionState:
-        """Zeros. The sums are float32 whatever `dtype` says."""
+        """Initial state: zeros; sums are float32 for any `dtype`."""
         config = self.config
         heads = (config.n_heads, config.keys // config.n_heads, config.values // config.n_heads)
         return GatedLinearAttentionState(jnp.zeros((batch_size, *heads), jnp.float32))

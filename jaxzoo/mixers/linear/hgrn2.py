@@ -76,13 +76,13 @@ class HGRN2Config(MixerConfig):
         return cls(d_model=8, n_heads=2, key_width=6, layer_index=1, n_layers=3)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, scores of a chunk with their values, and writing and reading the state."""
+        """Projections, scores of a chunk with their values, state update and read."""
         d, k = self.width, self.keys
         return 4.0 * d * (k + d) + 2.0 * min(CHUNK, length) * (k + d) + 4.0 * k * d / self.n_heads
 
 
 class HGRN2State(NamedTuple):
-    """The sums over the past."""
+    """Sums over the past."""
 
     s: Float[Array, "b h k v"]
     """`S` of the module docstring, float32."""
@@ -110,7 +110,7 @@ class HGRN2(Mixer):
         self.config = config
 
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> HGRN2State:
-        """Zeros. The sums are float32 whatever `dtype` says."""
+        """Initial state: zeros; sums are float32 for any `dtype`."""
         config = self.config
         heads = (config.n_heads, config.keys // config.n_heads, config.width // config.n_heads)
         return HGRN2State(jnp.zeros((batch_size, *heads), jnp.float32))

@@ -100,7 +100,7 @@ class LinCAT(Mixer):
     """Linear attention after short filters; the state has a fixed size, and `step` costs O(f v + n_taps) per head.
 
     `q_proj` and `k_proj` (d, h k), `v_proj` (d, h v), `out_proj` (h v, d): head-major columns; `head_filters`;
-    `features` holds what the feature map has of parameters.
+    `features` holds the parameters of the feature map.
     """
 
     config: LinCATConfig
@@ -126,7 +126,7 @@ class LinCAT(Mixer):
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> LinCATState:
-        """Zeros. The sums are float32 whatever `dtype` says."""
+        """Initial state: zeros; sums are float32 for any `dtype`."""
         config = self.config
         s = jnp.zeros((batch_size, config.n_heads, config.width_of_features, config.value_width), jnp.float32)
         z = jnp.zeros((*s.shape[:2], s.shape[2] if config.normalize else 0), jnp.float32)

@@ -49,7 +49,7 @@ class RetNetConfig(MixerConfig):
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     n_heads: PositiveInt = 1
-    """Heads, each with a decay of its own."""
+    """Heads, each with its own decay."""
     value_width: PositiveInt | None = None
     """Width of the values of all heads together; None: d_model. RetNet's own models have 2 d_model."""
     gamma: FractionAboveZero | None = None
@@ -110,7 +110,7 @@ class RetNetConfig(MixerConfig):
         return cls(d_model=12, n_heads=3, value_width=15, chunk_size=4)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, scores of a chunk with their values, and writing and reading the state."""
+        """Projections, scores of a chunk with their values, state update and read."""
         d, v = self.width, self.values
         projections = 2.0 * d * (2 * d + v * (1 + self.gate + self.output_projection))
         return projections + 2.0 * min(self.chunk_size, length) * (d + v) + 4.0 * self.head_width * v
@@ -122,7 +122,7 @@ class RetNetState(NamedTuple):
     s: Float[Array, "b h k v"]
     """Decayed sum of `k_j v_j^T`, float32."""
     position: Int[Array, "b"]
-    """Tokens seen so far by each row, int32."""
+    """Tokens seen per row, int32."""
 
 
 class RetNet(Mixer):
@@ -148,7 +148,7 @@ class RetNet(Mixer):
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> RetNetState:
-        """Zeros. The sums are float32 whatever `dtype` says."""
+        """Initial state: zeros; sums are float32 for any `dtype`."""
         config = self.config
         shape = (batch_size, config.n_heads, config.head_width, config.values // config.n_heads)
         return RetNetState(jnp.zeros(shape, jnp.float32), jnp.zeros((batch_size,), jnp.int32))

@@ -100,7 +100,7 @@ class RWKV6TimeMixConfig(RWKVConfig):
         return dataclasses.replace(place, d_model=7, n_heads=3, value_width=15, key_width=6, shift_rank=2, decay_rank=3)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections and low-rank maps, scores of a chunk with their values, and writing and reading the state."""
+        """Projections and low-rank maps, scores of a chunk with their values, state update and read."""
         d, values, keys = self.width, self.values, self.keys
         low_rank = 20.0 * d * self.shift_rank + 2.0 * self.decay_rank * (d + keys)
         recurrence = (

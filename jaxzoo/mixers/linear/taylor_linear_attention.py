@@ -151,7 +151,7 @@ class TaylorLinearAttention(Mixer):
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> TaylorLinearAttentionState:
-        """Zeros. The sums are float32 whatever `dtype` says."""
+        """Initial state: zeros; sums are float32 for any `dtype`."""
         config = self.config
         return empty_state(batch_size, config.n_heads, config.feature_dim, config.value_width)
 

@@ -91,7 +91,7 @@ class WindowedLinearAttentionConfig(MultiHeadConfig):
 
     def flops_per_token(self, length: int) -> float:
         """Projections; scores and sums of blocks of the window's size, with their masked part; W of queries and keys,
-        and writing and reading the sums of every head."""
+        and update and read of the sums of each head."""
         h, k, f = self.n_heads, self.head_width, self.width_of_features
         keys = min(length, self.window) + self.window - 1 if self.window else 0
         features = 4.0 * h * (k * self.map_width + f * (k + 1)) if self.has_features else 0.0
@@ -104,7 +104,7 @@ class WindowedLinearAttentionState(NamedTuple):
     k: Float[Array, "b w g k"]
     """Keys of the last `window` tokens, oldest first, rotated to their absolute positions."""
     v: Float[Array, "b w g k"]
-    """Their values."""
+    """Values of the same tokens."""
     s: Float[Array, "b h f k+1"]
     """Sum of `phi(k_j) [v_j, 1]^T`, float32; f is 0 without features."""
     position: Int[Array, "b"]
@@ -141,7 +141,7 @@ class WindowedLinearAttention(SteppedByPrefill):
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> WindowedLinearAttentionState:
-        """Zeros. The sums are float32 whatever `dtype` says."""
+        """Initial state: zeros; sums are float32 for any `dtype`."""
         config = self.config
         window = jnp.zeros((batch_size, config.window, config.kv_heads, config.head_width), dtype)
         s = jnp.zeros((batch_size, config.n_heads, config.width_of_features, config.head_width + 1), jnp.float32)

@@ -138,7 +138,7 @@ class H3(Mixer):
         self.config = config
 
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> H3State:
-        """Zeros, float32 whatever `dtype` says."""
+        """Initial state: zeros, float32 for any `dtype`."""
         config = self.config
         products = (config.head_dim, config.head_dim, config.heads, config.d_state // 2, 2)
         register = jnp.zeros((batch_size, config.d_state, config.width), jnp.float32)

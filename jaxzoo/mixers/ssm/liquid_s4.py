@@ -152,7 +152,7 @@ class LiquidS4(Mixer):
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> LiquidS4State:
-        """Zeros. The sums are float32 whatever `dtype` says."""
+        """Initial state: zeros; sums are float32 for any `dtype`."""
         config = self.config
         x = jnp.zeros((batch_size, config.width, config.d_state // 2, 2), jnp.float32)
         return LiquidS4State(x, empty_history(batch_size, config.n_products, config.width, dtype))

@@ -67,7 +67,7 @@ class MambaConfig(MixerConfig):
     expand: PositiveInt = 2
     """Channels of the inner branch, in units of d_model; the paper's E."""
     n_taps: PositiveInt = 4
-    """Taps of the convolution, the current token's included."""
+    """Taps of the convolution, including the current token's."""
     dt_rank: PositiveInt | None = None
     """Rank of the map to delta; None: d_model / 16, rounded up."""
     dt_min: PositiveFloat = 0.001
@@ -157,7 +157,7 @@ class Mamba(Mixer):
         self.config = config
 
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> MambaState:
-        """Zeros. The sums are float32 whatever `dtype` says."""
+        """Initial state: zeros; sums are float32 for any `dtype`."""
         config = self.config
         h = jnp.zeros((batch_size, config.inner, config.d_state), jnp.float32)
         return MambaState(empty_history(batch_size, config.n_taps, config.inner, dtype), h)

@@ -71,7 +71,7 @@ class Mamba2Config(MixerConfig):
     n_groups: PositiveInt = 1
     """Groups of neighbouring heads that share B and C."""
     n_taps: PositiveInt = 4
-    """Taps of the convolution, the current token's included."""
+    """Taps of the convolution, including the current token's."""
     norm_before_gate: bool = False
     """Gates after the norm, not before."""
     normalize: bool = True
@@ -128,7 +128,7 @@ class Mamba2Config(MixerConfig):
         return cls(d_model=6, d_state=3, head_dim=3, n_groups=2, n_taps=3)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, convolution, scores of a chunk with their values, and writing and reading the state."""
+        """Projections, convolution, scores of a chunk with their values, state update and read."""
         inner, n = self.inner, self.d_state
         projections = 2.0 * self.width * (2 * inner + self.convolved + self.heads * (1 + self.n_levels))
         recurrence = 2.0 * min(CHUNK, length) * (n * self.heads + inner) + 4.0 * n * inner * max(self.n_levels - 1, 1)
@@ -192,7 +192,7 @@ class Mamba2(Mixer):
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> Mamba2State | Mamba2LevelsState:
-        """Zeros. The sums are float32 whatever `dtype` says."""
+        """Initial state: zeros; sums are float32 for any `dtype`."""
         config = self.config
         history = empty_history(batch_size, config.n_taps, config.convolved, dtype)
         if config.n_levels:

@@ -59,7 +59,7 @@ class RGLRUConfig(MixerConfig):
     n_heads: PositiveInt = 1
     """Blocks of the gates' weights."""
     n_taps: PositiveInt = 4
-    """Taps of the convolution, the current token's included."""
+    """Taps of the convolution, including the current token's."""
     decay_constant: PositiveFloat = 8.0
     """c."""
     form: Literal["paper", "release"] = "paper"
@@ -145,7 +145,7 @@ class RGLRU(Mixer):
         self.config = config
 
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> RGLRUState:
-        """Zeros. The recurrent state is float32 whatever `dtype` says."""
+        """Initial state: zeros; the recurrent state is float32 for any `dtype`."""
         config = self.config
         h = jnp.zeros((batch_size, config.inner), jnp.float32)
         history = empty_history(batch_size, config.n_taps, config.inner, dtype)
