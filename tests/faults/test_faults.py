@@ -42,5 +42,5 @@ def test_a_command_that_fails_anywhere_gives_the_same_when_repeated(name, shim, 
     done = subprocess.run(words, env=environment, check=False, timeout=3600, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
-    assert report["operations"] > 5
+    assert report["operations"] > 3
     assert report["failed"] == []
