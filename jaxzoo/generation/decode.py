@@ -1,7 +1,7 @@
 """The compiled programs of generation: read a chunk of the prompts, and decode a block of tokens.
 
 Both take the model as its config and the variables of `LanguageModel.unstacked`. They return the updated state; the
-given one is donated, so that a state is in memory once. They are compiled for the model, the batch size, the
+old one is donated, so that memory holds one state. They are compiled for the model, the batch size, the
 capacity of growing states and the size of chunk or block; prompt lengths, seeds, sampling and stops are arrays.
 """
 
@@ -54,8 +54,8 @@ class Rules(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("config", "batch_size", "capacity"), keep_unused=True)
 def first_rows(config: LanguageModelConfig, variables: Variables, batch_size: int, capacity: int | None) -> DecodeState:
-    """Returns rows that have read nothing, placed like `variables` (an argument that is kept although unused), so that
-    later calls do not recompile. `capacity` is that of growing states, None if there are none. Raises `ValueError` if a
+    """Returns rows that have read nothing, on the devices of `variables` (an argument that is kept although unused), so
+    that later calls do not recompile. `capacity` is for growing states, None without any. Raises `ValueError` if a
     mixer does not stream."""
     zeros = jnp.zeros((batch_size,), jnp.int32)
     state = _blueprint(config).model(variables).init_state(batch_size, capacity=capacity)

@@ -1,4 +1,4 @@
-"""Generation as a library: prompts in, tokens out, block by block or all at once."""
+"""Generation from prompts of token ids, block by block or all at once."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

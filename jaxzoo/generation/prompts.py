@@ -1,8 +1,8 @@
-"""Prompts of different lengths as chunks of a few sizes, so that few programs are compiled and nothing is padded.
+"""Division of prompts into chunks of a few sizes, so that few programs are compiled and nothing is padded.
 
 A row takes part in a chunk only if it has that many tokens left; other rows keep their states. So padding never enters
-a state, and the cuts of a prompt do not depend on the others. At least one token of every prompt remains: the decode
-loop reads it and draws the first new token.
+a state, and the chunks of a prompt do not depend on other prompts. At least one token of every prompt remains: the
+decode loop reads it and draws the first new token.
 """
 
 import dataclasses

@@ -30,7 +30,7 @@ class Sampling(Checked):
 
 
 NO_LIMIT = 2**31 - 1
-"""Rank and id above those of any vocabulary."""
+"""Number above every rank and id."""
 
 
 class Knobs(NamedTuple):
@@ -67,7 +67,7 @@ def _draw(logits: Float[Array, "b vocab"], keys: PRNGKeyArray) -> Int[Array, "b"
 
 
 def _draw_filtered(logits: Float[Array, "b vocab"], keys: PRNGKeyArray, knobs: Knobs) -> Int[Array, "b"]:
-    """Draws a rank among those that remain, and returns the token of that rank."""
+    """Draws one of the remaining ranks, and returns the token of that rank."""
     ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
     negated, ids_by_rank = jax.lax.sort((-logits, ids), num_keys=1, is_stable=True)
     rank = ids

@@ -1,1 +1,1 @@
-"""A run planned before its devices are rented: its train step compiled ahead of time for absent accelerators."""
+"""Plan of a run for absent accelerators, by ahead-of-time compilation of its train step."""

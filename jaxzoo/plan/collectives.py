@@ -54,7 +54,7 @@ def read_traffic(hlo: Hlo, mesh: Mapping[str, int]) -> list[Traffic]:
     `mesh` has the sizes of the axes by name; the last axis varies fastest in the program's numbering of devices.
     """
     totals: dict[tuple[str, tuple[str, ...]], list[float]] = {}
-    begun: dict[str | None, set[int]] = {}  # where a channel begins, of collectives that a TPU spreads over fusions
+    begun: dict[str | None, set[int]] = {}  # starts by channel, for collectives that a TPU spreads over fusions
     for computation in hlo.computations.values():
         if any('"AsyncCollectiveStart"' in each.attributes for each in computation.values()):
             for instruction in computation.values():

@@ -28,9 +28,9 @@ from pallas_kernels.compile_check.compiler_text import read_program
 
 _TOO_LARGE = re.compile(r"required for (.*?) \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)")
 _LOWERINGS = {"/pallas/mosaic_gpu/": "mosaic_gpu", "/pallas/mosaic/": "mosaic_tpu", "/pallas/triton/": "triton"}
-"""Where JAX lowers Pallas kernels."""
+"""Folders of JAX that lower Pallas kernels."""
 _WORDS = {"Mosaic GPU": "mosaic_gpu", "ptxas": "mosaic_gpu", "Mosaic": "mosaic_tpu", "space=vmem": "mosaic_tpu"}
-"""Words of compiler errors -> implementation; the first match counts."""
+"""Words in compiler errors -> implementation of the kernel; the first match counts."""
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -59,7 +59,7 @@ def make_plan(
     batch = config.data.abstract_batch(config.train.batch_size)
     check_data(
         config.model,
-        vocab_size=0,  # unknown without the data
+        vocab_size=0,  # unknown without the data, not checked
         max_length=batch.tokens.shape[1],
         packed=batch.segment_ids is not None,
     )
@@ -144,7 +144,7 @@ def _read(plan: Plan, compiled: Any, seconds: float) -> Plan:
     text = compiled.as_text()
     hlo = Hlo(text)
     said = compiled.memory_analysis()
-    # The peak is that of live bytes, on a CPU without temporaries; jax 0.10 does not tell the total.
+    # The peak counts live bytes, on a CPU without temporaries; jax 0.10 does not report the total.
     held = said.argument_size_in_bytes + said.output_size_in_bytes - said.alias_size_in_bytes + said.temp_size_in_bytes
     total = getattr(said, "total_allocation_bytes", held)
     kernels = ((cudnn.NAME if x.name == cudnn.NAME else x.implementation, x.calls) for x in read_program(text, {}))

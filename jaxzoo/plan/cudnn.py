@@ -1,7 +1,7 @@
 """Stand-ins for cuDNN's attention in plans for absent GPUs, where cuDNN does not compile.
 
-They compute nothing, but read and write the arrays of cuDNN's calls, so that traffic, memory and launches of the rest
-are those of the real program. cuDNN's workspace (float32 sums of dq, in the backward pass) is not counted.
+They compute nothing, but read and write the arrays of cuDNN's calls, so that the rest of the program has its real
+traffic, memory and launches. cuDNN's workspace (float32 sums of dq, in the backward pass) is not counted.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Parser of the text of a compiled program: its instructions, and how often each runs."""
+"""Parser of HLO text: instructions of a compiled program, and how often each runs."""
 
 import collections
 import dataclasses
@@ -52,11 +52,11 @@ class Instruction:
     attributes: str
     """Text after the operands."""
     is_root: bool
-    """Whether it gives the result of its computation."""
+    """Whether its result is that of its computation (ROOT)."""
 
     @property
     def called(self) -> tuple[str, ...]:
-        """Computations that it names."""
+        """Computations that it calls."""
         names = (name for found in _CALLED.findall(self.attributes) for name in found.split(", "))
         return tuple(name.lstrip("%") for name in names)
 
@@ -124,7 +124,7 @@ class Hlo:
                             self.inner.add(called)
 
     def __iter__(self) -> Iterator[tuple[Computation, Instruction, int]]:
-        """Every instruction that runs, the computation that it stands in, and how often it runs."""
+        """Every instruction that runs, its computation, and how often it runs."""
         return self._runs(self.times)
 
     def steps(self) -> Iterator[tuple[Computation, Instruction, int]]:
@@ -137,7 +137,7 @@ class Hlo:
                 yield self.computations[name], instruction, self.times[name]
 
     def _trips(self, loop: Instruction) -> int | None:
-        """Trip count of a loop: the compiler's, or (on TPUs) the bound in its condition, that of a `jax.lax.scan`."""
+        """Trip count of a loop: the compiler's, or (on TPUs) the bound in the condition of a `jax.lax.scan`."""
         told = _TRIPS.search(loop.attributes)
         condition = _CONDITION.search(loop.attributes)
         if told:

@@ -1,7 +1,7 @@
 """Bytes between a chip and its memory in one run of a compiled program.
 
 Every instruction reads its operands and writes its results once. On-chip memory of a TPU and values inside a fusion are
-not counted, nor are caches and repeated reads of a matmul. Of an array that is sliced, or updated in place, the slice
+not counted, nor are caches and repeated reads of a matmul. If an array is sliced, or updated in place, only the slice
 counts.
 """
 
@@ -13,7 +13,7 @@ _FREE = {
 }  # fmt: skip
 _FREE_CALLS = ("ConcatBitcast", "AllocateBuffer", "AsyncCollective", "AssumeGatherIndicesInBound", "Sharding")
 _PASSED_ON = ("parameter", "tuple", "all-gather", "all-reduce", "all-to-all", "reduce-scatter", "collective-permute")
-"""Instructions that only hand an array on, in a fusion of a TPU, while a collective runs next to its arithmetic."""
+"""Instructions that only pass an array on, in a TPU's fusion, while a collective runs next to its arithmetic."""
 _SLICES = ("dynamic-slice", "slice", "gather")
 
 
@@ -72,7 +72,7 @@ def _outputs(instruction: Instruction) -> tuple[Array, ...]:
 
 
 def _used(hlo: Hlo, inside: Computation, parameter: Instruction, operand: Instruction) -> int:
-    """Bytes of a fusion's operand that it reads, as far as slices and updates tell, also in a fusion within it."""
+    """Bytes that a fusion reads of an operand, by its slices and updates, also in a nested fusion."""
     names = {parameter.name}
     total = 0
     for user in inside.values():
@@ -92,7 +92,7 @@ def _used(hlo: Hlo, inside: Computation, parameter: Instruction, operand: Instru
 
 
 def _put(hlo: Hlo, inside: Computation, result: Instruction) -> int:
-    """Bytes that one result of a computation writes: of an update in place those of the update."""
+    """Bytes that one result of a computation writes; for an update in place, the bytes of the update."""
     root = result  # after bitcasts
     while root.opcode == "bitcast" and root.operands[0] in inside:
         root = inside[root.operands[0]]

@@ -23,9 +23,9 @@ class Work(NamedTuple):
     """FLOPs of a step, summed over all devices."""
 
     model: PositiveFloat
-    """Forward, and twice that backward."""
+    """Forward pass, and backward pass counted twice as much."""
     recomputed: float
-    """Forward again in the backward pass, by remat; a chunked loss computes no head again."""
+    """Recomputed forward passes (remat); a chunked loss does not recompute the head."""
 
 
 def step_work(config: RunConfig, batch: Batch) -> Work:
@@ -36,7 +36,7 @@ def step_work(config: RunConfig, batch: Batch) -> Work:
     head = head_flops(model) * targets
     layers = (flops_per_token(model, length) - head_flops(model)) * rows * length
     again = FORWARD_AGAIN[model.remat] * layers
-    if model.remat == "mixer_inputs":  # the sums after mixers and MLPs are kept: their last projections are not needed
+    if model.remat == "mixer_inputs":  # sums after mixers and MLPs are kept: last projections are not recomputed
         again -= 2 * model.d_model * (model.d_model + model.hidden_width) * model.n_layers * rows * length
     return Work(3 * (layers + head), again)
 
@@ -52,7 +52,7 @@ class Memory:
     batch: int
     """A batch of tokens and targets."""
     peak: int
-    """The most that is held at once, these included, as the compiler lays it out."""
+    """Largest memory at any time, including these, by the compiler."""
     capacity: int
 
     @property
@@ -79,12 +79,12 @@ class Times:
 
     @property
     def bound(self) -> float:
-        """The longest of them: the step time if everything else overlaps with it."""
+        """The longest of the three: the step time if everything overlaps."""
         return max(self.compute, self.memory, self.network)
 
     @property
     def in_turn(self) -> float:
-        """Their sum: the step time if nothing overlaps."""
+        """The sum of the three: the step time if nothing overlaps."""
         return self.compute + self.memory + self.network
 
     @property
@@ -101,7 +101,7 @@ class Plan:
     name: str
     """Name of the config file."""
     topology: str
-    """As it is written: `v5e:16x16`."""
+    """Name, such as `v5e:16x16`."""
     device: str
     """Name of the device in `jaxzoo.utils.devices`."""
     mesh: dict[str, PositiveInt]
@@ -129,13 +129,13 @@ class Plan:
     traffic: tuple[Traffic, ...]
     """Collectives of a step."""
     open_loops: int
-    """Loops whose bodies count once, because nothing tells how often they run."""
+    """Loops whose bodies count once, because their trip counts are unknown."""
     kernels: dict[str, int]
-    """Pallas kernels of the program: calls in its text by implementation."""
+    """Pallas kernels of the program: number of calls by implementation."""
     compile_seconds: float
     """Seconds of lowering and compiling."""
     sources: tuple[SourceTraffic, ...] = ()
-    """Files by the bytes that they move, the largest first; () in plans of earlier versions."""
+    """Source files by memory traffic, the largest first; () in plans of earlier versions."""
     scan_layers: bool = True
     """Whether equal layers are the body of a loop."""
     refusal: str = ""
@@ -167,7 +167,7 @@ class Plan:
 
     @property
     def mfu(self) -> float:
-        """FLOPs of the model, without what is computed again, over what the devices could do in the bound."""
+        """FLOPs of the model, without recomputation, over the peak FLOPs of the devices in the shortest step time."""
         return self.work.model / (self.n_devices * find(self.device).peak_flops * self.times.bound)
 
     @property

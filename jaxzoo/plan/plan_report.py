@@ -135,7 +135,7 @@ def _work(plan: Plan) -> Iterator[str]:
     if plan.open_loops:
         yield f"  {plan.open_loops} loops of unknown length are counted once: memory and network are too low"
     if plan.dtype != "bfloat16":
-        yield f"  activations are {plan.dtype}, and the peak is that of bfloat16"
+        yield f"  activations are {plan.dtype}, but the peak rate is for bfloat16"
     yield (
         f"  bound    {duration(times.bound):>8}  by {times.bottleneck}; {duration(times.in_turn)} if nothing overlaps; "
         f"{plan.tokens / times.bound:,.0f} tokens/s, MFU {plan.mfu:.0%} at most"
@@ -202,11 +202,11 @@ def _to_speed_up(plan: Plan) -> Iterator[str]:
     if plan.accumulate > 1 and times.bottleneck == "network":
         yield f"a smaller --train.accumulate than {plan.accumulate}: parameters are gathered for each part"
     if rows <= 1 and times.bottleneck == "network":
-        yield "fewer devices, or a larger --train.batch-size: one row a device is little work between two exchanges"
+        yield "fewer devices, or a larger --train.batch-size: one row per device is little work between two exchanges"
 
 
 def scaled(number: float, unit: str) -> str:
-    """Three digits and a power of 1000: `16.4 GB`."""
+    """Formats with three digits and a power of 1000: `16.4 GB`."""
     power = min(max(int(math.log10(number)) // 3, 0), len(_PREFIXES) - 1) if number >= 1 else 0
     value = number / 1000**power
     digits = f"{value:.0f}" if value >= 100 else f"{value:.3g}"
@@ -222,7 +222,7 @@ def flops(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds, or parts of one, in three digits."""
+    """Formats a duration with three digits."""
     for unit, length in (("s", 1), ("ms", 1e-3)):
         if seconds >= length:
             return f"{seconds / length:.3g} {unit}"

@@ -48,7 +48,7 @@ def search(config: RunConfig, topology: Topology, *, name: str, most: int, say: 
     found = candidates(config, topology)
     if not found:
         rows = config.train.batch_size
-        raise ValueError(f"TrainConfig.batch_size={rows} is shared out evenly by no mesh of {topology.name}; change it")
+        raise ValueError(f"TrainConfig.batch_size={rows} is not divisible by any mesh of {topology.name}; change it")
     capacity = topology.device.memory
     hopeful = [each for each in found if each.memory <= capacity] or [min(found, key=lambda each: each.memory)]
     say(f"{len(found)} meshes and policies, {len(hopeful)} of them may fit; compiling up to {most}")
@@ -92,7 +92,7 @@ def candidates(config: RunConfig, topology: Topology) -> list[Proposal]:
     n, left = divmod(len(topology.devices), sequence)
     if sequence < 1 or left:
         raise ValueError(
-            f"MeshConfig.sequence={sequence}: a search keeps this axis as it is; it must divide the "
+            f"MeshConfig.sequence={sequence}: a search does not change this axis; it must divide the "
             f"{len(topology.devices)} devices of {topology.name}"
         )
     batch = config.data.abstract_batch(rows)

@@ -9,12 +9,12 @@ from jaxzoo.plan.memory_traffic import instruction_bytes
 from jaxzoo.utils.text_table import text_table
 
 PASSES = ("forward", "again", "backward", "other")
-"""`again`: forward a second time, by remat; `other`: the optimizer, and what no pass claims."""
+"""`again`: forward a second time, by remat; `other`: the optimizer, and traffic of no known pass."""
 UNKNOWN = "(the compiler's own)"
-"""Source of copies and the like, which no line of the program asked for."""
+"""Source of copies and the like, which the compiler added."""
 _FOREIGN = re.compile(r"site-packages/(?!jaxzoo/|pallas_kernels/)|/lib/python3|^<")
 _HELPERS = ("layers/linear.py", "jaxzoo/parallel/sharding.py", "pallas_kernels/dispatch.py")
-"""Files that work for their callers, which are named instead."""
+"""Files of helpers, whose callers are named instead."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class SourceTraffic:
     """One file's share of a step on one device."""
 
     file: str
-    """From its package on, such as `jaxzoo/layers/mlp.py`."""
+    """Path from its package on, such as `jaxzoo/layers/mlp.py`."""
     bytes: dict[str, int]
     """Bytes read and written, by pass (`PASSES`)."""
     launches: int
@@ -78,7 +78,7 @@ def _pass(instruction: Instruction) -> str:
 
 
 def _files_by_frame(text: str) -> dict[int, str]:
-    """The file of every stack frame: the innermost of this package or the user that is no helper."""
+    """The file of every stack frame: the innermost one of this package or the user, except helpers."""
     names = {number: name.strip('"') for number, name in _section(text, "FileNames")}
     places = {number: int(re.findall(r"\d+", line)[0]) for number, line in _section(text, "FileLocations")}
     frames = {number: tuple(map(int, re.findall(r"\d+", line))) for number, line in _section(text, "StackFrames")}
@@ -91,12 +91,12 @@ def _files_by_frame(text: str) -> dict[int, str]:
             if not _FOREIGN.search(file) and not file.endswith(_HELPERS):
                 found[number] = re.sub(r"^.*/(?=(jaxzoo|pallas_kernels)/(?!jaxzoo/))", "", file)
                 break
-            at = parent - 1  # 1 says that there is none
+            at = parent - 1  # 1: no parent
     return found
 
 
 def _section(text: str, name: str) -> list[tuple[int, str]]:
-    """Numbered lines of a table in front of the program."""
+    """Numbered lines of a table at the beginning of the program's text."""
     found = re.search(rf"^{name}\n((?:\d+ .*\n)*)", text, re.MULTILINE)
     lines = found[1].splitlines() if found else []
     return [(int(number), rest) for number, rest in (line.split(" ", 1) for line in lines)]

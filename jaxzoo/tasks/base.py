@@ -23,7 +23,7 @@ from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
 Split = Literal["train", "test"]
 """Which of two disjoint sets of examples."""
 TRIALS = 1000
-"""Number of draws until an example is of its split; half of all are."""
+"""Maximal number of draws until an example is in its split; half of all examples are."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class TaskConfig(Checked, abc.ABC):
     length: PositiveInt
     """Tokens in an example."""
     folded: ClassVar[tuple[str, ...]] = ()
-    """Fields, or properties, that the key of a split depends on: examples of different sizes share no random
+    """Fields, or properties, that the random key of a split depends on: examples of different sizes share no random
     numbers."""
 
     @property
@@ -54,7 +54,7 @@ class TaskConfig(Checked, abc.ABC):
         return {}
 
     def copied(self, tokens: Int[np.ndarray, "b t"]) -> Int[np.ndarray, "b t"]:
-        """The answer that copying each token gives: the token itself, unless answers are of another kind."""
+        """The answer given by copying each token: the token itself, unless answers are not tokens."""
         return tokens
 
     def as_text(self, tokens: Int[np.ndarray, "t"], targets: Int[np.ndarray, "t"]) -> str | None:
@@ -63,7 +63,7 @@ class TaskConfig(Checked, abc.ABC):
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
         """Makes one example without batch axis: `tokens (t,)`, `positions (m,)` and `targets (m,)`. `key` is the
-        example's own; `odd` says whether it is of the test split; no example is in both splits."""
+        example's own; `odd` says whether it is in the test split. No example may be in both splits."""
         raise NotImplementedError(f"{type(self).__name__} must define `example` or `generate`")
 
     def split_key(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> PRNGKeyArray:
@@ -116,8 +116,8 @@ class TaskExample(NamedTuple):
 
 class HostTask(TaskConfig, abc.ABC):
     """A task whose examples are made one by one on the host, such as text; `labelled` takes no traced numbers. Examples
-    are drawn again until the lowest bit of a hash of their tokens is 1 in test and 0 in train, so that no example is in
-    both splits, and no part of an example tells its split."""
+    are drawn again until the lowest bit of a hash of their tokens is 1 in test and 0 in train. So no example is in both
+    splits, and no part of an example reveals its split."""
 
     @abc.abstractmethod
     def draw(self, rng: np.random.Generator, split: Split) -> TaskExample:
@@ -141,7 +141,7 @@ class HostTask(TaskConfig, abc.ABC):
                 if digest[0] % 2 == (split == "test"):
                     break
             else:
-                rule = f"has too few examples: none of {TRIALS} is of the split {split}"
+                rule = f"has too few examples: none of {TRIALS} is in the split {split}"
                 raise ValueError(f"{self} {rule}; take larger sizes")
             tokens[row, : len(drawn.tokens)] = drawn.tokens
             targets[row, : len(drawn.targets)] = drawn.targets

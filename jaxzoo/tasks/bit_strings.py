@@ -1,9 +1,9 @@
 """Parity and majority: whether a bit string has an odd number of ones, or more ones than zeros.
 
-Tasks of the released code (HazyResearch/zoology, `data/circuits.py`: `parity` and `majority`, and `cumulative_..` for
-`cumulative=True`), not of the papers. An example is a string of uniform bits, the tokens 0 and 1, followed by the token
-`END`, whose target is the answer for the whole string. With `cumulative` there is no `END`, and the target at each bit
-is the answer for the string up to this bit.
+From the released code (HazyResearch/zoology, `data/circuits.py`: `parity` and `majority`, and `cumulative_..` for
+`cumulative=True`), not from the papers. An example is a string of uniform bits, the tokens 0 and 1, followed by the
+token `END`, whose target is the answer for the whole string. With `cumulative` there is no `END`, and the target at
+each bit is the answer for the string up to this bit.
 
 No string is in both splits: the number of adjacent pairs of ones is odd in test and even in train; strings are drawn
 again until it is, and at least three in eight are accepted. Modulo 2 this number is a quadratic form in the bits, of
@@ -51,7 +51,7 @@ class BitStringConfig(TaskConfig):
     length: PositiveInt = 64
     """Tokens in an example, `END` included; at least 4 of them bits."""
     cumulative: bool = False
-    """Asks at every bit for the answer up to there, not once after the last bit."""
+    """Ask for the answer after every bit, not only after the last one."""
     folded = ("length",)
 
     @property
@@ -98,7 +98,7 @@ class ParityConfig(BitStringConfig):
 
     A state of one bit solves it, `s_t = s_{t-1} xor x_t`. A linear recurrence keeps such a state with a factor of -1 at
     every 1; one whose factors are all positive cannot solve the task at all lengths in finite precision (Grazzi et al.
-    2024). All bits count: who misses one of them is right in 1/2 of the answers, as is any constant answer.
+    2024). All bits count: without one of them only 1/2 of the answers are right, as for any constant answer.
     """
 
     def answers(self, bits: Int[Array, "n"]) -> Int[Array, "n"]:
@@ -111,7 +111,7 @@ class MajorityConfig(BitStringConfig):
 
     A count solves it, or the mean of the string, as attention with equal weights computes it. The answer to a tie is 0.
     So 0 is right in 1/2 of the answers for an odd number of bits, and in `1/2 + C(n, n/2) / 2^(n+1)` for an even number
-    n, 0.60 at 16 bits and 0.55 at 64. In long strings, who counts only a share s of the bits is right in
+    n, 0.60 at 16 bits and 0.55 at 64. In long strings, counting only a share s of the bits is right in
     `1/2 + arcsin(sqrt(s)) / pi` of the answers, 3/4 for half of the bits.
     """
 

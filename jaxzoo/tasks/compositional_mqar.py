@@ -20,9 +20,8 @@ and g second tokens.
 | train and test | drawn from two seeds | disjoint |
 
 No example is in both splits: the number of inversions in the order of the values of the context, plus their sum, is odd
-in test and even in train, and in an example of the wrong kind the first two values change places. Any part of an
-example that lacks one of its values has the law that it would have without the split, up to
-`1 / (n_values - n_pairs + 1)`.
+in test and even in train; otherwise the first two values are swapped. Any part of an example that lacks one of its
+values has the same distribution as without the split, up to `1 / (n_values - n_pairs + 1)`.
 """
 
 import dataclasses
@@ -49,9 +48,9 @@ class CompositionalMQARConfig(SlottedRecallConfig):
     length: PositiveInt = 64
     """Tokens in an example; at least 6 n_pairs."""
     n_pairs: PositiveInt = 4
-    """Pairs of keys with a value, each asked for once; a square, at least 4."""
+    """Pairs of keys with a value, each queried once; a square, at least 4."""
     power: PositiveFloat = 0.01
-    """Exponent a of the gap law a i^(a-1); 1 is uniform, smaller values ask sooner."""
+    """Exponent a of the gap law a i^(a-1); 1 is uniform, smaller values make queries earlier."""
     fillers: Literal["zero", "any"] = "any"
     """Tokens of empty positions after the context: 0, or uniform over all tokens, so that two fillers may be a pair of
     the example and look like a query without a label."""
@@ -87,7 +86,7 @@ class CompositionalMQARConfig(SlottedRecallConfig):
 
     @property
     def first_second_key(self) -> int:
-        """Smallest token that can be a second key; first keys are smaller, from 1 on."""
+        """Smallest second key; first keys are 1 to this minus 1."""
         return self.vocab_size // 3
 
     @property

@@ -1,8 +1,8 @@
 """Continuous MQAR: multi-query associative recall whose pairs take one position, key next to value.
 
-A task of the released code (HazyResearch/zoology, `data/stacked_mqar.py` and `experiments/011126`), not of the
+From the released code (HazyResearch/zoology, `data/stacked_mqar.py` and `experiments/011126`), not from the
 papers. An example shows `n_pairs` pairs of different keys and different values, `n_passes` times, in a new order each
-time, and then asks for each key once, in yet another order. Two pairs in one pass, `key=value` or `key?`:
+time, and then queries each key once, in another order. Two pairs in one pass, `key=value` or `key?`:
 
     inputs  3=1 0=7 0? 3?      targets  . . 7 1
 
@@ -17,7 +17,7 @@ value: one layer of a mixer can solve the task.
 | --- | --- |
 | num_kv_pairs, num_passes | `n_pairs`, `n_passes`; the length is (n_passes + 1) n_pairs |
 | vocab_size 8192: the first half are keys, the rest values | `n_keys` and `n_values`, 4096 each |
-| one pair or more | two or more: of one pair the answer needs no key |
+| one pair or more | two or more: with one pair the answer needs no key |
 | per_sequence_mapping | absent: see below |
 | train and test are drawn from two seeds | disjoint |
 
@@ -51,7 +51,7 @@ class ContinuousMQARConfig(TaskConfig):
     """Sizes of an example; defaults as released. Raises `ValueError` if no such example exists."""
 
     vocab_size: PositiveInt = 4096 * 4097
-    """Token ids, n_keys (n_values + 1); no table has as many rows."""
+    """Number of token ids, n_keys (n_values + 1); embedding tables are smaller."""
     length: PositiveInt = 16
     """Positions of an example, (n_passes + 1) n_pairs, each a pair or a query."""
     n_passes: PositiveInt = 1
@@ -103,7 +103,7 @@ class ContinuousMQARConfig(TaskConfig):
         return "\n".join("  ".join(words[start : start + n]) for start in range(0, len(words), n))
 
     def copied(self, tokens: Int[np.ndarray, "b t"]) -> Int[np.ndarray, "b t"]:
-        """The value of each pair; -1 of a query."""
+        """The value of each pair; -1 for a query."""
         return tokens % (self.n_values + 1) - 1
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
@@ -114,7 +114,7 @@ class ContinuousMQARConfig(TaskConfig):
         keys = random_draws.distinct(key_rng, n, self.n_keys)
         values = random_draws.distinct(value_rng, n, self.n_values)
         keys = random_draws.steered(keys, keys.sum() + values.sum(), odd)
-        # The first pass is in the order of the draw; every later part has an order of its own.
+        # The first pass is in the order of the draw; every later pass has its own order.
         orders = jnp.argsort(jax.random.bits(order_rng, (passes, n), jnp.uint32), axis=1)
         asks = keys * (self.n_values + 1)
         pairs = asks + 1 + values

@@ -44,7 +44,7 @@ def check_task(
     config: TaskConfig, oracle: Oracle | None = None, *, chance: float | None = None, n_examples: int = N
 ) -> None:
     """Checks that examples are pure functions of their number, the oracle is always right, and the splits are disjoint.
-    `config` must be so small that a batch of `n_examples` holds a good part of all examples, so that overlaps are
+    `config` must be small, so that a batch of `n_examples` has many of all possible examples and overlaps are
     found. `oracle` None: the function `oracle` of the config's module. `chance` is the accuracy of shuffled labels;
     None: one over the number of labels. Raises `AssertionError` with the invariant and the first example that breaks
     it."""

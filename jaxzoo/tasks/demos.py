@@ -1,4 +1,4 @@
-"""Every task at a size that one can read, for `python -m jaxzoo.tasks`. Nothing here imports JAX before `build`."""
+"""Every task at a readable size, for `python -m jaxzoo.tasks`. Nothing here imports JAX before `build`."""
 
 import functools
 import importlib
@@ -17,7 +17,7 @@ class Demo(NamedTuple):
     target: "str | Callable[..., TaskConfig]"
     """Config class or preset function, or its name and module in `jaxzoo.tasks`, such as `ngram_recall.nar`."""
     sizes: Mapping[str, int | str]
-    """Defaults that differ from those of the target."""
+    """Defaults that replace the target's."""
 
     @property
     def _target(self) -> "Callable[..., TaskConfig]":

@@ -1,16 +1,16 @@
 """Forgetting MQAR: some keys of the context are bound again, and the last value counts.
 
-A task of the released code (HazyResearch/zoology, `data/forgetting_mqar.py`), not of the papers. The context is
-that of MQAR (`jaxzoo.tasks.mqar`), `k1 v1 k2 v2 ..`, and after its `n_pairs` pairs come `n_updates` more: keys of the
+From the released code (HazyResearch/zoology, `data/forgetting_mqar.py`), not from the papers. The context is as in
+MQAR (`jaxzoo.tasks.mqar`), `k1 v1 k2 v2 ..`; its `n_pairs` pairs are followed by `n_updates` more: keys of the
 context, drawn without replacement and in any order, each with a new value. After them every key is queried once, in
-slots of two positions that follow MQAR's gap law; the target at a key is the value that it was bound to last.
+slots of two positions that follow MQAR's gap law; the target at a key is its last value.
 With 4 pairs and 2 updates:
 
     A 5 B 3 C 7 D 2 C 1 A 9 B 0 D 0 A 0 C 0
     . . . . . . . . . . . . 3 . 2 . 9 . 1 .
 
-A state of fixed size must replace the old value by the new one; a state that can only add, as in plain linear
-attention, returns the sum of both. Ignoring the updates gives an accuracy of `1 - n_updates / n_pairs`, guessing among
+A state of fixed size must replace the old value by the new one; a sum, as in plain linear
+attention, returns both. Ignoring the updates gives an accuracy of `1 - n_updates / n_pairs`, guessing among
 the values of the context about `1 / (n_pairs + n_updates)`, among all values `1 / n_values`.
 
 | | release | here |
@@ -20,9 +20,9 @@ the values of the context about `1 / (n_pairs + n_updates)`, among all values `1
 | train and test | drawn from two seeds | disjoint |
 
 No example is in both splits: the number of inversions in the order of the keys, plus the sum of all keys and of all
-values in the context, is odd in test and even in train, and in an example of the wrong kind the first two keys change
-places wherever they stand. Any part of an example that lacks one of its keys or values has the law that it would have
-without the split, up to O(n_pairs / vocab_size).
+values in the context, is odd in test and even in train; otherwise the first two keys are swapped wherever they occur.
+Any part of an example that lacks one of its keys or values has the same distribution as without the split, up to
+O(n_pairs / vocab_size).
 """
 
 import dataclasses
@@ -48,11 +48,11 @@ class ForgettingMQARConfig(SlottedRecallConfig):
     length: PositiveInt = 64
     """Tokens in an example; even, at least 4 n_pairs + 2 n_updates, below vocab_size."""
     n_pairs: PositiveInt = 8
-    """Keys of an example, each asked for once; at least 2. Their first values are all different."""
+    """Keys of an example, each queried once; at least 2. Their first values are all different."""
     n_updates: PositiveInt = 4
     """Keys that are bound again; at most n_pairs. 0: MQAR."""
     power: PositiveFloat = 0.01
-    """Exponent a of the gap law a i^(a-1); 1 is uniform, smaller values ask sooner."""
+    """Exponent a of the gap law a i^(a-1); 1 is uniform, smaller values make queries earlier."""
     fillers: Literal["zero", "any"] = "any"
     """Tokens of empty positions after the context: 0, or uniform over all tokens, so that a filler may equal a key and
     look like a query without a label."""

@@ -5,7 +5,7 @@ Parameters and defaults are those of the released code (athms/mad-lab, `mad/data
 
 - noisy recall: pairs `k v`, each at random replaced by two noise tokens; at a key that came before, its value.
 - fuzzy recall: keys and values are motifs of several tokens; at the end of a key that came before, and at its value's
-  tokens, the next token of the value. Training has keys of 1 to `k_motif_size` tokens, test those of the full size.
+  tokens, the next token of the value. Training has keys of 1 to `k_motif_size` tokens, test only of the full size.
 - memorization: keys, each followed by a token that asks; the value of a key is the same in all examples of all splits.
 - compression: uniform tokens; the last one is a compression token, always the same. The model is an autoencoder
   (`LanguageModelConfig.decode_last`): a decoder sees the residual stream at the compression token and the number of a
@@ -13,15 +13,15 @@ Parameters and defaults are those of the released code (athms/mad-lab, `mad/data
 
       inputs  0 2 2 1 0 3      targets  0 2 2 1 0 3
 
-The released code trains noisy and fuzzy recall on every next token and scores the queries; here the loss counts the
-queries too and nothing else. Of compression, every position is learned and scored, as there (on 12,800 training
-examples). That includes the last one, whose answer never changes, and tokens of noise: the released code masks their
-targets in an array that it then does not return. A guess is right in `1 / n_plain` of the other positions.
+The released code trains noisy and fuzzy recall on every next token and scores the queries; here the loss counts only
+the queries. In compression every position is learned and scored, as there (on 12,800 training examples). That includes
+the last one, whose answer never changes, and noise tokens: the released code masks their targets in an array that it
+does not return. A guess is right in `1 / n_plain` of the other positions.
 
-Deviation: no example is in both splits, where the released code draws from two seeds. Of compression the sum of the
+Deviation: no example is in both splits; the released code draws from two seeds. In compression the sum of the
 tokens before the last is odd in test and even in train; examples are drawn again until it is. Without noise, a part of
-an example that lacks k of them has the law that it would have without the split, up to n_plain^-k, and exactly if
-n_plain is even. The other splits are those of `HostTask`.
+an example that lacks k tokens has the same distribution as without the split, up to n_plain^-k, and exactly if
+n_plain is even. The other tasks split as `HostTask` does.
 """
 
 import abc
@@ -248,7 +248,7 @@ class CompressionConfig(TaskConfig):
         return {"decode_last": True}
 
     def copied(self, tokens: Int[np.ndarray, "b t"]) -> Int[np.ndarray, "b t"]:
-        """-1: the decoder sees no token that it could copy."""
+        """-1: the decoder sees no token to copy."""
         return np.full(tokens.shape, UNLABELLED)
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:

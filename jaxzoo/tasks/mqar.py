@@ -5,11 +5,11 @@ it every second position is a slot; slot i (i = 1, 2, ..) has weight `a i^(a-1)`
 drawn one after the other without replacement. The target *at* a repeated key is its value, which is not inserted. The
 paper's C, N, D and alpha are `vocab_size`, `length`, `n_pairs` and `power`.
 
-Deviation from the paper: the slots are those of the authors' released code (HazyResearch/zoology). Procedure 1, step 5,
-draws for each key a position out of `[2D..N]`, any after the context, by a power law of its distance from the key's
+Deviation from the paper: slots are as in the authors' released code (HazyResearch/zoology). Procedure 1, step 5,
+draws for each key a position from `[2D..N]`, any after the context, by a power law of its distance from the key's
 first occurrence: `places="anywhere"`, and the preset `literal`. Position `p` then has weight `a (p - 2 j)^(a-1)` for
-the key of pair j = 0, 1, .. (first at position 2 j), and the keys choose in this order among the positions that are
-left; the procedure does not say what happens if two keys draw the same position.
+the key of pair j = 0, 1, .. (first at position 2 j), and the keys choose in this order among the free positions; the
+procedure does not say what happens if two keys draw the same position.
 
 Deviation from both: no example is in both train and test. Call an example odd if the number of inversions in the order
 of its keys, plus the sum of its keys and values (and of its slot, if it has one pair only), is odd. Test examples are
@@ -18,8 +18,8 @@ neighbor. No part of an example reveals its split: keys, values, slots, and pair
 distribution as without the split; exactly, with at least two pairs and values drawn independently from an even number
 of tokens, else up to O(1 / vocab_size).
 
-Two configs of the same length and number of pairs use the same random numbers: examples with equal numbers are similar,
-and in the same split.
+Two configs of the same length and number of pairs use the same random numbers: their examples with equal numbers are
+similar, and in the same split.
 """
 
 import dataclasses
@@ -48,15 +48,15 @@ class MQARConfig(SlottedRecallConfig):
     length: PositiveInt = 64
     """Tokens in an example; even, at least 4 n_pairs, below vocab_size."""
     n_pairs: PositiveInt = 8
-    """Key-value pairs in an example; each key is asked for once."""
+    """Key-value pairs in an example; each key is queried once."""
     places: Places = "slots"
-    """Where a key comes again. slots: at every second position after the context, by the number i of the slot
+    """Where keys are queried. slots: at every second position after the context, by the number i of the slot
     (released code); anywhere: at any position there, by its distance i from the key's first occurrence (paper)."""
     distinct_values: bool = False
-    """Draws the values of an example without replacement (released code), not independently (paper)."""
+    """Draw the values of an example without replacement (released code), not independently (paper)."""
     fillers: Fillers = "zero"
-    """Tokens of empty positions. zero: token 0; random: uniform over all tokens but the example's keys; any:
-    uniform over all tokens, so that a filler may equal a key, look like a query without a label, and shadow
+    """Tokens of empty positions. zero: token 0; random: uniform over all tokens except the example's keys; any:
+    uniform over all tokens, so that a filler may equal a key, look like a query without a label, and hide
     its pair."""
 
     def __post_init__(self) -> None:
@@ -106,7 +106,7 @@ class MQARConfig(SlottedRecallConfig):
 
 def paper(length: int, n_pairs: int, *, vocab_size: int = 8192, fillers: Fillers = "zero") -> MQARConfig:
     """Zoology's task (Appendix E.1, F.1): a = 0.1, values drawn independently, but with the released code's slots: keys
-    recur at every second position, and the gap law is one of slots. `literal` is Procedure 1 as printed."""
+    recur at every second position, with the gap law over slots. `literal` is Procedure 1 as printed."""
     return MQARConfig(vocab_size=vocab_size, length=length, n_pairs=n_pairs, power=0.1, fillers=fillers)
 
 

@@ -1,4 +1,4 @@
-"""Associative recall of N-grams: AR, NAR, MQAR and MQNAR of CAT, one task with four names.
+"""Associative recall of N-grams: CAT's AR, NAR, MQAR and MQNAR as one task.
 
 CAT, Definitions 2, 3 and 5. The context is `G1 v1 G2 v2 ..`: grams of `n_gram` tokens, each followed by its value.
 It is followed by queries, which are grams; the target at the last token of a query is the value of the same gram in the
@@ -13,8 +13,8 @@ paper's Table 1 (`a b`, `b a`, `a a`): neither their first nor their last token 
 
 Our choices. The grams of a context are distinct, so that first and last match are the same; tokens of grams are never
 values, and at least one other token separates two queries, so that no gram arises across a border. The slots of the
-queries follow MQAR's gap law (`jaxzoo.tasks.mqar`): slot i = 1, 2, .. has weight `power i^(power - 1)`, and the width
-of a gram and one more token. The paper uses Zoology's sizes, and does not print how its grams are made. Definition 5
+queries follow MQAR's gap law (`jaxzoo.tasks.mqar`): slot i = 1, 2, .. has weight `power i^(power - 1)` and is one token
+wider than a gram. The paper uses Zoology's sizes, and does not print how its grams are made. Definition 5
 has targets at every position; here, as in MQAR, the loss counts queries only.
 
 No example is in both splits: the sum of an example's values is odd in test and even in train; otherwise the first value
@@ -55,11 +55,11 @@ class NGramRecallConfig(SlottedRecallConfig):
     n_pairs: PositiveInt = 8
     """Grams with a value in the context; at least 2."""
     n_queries: NonNegativeInt = 0
-    """Grams of the context that are asked for; 0: all of them."""
+    """Grams of the context that are queried; 0: all."""
     n_unmatched: NonNegativeInt = 0
     """Queries whose gram is not in the context."""
     n_letters: NonNegativeInt = 0
-    """Tokens of which the grams of one example are made; 0: as few as give twice as many grams as it has."""
+    """Number of different tokens in the grams of one example; 0: the fewest that give twice as many grams as needed."""
     fillers: Literal["zero", "random"] = "zero"
     """Tokens of empty positions after the context: 0, or uniform over all values."""
 
@@ -102,7 +102,7 @@ class NGramRecallConfig(SlottedRecallConfig):
 
     @property
     def n_slots(self) -> int:
-        """Number of positions at which a query can begin."""
+        """Number of slots for queries."""
         return (self.length - self.context_length + 1) // self.slot_width
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:

@@ -10,11 +10,11 @@ A token is the number of a permutation in lexicographic order, n! tokens in all,
 
     inputs  1 2 2      targets  1 3 1
 
-The products do not commute, and those of S_5 cannot be computed by any circuit of fixed depth, such as a transformer or
-a linear recurrence with diagonal transitions (Merrill et al. 2024, arXiv 2404.08819). A recurrence whose transitions
+The products do not commute, and no circuit of fixed depth, such as a transformer or a linear recurrence with diagonal
+transitions, can compute products in S_5 (Merrill et al. 2024, arXiv 2404.08819). A recurrence whose transitions
 are reflections does a swap per token (Grazzi et al. 2024, arXiv 2411.12537, sec. 5.1): `moves="swaps"`, the identity
 and the exchanges of two objects; `moves="all"` takes every permutation. A state of `n_objects` numbers solves the task.
-A constant answer is right in about 1 / n! of the places; the first place asks for its own token.
+A constant answer is right at about 1 / n! of the positions; the target at the first position is its own token.
 
 No sequence is in both splits. With the moves numbered in the order of their tokens, the number of adjacent pairs of odd
 moves is odd in test and even in train; sequences are drawn again until it is. As for the strings of
@@ -48,7 +48,7 @@ class PermutationsConfig(TaskConfig):
     vocab_size: PositiveInt = 6
     """Tokens: the permutations, n_objects!."""
     length: PositiveInt = 64
-    """Tokens in an example, all of them moves; at least 4."""
+    """Tokens in an example, all moves; at least 4."""
     n_objects: PositiveInt = 3
     """Objects that are permuted, 2 to 5: the group S_2 to S_5."""
     moves: Literal["all", "swaps"] = "all"

@@ -1,7 +1,7 @@
 """Random draws that recall tasks share, each for one example: `jax.vmap` them over keys or words.
 
-A draw is a function of its key, or of its random words of 32 bits, alone: so an example is the same in every
-batch that holds it. All draws of fixed size take words, because every call of a random generator adds to
+A draw depends only on its key, or its random words of 32 bits, so an example is the same in every
+batch. All draws of fixed size take words, because every call of a random generator adds to
 compile time.
 """
 

@@ -19,7 +19,7 @@ from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.utils.array_typing import Int
 
 MAX_EXAMPLES = 100_000_000
-"""Upper bound, as the order of an epoch is in memory, 8 bytes per example."""
+"""Largest number of examples, since the order of an epoch takes 8 bytes of memory per example."""
 GUESSED_EXAMPLES = 1024
 """Number of examples from which a guessing line is computed."""
 
@@ -49,7 +49,7 @@ class RecallDataConfig(DataConfig):
         for field in ("train", "valid"):
             tasks = [examples.task for examples in getattr(self, field)]
             self.require(field, bool(tasks), "must not be empty", "give it an Examples(task=..., n_examples=...)")
-            rule = "must name each task once, or examples would repeat"
+            rule = "must list each task once, or examples would repeat"
             self.require(field, len(set(tasks)) == len(tasks), rule, "add up their n_examples")
             alike = all(task.model_fields == self.model_fields for task in tasks)
             self.require(field, alike, f"must have tasks for one kind of model, with {self.model_fields or 'tokens'}")
@@ -126,8 +126,8 @@ class RecallData:
         return RecallStream(self, rows)
 
     def valid(self) -> list[ValidSet]:
-        """One set per entry of `config.valid`. Batches are equally large if their number divides that of the examples,
-        as a smaller last batch needs its own programs."""
+        """One set per entry of `config.valid`. Batches are equally large if the number of examples allows it, since a
+        smaller last batch needs its own programs."""
         most = self.valid_batch_size
         seed = self.config.seed
         return [
@@ -141,10 +141,10 @@ class RecallData:
         ]
 
     def manifest(self) -> None:
-        """None: the examples follow from the config."""
+        """None: the config determines the examples."""
 
     def baselines(self) -> dict[str, Score]:
-        """Empty: counting gives no more than chance."""
+        """Empty: token counts score chance."""
         return {}
 
     def epoch(self, number: int) -> "Epoch":

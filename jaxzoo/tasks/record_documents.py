@@ -1,4 +1,4 @@
-"""Extraction task of our own on real text that every machine has, after FDA as used in Based (sec. 6, App. E.3).
+"""Extraction task on package metadata, which every machine has, after FDA as used in Based (sec. 6, App. E.3).
 
 A document lists fields of a package's metadata in random order; at its end one field is queried, and the model must
 copy its value. An example of evaluation, with the fields of lm_eval's task `fda`:
@@ -8,15 +8,15 @@ copy its value. An example of evaluation, with the fields of lm_eval's task `fda
               Installed-Size: 4232\\nRecommends: ca-certificates\\nSection: admin\\nInstalled-Size:"}
 
 A training document is such a document, followed by some of its fields again, so that a small model can learn the form
-(`{document}\\n{key}: {value}\\n{key}: {value}…`). Unless `mixed` is off, each of its values is from another, random
-record: a model could memorize some thousand packages and answer from memory, but cannot know the values of a mixed
-document. In a share `shuffled` of the documents the letters and digits of each word of the values are permuted (`libc6`
-becomes `6bicl`), so that a found value cannot be continued from memory either.
+(`{document}\\n{key}: {value}\\n{key}: {value}…`). Unless `mixed` is off, each of its values is from another random
+record: a model could memorize some thousand packages, but not the values of a mixed document. In a share `shuffled` of
+the documents the letters and digits of each word of the values are permuted (`libc6` becomes `6bicl`), so that a model
+cannot complete a value from memory either.
 
     {"text": "Section: admin\\n…\\nVersion: 3.134\\nInstalled-Size: 686\\nDepends: passwd\\nVersion: 3.134",
      "meta": {"pile_set_name": "Debian packages"}}
 
-Rules that make the answers depend on recall instead of knowledge:
+Rules that make the answers depend on recall, not on knowledge:
 
 - a package, and all packages of its source, are in one split: training or evaluation;
 - no queried value of evaluation is a value of the same key in a training record;
@@ -37,10 +37,10 @@ from jaxzoo.data.corpus.files import hash_share
 from jaxzoo.tasks.record_sources import Record
 
 MAX_SHARE = 0.05
-"""Largest share of the records with a key that may have a value to be asked for."""
+"""Largest share of the records with a key that may have a queried value."""
 
 VALUE_BYTES = (4, 40)
-"""Shortest and longest value to be asked for."""
+"""Shortest and longest queried value."""
 
 MIN_RECORDS = 50
 """Fewest records, with at least one question each, of a set."""
@@ -57,13 +57,13 @@ class RecordsConfig(Checked):
     fields_per_document: PositiveInt = 12
     """Most fields of a record in a document."""
     questions: PositiveInt = 8
-    """Most fields asked of a document: at the end of one of training, one an example in evaluation."""
+    """Most queried fields per document: at the end of a training document, one per example in evaluation."""
     document_bytes: PositiveInt = 640
     """Longest document, without questions and answers."""
     mixed: bool = True
-    """Gives each field of a training document the value that another record has; evaluation has true records alone."""
+    """Give each field of a training document the value of another record; evaluation has true records only."""
     shuffled: Fraction = 0.5
-    """Share of the training documents in which letters and digits of each word of the values change places."""
+    """Share of the training documents in which letters and digits of each word of the values are permuted."""
     valid_fraction: Annotated[float, Rule("must be in (0, 1)", 0, 1, excluded=(0, 1))] = 0.2
     """Share of the groups of records, chosen by a hash, that are kept for evaluation."""
     seed: Seed = 0
@@ -93,7 +93,7 @@ class RecordSet:
         self._train_counts = _counted(self._values[False])
 
     def training_documents(self, *, held_out: bool = False) -> Iterator[dict[str, Any]]:
-        """Returns rows of the training text; with `held_out` of the same form from the records of evaluation."""
+        """Returns rows of the training text; with `held_out`, from the records of evaluation in the same form."""
         config = self._config
         side = self.valid if held_out else self.train
         n = max(round(config.documents * config.valid_fraction), 1) if held_out else config.documents

@@ -1,4 +1,4 @@
-"""Key-value records that a machine has: metadata of its Python packages, and of its Debian packages."""
+"""Key-value records from the metadata of a machine's Python and Debian packages."""
 
 import importlib.metadata
 import re
@@ -41,10 +41,10 @@ class Record(NamedTuple):
     """`PYTHON` or `DEBIAN`."""
     name: str
     group: str
-    """Name of the records that share values, which are in the same split. A Debian source package makes many packages
+    """Name of a group of records that share values, all in the same split. A Debian source package makes many packages
     of one version, and may be a Python package as well."""
     fields: dict[str, str]
-    """Name first; one line each, none empty."""
+    """Fields by key, the name first; one line each, none empty."""
 
 
 def python_records(distributions: Iterable[importlib.metadata.Distribution] | None = None) -> list[Record]:
@@ -61,7 +61,7 @@ def python_records(distributions: Iterable[importlib.metadata.Distribution] | No
 
 
 def debian_records(status: Path = DPKG_STATUS) -> list[Record]:
-    """Returns installed Debian packages by name; none if the file is absent. Of a field with several lines the first is
+    """Returns installed Debian packages by name; none if the file is absent. Only the first line of a field is
     used. Raises `OSError` if the file cannot be read."""
     if not status.is_file():
         return []

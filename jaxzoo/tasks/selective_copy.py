@@ -1,9 +1,9 @@
 """Selective copying: signal tokens among noise, to be repeated in order after a separator.
 
 CAT, Definition 4 (after Jing et al. 2019 and Gu and Dao 2023, who call it selective copying too). The prompt has
-`prompt_length` tokens, `n_signals` of them signals at random places, the others noise; then the separator, and then the
-signals without the last. The target at the separator is the first signal to be copied, and at each copied signal the
-next: the model copies autoregressively, with teacher forcing.
+`prompt_length` tokens, `n_signals` of them signals at random positions, the others noise; then the separator, and then
+the signals without the last. The target at the separator is the first signal to copy, and at each copied signal the
+next one: the model copies autoregressively, with teacher forcing.
 
 "Unique" copying can be read in three ways, which agree where no signal repeats (the case of Theorem 3):
 
@@ -13,7 +13,7 @@ next: the model copies autoregressively, with teacher forcing.
 | copied | drawn independently | all |
 | once | drawn independently | each at its first occurrence |
 
-The paper prints no sizes; those of `paper` are ours: 64 signal and 64 noise tokens, 16 signals in 64 tokens.
+The paper prints no sizes; the preset `paper` has our own: 64 signal and 64 noise tokens, 16 signals in 64 tokens.
 
 No example is in both splits. With different signals, the number of inversions in their order, plus the sum of the
 signals, is odd in test and even in train; otherwise the first two signals are swapped. With repeats, the sum of the
@@ -51,7 +51,7 @@ class SelectiveCopyConfig(TaskConfig):
     n_noise: PositiveInt = 64
     """Noise tokens of the vocabulary."""
     repeats: Literal["none", "copied", "once"] = "none"
-    """Whether a signal may stand in the prompt more than once, and what is copied then."""
+    """Whether a signal may occur in the prompt more than once, and what is copied then."""
 
     @property
     def slices(self) -> Mapping[str, int]:
@@ -85,8 +85,7 @@ class SelectiveCopyConfig(TaskConfig):
         return self.length - self.n_signals
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
-        """Makes an example; m = n_signals, in order. If fewer are copied, the last ones have no label and are
-        separators."""
+        """Makes an example; m = n_signals, in order. If fewer are copied, the rest are separators without a label."""
         signal_rng, place_rng, noise_rng = jax.random.split(key, 3)
         if self.repeats == "none":
             drawn = random_draws.distinct(signal_rng, self.n_signals, self.n_signal_tokens)
@@ -115,5 +114,5 @@ class SelectiveCopyConfig(TaskConfig):
 def paper(
     prompt_length: int = 64, n_signals: int = 16, *, repeats: Literal["none", "copied", "once"] = "none"
 ) -> SelectiveCopyConfig:
-    """Selective copying with sizes of our own (module docstring): `prompt_length + n_signals` tokens."""
+    """Selective copying with our own sizes (module docstring): `prompt_length + n_signals` tokens."""
     return SelectiveCopyConfig(length=prompt_length + n_signals, n_signals=n_signals, repeats=repeats)

@@ -1,8 +1,8 @@
-"""Recall whose queries stand in slots after the context: what MQAR and its relatives share.
+"""Base of MQAR and its relatives: recall with queries in slots after the context.
 
-The context is a row of grams, of one token or more, each followed by its value. Behind it every `slot_width` positions
-are a slot; slot i (i = 1, 2, ..) has weight `a i^(a-1)`, the law of the gap, and the slots of the queries are drawn one
-after the other without replacement. A query is a gram again; the target at its last token is the value.
+The context is a sequence of grams, of one token or more, each followed by its value. After it every `slot_width`
+positions are a slot; slot i (i = 1, 2, ..) has weight `a i^(a-1)`, the gap law, and the slots of the queries are drawn
+one after the other without replacement. A query repeats a gram; the target at its last token is the value.
 """
 
 import abc
@@ -33,7 +33,7 @@ class SlottedRecallConfig(TaskConfig, abc.ABC):
     n_pairs: PositiveInt
     """Keys with a value in the context."""
     power: PositiveFloat = 0.1
-    """Exponent a of the gap law a i^(a-1); 1 is uniform, smaller values ask sooner."""
+    """Exponent a of the gap law a i^(a-1); 1 is uniform, smaller values make queries earlier."""
 
     @property
     def slices(self) -> Mapping[str, int]:
@@ -78,7 +78,7 @@ class SlottedRecallConfig(TaskConfig, abc.ABC):
     def require_power(self, remedy: str) -> None:
         """Raises `ValueError` unless every slot can be drawn."""
         drawn = (self.power - 1) * math.log(self.length) < math.log(LARGEST)
-        self.require("power", drawn, "must be smaller: in float32 it gives some slots no chance", remedy)
+        self.require("power", drawn, "must be smaller: in float32 some slots have probability 0", remedy)
 
     def words(self, key: PRNGKeyArray, n: int, *, rows: int = 1) -> list[UInt[Array, "size"]]:
         """Draws the random words of an example in one call: `n`, then `rows` per slot, then one per later position."""

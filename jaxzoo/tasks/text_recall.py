@@ -1,9 +1,9 @@
-"""Recall as text: a phone book, and needle in a haystack and variable tracking of RULER (Hsieh et al. 2024).
+"""Recall as text: a phone book, and RULER's needle in a haystack and variable tracking (Hsieh et al. 2024).
 
 A task is a prompt and an answer, tokenized separately; the targets are the tokens of the answer. Tokenizers are
 `bytes`, a tokenizer.json, or a folder that holds one. The haystack is as long as `length` allows.
 
-RULER (arXiv 2404.06654): names and values of parameters are those of its Appendix B, templates those of Appendix D.
+RULER (arXiv 2404.06654): names and values of parameters are from its Appendix B, templates from Appendix D.
 `NeedleConfig` is its NIAH, `VariableTrackingConfig` its VT. The fields of its eight forms of NIAH, where they differ
 from the defaults, `niah_single_1`:
 
@@ -16,9 +16,9 @@ from the defaults, `niah_single_1`:
 | `niah_multiquery` | essay | `num_needle_k=4`, `num_needle_q=4` |
 
 Deviations: words are from our own lists; the essay is a file that the user names; needles are at uniformly drawn
-places instead of 40 depths; no example precedes the question of VT.
+positions instead of 40 depths; the question of VT has no worked example before it.
 
-The phone book, its names and its wording are ours; as a test of state space models: Jelassi et al. 2024 (2402.01032).
+The phone book's names and wording are ours; Jelassi et al. 2024 (2402.01032) test state space models with one.
 """
 
 import abc
@@ -66,7 +66,7 @@ class TextTask(HostTask, abc.ABC):
     """Question on a text."""
 
     vocab_size: PositiveInt = 257
-    """Tokens; at least those of the tokenizer."""
+    """Number of token ids; at least as many as the tokenizer has."""
     length: PositiveInt = 1024
     """Tokens in an example; a shorter one is padded with end-of-text."""
     tokenizer_path: str = "bytes"
@@ -127,7 +127,7 @@ class TextTask(HostTask, abc.ABC):
 
     @property
     def noise_at_once(self) -> int:
-        """First guess of the amount of noise that fits."""
+        """Initial estimate of the amount of noise that fits."""
         return max(1, self.length // 64)
 
     @property
@@ -153,7 +153,7 @@ class PhoneBookConfig(TextTask):
         return len(FIRST.split()) * len(LAST.split()) - 1
 
     def text(self, rng: np.random.Generator, n_noise: int) -> Text:
-        """Makes a book of `n_noise` entries besides the one that is asked for."""
+        """Makes a book of `n_noise` entries in addition to the queried one."""
         names = [f"{first} {last}" for first in FIRST.split() for last in LAST.split()]
         order = rng.permutation(len(names))
         asked = rng.random()
@@ -167,10 +167,10 @@ class PhoneBookConfig(TextTask):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NeedleConfig(TextTask):
-    """Needle in a haystack: `num_needle_q` of `num_needle_k` keys are asked for all their `num_needle_v` values."""
+    """Needle in a haystack: `num_needle_q` of `num_needle_k` keys are queried for all their `num_needle_v` values."""
 
     type_haystack: Literal["repeat", "essay", "needle"] = "repeat"
-    """Text around the needles: one line again and again, the beginning of `essay_path`, or needles of other keys."""
+    """Text around the needles: one repeated line, the beginning of `essay_path`, or needles of other keys."""
     essay_path: str = ""
     """UTF-8 text for `type_haystack` "essay"; it is repeated if it is too short."""
     type_needle_k: NeedleType = "words"
@@ -182,7 +182,7 @@ class NeedleConfig(TextTask):
     num_needle_v: PositiveInt = 1
     """Values of each."""
     num_needle_q: PositiveInt = 1
-    """Keys that are asked for."""
+    """Queried keys."""
 
     def __post_init__(self) -> None:
         rule = f"must be at most num_needle_k={self.num_needle_k}"
@@ -205,7 +205,7 @@ class NeedleConfig(TextTask):
 
     @property
     def noise_at_once(self) -> int:
-        """First guess of the amount of noise that fits; for an essay, in words."""
+        """Initial estimate of the amount of noise that fits; for an essay, in words."""
         return self.length if self.type_haystack == "essay" else super().noise_at_once
 
     def text(self, rng: np.random.Generator, n_noise: int) -> Text:
@@ -226,7 +226,7 @@ class NeedleConfig(TextTask):
                 words = " ".join(itertools.islice(itertools.cycle(_words_of(self.essay_path)), n_noise))
                 sentences = re.split(r"(?<=[.!?]) ", words) if words else []
                 context = " ".join(_scattered(places, needles, sentences))
-            case "needle":  # of keys that are not those of the question
+            case "needle":  # with other keys than the question's
                 others: list[str] = []
                 while len(others) < n_noise:
                     key = _needle_part(rng, self.type_needle_k)
@@ -248,10 +248,10 @@ class NeedleConfig(TextTask):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VariableTrackingConfig(TextTask):
-    """Chains of assignments: the variables of the first chain are asked for."""
+    """Chains of assignments: the question asks for the variables of the first chain."""
 
     num_chains: PositiveInt = 1
-    """Chains, each with a number of its own."""
+    """Chains, each with its own number."""
     num_hops: PositiveInt = 4
     """Variables of a chain after its first one."""
 
@@ -282,7 +282,7 @@ class VariableTrackingConfig(TextTask):
 
 
 def _scattered(places: np.ndarray, lines: Sequence[str], noise: Sequence[str]) -> list[str]:
-    """Inserts the lines, in order, among those of noise, at places drawn from [0, 1)."""
+    """Inserts the lines, in order, among lines of noise, at positions drawn from [0, 1)."""
     result = list(noise)
     indices = np.sort((places * (len(noise) + 1)).astype(int))
     for index, line in reversed(list(zip(indices.tolist(), lines, strict=True))):

@@ -101,7 +101,7 @@ def test_config_errors():
         ({"vocab_size": 9}, "vocab_size=9 must have 4 values in its last third, has 3; take 12 or more"),
         ({"vocab_size": 8, "length": 24}, "vocab_size=8 must have 2 first keys, has 1; take 12 or more"),
         ({"power": 0.0}, "power=0.0 must be positive"),
-        ({"power": 23.0}, "power=23.0 must be smaller: in float32 it gives some slots no chance"),
+        ({"power": 23.0}, "power=23.0 must be smaller: in float32 some slots have probability 0"),
         ({"fillers": "random"}, "fillers='random' must be one of 'zero', 'any'"),
     ]
     assert_refused(CompositionalMQARConfig, cases)

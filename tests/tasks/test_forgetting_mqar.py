@@ -107,7 +107,7 @@ def test_config_errors():
         ({"length": 38}, "length=38 must be at least 40: 8 pairs, 4 updates and 8 queries; raise length"),
         ({"vocab_size": 64}, "vocab_size=64 must exceed length=64; raise vocab_size or lower length"),
         ({"power": 0.0}, "power=0.0 must be positive"),
-        ({"power": 23.0}, "power=23.0 must be smaller: in float32 it gives some slots no chance"),
+        ({"power": 23.0}, "power=23.0 must be smaller: in float32 some slots have probability 0"),
         ({"fillers": "random"}, "fillers='random' must be one of 'zero', 'any'"),
     ]
     assert_refused(ForgettingMQARConfig, cases)

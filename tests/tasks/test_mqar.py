@@ -205,7 +205,7 @@ def test_config_errors():
         ({"length": 30}, "length=30 must be at least 4 n_pairs=32; raise length or lower n_pairs"),
         ({"vocab_size": 64}, "vocab_size=64 must exceed length=64"),
         ({"power": 0.0}, "power=0.0 must be positive"),
-        ({"power": 23.0}, "power=23.0 must be smaller: in float32 it gives some slots no chance"),
+        ({"power": 23.0}, "power=23.0 must be smaller: in float32 some slots have probability 0"),
         ({"fillers": "noise"}, "fillers='noise' must be one of 'zero', 'random', 'any'"),
     ]
     assert_refused(MQARConfig, cases)

@@ -170,7 +170,7 @@ def test_config_refuses_bad_mixtures():
         ({"train": ()}, r"^RecallDataConfig.train=\(\) must not be empty; give it an Examples"),
         ({"valid": ()}, r"^RecallDataConfig.valid=\(\) must not be empty; give it an Examples"),
         ({"seed": -1}, r"^RecallDataConfig.seed=-1 must be in \[0, 2\^32\)"),
-        ({"train": (recall(16, 2, 9), recall(16, 2, 8))}, "train=.*must name each task once.*add up their n_examples"),
+        ({"train": (recall(16, 2, 9), recall(16, 2, 8))}, "train=.*must list each task once.*add up their n_examples"),
     ):
         with pytest.raises(ValueError, match=message):
             dataclasses.replace(CONFIG, **fields)
