@@ -21,6 +21,7 @@ ALIASES = {
     "softmax": "attention",
     "swa": "sliding_window_attention",
     "taylor": "taylor_linear_attention",
+    "xlstm": "mlstm",
 }
 """Alias -> registered name."""
 
@@ -47,6 +48,7 @@ TITLES = {
     "liquid_s4": "Liquid-S4",
     "long_conv": "Long convolution",
     "mamba2": "Mamba-2",
+    "mlstm": "mLSTM",
     "multi_head_hyena": "Multi-head Hyena",
     "native_sparse_attention": "NSA",
     "nystromformer": "Nyströmformer",

@@ -8,15 +8,18 @@ import dataclasses
 
 from jaxzoo.mixers import (
     AttentionConfig,
+    CombaConfig,
     DeltaNetConfig,
     ForgettingAttentionConfig,
     GatedDeltaNetConfig,
     GatedSlotAttentionConfig,
     HGRN2Config,
+    HGRNConfig,
     KimiDeltaAttentionConfig,
     Mamba2Config,
     MambaConfig,
     MixerConfig,
+    MLSTMConfig,
     RGLRUConfig,
     RWKV4ChannelMixConfig,
     RWKV6TimeMixConfig,
@@ -82,6 +85,35 @@ def kimi_delta_attention_1_3b() -> LanguageModelConfig:
     The paper's own models are mixtures of experts.
     """
     return _fla((KimiDeltaAttentionConfig(n_heads=16, norm_eps=1e-6),), d_model=2048, n_layers=24)
+
+
+def comba_1_3b() -> LanguageModelConfig:
+    """Comba (fla's default configuration): 1387.3M parameters; 21 layers of width 2048.
+
+    6 heads of 256 keys and 512 values.
+    """
+    comba = CombaConfig(n_heads=6, key_width=1536, value_width=3072, norm_eps=1e-6)
+    return _fla((comba,), d_model=2048, n_layers=21)
+
+
+def xlstm_7b() -> LanguageModelConfig:
+    """xLSTM 7B as released (arXiv 2503.13427): 6865.4M parameters; 32 layers of width 4096, 8 heads.
+
+    Heads of 256 keys and 512 values, SwiGLU of 10944, an untied head over 50304 tokens. Deviation: the logits are not
+    capped (there at 30).
+    """
+    mlstm = MLSTMConfig(form="7b", n_heads=8)
+    rows = {"vocab_size": 50304, "max_length": 8192, "norm_eps": 1e-6, "tie_embeddings": False}
+    return text_model((mlstm,), d_model=4096, n_layers=32, mlp_width=10944, **rows)
+
+
+def hgrn_1_3b() -> LanguageModelConfig:
+    """HGRN (fla's default configuration): 1364.3M parameters; 24 layers of width 2048.
+
+    Its lower bounds, one more parameter there, do not learn here.
+    """
+    layers = tuple(HGRNConfig(layer_index=i, n_layers=24, norm_eps=1e-6) for i in range(24))
+    return _fla(layers, d_model=2048, n_layers=24)
 
 
 def hgrn2_1_3b() -> LanguageModelConfig:
