@@ -1,17 +1,16 @@
 """Shared parts of the delta-rule mixers: projections, short convolutions, L2-normalized queries and keys, the state.
 
-For every head, with a causal convolution of `n_taps` taps per channel:
+For each head, with a causal convolution of `n_taps` taps per channel:
 
     q, k, v = silu(conv(x W_q)), silu(conv(x W_k)), silu(conv(x W_v))        beta = sigmoid(x W_beta)
     S_t = D_t S_{t-1} + beta_t k'_t (v_t - k'_t^T D_t S_{t-1})^T               o_t = S_t^T q'_t / sqrt(k)
 
-with q' = q / |q| and k' = k / |k|; each mixer has its own decay D and its own way from o to the output. `negative`
-doubles beta: eigenvalues of the transition from -1 to 1 (arXiv 2411.12537).
+with q' = q / |q| and k' = k / |k|. Each mixer defines its decay D and the map from o to the output. `negative` doubles
+beta, for eigenvalues of the transition from -1 to 1 (arXiv 2411.12537).
 
-The convolutions of q, k and v are one, over their joined channels; with one tap of 1 they are absent (fla's
-`use_short_conv=False`). The length of q and k is
-sqrt(sum of squares + 1e-6), as in the public codes. These scale q by 1 / sqrt(k), which no paper prints; the norm of o
-undoes it up to its eps.
+One convolution covers the channels of q, k and v; with a single tap of 1 it has no effect (fla's
+`use_short_conv=False`). The length of q and k is sqrt(sum of squares + 1e-6), as in public code, which also scales q by
+1 / sqrt(k); papers do not print that, and the norm of o cancels it up to its eps.
 """
 
 import dataclasses
@@ -42,19 +41,19 @@ class DeltaConfig(MixerConfig):
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     n_heads: PositiveInt = 1
-    """Heads of queries and keys."""
+    """Number of heads of queries and keys."""
     key_width: PositiveInt | None = None
-    """Width of the queries, and of the keys, of all heads together; None: d_model."""
+    """Total width of the queries, and of the keys, of all heads; None: d_model."""
     value_width: PositiveInt | None = None
-    """Width of the values of all heads together; None: d_model."""
+    """Total width of the values of all heads; None: d_model."""
     n_value_heads: PositiveInt | None = None
-    """Heads of values, each group of neighbours with one head of queries and keys (Qwen3-Next); None: n_heads."""
+    """Heads of values; neighbouring groups share a head of queries and keys (Qwen3-Next); None: n_heads."""
     n_taps: PositiveInt = 4
     """Taps of the convolutions, including the current token's."""
     conv_bias: bool = False
     """Biases in the convolutions."""
     negative: bool = False
-    """Betas in (0, 2), not (0, 1): eigenvalues down to -1, which state tracking needs (arXiv 2411.12537)."""
+    """Betas in (0, 2) instead of (0, 1): eigenvalues down to -1, for state tracking (arXiv 2411.12537)."""
     norm_eps: NonNegativeFloat = 1e-5
     """Added to the mean square in the norm of each head's output."""
 
@@ -99,7 +98,7 @@ class DeltaConfig(MixerConfig):
 
     @property
     def plain_channels(self) -> int:
-        """Channels, from the front, whose convolution has no SiLU."""
+        """Number of channels, from the first on, without a SiLU after the convolution."""
         return 0
 
     @property
@@ -113,8 +112,8 @@ class DeltaConfig(MixerConfig):
         return self.values // self.heads
 
     def delta_flops(self, length: int) -> float:
-        """FLOPs per token of the projections of q, k, v, beta and output, the convolutions, and the recurrence: two
-        products of a chunk with keys, one and the solve with values, and the state read twice and written once."""
+        """FLOPs per token of the projections, the convolutions, and the recurrence: per chunk two products with keys,
+        one product and the solve with values, and two reads and one update of the state."""
         k, c = self.head_key, min(CHUNK, length * self.updates)
         projections = 2.0 * self.width * (self.convolved + self.betas + self.values)
         recurrence = 2.0 * c * (2 * k * self.heads + 2 * self.values) + 6.0 * k * self.values
@@ -171,11 +170,11 @@ class DeltaMixer(Mixer):
         self.config = config
 
     def _decay(self, x: Float[Array, "... d"]) -> Array | None:
-        """Log decays of the tokens, `(..., h)` or `(..., h, k)`, float32; None: nothing decays."""
+        """Log decays of the tokens, `(..., h)` or `(..., h, k)`, float32; None: no decay."""
         raise NotImplementedError
 
     def _gate(self, x: Float[Array, "... d"]) -> Float[Array, "... d"] | None:
-        """Gate of the normalized heads before its activation, `(..., value_width)`; None: they have none."""
+        """Output gate before its activation, `(..., value_width)`; None: no gate."""
         return self.gate_proj(x) if self.config.gate else None
 
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> DeltaState:
@@ -231,7 +230,7 @@ class DeltaMixer(Mixer):
         return jnp.repeat(x, self.config.heads // self.config.n_heads, axis=-2)
 
     def _normalized(self, x: Float[Array, "... k"]) -> Float[Array, "... k"]:
-        """Queries or keys divided by their length, in their dtype; the length in float32."""
+        """Normalizes queries or keys to length 1, computing the length in float32."""
         wide = x.astype(jnp.float32)
         return (wide * jax.lax.rsqrt(jnp.square(wide).sum(-1, keepdims=True) + np.float32(1e-6))).astype(x.dtype)
 

@@ -1,13 +1,13 @@
-"""DeltaNet (Yang et al. 2024, arXiv 2406.06484): linear attention that replaces what it has stored for a key.
+"""DeltaNet (Yang et al. 2024, arXiv 2406.06484): linear attention that replaces the value stored for a key.
 
-With q', k', v and beta of `jaxzoo/mixers/linear/delta.py` (short convolutions, SiLU, L2 norm), for every head:
+With q', k', v and beta of `jaxzoo/mixers/linear/delta.py` (short convolutions, SiLU, L2 norm), for each head:
 
     S_t = S_{t-1} + beta_t k'_t (v_t - k'_t^T S_{t-1})^T        o_t = S_t^T q'_t / sqrt(k)
     y = concat(rms(o_h)) W_O
 
-The norm has a learned scale, one for all heads. Options of the public code (fla): `gate` multiplies the norm by
-silu(x W_G); `qk_activation` takes the place of the SiLU of queries and keys, whose convolution has none then;
-`qk_norm="sum"` divides by the sum of the entries. Compared with fla's parameters: its `q_conv1d`, `k_conv1d` and
+The norm has a learned scale, shared by all heads. Options of the public code (fla): `gate` multiplies the norm by
+silu(x W_G); `qk_activation` replaces the SiLU of queries and keys; `qk_norm="sum"` divides by the sum of the entries.
+Compared with fla's parameters: its `q_conv1d`, `k_conv1d` and
 `v_conv1d` are joined in `conv.taps`, `b_proj` is `beta_proj`, `o_norm.weight` is `norm.scale`.
 
 Good at: More recall than sums of the same size: a write replaces the value of a key instead of adding to it.
@@ -46,7 +46,7 @@ class DeltaNetConfig(DeltaConfig):
         return cls(d_model=7, n_heads=2, key_width=6, value_width=10, n_taps=3)
 
     def flops_per_token(self, length: int) -> float:
-        """See `delta_flops`; the gate's projection where there is one."""
+        """FLOPs of `delta_flops` and of the gate's projection, if any."""
         return self.delta_flops(length) + 2.0 * self.width * self.values * self.gate
 
 

@@ -1,7 +1,6 @@
-"""The feature maps of `LinearAttention`: options, counts and parameters; `phi` itself is in
-`jaxzoo/layers/feature_maps.py`.
+"""Feature maps of `LinearAttention`: options, counts and parameters; `jaxzoo/layers/feature_maps.py` defines `phi`.
 
-| `feature_map` | phi(x) | features of k channels | of |
+| `feature_map` | phi(x) | features of k channels | source |
 | --- | --- | --- | --- |
 | relu | max(x, 0) | k | Kasai et al. 2021 |
 | pos_elu | ELU(x) + 1 | k | Katharopoulos et al. 2020 |
@@ -16,23 +15,23 @@
 | rebased | the distinct products alone: (q . k)^2 / k | k (k + 1) / 2 | Aksenov et al. 2024 |
 | all_poly | ((x W1)^2 + x^2 W2) / sqrt 2 | `n_features` | Zoology release, AllPolyMap |
 
-`taylor` and `taylor_full` weigh tokens as `TaylorLinearAttention` does, which never writes its features down and is the
-faster one; the full form keeps k (k - 1) / 2 features twice, as a larger state for the same output.
+`taylor` and `taylor_full` compute the same as `TaylorLinearAttention`, which is faster because it never stores the
+features; the full form holds k (k - 1) / 2 features twice, a larger state for the same output.
 
-Queries and keys may be normed before the map (`qk_norm`) and then scaled and shifted (`qk_affine`), each by parameters
-of its own: `gamma norm(q) + beta`. Aksenov et al. have `LinearAttentionConfig.rebased()`: LayerNorm of all heads
-together. flash-linear-attention norms each head for itself, `qk_norm="head"`, and there queries and keys share gamma
-and beta, `qk_affine="shared"`: `LinearAttentionConfig.rebased_fla()`.
+Queries and keys can be normalized before the map (`qk_norm`) and then scaled and shifted (`qk_affine`), each with its
+own parameters: `gamma norm(q) + beta`. Aksenov et al. use a LayerNorm over all heads
+(`LinearAttentionConfig.rebased()`). flash-linear-attention normalizes per head, `qk_norm="head"`, with gamma and beta
+shared by queries and keys, `qk_affine="shared"`: `LinearAttentionConfig.rebased_fla()`.
 
-all_poly. One W1 and one W2 serve queries, keys and all heads. The released class draws them by `poly_init` "normal"
-(variance 1 / k), "uniform" (+-1 / sqrt k, "kaiming" there) or "signs" (+-1, "plusminus"); the model around it then
-draws all linear layers again, normal with 0.02, whatever was asked for: "model". Weights may be negative.
+all_poly: W1 and W2 are shared by queries, keys and all heads. The released class initialises them by `poly_init`
+"normal" (variance 1 / k), "uniform" (+-1 / sqrt k, "kaiming" there) or "signs" (+-1, "plusminus"), but the released
+model then resets all linear layers to normal with 0.02: "model". Weights can be negative.
 
-Deviations. cosformer: the released code divides positions by the length of the current call, so that one more token
-changes all features, and nothing can stream; ours divides by a fixed `n_positions`. performer: W is drawn once, and
-stays. The Zoology release leaves its rows with a length of at most 1; ours have the lengths of Gaussian vectors, as in
-the paper. Of the stabilisers of the authors' code we keep the shift of queries, and drop that of keys, which cannot
-stream, and the number added to every feature. relu, exp and softmax: the Zoology release clamps at 1e-12, we at 0.
+Deviations. cosformer: the released code divides positions by the length of the current call, so that each new token
+changes all features and streaming is impossible; here by a fixed `n_positions`. performer: W is drawn once and fixed.
+In the Zoology release its rows have a length of at most 1; here the lengths of Gaussian vectors, as in the paper. Of
+the stabilisers of the authors' code, the shift of queries is kept; the shift of keys, which cannot stream, and the
+constant added to features are not. relu, exp and softmax: the Zoology release clamps at 1e-12, here at 0.
 """
 
 import dataclasses
@@ -65,35 +64,35 @@ FeatureMap = Literal[
     "all_poly",
 ]
 COUNTED = ("performer", "all_poly")
-"""Maps whose number of features is a choice."""
+"""Maps with a free number of features."""
 NORM_EPS = 1e-5
 """Added to the variance in the norm of queries and keys."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureMapConfig(MixerConfig):
-    """Queries, keys and the map of their features; abstract."""
+    """Queries, keys and their feature map; abstract."""
 
     n_heads: PositiveInt = 1
     """Heads."""
     feature_dim: PositiveInt = 16
     """Width of a head's queries and keys before the feature map."""
     feature_map: FeatureMap = "pos_elu"
-    """phi; the table of `jaxzoo/mixers/linear/feature_map.py`."""
+    """Feature map phi; see the table of `jaxzoo/mixers/linear/feature_map.py`."""
     n_features: PositiveInt | None = None
-    """Features of performer and all_poly; None: feature_dim, as in Based, Table 6."""
+    """Number of features of performer and all_poly; None: feature_dim, as in Based, Table 6."""
     n_positions: PositiveInt | None = None
-    """Tokens in a quarter turn of cosformer: the longest distance with a positive weight; None: the model's length."""
+    """Tokens per quarter turn of cosformer, up to which weights are positive; None: the model's length."""
     mirrored: bool = False
     """Adds the features of -x to those of x, for exp and softmax (the default of the Zoology release)."""
     poly_init: Literal["normal", "uniform", "signs", "model"] | None = None
-    """How the matrices of all_poly start; None: normal."""
+    """Initialisation of the matrices of all_poly; None: normal."""
     poly_learned: bool = True
-    """Whether the matrices of all_poly learn."""
+    """Whether the matrices of all_poly are trained."""
     qk_norm: Literal["none", "all_heads", "head"] = "none"
-    """LayerNorm of queries and keys before the map: over all heads together, or over each."""
+    """LayerNorm of queries and keys before the map: over all heads, or per head."""
     qk_affine: Literal["none", "scale", "scale_and_shift", "shared"] = "none"
-    """Learned factors, and offsets, of their channels after the norm: gamma, and beta; shared: one of each for both."""
+    """Learned scale gamma, and shift beta, per channel after the norm; shared: the same for queries and keys."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,7 +110,7 @@ class FeatureMapConfig(MixerConfig):
 
     @property
     def width_of_features(self) -> int:
-        """Features of a head, after the feature map."""
+        """Features per head, after the feature map."""
         k = self.feature_dim
         if self.feature_map in COUNTED:
             return self.n_features or k
@@ -122,12 +121,12 @@ class FeatureMapConfig(MixerConfig):
 
     @property
     def score_width(self) -> int:
-        """Channels of the products that make a weight within a chunk."""
+        """Width of the dot products that give the weights within a chunk."""
         return self.feature_dim if self.feature_map == "rebased" else self.width_of_features
 
     @property
     def map_flops(self) -> float:
-        """Forward operations per token of the matmuls in the map, of queries and keys."""
+        """Forward FLOPs per token of the matmuls in the map, for queries and keys."""
         matrices = {"performer": 1, "all_poly": 2}.get(self.feature_map, 0)
         return 4.0 * matrices * self.n_heads * self.feature_dim * self.width_of_features
 
@@ -144,15 +143,15 @@ class Features(NamedTuple):
     q: Float[Array, "b t h f"]
     k: Float[Array, "b t h f"]
     squares: tuple[Float[Array, "b t h k"], Float[Array, "b t h k"]] | None
-    """Queries and keys whose squared products are the weights (rebased); None: another map."""
+    """Queries and keys whose squared dot products are the weights (rebased); None for other maps."""
 
 
 class QueryKeyFeatures(nnx.Module):
-    """phi of queries and keys, with its parameters.
+    """Feature map of queries and keys, with its parameters.
 
     `random_features` (f, k), a buffer, the same for all heads (performer); `square_of_sum` and `sum_of_squares` (k, f),
     W1 and W2, parameters or buffers (all_poly); `q_scale`, `k_scale`, `q_shift`, `k_shift`, or
-    `qk_scale`, `qk_shift`: (h k,), or (k,) where heads are normed one by one.
+    `qk_scale`, `qk_shift`: (h k,), or (k,) for norms per head.
     """
 
     def __init__(self, config: FeatureMapConfig, *, rngs: nnx.Rngs) -> None:
@@ -181,7 +180,7 @@ class QueryKeyFeatures(nnx.Module):
     def __call__(
         self, q: Float[Array, "b t h k"], k: Float[Array, "b t h k"], position: Int[Array, "#b t"], *, shifted: bool
     ) -> Features:
-        """Features of queries and keys; with `shifted`, queries may lack any factor a token."""
+        """Features of queries and keys; `shifted` allows a different factor per query."""
         q, k = self._normed(q, "q"), self._normed(k, "k")
         squares = None
         if self.config.feature_map == "rebased":
@@ -190,7 +189,7 @@ class QueryKeyFeatures(nnx.Module):
         return Features(self._map(q, position, shifted=shifted), self._map(k, position), squares)
 
     def _normed(self, x: Float[Array, "b t h k"], which: Literal["q", "k"]) -> Float[Array, "b t h k"]:
-        """`gamma norm(x) + beta`, as far as the config has them; float32."""
+        """`gamma norm(x) + beta`, with the parts that the config enables; float32."""
         config, shape, x = self.config, x.shape, x.astype(jnp.float32)
         if config.qk_norm != "head":
             x = x.reshape(*shape[:2], 1, shape[2] * shape[3])
@@ -225,7 +224,7 @@ class QueryKeyFeatures(nnx.Module):
 
 
 def _poly_matrix(config: FeatureMapConfig, shape: tuple[int, int], rngs: nnx.Rngs) -> Float[Array, "k f"]:
-    """A matrix of all_poly as `poly_init` has it."""
+    """Initial matrix of all_poly by `poly_init`."""
     key, bound = rngs.params(), config.feature_dim**-0.5
     if config.poly_init == "uniform":
         return jax.random.uniform(key, shape, jnp.float32, -bound, bound)

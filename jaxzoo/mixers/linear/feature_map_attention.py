@@ -1,18 +1,18 @@
 """Linear attention by a feature map (Katharopoulos et al. 2020, eqs. 5 and 9): the maps of Based, Fig. 3.
 
-For every head, with a feature map `phi` of its queries and keys:
+For each head, with a feature map `phi` of queries and keys:
 
     y_i = sum_{j <= i} phi(q_i) . phi(k_j) v_j / (sum_{j <= i} phi(q_i) . phi(k_j) + eps)
 
-then the output projection; no biases. The state is the sums of `phi(k_j) v_j^T` and of `phi(k_j)`. The maps, their
-options and deviations: `jaxzoo/mixers/linear/feature_map.py`. Based's own map, the Taylor series, is here too, written
-down feature by feature; `TaylorLinearAttention` computes the same faster.
+then the output projection; no biases. The state is the sums of `phi(k_j) v_j^T` and of `phi(k_j)`.
+`jaxzoo/mixers/linear/feature_map.py` lists the maps, their options and deviations. They include Based's Taylor map,
+which `TaylorLinearAttention` computes faster.
 
-Where every weight of a token is 0 (relu, square, cosformer, rebased), its output is 0. The signed maps, identity and
-all_poly, are normalised like the others, as published: their denominator may come near 0, where outputs and gradients
-explode; `normalize=False` takes the sum as it is.
+If all weights of a token are 0 (relu, square, cosformer, rebased), its output is 0. The signed maps, identity and
+all_poly, are normalised like the others, as published: the denominator can come near 0, where outputs and gradients
+explode; `normalize=False` does not divide.
 
-`decay` and `output_scaling` are those of Based, App. C, with which its Table 6 compares maps; see
+`decay` and `output_scaling` are options of Based, App. C, used in its Table 6; see
 `TaylorLinearAttention`. Both the sum and the denominator decay.
 
 Good at: Comparison of feature maps: recall grows with the state that a map gives.
@@ -50,11 +50,11 @@ class LinearAttentionConfig(FeatureMapConfig):
     head_dim: PositiveInt | None = None
     """Width of a head's values; None: d_model / n_heads."""
     eps: NonNegativeFloat = 1e-12
-    """Added to the denominator; the default is that of the Based release."""
+    """Added to the denominator; the default is the Based release's."""
     normalize: bool = True
     """Divides by the sum of the weights."""
     causal: bool = True
-    """False: all tokens see all tokens; no streaming, no packed documents."""
+    """False: every token sees all tokens; no streaming, no packed documents."""
     output_scaling: bool = False
     """Scales each head's output by a learned linear function of the token (Based, App. C)."""
     decay: bool = False
@@ -95,8 +95,8 @@ class LinearAttentionConfig(FeatureMapConfig):
         return cls(d_model=10, n_heads=2, feature_dim=5, head_dim=3, feature_map="cosformer", n_positions=40)
 
     def papers_state_size(self, length: int) -> int | None:
-        """Eq. 8: `(d + 1) f` for f features, as for one head of width d; our h heads hold h normalisers, and so
-        `(d + h) f`. None where there is no state."""
+        """Eq. 8: `(d + 1) f` for f features and one head of width d; h heads have h normalisers: `(d + h) f`. None
+        without a state."""
         del length
         return (self.width + 1) * self.width_of_features if self.causal else None
 
@@ -124,7 +124,7 @@ class LinearAttentionState(NamedTuple):
 
 
 class PositionedLinearAttentionState(NamedTuple):
-    """The same for a feature map that reads positions, cosformer."""
+    """Sums over the past and the position, for cosformer."""
 
     s: Float[Array, "b h f v"]
     """Sum of `phi(k_j) v_j^T`, float32."""
@@ -173,12 +173,12 @@ class LinearAttention(Mixer):
 
     def mix(self, x: Float[Array, "*b d"], state: AnyState | None, context: Context) -> tuple[Array, AnyState | None]:
         config, tokens, log_decay = self.config, x[:, None] if x.ndim == 2 else x, None
-        # Documents need no positions of their own: only distances count, and a document is one run of tokens.
+        # Documents do not restart positions: only distances matter, and documents are contiguous.
         position = state.position if isinstance(state, PositionedLinearAttentionState) else jnp.zeros((1,), jnp.int32)
         ahead = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
         places = position[:, None] + ahead
         q, k, v = (split_heads(project(tokens), config.n_heads) for project in (self.q_proj, self.k_proj, self.v_proj))
-        # A factor of a query cancels only if the weights are normalised.
+        # A factor of a query cancels only with normalisation.
         q, k, squares = self.features(q, k, places, shifted=config.normalize)
         if not config.causal:
             y = bidirectional_linear_attention(q, k, v, normalize=config.normalize, eps=config.eps)
@@ -193,14 +193,14 @@ class LinearAttention(Mixer):
         return self._merge(x, y), self._state(after, position + tokens.shape[1])
 
     def _state(self, sums: LinearState, position: Int[Array, "#b"]) -> AnyState:
-        """The state with these sums, after as many tokens."""
+        """State with the given sums and position."""
         z = jnp.zeros((*sums.s.shape[:2], 0), jnp.float32) if sums.z is None else sums.z
         if self.config.feature_map == "cosformer":
             return PositionedLinearAttentionState(sums.s, z, position)
         return LinearAttentionState(sums.s, z)
 
     def _merge(self, x: Float[Array, "... d"], y: Float[Array, "... h v"]) -> Float[Array, "... d"]:
-        """Scales the heads, joins them and projects back to the model width."""
+        """Scales and joins the heads, and projects to the model width."""
         if self.config.output_scaling:
             y = y * self.scale_proj(x)[..., None]
         return self.out_proj(y.reshape(*x.shape[:-1], self.config.n_heads * self.config.value_width))

@@ -1,6 +1,6 @@
 """Gated DeltaNet (Yang et al. 2024, arXiv 2412.06464): the delta rule with the decay of Mamba-2 and an output gate.
 
-With q', k', v and beta of `jaxzoo/mixers/linear/delta.py`, for every head:
+With q', k', v and beta of `jaxzoo/mixers/linear/delta.py`, for each head:
 
     log a_t = -exp(A_log) softplus(x_t W_a + dt_bias)
     S_t = a_t S_{t-1} + beta_t k'_t (v_t - a_t k'_t^T S_{t-1})^T        o_t = S_t^T q'_t / sqrt(k)
@@ -17,9 +17,9 @@ With q', k', v and beta of `jaxzoo/mixers/linear/delta.py`, for every head:
 | `a_log`, `dt_bias`             | `A_log`, `dt_bias`               | the same                                         |
 | `norm.scale`, `out_proj`       | `o_norm.weight`, `o_proj`        | `norm.weight`, `out_proj`                        |
 
-Initialisation: exp(A_log) uniform in (0, 16], dt_bias as in Mamba-2; both are not decayed. Widths: None is d_model
-for keys and for values; the paper's models have keys of 3/4 d_model and values of 3/2 d_model. Qwen3-Next starts
-dt_bias at 1. Without `gate` (fla's `use_gate=False`) the heads are normalized only.
+Initialisation: exp(A_log) uniform in (0, 16], dt_bias as in Mamba-2 (Qwen3-Next: 1); both without weight decay. The
+paper's models have keys of 3/4 d_model and values of 3/2 d_model; the default is d_model for both. Without `gate`
+(fla's `use_gate=False`) the heads are only normalized.
 
 Good at: Recall and text: it overwrites single keys or forgets all at once; the linear layer of Qwen3-Next.
 Paper: Yang et al. 2024, https://arxiv.org/abs/2412.06464

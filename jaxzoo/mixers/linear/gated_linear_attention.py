@@ -1,13 +1,14 @@
-"""Gated linear attention (GLA, Yang et al. 2024): a decay for every channel of the keys, computed from the token.
+"""Gated linear attention (GLA, Yang et al. 2024): a decay per token and channel of the keys.
 
-For every head (eqs. 3, 4 and sec. 4.4), with a low-rank map to the decays and tau = 16:
+For each head (eqs. 3, 4 and sec. 4.4), with a low-rank map to the decays and tau = 16:
 
     log alpha_i = logsigmoid(x_i W_1 W_2 + b) / tau        S_i = Diag(alpha_i) S_{i-1} + k_i v_i^T
     o_i = S_i^T q_i / sqrt(k)                              y = (silu(x W_r + b_r) . concat(norm(o_h))) W_O
 
-Queries and keys have half the model width over all heads, values the whole; the paper's d_k and d_v. The norm of each
-head has a learned scale, one for all heads: `head_norm="layer"` is the paper's LayerNorm (without a shift), "rms" that
-of its public code, which also leaves out b_r (`gate_bias`). Based, Table 13, trains the public code: `release`.
+By default queries and keys have half the model width over all heads, and values the model width (the paper's d_k and
+d_v). The norm of each head has a learned scale, shared by all heads: `head_norm="layer"` is the paper's LayerNorm
+(without a shift), "rms" the norm of its public code, which also has no b_r (`gate_bias`). Based, Table 13, trains the
+public code: `release`.
 
 Good at: Text: it learns what to forget, channel by channel, with a state of fixed size.
 Paper: Yang et al. 2024, https://arxiv.org/abs/2312.06635
@@ -39,15 +40,15 @@ class GatedLinearAttentionConfig(MixerConfig):
     n_heads: PositiveInt = 4
     """Heads."""
     key_width: PositiveInt | None = None
-    """Width of the queries, and of the keys, of all heads together; None: d_model / 2."""
+    """Total width of the queries, and of the keys, of all heads; None: d_model / 2."""
     value_width: PositiveInt | None = None
-    """Width of the values of all heads together; None: d_model."""
+    """Total width of the values of all heads; None: d_model."""
     decay_rank: PositiveInt = 16
     """Rank of the map from the token to its decays."""
     decay_temperature: PositiveFloat = 16.0
-    """tau: the larger, the slower the state forgets."""
+    """Temperature tau; larger values decay more slowly."""
     head_norm: Literal["layer", "rms"] = "layer"
-    """Norm of each head's output: with mean (the paper) or without (the public code)."""
+    """Norm of each head's output: LayerNorm (paper) or RMSNorm (public code)."""
     norm_eps: NonNegativeFloat = 1e-5
     """Added to the mean square in that norm."""
     gate_bias: bool = True
@@ -62,17 +63,17 @@ class GatedLinearAttentionConfig(MixerConfig):
 
     @classmethod
     def release(cls, **fields: object) -> Self:
-        """The mixer as its public code has it, and Based's Table 13 with it."""
+        """Config of the public code, used in Based's Table 13."""
         return cls(head_norm="rms", gate_bias=False, **fields)  # type: ignore[arg-type]
 
     @property
     def keys(self) -> int:
-        """Width of all keys, with the default filled in."""
+        """`key_width`, with the default filled in."""
         return self.key_width or self.width // 2
 
     @property
     def values(self) -> int:
-        """Width of all values, with the default filled in."""
+        """`value_width`, with the default filled in."""
         return self.value_width or self.width
 
     @classmethod

@@ -1,18 +1,18 @@
 """HGRN2 (Qin et al. 2024, arXiv 2404.07904): a gated linear recurrence whose state is expanded by an outer product.
 
-For every head, with a lower bound gamma of the forget gates that rises with the depth:
+For each head, with a lower bound gamma of the forget gates that increases with depth:
 
     q, f, v = silu(x W_q), gamma + (1 - gamma) sigmoid(x W_f), x W_i
     S_t = Diag(f_t) S_{t-1} + (1 - f_t) v_t^T        o_t = S_t^T q_t        y = (scale . rms(concat(o_h))) W_O
 
-so that the keys are tied to the decays, k = 1 - f. The norm is over all heads together.
+The keys are tied to the decays, k = 1 - f. The norm is over all heads.
 
 `scaled` divides q by sqrt(k), as the public code (fla) does; the norm undoes it up to its eps. fla's names: `q_proj`,
 `f_proj`, `i_proj`, `g_norm.weight` (`norm.scale`), `o_proj` (`out_proj`).
 
-Deviation: the bounds do not learn. The paper's are the running sum of a softmax over the layers, one parameter of the
-whole model; they start at l / L for layer l of L, and there they stay here: the buffer `lower_bound`, which takes the
-learned ones of a checkpoint. fla's option of short convolutions is left out.
+Deviation: the bounds are not trained. In the paper they are the running sum of a softmax over layers, a parameter of
+the model, and start at l / L for layer l of L. Here they are fixed to these values, in the buffer `lower_bound`, which
+can hold the bounds of a checkpoint. fla's option of short convolutions is left out.
 
 Good at: Text: keys are tied to the forget gates, so that a token writes as much as it forgets.
 Paper: Qin et al. 2024, https://arxiv.org/abs/2404.07904
@@ -44,11 +44,11 @@ class HGRN2Config(MixerConfig):
     n_heads: PositiveInt = 1
     """Heads; the paper's have 128 channels each."""
     key_width: PositiveInt | None = None
-    """Width of queries and forget gates of all heads together; None: d_model."""
+    """Total width of queries and of forget gates of all heads; None: d_model."""
     layer_index: NonNegativeInt = 0
-    """l, the place of the layer from the front, counted from 0, which decides the lower bound l / L."""
+    """Index l of the layer, counted from 0; the lower bound is l / L."""
     n_layers: PositiveInt = 1
-    """L, the layers of HGRN2 in the model."""
+    """Number L of HGRN2 layers in the model."""
     scaled: bool = False
     """Divides q by the square root of a head's width."""
     norm_eps: NonNegativeFloat = 1e-5

@@ -1,6 +1,6 @@
 """Kimi Delta Attention (KDA, Kimi Team 2025, arXiv 2510.26692): the delta rule with a decay per channel of the keys.
 
-With q', k', v and beta of `jaxzoo/mixers/linear/delta.py`, for every head, with low-rank maps to decay and gate:
+With q', k', v and beta of `jaxzoo/mixers/linear/delta.py`, and low-rank maps to decay and gate, for each head:
 
     log a_t = -exp(A_log) softplus(x_t W_1 W_2 + dt_bias)        (k,)
     S_t = Diag(a_t) S_{t-1} + beta_t k'_t (v_t - k'_t^T Diag(a_t) S_{t-1})^T        o_t = S_t^T q'_t / sqrt(k)
@@ -12,9 +12,8 @@ and Kimi Linear's `safe_gate`), log a_t = L sigmoid(exp(A_log) (x_t W_1 W_2 + dt
 `k_conv1d` and `v_conv1d` are joined in `conv.taps`. With `n_value_heads` each value head of a group has its own decay.
 transformers' Kimi Linear has no bias b.
 
-Initialisation: exp(A_log) uniform in [1, 16], with a lower bound 1, and dt_bias as in Mamba-2; both are not decayed.
-(Some versions of fla start dt_bias at 0.) The rank of both maps is the value width of a head unless `rank` says
-otherwise.
+Initialisation: exp(A_log) uniform in [1, 16], or 1 with a lower bound, and dt_bias as in Mamba-2 (some versions of fla:
+0); both without weight decay. The rank of both maps is by default the value width of a head.
 
 Good at: As Gated DeltaNet, with a decay for every channel of the keys; the linear layer of Kimi Linear.
 Paper: Kimi Team 2025, https://arxiv.org/abs/2510.26692
@@ -41,7 +40,7 @@ class KimiDeltaAttentionConfig(DeltaConfig):
     """Config of `KimiDeltaAttention`."""
 
     lower_bound: float | None = None
-    """Smallest log decay, below 0, such as -5: decays by a sigmoid; None: by a softplus."""
+    """Smallest log decay, below 0, such as -5, for decays by a sigmoid; None: decays by a softplus."""
     gate_bias: bool = True
     """Bias b of the gate (fla); transformers' Kimi Linear has none."""
     rank: PositiveInt | None = None
@@ -53,7 +52,7 @@ class KimiDeltaAttentionConfig(DeltaConfig):
 
     @property
     def decays(self) -> int:
-        """Decays of all value heads together."""
+        """Number of decays of all value heads."""
         return self.heads * self.head_key
 
     @property
@@ -66,7 +65,7 @@ class KimiDeltaAttentionConfig(DeltaConfig):
         return cls(d_model=7, n_heads=2, n_value_heads=4, key_width=8, value_width=16, n_taps=3, rank=3)
 
     def flops_per_token(self, length: int) -> float:
-        """See `delta_flops`; the low-rank projections of gate and decay."""
+        """FLOPs of `delta_flops` and of the low-rank projections of gate and decay."""
         return self.delta_flops(length) + 2.0 * self.ranks * (2 * self.width + self.decays + self.values)
 
 

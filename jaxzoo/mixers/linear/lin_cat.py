@@ -1,15 +1,15 @@
 """LinCAT (CAT, Li et al. 2025, sec. 6.1): convolution-augmented linear attention.
 
-Filters on queries, keys and values as in `ConvolutionAugmentedAttention`, and then linear attention by a feature map in
-the place of the softmax:
+Queries, keys and values are filtered as in `ConvolutionAugmentedAttention`; linear attention by a feature map replaces
+the softmax:
 
     y_i = sum_{j <= i} phi(q_i) . phi(k_j) v_j / (sum_{j <= i} phi(q_i) . phi(k_j) + eps),
-    q = (X * F_q) W_q, and the same for k and v, one filter of numbers per head, or of matrices that mix the heads
+    q = (X * F_q) W_q, also for k and v, with one filter of numbers per head, or of matrices that mix the heads
 
-The paper does not print the map; any of `jaxzoo/mixers/linear/feature_map.py` can be chosen, ELU + 1 unless said
-otherwise. The state is the two sums of linear attention and three short histories.
+The paper does not specify the map; any map of `jaxzoo/mixers/linear/feature_map.py` can be used, by default ELU + 1.
+The state is the two sums of linear attention and three short histories.
 
-Deviations and initialisation: those of `ConvolutionAugmentedAttention` and `LinearAttention`. No rotary positions.
+Deviations and initialisation as in `ConvolutionAugmentedAttention` and `LinearAttention`. No rotary positions.
 
 Good at: The recall of linear attention with one layer instead of two.
 Paper: Li et al. 2025 (CAT), https://arxiv.org/abs/2407.05591
@@ -39,7 +39,7 @@ class LinCATConfig(FeatureMapConfig, HeadFiltersConfig):
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     filters: Literal["head", "mixing"] = "head"
-    """A filter has one number per tap and head, or matrices that mix the heads."""
+    """Taps are one number per head, or matrices that mix the heads."""
     head_dim: PositiveInt | None = None
     """Width of a head's values; None: d_model / n_heads."""
     eps: NonNegativeFloat = 1e-12
@@ -67,7 +67,7 @@ class LinCATConfig(FeatureMapConfig, HeadFiltersConfig):
         return cls(d_model=10, n_heads=2, feature_dim=5, head_dim=3, filters="mixing")
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, filters, the feature map, and sums as in `LinearAttention`."""
+        """FLOPs of projections, filters, the feature map, and sums as in `LinearAttention`."""
         h, f, v = self.n_heads, self.width_of_features, self.value_width
         filtered = sum(self.part_widths[name] for name in self.filtered)
         convolutions = 2.0 * self.n_taps * filtered * (h**2 if self.filters == "mixing" else h)
@@ -79,8 +79,8 @@ class LinCATConfig(FeatureMapConfig, HeadFiltersConfig):
 
 
 class LinCATState(NamedTuple):
-    """The sums over the past, and what the filters still reach: the last `n_taps - 1` of each part before its filter,
-    oldest first, in the dtype given to `init_state`; none, (b, 0, h, .), of a part without one."""
+    """Sums over the past, and the histories of the filters: the last `n_taps - 1` inputs, oldest first, in the dtype
+    given to `init_state`; empty, (b, 0, h, .), without a filter."""
 
     s: Float[Array, "b h f v"]
     """Sum of `phi(k_j) v_j^T`, float32."""

@@ -1,23 +1,23 @@
-"""Multi-scale retention, the mixer of RetNet (Sun et al. 2023), and its plain form in Zoology.
+"""Multi-scale retention of RetNet (Sun et al. 2023), and its plain form in Zoology.
 
 For head h with gamma_h = 1 - 2^(-5 - h), queries and keys rotated to their positions (eqs. 5, 6 and 8):
 
     S_i = gamma S_{i-1} + k_i v_i^T        o_i = q_i^T S_i / sqrt(head_dim)
     y = (silu(x W_G) . concat(norm(o_h))) W_O
 
-The norm is RetNet's group norm: over the channels of each head, without parameters. Its public codes have two:
-`group_norm="layer"` subtracts the mean, as GroupNorm does (the paper); "rms" does not (TorchScale today).
+The norm is RetNet's group norm: over the channels of each head, without parameters. `group_norm="layer"` subtracts the
+mean (the paper's GroupNorm); "rms" does not (current TorchScale).
 
-Zoology, App. H.2.3 (Algorithm 6), leaves all but the recurrence out: `RetNetConfig.plain`. Its A, C and V are our keys,
-queries and values. Zoology's "chunked RNN" of chunks of 8, 32 or 128 tokens is this mixer at `chunk_size` 8, 32, 128:
-the chunk changes the speed, not the numbers.
+Zoology, App. H.2.3 (Algorithm 6), has only the recurrence: `RetNetConfig.plain`. Its A, C and V are our keys, queries
+and values. Zoology's "chunked RNN" with chunks of 8, 32 or 128 tokens is this mixer with `chunk_size` 8, 32, 128, which
+affects only the speed.
 
-xPos (`jaxzoo/layers/xpos.py`) lets each pair of channels fade at a rate of its own. RetNet has one rate a head, gamma,
-in the place of them all, so its queries and keys only turn, here and in TorchScale.
+In xPos (`jaxzoo/layers/xpos.py`) each pair of channels has its own decay. RetNet has one decay gamma per head instead,
+so its queries and keys are only rotated, here and in TorchScale.
 
-Deviations: rotation by halves of a head (TorchScale: neighbouring channels; the same up to an order of the channels of
-W_Q and W_K), pair i of n by `base^(-i / n)` radians (TorchScale: `base^(-i / (n - 1))`). No normalisation of the decay
-matrix by rows, which the norm after it undoes up to its eps. No biases.
+Deviations: pairs are channels half a head apart (TorchScale: neighbours; equivalent up to the order of columns of W_Q
+and W_K), and pair i of n rotates by `base^(-i / n)` radians (TorchScale: `base^(-i / (n - 1))`). The decay matrix is
+not normalised by rows, which the norm cancels up to its eps. No biases.
 
 Good at: Recent text at constant memory, with fixed decays.
 Paper: Sun et al. 2023, https://arxiv.org/abs/2307.08621
@@ -51,15 +51,15 @@ class RetNetConfig(MixerConfig):
     n_heads: PositiveInt = 1
     """Heads, each with its own decay."""
     value_width: PositiveInt | None = None
-    """Width of the values of all heads together; None: d_model. RetNet's own models have 2 d_model."""
+    """Total width of the values of all heads; None: d_model. RetNet's models have 2 d_model."""
     gamma: FractionAboveZero | None = None
-    """Decay factor per token, of every head; None: 1 - 2^(-5 - h) for head h, counted from 0."""
+    """Decay factor per token, for all heads; None: 1 - 2^(-5 - h) for head h, counted from 0."""
     positions: Literal["none", "rotary"] = "rotary"
     """Rotates queries and keys by their positions."""
     rotary_base: Annotated[float, Rule("must be at least 1", 1)] = 10000.0
     """Base of the rotary frequencies."""
     group_norm: HeadNorm = "layer"
-    """Norm of each head's output: with mean (the paper), without (rms), or none."""
+    """Norm of each head's output: LayerNorm (paper), RMSNorm, or none."""
     norm_eps: NonNegativeFloat = 1e-5
     """Added to the mean square in that norm."""
     gate: bool = True
@@ -84,7 +84,7 @@ class RetNetConfig(MixerConfig):
 
     @classmethod
     def plain(cls, *, gamma: float, d_model: int | None = None) -> Self:
-        """The layer of Zoology, App. H.2.3: one head, a scalar gamma, and nothing but the recurrence."""
+        """Config of Zoology, App. H.2.3: one head, a scalar gamma, only the recurrence."""
         return cls(
             d_model=d_model,
             gamma=gamma,
@@ -102,7 +102,7 @@ class RetNetConfig(MixerConfig):
 
     @property
     def values(self) -> int:
-        """Width of all values, with the default filled in."""
+        """`value_width`, with the default filled in."""
         return self.value_width or self.width
 
     @classmethod
@@ -117,7 +117,7 @@ class RetNetConfig(MixerConfig):
 
 
 class RetNetState(NamedTuple):
-    """The sums over the past, and how many tokens they hold."""
+    """Sums over the past, and the position."""
 
     s: Float[Array, "b h k v"]
     """Decayed sum of `k_j v_j^T`, float32."""

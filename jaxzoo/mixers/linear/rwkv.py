@@ -1,4 +1,4 @@
-"""Shared parts of the RWKV mixers: depth, on which initial values depend, token shift, heads and norm."""
+"""Shared parts of the RWKV mixers: initial values by depth, token shift, heads and norm."""
 
 import dataclasses
 import math
@@ -20,22 +20,22 @@ from jaxzoo.ops.bonus_linear_attention import bonus_linear_attention, bonus_line
 from jaxzoo.utils.array_typing import Array, Float
 
 Sums = tuple[Array, ...]
-"""Arrays of a time mix's state but the last input."""
+"""Arrays of a time mix's state, without the last input."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RWKVConfig(MixerConfig):
-    """Place in the depth and initialisation of a mixer of RWKV; abstract."""
+    """Depth and initialisation of an RWKV mixer; abstract."""
 
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     layer_index: NonNegativeInt = 0
-    """l, the place from the front of the layer that initial token shifts and decays are made for, counted from 0. A
-    layer of RWKV is a time mix and a channel mix, so both have the same l."""
+    """Index l of the RWKV layer, counted from 0, on which initial token shifts and decays depend; the same for the time
+    mix and the channel mix of a layer."""
     n_layers: PositiveInt = 1
-    """L, the layers of RWKV in the model. At l = 0 only the norm of RWKV-5 depends on it."""
+    """Number L of RWKV layers in the model. At l = 0 only the norm of RWKV-5 depends on it."""
     projections: Literal["normal", "release"] = "normal"
-    """Initial projections: normal (`init_std` and `out_init_std`), or orthogonal and zero as in the authors' code."""
+    """Initial projections: normal (`init_std`, `out_init_std`), or orthogonal and zero as in the authors' code."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,7 +47,7 @@ class RWKVConfig(MixerConfig):
 
     @property
     def depth(self) -> float:
-        """l / (L - 1): 0 for the first layer, 1 for the last of several."""
+        """Relative depth l / (L - 1): 0 for the first layer, 1 for the last."""
         return self.layer_index / max(self.n_layers - 1, 1)
 
 
@@ -59,7 +59,7 @@ class RWKVState(NamedTuple):
 
 
 class RWKVHeadsState(NamedTuple):
-    """The last input and the sums over the past."""
+    """Last input and sums over the past."""
 
     last: Float[Array, "b d"]
     """The last input, in the dtype given to `init_state`."""
@@ -68,14 +68,14 @@ class RWKVHeadsState(NamedTuple):
 
 
 class RWKVMixer(Mixer):
-    """A mixer after a token shift; abstract: a subclass defines `_mix`, and a time mix `state_class` and `_no_sums`."""
+    """Mixer with a token shift; abstract: a subclass defines `_mix`, a time mix also `state_class` and `_no_sums`."""
 
     config: Any
     state_class: ClassVar[Any] = RWKVState
-    """A NamedTuple of the last input and the sums."""
+    """NamedTuple of the last input and the sums."""
 
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> State:
-        """The state before the first token: zeros. The sums are float32 whatever `dtype` says."""
+        """Initial state: zeros; sums are float32 for any `dtype`."""
         return self.state_class(jnp.zeros((batch_size, self.config.width), dtype), *self._no_sums(batch_size))
 
     def mix(self, x: Float[Array, "*b d"], state: State, context: Context) -> tuple[Array, State]:
@@ -86,30 +86,30 @@ class RWKVMixer(Mixer):
         return y, self.state_class(last, *sums)
 
     def _shifted(self, x: Float[Array, "*b d"], state: State, context: Context) -> Float[Array, "*b d"]:
-        """The input before each token."""
+        """Input of the token before each token."""
         if state is not None and x.ndim == 2:
             return state.last.astype(x.dtype)
         return token_shift(x, None if state is None else state.last, segment_ids=context.segment_ids)
 
     def _mix(self, x: Float[Array, "*b d"], shifted: Array, sums: Sums, context: Context) -> tuple[Array, Sums]:
-        """Outputs, and the sums after them; see `Mixer.mix`.
+        """Outputs and new sums; see `Mixer.mix`.
 
         Args:
           x: inputs.
-          shifted: the input before each.
-          sums: of the state; empty in a call.
-          context: that of the call.
+          shifted: inputs of the previous tokens.
+          sums: sums of the state; empty in a call.
+          context: context of the call.
         """
         raise NotImplementedError
 
     def _no_sums(self, batch_size: int) -> Sums:
-        """The sums before the first token, float32."""
+        """Initial sums, float32."""
         del batch_size
         return ()
 
 
 class RWKVHeads(RWKVMixer):
-    """A time mix with one matrix per head as its sums and a group norm after them; abstract.
+    """Time mix with a matrix state per head and a group norm; abstract.
 
     `norm_scale` and `norm_bias` (h v,).
     """
@@ -126,13 +126,13 @@ class RWKVHeads(RWKVMixer):
         return (jnp.zeros((batch_size, config.n_heads, config.head_key, config.head_width), jnp.float32),)
 
     def _normed(self, o: Float[Array, "... h v"]) -> Float[Array, "... hv"]:
-        """The heads normalized and joined, scaled and shifted by channel."""
+        """Normalizes and joins the heads, with a scale and shift per channel."""
         y = head_norm(o, "layer", eps=self.config.norm_eps).reshape(*o.shape[:-2], self.norm_scale.shape[0])
         return along_last(self.norm_scale[...], y) * y + along_last(self.norm_bias[...], y)
 
 
 class RWKVBonusHeads(RWKVHeads):
-    """The recurrence of RWKV-5 and 6; abstract: a subclass makes `output`, and defines `_project`.
+    """Recurrence of RWKV-5 and 6; abstract: a subclass creates `output` and defines `_project`.
 
     `time_decay`, `time_first` (h, k).
     """
@@ -140,7 +140,7 @@ class RWKVBonusHeads(RWKVHeads):
     output: nnx.Linear
 
     def _make_recurrence(self, config: Any, keys: int, values: int) -> None:
-        """Decays, bonuses and norm of as many key and value channels."""
+        """Creates decays, bonuses and norm."""
         decays = decay_curve(config, keys, lowest=-6.0, span=5.0).reshape(config.n_heads, -1)
         self.time_decay: nnx.Param[jax.Array] = parameter(decays, ("heads", None), decay=False)
         bonus = config.depth * (1 - np.arange(keys) / max(keys - 1, 1)) + 0.1 * zigzag(keys)
@@ -173,8 +173,8 @@ def projection(
     gain: float | None = None,
     rngs: nnx.Rngs,
 ) -> nnx.Linear:
-    """A projection without bias. In the authors' code it starts as an orthogonal matrix times `gain`, which may be 0;
-    None: sqrt(d_out / d_in), at least 1 (their code up to RWKV-5)."""
+    """Projection without bias; in the authors' code initially an orthogonal matrix times `gain`, which may be 0. None:
+    sqrt(d_out / d_in), at least 1 (their code up to RWKV-5)."""
     layer = linear(d_in, d_out, axes=axes, std=std, rngs=rngs)
     if config.projections == "release":
         gain = math.sqrt(max(1.0, d_out / d_in)) if gain is None else gain
@@ -184,7 +184,8 @@ def projection(
 
 
 def share(config: RWKVConfig, power: float = 1.0, *, more: float = 0.0) -> nnx.Param[jax.Array]:
-    """Shares of the token itself in a token shift, `(d,)`: `(i / d)^{power (1 - l / L)} + more` for channel i."""
+    """Initial weights of the token itself in a token shift, `(d,)`: `(i / d)^{power (1 - l / L)} + more` for channel
+    i."""
     exponent = power * (1 - config.layer_index / config.n_layers)
     initial = (np.arange(config.width) / config.width) ** exponent + more
     return parameter(jnp.asarray(initial, jnp.float32), ("embed",), decay=False)
@@ -197,5 +198,5 @@ def decay_curve(config: RWKVConfig, width: int, *, lowest: float, span: float) -
 
 
 def zigzag(width: int) -> np.ndarray:
-    """0, 1, -1, 0, 1, .. `(width,)`: sets neighbouring channels apart."""
+    """Pattern 0, 1, -1, 0, 1, ... `(width,)`, which makes neighbouring channels differ."""
     return (np.arange(width) + 1) % 3 - 1.0
