@@ -1,9 +1,9 @@
-"""Causal softmax attention by blocks: the queries of a block see a few blocks of keys, which a table names.
+"""Causal block-sparse softmax attention: a table lists the few blocks of keys that each block of queries sees.
 
     y_i = sum_j softmax_j(q_i . k_j / sqrt(k)) v_j      over j <= i in the blocks chosen[floor(i / block_size)]
 
-The keys of the chosen blocks are gathered: O(t c block_size) for tables of c blocks a row, no (t, t) array. Scores,
-softmax and sums are float32; the backward pass gathers and computes scores again.
+The keys of the chosen blocks are gathered: O(t c block_size) with c blocks per row of the table, and no (t, t) array.
+Scores, softmax and sums are float32; the backward pass gathers and scores again.
 """
 
 import functools
@@ -12,8 +12,25 @@ import jax
 import jax.numpy as jnp
 
 from jaxzoo.ops.local_attention import attend_one
+from jaxzoo.ops.naive import attend_all
 from jaxzoo.utils.array_typing import Array, Float, Int
 from pallas_kernels.softmax import softmax_attention
+
+
+def naive_block_sparse_attention(
+    q: Float[Array, "b t h k"],
+    k: Float[Array, "b s g k"],
+    v: Float[Array, "b s g v"],
+    chosen: Int[Array, "n c"],
+    start: Int[Array, "b"] | None = None,
+    *,
+    block_size: int,
+) -> Float[Array, "b t h v"]:
+    """Quadratic form of `block_sparse_attention`."""
+    key, query = (jnp.arange(x.shape[1], dtype=jnp.int32)[None] for x in (k, q))
+    query = query if start is None else start[:, None] + query
+    of_chosen = chosen[query // block_size][..., None] == key[None, :, None] // block_size  # (b, t, c, s)
+    return attend_all(q, k, v, of_chosen.any(2) & (key[None] <= query[..., None]))[0]
 
 
 @functools.partial(jax.jit, static_argnames=("block_size",))
@@ -26,16 +43,16 @@ def block_sparse_attention(
     *,
     block_size: int,
 ) -> Float[Array, "b t h v"]:
-    """The equation of the module docstring for `t >= 0` queries.
+    """Applies the equation of the module docstring to `t >= 0` queries.
 
     Args:
-      q: queries of the positions from `start` on; h is a multiple of g.
-      k: keys of the positions from 0 on, those of the queries included; those after the last query are not seen.
-      v: values, likewise.
-      chosen: int32, the blocks that the queries of each block see; -1: none. No block twice in a row, and every block
-        sees itself. A block for every key.
-      start: positions of the first queries; None: 0.
-      block_size: tokens of a block; s is a multiple of it.
+      q: queries at positions `start`, `start + 1`, ...; h is a multiple of g.
+      k: keys at positions 0, 1, ..., including the queries' own; keys after the last query are not seen.
+      v: values at the same positions.
+      chosen: int32, the blocks that each block of queries sees, padded with -1. Every block sees itself, and no row
+        lists a block twice. The n rows cover all keys.
+      start: position of the first query of each row; None: 0.
+      block_size: tokens per block; divides s.
 
     Returns:
       y in the dtype of `q`.
@@ -46,7 +63,7 @@ def block_sparse_attention(
     at = jnp.arange(t, dtype=jnp.int32)[None, :] + (jnp.zeros((1,), jnp.int32) if start is None else start)[:, None]
     n = -(-(t + (0 if start is None else size - 1)) // size)
     block = jnp.minimum(at[:, :1] // size + jnp.arange(n, dtype=jnp.int32)[None, :], s // size - 1)
-    places = None if start is None else at - at[:, :1] // size * size  # of the queries, from their first block on
+    places = None if start is None else at - at[:, :1] // size * size  # of the queries in their blocks
 
     @jax.checkpoint
     def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
@@ -78,7 +95,7 @@ def block_sparse_step(
     *,
     block_size: int,
 ) -> Float[Array, "b h v"]:
-    """The same for one query of each row, at `position`; reads only the keys of its chosen blocks."""
+    """Attention of one query per row, at `position`; reads only the keys of the chosen blocks."""
     seen = chosen[jnp.minimum(position // block_size, chosen.shape[0] - 1)][:, None]
     keys, values = (_gather(x, seen, block_size, x.dtype)[:, 0].swapaxes(1, 2) for x in (k, v))
     slot = seen[:, 0, :, None] * block_size + jnp.arange(block_size, dtype=jnp.int32)[None, None, :]
@@ -87,7 +104,7 @@ def block_sparse_step(
 
 
 def _place(q: jax.Array, places: jax.Array | None, length: int) -> jax.Array:
-    """Queries at their places of `length`, the first ones unless they are named; zeros elsewhere."""
+    """Scatters queries to their places among `length`; `places` None: the first ones. Other places are zero."""
     b, t = q.shape[:2]
     if places is None:
         return jnp.pad(q, ((0, 0), (0, length - t), (0, 0), (0, 0)))
@@ -95,9 +112,9 @@ def _place(q: jax.Array, places: jax.Array | None, length: int) -> jax.Array:
 
 
 def _gather(x: jax.Array, seen: jax.Array, size: int, dtype) -> jax.Array:
-    """(b, s, g, k) -> (b, n, g, c size, k): the blocks that `seen` (b or 1, n, c) names; -1 gives block 0.
+    """(b, s, g, k) -> (b, n, g, c size, k): gathers the blocks `seen` (b or 1, n, c); -1 gives block 0.
 
-    In float32, so that the gradient of a block that many see is summed in float32.
+    Gathers in float32, so that the gradients of a block that many queries see are summed in float32.
     """
     b, s, g, width = x.shape
     blocks = x.astype(jnp.float32).reshape(b, s // size, size, g, width)

@@ -1,11 +1,12 @@
-"""Linear attention that reads before it writes, with a bonus for the token itself (RWKV-5 and 6, Peng et al. 2024).
+"""Linear attention whose query reads the state before the token is written, with a bonus (RWKV-5 and 6, Peng et al.
+2024).
 
     y_i = q_i^T (S_{i-1} + Diag(u) k_i v_i^T)        S_i = Diag(a_i) S_{i-1} + k_i v_i^T
 
-with a decay `a` in (0, 1] for every channel of the keys, constant (RWKV-5) or of every token (RWKV-6), and a bonus u.
+with a decay `a` in (0, 1] per channel of the keys, constant (RWKV-5) or per token (RWKV-6), and a bonus u.
 
-`linear_attention` writes first. So each token's query reads one token earlier, and the results are moved back by one
-token; the first query reads the state before the sequence.
+`linear_attention` writes before it reads, so it gets the queries shifted by one token and its outputs are shifted back;
+the first query reads the initial state.
 """
 
 import functools
@@ -16,9 +17,32 @@ from jax.tree_util import Partial
 
 from jaxzoo.layers.probe import show, show_scores
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention
+from jaxzoo.ops.naive import scan_tokens
 from jaxzoo.parallel.sequence_parallel import scan_in_parts
 from jaxzoo.utils.array_typing import Array, Float, Int
 from jaxzoo.utils.explicit_mesh import recurrence_on_any_mesh
+
+
+def naive_bonus_linear_attention(
+    q: Float[Array, "b t h k"],
+    k: Float[Array, "b t h k"],
+    v: Float[Array, "b t h v"],
+    *,
+    log_decay: Float[Array, "h k"] | Float[Array, "b t h k"],
+    bonus: Float[Array, "h k"],
+    segment_ids: Int[Array, "b t"] | None = None,
+    initial_state: Float[Array, "b h k v"],
+) -> tuple[Float[Array, "b t h v"], Float[Array, "b h k v"]]:
+    """Token-by-token form of `bonus_linear_attention`."""
+
+    def token(s: Array, x: tuple) -> tuple[Array, Array]:
+        q, k, v, a = x
+        written = k[..., :, None] * v[..., None, :]
+        y = jnp.einsum("bhk,bhkv->bhv", q, s + bonus[None, :, :, None] * written)
+        return a[..., None] * s + written, y
+
+    a = jnp.broadcast_to(jnp.exp(log_decay), k.shape)
+    return scan_tokens(token, initial_state, (q, k, v, a), segment_ids)
 
 
 @recurrence_on_any_mesh
@@ -33,7 +57,7 @@ def bonus_linear_attention(
     initial_state: Float[Array, "b h k v"] | None = None,
     chunk_size: int = CHUNK,
 ) -> tuple[Float[Array, "b t h v"], Float[Array, "b h k v"]]:
-    """The equation of the module docstring for `t >= 0` tokens from any state.
+    """Applies the equation of the module docstring to `t >= 0` tokens, from any state.
 
     Differentiable in all float arguments, through the output and the final state.
 
@@ -42,15 +66,15 @@ def bonus_linear_attention(
       k: keys.
       v: values.
       log_decay: logarithm of `a`, at most 0, finite.
-      bonus: u, what the token's own key counts for it; any sign.
-      segment_ids: packed documents, int32: each is one contiguous run of equal ids, and nothing of an earlier one is
-        seen. The state returned is that of the last document.
+      bonus: u, weight of the token's own key; any sign.
+      segment_ids: ids of packed documents, int32; each document is one contiguous run of equal ids and sees no other.
+        The returned state is the last document's.
       initial_state: S before the first token, float32; None: zeros.
-      chunk_size: chunk length; changes the speed alone.
+      chunk_size: chunk length; affects only the speed.
 
     Returns:
-      y in the dtype of `v`, and S after the last token, float32. O(t (chunk_size + k) v) time a head, and memory for
-      the inputs and t / chunk_size states. If time is sharded over devices, they exchange only states.
+      y in the dtype of `v`, and S after the last token, float32. O(t (chunk_size + k) v) time per head, and memory for
+      the inputs and t / chunk_size states. If time is sharded, devices exchange only states.
     """
     b, t, h, k_dim = k.shape
     empty = jnp.zeros((b, h, k_dim, v.shape[3]), jnp.float32)
@@ -73,9 +97,9 @@ def _kept(tokens: tuple) -> Float[Array, "#b h k"]:
 def _scan(
     bonus: Array, tokens: tuple, segment_ids: Array | None, initial_state: Array, *, chunk_size: int
 ) -> tuple[Array, Array]:
-    """`bonus_linear_attention` chunk by chunk, of queries, keys, values and decays (b or 1, t, h, k)."""
+    """Computes `bonus_linear_attention` in chunks; tokens are q, k, v and log decays (b or 1, t, h, k)."""
     q, k, v, log_decay = tokens
-    reader = jnp.concatenate([q[:, 1:], jnp.zeros_like(q[:, :1])], axis=1)  # of the token after each
+    reader = jnp.concatenate([q[:, 1:], jnp.zeros_like(q[:, :1])], axis=1)  # query of the next token
     if segment_ids is not None:
         ends = jnp.diff(segment_ids, axis=1, append=segment_ids[:, -1:]) != 0
         reader = jnp.where(ends[..., None, None], jnp.zeros_like(reader), reader)

@@ -1,26 +1,49 @@
-"""Filters that are computed from a sequence: the distances at which its tokens repeat, and how strongly (Zoology, App.
-H.8).
-
-All of them see the whole sequence: a filter that is applied to early tokens depends on late ones.
+"""Convolution filters computed from the sequence: at which distances its tokens repeat, and how strongly (Zoology, App.
+H.8). They are not causal: the filter depends on the whole sequence.
 """
 
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxzoo.layers.causal_conv import fast_size
 from jaxzoo.utils.array_typing import Array, Bool, Float, Int
 
 
+def naive_match_counts(
+    tokens: Int[Array, "b t"], *, pairs: Literal["nearest", "all"], ignored: int | None = None
+) -> Int[Array, "b t"]:
+    """Quadratic form of `match_counts`."""
+    i, lag = np.indices((tokens.shape[1], tokens.shape[1]))
+    same = (tokens[:, i] == tokens[:, i - lag]) & ((lag >= 1) & (lag <= i))[None]
+    same = same if ignored is None else same & (tokens != ignored)[..., None]
+    if pairs == "nearest":
+        same = same & (jnp.cumsum(same, axis=2) == 1)
+    return same.sum(1)
+
+
+def naive_autocorrelation(x: Float[Array, "b t d"]) -> Float[Array, "b t"]:
+    """Quadratic form of `autocorrelation`."""
+    i, lag = np.indices((x.shape[1], x.shape[1]))
+    return jnp.einsum("bid,bisd->bs", x, jnp.where((lag <= i)[None, ..., None], x[:, i - lag], 0))
+
+
+def naive_conv_rows(x: Float[Array, "b t d"], taps: Float[Array, "b t"]) -> Float[Array, "b t d"]:
+    """Quadratic form of `conv_rows`."""
+    i, lag = np.indices((x.shape[1], x.shape[1]))
+    return jnp.einsum("bs,bisd->bid", taps, jnp.where((lag <= i)[None, ..., None], x[:, i - lag], 0))
+
+
 def match_counts(
     tokens: Int[Array, "b t"], *, pairs: Literal["nearest", "all"], ignored: int | None = None
 ) -> Int[Array, "b t"]:
-    """Number of pairs of equal tokens at each distance `s = 0..t-1`; 0 for `s = 0`.
+    """Counts pairs of equal tokens at each distance `s = 0..t-1`; 0 for `s = 0`.
 
     Args:
       tokens: ids.
-      pairs: `nearest`: each token with its last occurrence before, O(t log t); `all`: with all of them, O(t^2).
+      pairs: `nearest`: each token and its previous occurrence, O(t log t); `all`: all previous ones, O(t^2).
       ignored: an id that matches nothing.
     """
     t = tokens.shape[1]
@@ -55,15 +78,14 @@ def autocorrelation(x: Float[Array, "b t d"]) -> Float[Array, "b t"]:
 
 
 def strongest_lags(r: Float[Array, "b t"], count: int) -> Bool[Array, "b t"]:
-    """Mask of the `count` distances `s >= 1` with the largest `r_s` (of equal ones the smallest)."""
+    """Mask of the `count` distances `s >= 1` with the largest `r_s`; ties go to the smallest distance."""
     b, t = r.shape
     best = jax.lax.top_k(r[:, 1:], min(count, max(t - 1, 0)))[1] + 1
     return jnp.zeros((b, t), bool).at[jnp.arange(b)[:, None], best].set(True)
 
 
 def conv_rows(x: Float[Array, "b t d"], taps: Float[Array, "b t"]) -> Float[Array, "b t d"]:
-    """`y_i = sum_{a <= i} taps_a x_{i-a}`, each row with taps of its own, alike in all channels; float32 sums, dtype of
-    `x`, O(d t log t)."""
+    """`y_i = sum_{a <= i} taps_a x_{i-a}` with one filter per row, for all channels; float32 sums, O(d t log t)."""
     t = x.shape[1]
     if t == 0:
         return x

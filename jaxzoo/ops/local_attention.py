@@ -1,13 +1,13 @@
-"""Softmax attention to keys nearby, in blocks; also gives the logarithm of the sum of weights.
+"""Softmax attention to nearby keys, in blocks; also returns the logarithm of the sum of weights.
 
     y_i = sum_j softmax_j(q_i . k_j / sqrt(k)) v_j        lse_i = log sum_j exp(q_i . k_j / sqrt(k))
 
-over the keys j <= i whose integer labels (position, block, document) are near enough to those of token i. Queries are
-cut into blocks; a block meets its own keys and those of the fewest blocks before it that hold `reach` keys, in all
-O(t (block_size + reach)). With `lse` the result can be joined with attention to other keys. Plain sliding windows have
-kernels in `pallas_kernels.sliding_window`.
+over the keys j <= i whose integer labels (position, block, document) differ from those of token i by at most given
+limits. Queries are split into blocks; each block is scored with its own keys and with `reach` earlier keys, rounded up
+to whole blocks: O(t (block_size + reach)). With `lse` the result can be combined with attention to other keys. Plain
+sliding windows have kernels in `pallas_kernels.sliding_window`.
 
-The backward pass computes scores again. Scores, softmax and sums are float32.
+The backward pass scores again. Scores, softmax and sums are float32.
 """
 
 import functools
@@ -17,10 +17,32 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
+from jaxzoo.ops.naive import attend_all
 from jaxzoo.parallel.sequence_parallel import apply_with_halo
 from jaxzoo.parallel.sharding import sequence_devices
 from jaxzoo.utils.array_typing import Array, Bool, Float, Int
 from pallas_kernels.softmax import softmax_attention
+
+
+def naive_local_attention(
+    q: Float[Array, "b t h k"],
+    k: Float[Array, "b s g k"],
+    v: Float[Array, "b s g v"],
+    labels: tuple[Int[Array, "#b s"], ...] = (),
+    limits: tuple[int, ...] = (),
+    *,
+    block_size: int,
+    reach: int,
+) -> tuple[Float[Array, "b t h v"], Float[Array, "b t h"]]:
+    """Quadratic form of `local_attention`."""
+    (t, s), query = (q.shape[1], k.shape[1]), np.arange(q.shape[1])[:, None]
+    reach = reach if t <= block_size else -(-reach // block_size) * block_size
+    key = np.arange(t - s, t)[None]  # places from the first query on
+    visible = ((query // block_size * block_size - reach <= key) & (key <= query))[None]
+    for label, limit in zip(labels, limits, strict=True):
+        distance = label[:, s - t :, None] - label[:, None]
+        visible = visible & (distance <= limit) & (distance >= 0)
+    return attend_all(q, k, v, visible)
 
 
 @functools.partial(jax.jit, static_argnames=("limits", "block_size", "reach"))
@@ -34,22 +56,22 @@ def local_attention(
     block_size: int,
     reach: int,
 ) -> tuple[Float[Array, "b t h v"], Float[Array, "b t h"]]:
-    """The equation of the module docstring for `t >= 0` queries, those of the last `t` of `s` keys.
+    """Applies the equation of the module docstring to `t >= 0` queries, at the positions of the last `t` of `s` keys.
 
     Args:
       q: queries; h is a multiple of g.
-      k: keys, of `s - t` tokens before the queries and of the queries' own.
-      v: values, likewise.
-      labels: of all keys, int32; a leading axis of 1 serves all rows. A query sees the keys with `0 <= label of the
-        query - label of the key <= limit` for every label.
-      limits: one for each of `labels`, at least 0: 0 for equal ones (documents), w - 1 for a window of w positions.
-      block_size: queries of a block; the blocks are counted from the first query.
-      reach: keys that a block meets before its own, rounded up to whole blocks unless one block holds all queries. What
-        is further away is not seen, whatever the labels.
+      k: keys of the `s - t` tokens before the queries, then of the queries' own tokens.
+      v: values of the same tokens.
+      labels: int32 labels of the keys' tokens; a leading axis of 1 serves all rows. A query sees the keys with `0 <=
+        label of the query - label of the key <= limit` for every label.
+      limits: one per label, at least 0: 0 for equal labels (documents), w - 1 for a window of w positions.
+      block_size: queries per block, counted from the first query.
+      reach: earlier keys that a block is scored with, rounded up to whole blocks unless one block holds all queries.
+        Keys further back are not seen, whatever their labels.
 
     Returns:
-      y in the dtype of `q`, and lse in float32. If the time of queries and keys is sharded alike, in whole
-      blocks, each gets the keys that the first of its blocks meets before it.
+      y in the dtype of `q`, and lse in float32. If the time of queries and keys is sharded in whole blocks, each device
+      receives the `reach` keys before its own.
     """
     devices = sequence_devices(q.shape[1])
     if devices == 1 or k.shape[1] != q.shape[1] or q.shape[1] // devices % block_size:
@@ -61,7 +83,7 @@ def local_attention(
 
 
 def _with_halo(tokens: tuple, segment_ids: None, *, halo: int, limits: tuple[int, ...], **options: int) -> tuple:
-    """Attention of all but the first `halo` queries; the keys that do not exist are labelled 0, the others 1."""
+    """Attention of all but the first `halo` queries; missing keys are labelled 0, the others 1."""
     q, k, v, labels = tokens
     return _local_attention(q[:, halo:], k, v, labels, (0, *limits), **options)
 
@@ -69,7 +91,7 @@ def _with_halo(tokens: tuple, segment_ids: None, *, halo: int, limits: tuple[int
 def _local_attention(
     q: Array, k: Array, v: Array, labels: tuple[Array, ...], limits: tuple[int, ...], *, block_size: int, reach: int
 ) -> tuple[Array, Array]:
-    """`local_attention` where no device has a part of a sequence alone."""
+    """`local_attention` for sequences that are not split over devices."""
     (b, t, h, d), (g, v_dim), past = q.shape, v.shape[2:], k.shape[1] - q.shape[1]
     if b == 0 or t == 0:
         return jnp.zeros((b, t, h, v_dim), q.dtype), jnp.zeros((b, t, h), jnp.float32)
@@ -121,7 +143,7 @@ def keys_per_query(length: int, *, block_size: int, reach: int) -> float:
 def attend_one(
     q: Float[Array, "b h k"], k: Float[Array, "b s g k"], v: Float[Array, "b s g v"], visible: Bool[Array, "b s"]
 ) -> tuple[Float[Array, "b h v"], Float[Array, "b h"]]:
-    """The same for one query of each row and all keys that `visible` names; reads every key once."""
+    """Attention of one query per row to the keys in the mask `visible`; reads every key once."""
     (b, h, d), g = q.shape, k.shape[2]
     # Sums of products, not matrix products, which would copy the keys with heads in front of tokens.
     keys, values = (x.astype(jnp.float32)[:, :, :, None] for x in (k, v))

@@ -1,19 +1,20 @@
-"""Log-linear attention (Guo et al. 2025, arXiv 2506.04761): linear attention with a state per power of two of the past.
+"""Log-linear attention (Guo et al. 2025, arXiv 2506.04761): linear attention with O(log t) states, of growing spans.
 
     y_i = sum_{j <= i} lambda_i[level(i, j)] (prod_{j < r <= i} a_r) (q_i . k_j) v_j
 
-The level of a pair is that of the Fenwick tree (sec. 3.1): 0 for the token itself, else 1 + the highest binary digit in
-which the places i and j differ. So the past of place i falls into one run of 2^(l-1) tokens per binary digit of i that
-is 1, the shortest next to i, and a state per run, O(log t) of them, tells all of it. As places grow, runs only merge.
+The level of a pair is that of the Fenwick tree (sec. 3.1): 0 for the token itself, otherwise 1 + the highest binary
+digit in which the positions i and j differ. So the past of position i consists of one run of 2^(l-1) tokens per nonzero
+binary digit of i, the shortest next to i, and one state per run suffices. As positions grow, runs only merge.
 
-The last level also holds all runs that are longer: with `n_levels` the result is the paper's up to 2^(n_levels - 1)
-tokens, and beyond them the oldest tokens share one lambda. With one lambda for all levels it is `linear_attention`.
+The last level also holds all longer runs: the result is the paper's up to 2^(n_levels - 1) tokens; beyond, the oldest
+tokens share one lambda. With the same lambda for all levels it is `linear_attention`.
 """
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxzoo.utils.array_typing import Array, Float, Int
 
@@ -22,16 +23,33 @@ CHUNK = 64
 
 
 class LogLinearState(NamedTuple):
-    """Sums over the runs of the past, and its length."""
+    """Sums over the runs of the past, and the position."""
 
     s: Float[Array, "b levels h k v"]
     """Decayed sums of `k_j v_j^T` of levels 1 and above, float32."""
     place: Int[Array, "b"]
-    """Tokens so far, int32: the place of the next one."""
+    """Tokens seen, int32: the position of the next one."""
+
+
+def naive_log_linear_attention(
+    q: Float[Array, "b t h k"],
+    k: Float[Array, "b t h k"],
+    v: Float[Array, "b t h v"],
+    *,
+    log_decay: Float[Array, "b t h"],
+    scales: Float[Array, "b t h levels"],
+) -> Float[Array, "b t h v"]:
+    """Quadratic form of `log_linear_attention`, from the first token on."""
+    i, j = np.indices((v.shape[1], v.shape[1]))
+    digits = np.frexp(i ^ j)[1]  # number of binary digits: 0 of 0, 1 of 1, 2 of 2 and 3
+    scale = scales[:, i, :, np.minimum(digits, scales.shape[3] - 1)]  # (i, j, b, h)
+    sums = jnp.cumsum(log_decay, axis=1)
+    decay = jnp.exp(jnp.where((i >= j)[None, :, :, None], sums[:, :, None] - sums[:, None], -jnp.inf))
+    return jnp.einsum("bijh,ijbh,bihk,bjhk,bjhv->bihv", decay, scale, q, k, v)
 
 
 def empty_log_linear_state(batch_size: int, n_levels: int, n_heads: int, k_dim: int, v_dim: int) -> LogLinearState:
-    """The state before the first token: zeros."""
+    """Initial state: zeros."""
     s = jnp.zeros((batch_size, n_levels - 1, n_heads, k_dim, v_dim), jnp.float32)
     return LogLinearState(s, jnp.zeros((batch_size,), jnp.int32))
 
@@ -47,20 +65,20 @@ def log_linear_attention(
     places: Int[Array, "b t"] | None = None,
     chunk_size: int = CHUNK,
 ) -> tuple[Float[Array, "b t h v"], LogLinearState]:
-    """The equation of the module docstring for `t >= 0` tokens from any state.
+    """Applies the equation of the module docstring to `t >= 0` tokens, from any state.
 
     Args:
       q: queries.
       k: keys.
       v: values.
       log_decay: logarithm of `a`, at most 0, finite.
-      scales: lambda by level, at least two levels.
-      state: that of the tokens before, with one level less.
-      places: of the tokens in their own packed documents, from 0; None: they go on from `state.place`.
-      chunk_size: chunk length; changes the speed alone.
+      scales: lambda per level; at least two levels.
+      state: state after the earlier tokens, with one level less.
+      places: positions of the tokens in their packed documents, from 0; None: they follow `state.place`.
+      chunk_size: chunk length; affects only the speed.
 
     Returns:
-      y in the dtype of `v`, and the state after the last token. O(t (chunk_size + levels k) v) time a head.
+      y in the dtype of `v`, and the state after the last token. O(t (chunk_size + levels k) v) time per head.
     """
     t = v.shape[1]
     if places is None:
@@ -90,7 +108,7 @@ def log_linear_attention_step(
     log_decay: Float[Array, "b h"],
     scales: Float[Array, "b h levels"],
 ) -> tuple[Float[Array, "b h v"], LogLinearState]:
-    """One token: O(levels k v) per head. The token and all runs shorter than the run that it completes are merged."""
+    """One token: O(levels k v) per head. The token merges with all runs shorter than the one it completes."""
     kept = jnp.exp(log_decay.astype(jnp.float32))[:, None, :, None, None] * state.s
     q32, k32, v32, scales = (x.astype(jnp.float32) for x in (q, k, v, scales))
     y = jnp.einsum("bhk,bhl,blhkv->bhv", q32, scales[..., 1:], kept, precision="highest")
@@ -104,12 +122,12 @@ def log_linear_attention_step(
 
 
 def _level(i: Int[Array, "..."], j: Int[Array, "..."], n_levels: int) -> Int[Array, "..."]:
-    """The level of places j <= i; the last one takes all above it."""
+    """Level of the positions j <= i, at most the last one."""
     return jnp.minimum(32 - jax.lax.clz(i ^ j), n_levels - 1)
 
 
 def _chunk(state: LogLinearState, tokens: tuple) -> tuple[LogLinearState, Array]:
-    """All tokens at once, from any state; a token whose place does not go on from the state's begins a document."""
+    """Computes a chunk in parallel, from any state; a position that does not continue the state's starts a document."""
     q, k, v, log_decay, scales, places = tokens
     t, n_levels = v.shape[1], scales.shape[-1]
     q32, k32, v32 = (x.astype(jnp.float32) for x in (q, k, v))

@@ -1,21 +1,43 @@
-"""Causal convolution of the outer products of keys and values, read by queries: multi-head long convolutions.
+"""Causal convolution of outer products of keys and values, read by queries (multi-head long convolution).
 
     y_i = q_i^T sum_a taps[a] (k_{i-a} v_{i-a}^T) = sum_a taps[a] (q_i . k_{i-a}) v_{i-a}
 
-for each head, whose `k v` channels share one filter (Massaroli et al. 2023). The first form trains in O(t log t): one
-key channel after the other, so that memory holds one product of the size of the values and not all of them, neither
-forward nor backward. The second one takes a step: the history is that of keys and values, `k + v` channels a token.
+for each head, whose `k v` channels share one filter (Massaroli et al. 2023). The first form is O(t log t), for
+training: it convolves the products of one key channel at a time, so that memory holds one array of the size of the
+values, in both passes. The second form is for decoding: its history holds keys and values, `k + v` channels per token.
 """
 
 import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxzoo.layers.causal_conv import whole_conv
 from jaxzoo.parallel.sequence_parallel import whole_sequences
 from jaxzoo.parallel.sharding import sequence_devices
 from jaxzoo.utils.array_typing import Array, Float, Int
+
+
+def naive_outer_product_conv(
+    q: Float[Array, "b t h k"],
+    k: Float[Array, "b t h k"],
+    v: Float[Array, "b t h v"],
+    taps: Float[Array, "w h"],
+    history: tuple[Float[Array, "b w-1 h k"], Float[Array, "b w-1 h v"]] | None = None,
+    *,
+    segment_ids: Int[Array, "b t"] | None = None,
+) -> Float[Array, "b t h v"]:
+    """Quadratic form of `outer_product_conv`."""
+    if history is not None:
+        k, v = (jnp.concatenate(parts, axis=1) for parts in zip(history, (k, v), strict=True))
+    t, s, w = q.shape[1], k.shape[1], len(taps)
+    lag = np.arange(s - t, s)[:, None] - np.arange(s)[None]
+    scores = jnp.einsum("bihk,bjhk->bijh", q, k) * taps[np.clip(lag, 0, w - 1)][None]
+    seen = ((lag >= 0) & (lag < w))[None]
+    if segment_ids is not None:
+        seen = seen & (segment_ids[:, :, None] == segment_ids[:, None])
+    return jnp.einsum("bijh,bjhv->bihv", jnp.where(seen[..., None], scores, 0), v)
 
 
 def outer_product_conv(
@@ -27,19 +49,18 @@ def outer_product_conv(
     *,
     segment_ids: Int[Array, "b t"] | None = None,
 ) -> Float[Array, "b t h v"]:
-    """All tokens at once, in float32; the output has the dtype of `v`.
+    """Applies the equation of the module docstring to all tokens, in float32; the output has the dtype of `v`.
 
     Args:
       q: queries.
       k: keys.
       v: values.
-      taps: `taps[a]` weighs the products of `a` tokens ago; `w >= 1`.
-      history: keys and values before; None: zeros.
-      segment_ids: packed documents, not with a history; see `causal_conv`.
+      taps: `taps[a]` multiplies the products of `a` tokens ago; `w >= 1`.
+      history: the previous `w - 1` keys and values; None: zeros.
+      segment_ids: ids of packed documents, not with a history; see `causal_conv`.
 
     Returns:
-      `(b, t, h, v)`. Cost: `k` convolutions of `h v` channels. If time is sharded over devices, each gets whole
-      sequences of a share of the heads.
+      `(b, t, h, v)`. Cost: `k` convolutions of `h v` channels. If time is sharded, heads are sharded instead.
     """
     if v.shape[1] == 0:
         return v
@@ -50,7 +71,7 @@ def outer_product_conv(
 
 
 def _whole_conv(q: Array, k: Array, v: Array, *past_and_taps: Array, segment_ids: Array | None) -> Array:
-    """`outer_product_conv` of `t > 0` tokens, where no device has a part of a sequence alone."""
+    """`outer_product_conv` of `t > 0` tokens, for sequences that are not split over devices."""
     *past, taps = past_and_taps
     b, t, h, width = v.shape
     wide = jnp.repeat(taps.astype(jnp.float32), width, axis=1)

@@ -1,5 +1,7 @@
 """Mamba-2 against its recurrence in float64, head by head; its initialisation, state and errors."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -7,9 +9,10 @@ import jaxzoo
 from jaxzoo.layers.variables import traits_of
 from jaxzoo.mixers.ssm.mamba2 import Mamba2, Mamba2Config
 from jaxzoo.models import LanguageModel, LanguageModelConfig
+from jaxzoo.ops.log_linear_attention import naive_log_linear_attention
 from tests.mixers.moved import moved, quick_rngs
 from tests.mixers.recurrent_truth import T, check, conv, inputs, rms, silu, softplus
-from tests.ops.test_log_linear_attention import log_linear
+from tests.ops.shared import in_float64
 
 D = 6
 
@@ -33,7 +36,10 @@ def truth(config, p, u):
         if config.n_levels:
             du, scales = delta[:, :, h, None] * x, softplus(p["level_scale"][h] * levels[:, :, h])
             log_decay = -np.exp(p["a_log"][h]) * delta[..., h]
-            y[:, :, h] = log_linear(c, b, du, log_decay, scales) + skip[h] * x
+            head = (x[:, :, None] for x in (c, b, du))
+            options = {"log_decay": log_decay[..., None], "scales": scales[:, :, None]}
+            read = in_float64(functools.partial(naive_log_linear_attention, **options), *head)
+            y[:, :, h] = read[:, :, 0] + skip[h] * x
             continue
         for i in range(T):
             kept = np.exp(-np.exp(p["a_log"][h]) * delta[:, i, h])

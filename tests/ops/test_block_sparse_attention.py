@@ -1,4 +1,4 @@
-"""`block_sparse_attention` against softmax over all pairs of tokens, masked, in float64: values and all gradients."""
+"""`block_sparse_attention` compared with its naive form in float64: values and all gradients."""
 
 import functools
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.ops.block_sparse_attention import block_sparse_attention, block_sparse_step
+from jaxzoo.ops.block_sparse_attention import block_sparse_attention, block_sparse_step, naive_block_sparse_attention
 from tests.pallas_kernels.shared import full, slow
 
 B, H, G, K, V = 2, 4, 2, 5, 3
@@ -20,23 +20,6 @@ def inputs(t, slots, dtype=np.float32, scale=2.0):
     shapes = (B, t, H, K), (B, slots, G, K), (B, slots, G, V), (B, t, H, V)
     q, k, v, dy = (rng.normal(size=shape) for shape in shapes)
     return tuple(jnp.asarray(x, dtype) for x in (scale * q, k, v, dy))
-
-
-def visible(t, slots, start, size):
-    """(b, t, slots), token by token."""
-    seen = np.zeros((B, t, slots), bool)
-    for row in range(B):
-        for i in range(t):
-            at = int(start[row]) + i
-            for j in range(at + 1):
-                seen[row, i, j] = j // size in TABLE[at // size]
-    return seen
-
-
-def definition(q, k, v, seen):
-    k, v = (jnp.repeat(x, H // G, axis=2) for x in (k, v))
-    scores = jnp.where(seen[:, None], jnp.einsum("bihk,bjhk->bhij", q, k) / np.sqrt(K), -jnp.inf)
-    return jnp.einsum("bhij,bjhv->bihv", jax.nn.softmax(scores), v)
 
 
 def with_gradients(function, q, k, v, dy):
@@ -64,11 +47,14 @@ def test_definition(t, slots, size, start):
     q, k, v, dy = inputs(t, slots)
     table = jnp.asarray(np.where(slots // size > TABLE, TABLE, -1)[: slots // size], jnp.int32)
     first = None if start is None else jnp.asarray(start, jnp.int32)
-    y, gradients = with_gradients(lambda *x: block_sparse_attention(*x, table, first, block_size=size), q, k, v, dy)
+
+    def by(op):
+        return lambda *x: op(*x, table, first, block_size=size)
+
+    y, gradients = with_gradients(by(block_sparse_attention), q, k, v, dy)
     with jax.enable_x64(True):
-        seen = visible(t, slots, start or (0, 0), size)
         wide = (jnp.asarray(np.asarray(x, np.float64)) for x in (q, k, v, dy))
-        truth, true_gradients = with_gradients(lambda *x: definition(*x, seen), *wide)
+        truth, true_gradients = with_gradients(by(naive_block_sparse_attention), *wide)
     np.testing.assert_allclose(y, truth, rtol=0, atol=1e-5 * np.abs(truth).max())
     for found, expected in zip(gradients, true_gradients, strict=True):
         # Of a single key the gradients of the scores cancel: 0 but for rounding.
@@ -77,21 +63,20 @@ def test_definition(t, slots, size, start):
 
 def test_a_single_row_from_a_place_inside_of_a_block():
     """Kills queries of a batch of one that are put at the start of their block, and looked up at their own places."""
-    q, k, v, _ = inputs(7, 18)
-    attend = jax.jit(functools.partial(block_sparse_attention, block_size=3))
-    y = attend(q[:1], k[:1], v[:1], jnp.asarray(TABLE, jnp.int32), jnp.full((1,), 4, jnp.int32))
-    expected = jax.jit(definition)(q, k, v, visible(7, 18, (4, 4), 3))[:1]
+    q, k, v, _ = (x[:1] for x in inputs(7, 18))
+    ops = (functools.partial(op, block_size=3) for op in (block_sparse_attention, naive_block_sparse_attention))
+    y, expected = (jax.jit(op)(q, k, v, np.int32(TABLE), np.full(1, 4, np.int32)) for op in ops)
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
 def test_step(default_compilation):
     """Kills: the row of another block, slots after the position, -1 taken for block 0; compiled as users do."""
     step = jax.jit(functools.partial(block_sparse_step, block_size=3))
-    truth = jax.jit(definition)
+    truth = jax.jit(functools.partial(naive_block_sparse_attention, block_size=3))
     for positions in ((0, 17), (5, 9), (3, 11)):
         q, k, v, _ = inputs(1, 18)
         y = step(np.asarray(q)[:, 0], k, v, np.int32(TABLE), np.int32(positions))
-        expected = np.asarray(truth(q, k, v, visible(1, 18, positions, 3)))[:, 0]
+        expected = np.asarray(truth(q, k, v, np.int32(TABLE), np.int32(positions)))[:, 0]
         np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""`bonus_linear_attention` against its recurrence, token by token in float64: values, states and all gradients."""
+"""`bonus_linear_attention` compared with its naive form in float64: values, states and all gradients."""
 
 import functools
 
@@ -7,7 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.ops.bonus_linear_attention import bonus_linear_attention, bonus_linear_attention_step
+from jaxzoo.ops.bonus_linear_attention import (
+    bonus_linear_attention,
+    bonus_linear_attention_step,
+    naive_bonus_linear_attention,
+)
 from jaxzoo.ops.linear_attention import CHUNK, PIECE
 from tests.ops.shared import assert_close, documents, in_float64, with_gradients
 from tests.pallas_kernels.shared import slow
@@ -16,24 +20,8 @@ B, H, K, V = 2, 3, 5, 4
 LONG = 2 * CHUNK + PIECE + 3
 
 
-def recurrence(q, k, v, log_decay, bonus, state, ids):
-    """The equation, one token after the other, in the dtype of its inputs."""
-    kept = jnp.broadcast_to(jnp.exp(log_decay), k.shape)
-    new = np.zeros(k.shape[:2], bool) if ids is None else np.diff(ids, axis=1, prepend=ids[:, :1]) != 0
-
-    def token(s, x):
-        q, k, v, kept, new = x
-        s = jnp.where(new[:, None, None, None], 0.0, s)
-        written = k[..., :, None] * v[..., None, :]
-        y = jnp.einsum("bhk,bhkv->bhv", q, s + bonus[None, :, :, None] * written)
-        return kept[..., None] * s + written, y
-
-    state, y = jax.lax.scan(token, state, tuple(jnp.swapaxes(x, 0, 1) for x in (q, k, v, kept, new)))
-    return jnp.swapaxes(y, 0, 1), state
-
-
-def run(q, k, v, log_decay, bonus, state, ids):
-    return bonus_linear_attention(q, k, v, log_decay=log_decay, bonus=bonus, segment_ids=ids, initial_state=state)
+def run(q, k, v, log_decay, bonus, state, ids, op=bonus_linear_attention):
+    return op(q, k, v, log_decay=log_decay, bonus=bonus, segment_ids=ids, initial_state=state)
 
 
 def problem(t, decay="token", *, seed=0):
@@ -52,12 +40,13 @@ def test_values_and_gradients(decay, packed):
     rng = np.random.default_rng(1)
     cotangents = rng.normal(size=(B, LONG, H, V)), rng.normal(size=(B, H, K, V))
 
-    def both(function, ids):
-        return jax.jit(functools.partial(with_gradients, functools.partial(function, ids=ids)))
+    def both(op):
+        call = functools.partial(run, op=op, ids=None if ids is None else jnp.asarray(ids))
+        return jax.jit(functools.partial(with_gradients, call))
 
-    expected = in_float64(both(recurrence, ids), inputs, cotangents)
-    call = both(run, None if ids is None else jnp.asarray(ids))
-    (y, state), gradients = call(*jax.tree.map(jnp.float32, (inputs, cotangents)))
+    expected = in_float64(both(naive_bonus_linear_attention), inputs, cotangents)
+    single = jax.tree.map(jnp.float32, (inputs, cotangents))
+    (y, state), gradients = both(bonus_linear_attention)(*single)
     assert_close((y, state), expected[0], 1e-5)
     assert_close(gradients, expected[1], 1e-4)
 

@@ -1,23 +1,22 @@
-"""Filters of the sequence's own, by loops over pairs; the construction of Zoology's Theorem H.38."""
+"""Input-dependent filters compared with their naive forms."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.ops.input_dependent_filters import autocorrelation, conv_rows, match_counts, strongest_lags
-
-
-def counts_truth(tokens, pairs, ignored):
-    counts = np.zeros_like(tokens)
-    for row, ids in enumerate(tokens):
-        for i in range(len(ids)):
-            for s in range(1, i + 1):
-                if ids[i] == ids[i - s] != ignored:
-                    counts[row, s] += 1
-                    if pairs == "nearest":
-                        break
-    return counts
+from jaxzoo.ops.input_dependent_filters import (
+    autocorrelation,
+    conv_rows,
+    match_counts,
+    naive_autocorrelation,
+    naive_conv_rows,
+    naive_match_counts,
+    strongest_lags,
+)
+from tests.ops.shared import in_float64
 
 
 @pytest.mark.parametrize(
@@ -34,34 +33,26 @@ def test_match_counts(pairs, ignored):
     for t in (0, 1, 2, 17):
         tokens = np.random.default_rng(t).integers(0, 5, (3, t)).astype(np.int32)
         found = jax.jit(lambda x: match_counts(x, pairs=pairs, ignored=ignored))(tokens)
-        np.testing.assert_array_equal(found, counts_truth(tokens, pairs, ignored))
+        np.testing.assert_array_equal(found, naive_match_counts(tokens, pairs=pairs, ignored=ignored))
     distinct = np.arange(17, dtype=np.int32)[None]
     assert not np.asarray(jax.jit(lambda x: match_counts(x, pairs=pairs))(distinct)).any()
 
 
 @pytest.mark.parametrize("t", [1, *(pytest.param(t, marks=pytest.mark.full) for t in (2, 30)), 13])
 def test_autocorrelation_and_convolution(t, default_compilation):
-    """Kills a product that wraps around, rows that share a filter, a filter in reverse; with gradients, which for the
-    convolution are products with the inputs shifted, and for the autocorrelation both neighbours at each distance."""
+    """Kills a product that wraps around, rows that share a filter, a filter in reverse; in values and gradients."""
     rng = np.random.default_rng(t)
     x, taps, dr, dy = (rng.normal(size=shape) for shape in ((2, t, 3), (2, t), (2, t), (2, t, 3)))
-    r, y, dx, dtaps = (np.zeros_like(z) for z in (dr, dy, x, taps))
-    for i in range(t):
-        for s in range(i + 1):
-            pair = x[:, i], x[:, i - s]
-            r[:, s] += (pair[0] * pair[1]).sum(-1)
-            dx[:, i] += dr[:, s, None] * pair[1]
-            dx[:, i - s] += dr[:, s, None] * pair[0]
-            y[:, i] += taps[:, s, None] * pair[1]
-            dtaps[:, s] += (dy[:, i] * pair[1]).sum(-1)
 
-    @jax.jit
-    def run(x, taps, dr, dy):
-        r, pull_r = jax.vjp(autocorrelation, x)
-        y, pull_y = jax.vjp(lambda taps: conv_rows(x, taps), taps)
+    def run(ops, x, taps, dr, dy):
+        r, pull_r = jax.vjp(ops[0], x)
+        y, pull_y = jax.vjp(lambda taps: ops[1](x, taps), taps)
         return r, y, pull_r(dr)[0], pull_y(dy)[0]
 
-    for found, expected in zip(run(*(np.float32(z) for z in (x, taps, dr, dy))), (r, y, dx, dtaps), strict=True):
+    naive = functools.partial(run, (naive_autocorrelation, naive_conv_rows))
+    truth = in_float64(jax.jit(naive), x, taps, dr, dy)
+    fast = jax.jit(functools.partial(run, (autocorrelation, conv_rows)))
+    for found, expected in zip(fast(*(np.float32(z) for z in (x, taps, dr, dy))), truth, strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
 
 

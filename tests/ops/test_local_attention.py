@@ -1,11 +1,14 @@
-"""`local_attention` against its definition over all pairs of tokens, in float64: values, sums and all gradients."""
+"""`local_attention` compared with its naive form in float64: values, sums of weights and all gradients."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.ops.local_attention import attend_one, local_attention
+from jaxzoo.ops.local_attention import attend_one, local_attention, naive_local_attention
+from jaxzoo.ops.naive import attend_all
 from tests.pallas_kernels.shared import full, slow
 
 B, H, G, K, V = 2, 4, 2, 5, 3
@@ -29,26 +32,6 @@ def inputs(t, past, seed=0):
     return 2 * q, k, v, dy, dlse
 
 
-def seen(t, past, block, reach, window):
-    """(t, past + t) from the words of the docstring."""
-    out = np.zeros((t, past + t), bool)
-    for i in range(t):
-        first = i // block * block
-        before = reach if t <= block else -(-reach // block) * block
-        for j in range(past + t):
-            at = j - past
-            out[i, j] = max(first - before, -past) <= at <= i and (window is None or i - at < window)
-    return out
-
-
-def definition(q, k, v, visible):
-    """y and lse over all pairs, in the dtype of its inputs; visible (b, t, s)."""
-    k, v = (jnp.repeat(x, H // G, axis=2) for x in (k, v))
-    scores = jnp.where(visible[:, None], jnp.einsum("bihk,bjhk->bhij", q, k) / np.sqrt(K), -jnp.inf)
-    lse = jax.nn.logsumexp(scores, axis=-1)
-    return jnp.einsum("bhij,bjhv->bihv", jnp.exp(scores - lse[..., None]), v), lse.swapaxes(1, 2)
-
-
 def with_gradients(function, *inputs):
     """Outputs and gradients of `function(q, k, v)`; the last two inputs are the cotangents."""
 
@@ -70,18 +53,17 @@ def test_definition(name):
     of lse that is lost."""
     t, past, block, reach, window = CASES[name]
     q, k, v, dy, dlse = inputs(t, past)
-    at = np.arange(past + t)[None]
-    owner = np.full((B, past + t), 3)
-    visible = np.repeat(seen(*CASES[name])[None], B, axis=0)
-    if window is not None and past:  # the first key of row 1 is another document's
-        owner[1, 0], visible[1, :, 0] = 2, False
-    with jax.enable_x64(True):
-        expected, expected_gradients = with_gradients(lambda *x: definition(*x, visible), q, k, v, dy, dlse)
-    labels = () if window is None else (jnp.asarray(at, jnp.int32), jnp.asarray(owner, jnp.int32))
-
+    owner = np.full((B, past + t), 3, np.int32)
+    owner[1, 0] = 2 if past else 3  # the first key of row 1 is another document's
+    labels = () if window is None else (jnp.arange(past + t, dtype=jnp.int32)[None], jnp.asarray(owner))
     limits = () if window is None else (window - 1, 0)
-    found_by = lambda *x: local_attention(*x, labels, limits, block_size=block, reach=reach)  # noqa: E731
-    y, gradients = with_gradients(found_by, *(np.float32(x) for x in (q, k, v, dy, dlse)))
+
+    def by(op):
+        return lambda *x: op(*x, labels, limits, block_size=block, reach=reach)
+
+    with jax.enable_x64(True):
+        expected, expected_gradients = with_gradients(by(naive_local_attention), q, k, v, dy, dlse)
+    y, gradients = with_gradients(by(local_attention), *(np.float32(x) for x in (q, k, v, dy, dlse)))
     for found, truth in zip(y, expected, strict=True):
         np.testing.assert_allclose(found, truth, rtol=0, atol=1e-5 * max(1, np.abs(truth).max()))
     for found, truth in zip(gradients, expected_gradients, strict=True):
@@ -104,8 +86,8 @@ def test_bfloat16():
     q, k, v, *_ = (jnp.asarray(x, jnp.bfloat16) for x in inputs(200, 0))
     y, _ = local_attention(q, k, v, block_size=64, reach=64)
     with jax.enable_x64(True):
-        visible = np.repeat(seen(200, 0, 64, 64, None)[None], B, axis=0)
-        expected = np.asarray(jax.jit(definition)(*(np.asarray(x, np.float64) for x in (q, k, v)), visible)[0])
+        truth = jax.jit(functools.partial(naive_local_attention, block_size=64, reach=64))
+        expected = np.asarray(truth(*(np.asarray(x, np.float64) for x in (q, k, v)))[0])
     assert y.dtype == jnp.bfloat16
     assert np.linalg.norm(np.asarray(y, np.float64) - expected) < 5e-3 * np.linalg.norm(expected)
 
@@ -116,7 +98,7 @@ def test_one_query_and_all_its_keys(default_compilation):
     visible = np.random.default_rng(1).random((B, 8)) < 0.6
     visible[:, -1] = True
     with jax.enable_x64(True):
-        expected = jax.tree.map(np.asarray, jax.jit(definition)(100 * q, k, v, visible[:, None]))
+        expected = jax.tree.map(np.asarray, jax.jit(attend_all)(100 * q, k, v, visible[:, None]))
     found = jax.jit(attend_one)(*(np.float32(x) for x in (100 * q[:, 0], k, v)), visible)
     for one, truth in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, truth[:, 0], rtol=0, atol=1e-5 * max(1, np.abs(truth).max()))

@@ -1,4 +1,6 @@
-"""Log-linear attention against runs of the past that are laid out one after the other, the longest first."""
+"""`log_linear_attention` compared with its naive form in float64, and the naive form with a case by hand."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -9,30 +11,11 @@ from jaxzoo.ops.log_linear_attention import (
     empty_log_linear_state,
     log_linear_attention,
     log_linear_attention_step,
+    naive_log_linear_attention,
 )
+from tests.ops.shared import in_float64
 
 B, T, H, K, V = 2, 37, 2, 3, 4
-
-
-def runs(i):
-    """(level, first, end) of the runs into which the places before i fall: greedily, powers of two from the left."""
-    first = 0
-    for digit in reversed(range(i.bit_length())):
-        if i - first >= 2**digit:
-            yield digit + 1, first, first + 2**digit
-            first += 2**digit
-
-
-def log_linear(q, k, v, log_decay, scales):
-    """One head, (b, t, .), in float64; the last level takes what is above it."""
-    y = np.zeros(v.shape)
-    for i in range(v.shape[1]):
-        for level, first, end in (*runs(i), (0, i, i + 1)):
-            scale = scales[:, i, min(level, scales.shape[-1] - 1)]
-            for j in range(first, end):
-                weight = scale * np.exp(log_decay[:, j + 1 : i + 1].sum(1)) * (q[:, i] * k[:, j]).sum(-1)
-                y[:, i] += weight[:, None] * v[:, j]
-    return y
 
 
 def tokens(n_levels):
@@ -54,7 +37,9 @@ def test_levels(n_levels):
     """Kills: a level for another, runs that are not joined, a decay of one token more, a chunk that forgets; at once,
     in chunks, token by token, and from a state in the middle of a chunk."""
     given = tokens(n_levels)
-    expected = np.stack([log_linear(*(x[:, :, h] for x in given)) for h in range(H)], axis=2)
+    q, k, v, log_decay, scales = given
+    truth = functools.partial(naive_log_linear_attention, log_decay=log_decay, scales=scales)
+    expected = in_float64(jax.jit(truth), q, k, v)
     start = empty_log_linear_state(B, n_levels, H, K, V)
 
     @jax.jit
@@ -76,3 +61,11 @@ def test_levels(n_levels):
         np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
         np.testing.assert_allclose(state.s, found[0][1].s, rtol=0, atol=1e-5)
         np.testing.assert_array_equal(state.place, T)
+
+
+def test_runs_of_the_past_by_hand():
+    """Kills a level for another: the past of place 13 is 8, 4 and 1 tokens of levels 4, 3 and 1, and its own token."""
+    one = np.ones((1, 14, 1, 1), np.float32)
+    scales = np.broadcast_to(10.0 ** np.arange(5, dtype=np.float32), (1, 14, 1, 5))
+    y = naive_log_linear_attention(one, one, one, log_decay=0 * one[..., 0], scales=scales)
+    assert int(y[0, 13, 0, 0]) == 84_011

@@ -1,4 +1,4 @@
-"""The convolution of outer products against its definition in float64, pair by pair, with every gradient."""
+"""`outer_product_conv` compared with its naive form in float64: values and all gradients."""
 
 import functools
 
@@ -7,20 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.ops.outer_product_conv import outer_product_conv, outer_product_conv_step
+from jaxzoo.ops.outer_product_conv import naive_outer_product_conv, outer_product_conv, outer_product_conv_step
 from tests.pallas_kernels.shared import full, slow
 
 B, H, K, V = 2, 3, 2, 4
-
-
-def truth(q, k, v, taps, before=0, documents=None):
-    """`sum_a taps[a] (q_i . k_{i-a}) v_{i-a}` over the `before + t` keys, in the dtype of its inputs."""
-    lag = before + np.arange(q.shape[1])[:, None] - np.arange(k.shape[1])[None]
-    filters = jnp.where(((lag >= 0) & (lag < len(taps)))[..., None], taps[np.clip(lag, 0, len(taps) - 1)], 0)
-    weights = jnp.einsum("bihk,bjhk->bijh", q, k) * filters[None]
-    if documents is not None:
-        weights = jnp.where((documents[:, :, None] == documents[:, None])[..., None], weights, 0)
-    return jnp.einsum("bijh,bjhv->bihv", weights, v)
 
 
 def in_float64(function, *inputs):
@@ -35,9 +25,12 @@ def draw(t, w, *, history, dtype=np.float64):
     return [x.astype(dtype) for x in (q, k, v, rng.normal(size=(w, H)))]
 
 
-def run(q, k, v, taps, *, history, segment_ids=None):
+def run(q, k, v, taps, *, history, segment_ids=None, op=outer_product_conv):
     past = (k[:, :history], v[:, :history]) if history else None
-    return outer_product_conv(q, k[:, history:], v[:, history:], taps, past, segment_ids=segment_ids)
+    return op(q, k[:, history:], v[:, history:], taps, past, segment_ids=segment_ids)
+
+
+truth = functools.partial(run, op=naive_outer_product_conv)
 
 
 CORE = [(7, 3, False), (13, 40, True)]
@@ -60,9 +53,11 @@ def test_values_and_gradients(t, w, with_history):
         y, pull_back = jax.vjp(function, *inputs)
         return y, pull_back(jnp.asarray(cotangent, y.dtype))
 
-    expected, derivatives = in_float64(lambda *x: with_gradients(functools.partial(truth, before=history), *x), *inputs)
-    call = jax.jit(lambda *x: with_gradients(functools.partial(run, history=history), *x))
-    y, gradients = call(*(np.float32(x) for x in inputs))
+    def by(function):
+        return functools.partial(with_gradients, functools.partial(function, history=history))
+
+    expected, derivatives = in_float64(by(truth), *inputs)
+    y, gradients = jax.jit(by(run))(*(np.float32(x) for x in inputs))
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
     for gradient, derivative in zip(gradients, derivatives, strict=True):
         np.testing.assert_allclose(gradient, derivative, rtol=0, atol=1e-4 * np.abs(derivative).max())
@@ -72,7 +67,7 @@ def test_documents(default_compilation):
     """Kills a product that crosses from one document into the next; compiled as users do."""
     q, k, v, taps = draw(13, 40, history=0)
     ids = np.stack([np.repeat([3, 1, 4], [1, 5, 7]), np.repeat([2, 9], [12, 1])]).astype(np.int32)
-    expected = in_float64(functools.partial(truth, documents=ids), q, k, v, taps)
+    expected = in_float64(functools.partial(truth, history=0, segment_ids=ids), q, k, v, taps)
     call = jax.jit(functools.partial(run, history=0, segment_ids=jnp.asarray(ids)))
     found = call(*(np.float32(x) for x in (q, k, v, taps)))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
@@ -81,7 +76,7 @@ def test_documents(default_compilation):
 def test_step():
     """Kills a filter in reverse, and a step that forgets its own key."""
     q, k, v, taps = draw(1, 9, history=8)
-    expected = in_float64(functools.partial(truth, before=8), q, k, v, taps)[:, 0]
+    expected = in_float64(functools.partial(truth, history=8), q, k, v, taps)[:, 0]
     q, k, v, taps = (np.float32(x) for x in (q, k, v, taps))
     found = jax.jit(outer_product_conv_step)(q[:, 0], k[:, -1], v[:, -1], taps, (k[:, :-1], v[:, :-1]))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
@@ -91,7 +86,7 @@ def test_step():
 def test_bfloat16_and_no_tokens():
     """Kills products that are rounded before they are summed: the rounding of the output alone is 2^-9."""
     inputs = [jnp.asarray(x, jnp.bfloat16) for x in draw(30, 9, history=0)]
-    expected = in_float64(truth, *(np.asarray(x, np.float64) for x in inputs))
+    expected = in_float64(functools.partial(truth, history=0), *(np.asarray(x, np.float64) for x in inputs))
     y = run(*inputs, history=0)
     assert y.dtype == jnp.bfloat16
     assert np.linalg.norm(np.asarray(y, np.float64) - expected) <= 2**-8 * np.linalg.norm(expected)
