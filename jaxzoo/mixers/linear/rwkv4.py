@@ -1,12 +1,12 @@
-"""The time mixing of RWKV-4 (Peng et al. 2023): a mean of values, weighted only by keys and distances.
+"""Time mixing of RWKV-4 (Peng et al. 2023): a mean of values, weighted by keys and distances.
 
-With the token shift `shift(x)_t = mu . x_t + (1 - mu) . x_{t-1}`, one mu each for r, k and v:
+With the token shift `shift(x)_t = mu . x_t + (1 - mu) . x_{t-1}`, and a separate mu for r, k and v:
 
     r, k, v = shift_r(x) W_r, shift_k(x) W_k, shift_v(x) W_v        w = exp(time_decay)        u = time_first
     wkv_t = (sum_{i<t} e^{-(t-1-i) w + k_i} v_i + e^{u + k_t} v_t) / (the same sums without v)
     y_t = (sigmoid(r_t) . wkv_t) W_o
 
-The state is the last input and the two sums with their scale. Based, App. E.2, has no formula for its size.
+The state is the last input and the two sums with their scale; Based, App. E.2, has no formula for its size.
 
 Parameters have the names of Hugging Face's RwkvModel: `time_mix_key` (mu_k), `time_mix_value`, `time_mix_receptance`,
 `time_decay`, `time_first`, `key` (W_k), `value`, `receptance`, `output` (W_o).
@@ -14,11 +14,10 @@ Parameters have the names of Hugging Face's RwkvModel: `time_mix_key` (mu_k), `t
 Initialisation, as in the authors' code, for layer l of L, channel i of d, and D = l / (L - 1): mu_k = (i/d)^{1 - l/L},
 mu_v = mu_k + 0.3 D, mu_r = sqrt(mu_k); time_decay = -5 + 8 (i / (d - 1))^{0.7 + 1.3 D}; time_first = log 0.3 + z_i / 2
 with z = 0, 1, -1, 0, 1, .. (Hugging Face's code sets time_first to 1). `layer_index` and `n_layers` say l and L; the
-default is the first layer, and a pattern that names a config for every layer has the published model.
+default is the first layer. The published model needs a pattern with one config per layer.
 
-Deviations: projections start normal, unless `projections="release"`: then W_k, W_r and W_o start at 0 and W_v as an
-orthogonal matrix. All parameters have one learning rate (the authors' training code has a higher one for time_decay and
-time_first).
+Deviations: projections start normal; with `projections="release"`, W_k, W_r and W_o start at 0 and W_v orthogonal. All
+parameters have the same learning rate (in the authors' code it is higher for time_decay and time_first).
 
 Good at: Text at the smallest state: two numbers per channel.
 Paper: Peng et al. 2023, https://arxiv.org/abs/2305.13048
@@ -58,12 +57,12 @@ class RWKV4TimeMixConfig(RWKVConfig):
         return cls(d_model=7, value_width=9, layer_index=1, n_layers=3)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, and six multiply-adds per channel: three that write the sums and three that read them."""
+        """FLOPs of the projections, and six multiply-adds per channel for update and read of the sums."""
         return 8.0 * self.width * self.values + 12.0 * self.values
 
 
 class RWKV4TimeMixState(NamedTuple):
-    """The last input and the sums over the past."""
+    """Last input and sums over the past."""
 
     last: Float[Array, "b d"]
     """The last input, in the dtype given to `init_state`."""
@@ -76,7 +75,7 @@ class RWKV4TimeMixState(NamedTuple):
 
 
 class RWKV4TimeMix(RWKVMixer):
-    """RWKV-4's time mixing; the state has a fixed size, and `step` costs the projections and O(1) per channel.
+    """Time mixing of RWKV-4; the state has a fixed size, and `step` costs the projections and O(1) per channel.
 
     `time_mix_key`, `time_mix_value`, `time_mix_receptance` (d,), `time_decay`, `time_first` (value_width,); `key`,
     `value`, `receptance` (d, value_width), `output` (value_width, d).

@@ -1,12 +1,12 @@
-"""The channel mixing of RWKV-4 (Peng et al. 2023), as a mixer: an MLP that also sees the previous token.
+"""Channel mixing of RWKV-4 (Peng et al. 2023), as a mixer: an MLP that also sees the previous token.
 
-With the token shift `shift(x)_t = mu . x_t + (1 - mu) . x_{t-1}`, one mu each for r and k:
+With the token shift `shift(x)_t = mu . x_t + (1 - mu) . x_{t-1}`, and a separate mu for r and k:
 
     y = sigmoid(shift_r(x) W_r) . (max(shift_k(x) W_k, 0)^2 W_v)
 
-It has a state, the last input, and so stands in a model's pattern next to the time mix, with `mlp="none"`:
-`pattern=(RWKV4TimeMixConfig(), RWKV4ChannelMixConfig()), n_layers=2 L` is RWKV-4 with L layers (RWKV-5 has the same
-channel mix, its `hidden_width` 3.5 d; RWKV-6 too, with `share_power=3`: its time_maa are 1 minus mu).
+Its state is the last input, so it is a mixer of its own in a model's pattern, with `mlp="none"`:
+`pattern=(RWKV4TimeMixConfig(), RWKV4ChannelMixConfig()), n_layers=2 L` is RWKV-4 with L layers. RWKV-5 and RWKV-6 have
+the same channel mix with a `hidden_width` of 3.5 d, RWKV-6 with `share_power=3` (its time_maa are 1 minus mu).
 
 Parameters have the names of Hugging Face's RwkvModel: `time_mix_key` (mu_k), `time_mix_receptance`, `key` (W_k),
 `receptance`, `value` (W_v).
@@ -14,8 +14,8 @@ Parameters have the names of Hugging Face's RwkvModel: `time_mix_key` (mu_k), `t
 Initialisation, as in the authors' code: both mu (i/d)^{(1 - l/L)^p} for layer l of L (`layer_index`, `n_layers`), with
 p = 1, or 3 in RWKV-6 (`share_power`).
 
-Deviation: projections start normal, unless `projections="release"`: then W_r and W_v start at 0 and W_k as an
-orthogonal matrix times sqrt(hidden_width / d).
+Deviation: projections start normal; with `projections="release"`, W_r and W_v start at 0 and W_k as an orthogonal
+matrix times sqrt(hidden_width / d).
 
 Good at: The MLP of RWKV, which also sees the previous token; used only with a time mix.
 Paper: Peng et al. 2023, https://arxiv.org/abs/2305.13048
@@ -42,7 +42,7 @@ class RWKV4ChannelMixConfig(RWKVConfig):
     hidden_width: PositiveInt | None = None
     """Hidden units; None: 4 d_model, as in the paper."""
     share_power: PositiveInt = 1
-    """Power of 1 - l / L in the initial shares of the token itself: 1, or 3 (RWKV-6)."""
+    """Power of 1 - l / L in the initial weights of the token itself: 1, or 3 (RWKV-6)."""
 
     @property
     def hidden(self) -> int:
@@ -54,12 +54,12 @@ class RWKV4ChannelMixConfig(RWKVConfig):
         return cls(d_model=7, hidden_width=11, layer_index=1, n_layers=3)
 
     def flops_per_token(self, length: int) -> float:
-        """The three projections."""
+        """FLOPs of the three projections."""
         return 4.0 * self.width * self.hidden + 2.0 * self.width**2
 
 
 class RWKV4ChannelMix(RWKVMixer):
-    """RWKV-4's channel mixing; the state is one input.
+    """Channel mixing of RWKV-4; the state is one input.
 
     `time_mix_key`, `time_mix_receptance` (d,); `key` (d, hidden_width), `receptance` (d, d), `value` (hidden_width, d).
     """

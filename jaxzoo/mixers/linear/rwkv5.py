@@ -1,27 +1,26 @@
-"""The time mixing of RWKV-5, called Eagle (Peng et al. 2024): RWKV-4 with matrix states in heads, and a gate.
+"""Time mixing of RWKV-5, called Eagle (Peng et al. 2024): RWKV-4 with matrix states in heads, and a gate.
 
-With the token shift `shift(x)_t = mu . x_t + (1 - mu) . x_{t-1}`, one mu each for r, k, v and g, for every head:
+With the token shift `shift(x)_t = mu . x_t + (1 - mu) . x_{t-1}`, and a separate mu for r, k, v and g, for each head:
 
     r, k, v, g = shift_r(x) W_r, shift_k(x) W_k, shift_v(x) W_v, shift_g(x) W_g
     a = exp(-exp(time_decay))        u = time_first
     o_t = r_t^T (S_{t-1} + Diag(u) k_t v_t^T)        S_t = Diag(a) S_{t-1} + k_t v_t^T
     y_t = (silu(g_t) . norm(o_t)) W_o
 
-The norm is a group norm: over the channels of each head, with mean, a learned scale and a learned shift of every
-channel. Its eps is 64e-5; the authors' code divides o by 8 and adds 1e-5, which is the same. The state is the last
-input and S; Based, App. E.2, has no formula for its size. The channel mix of RWKV-5 is `RWKV4ChannelMix` with a
-`hidden_width` of 3.5 d.
+The norm is a group norm, over the channels of each head, with a learned scale and shift per channel. Its eps is 64e-5;
+the authors' code divides o by 8 and adds 1e-5, which is equivalent. The state is the last input and S; Based, App. E.2,
+has no formula for its size. The channel mix of RWKV-5 is `RWKV4ChannelMix` with a `hidden_width` of 3.5 d.
 
-Parameters: as those of `RWKV4TimeMix`, and `time_mix_gate`, `gate` (W_g), `norm_scale`, `norm_bias`. `time_first` is
-called time_faaaa in the authors' code, `norm_scale` and `norm_bias` are ln_x.
+Parameters: those of `RWKV4TimeMix`, and `time_mix_gate`, `gate` (W_g), `norm_scale`, `norm_bias`. In the authors' code
+`time_first` is time_faaaa, `norm_scale` and `norm_bias` are ln_x.
 
 Initialisation, as in the authors' code, for layer l of L, channel i of d, and D = l / (L - 1): mu_k = (i/d)^{1 - l/L},
 mu_v = mu_k + 0.3 D, mu_r = mu_g = sqrt(mu_k); time_decay = -6 + 5 (i / (d - 1))^{0.7 + 1.3 D}; time_first =
 D (1 - i / (d - 1)) + z_i / 10 with z = 0, 1, -1, 0, 1, ..; norm_scale = ((1 + l) / L)^0.7. `layer_index` and `n_layers`
 say l and L; the default is the only layer.
 
-Deviations: projections start normal, unless `projections="release"`: then W_o starts at 0 and the others as orthogonal
-matrices. All parameters have one learning rate.
+Deviations: projections start normal; with `projections="release"`, W_o starts at 0 and the others orthogonal. All
+parameters have the same learning rate.
 
 Good at: RWKV with matrix states in heads, which recall more.
 Paper: Peng et al. 2024, https://arxiv.org/abs/2404.05892
@@ -49,7 +48,7 @@ class RWKV5TimeMixConfig(RWKVConfig):
     n_heads: PositiveInt = 1
     """Heads; the paper's have 64 channels each."""
     value_width: PositiveInt | None = None
-    """Channels of r, k, v and g in all heads together; None: d_model, as in the paper."""
+    """Total channels of r, k, v and g in all heads; None: d_model, as in the paper."""
     norm_eps: NonNegativeFloat = 64e-5
     """Added to the mean square in the norm of each head."""
 
@@ -74,14 +73,14 @@ class RWKV5TimeMixConfig(RWKVConfig):
         return cls(d_model=7, n_heads=3, value_width=15, layer_index=1, n_layers=3)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, scores of a chunk with their values, writing and reading the state, and the token itself."""
+        """FLOPs of projections, scores of a chunk with their values, state update and read, and the token itself."""
         width = self.values
         recurrence = 4.0 * min(CHUNK, length) * width + 4.0 * self.head_width * width + 6.0 * width
         return 10.0 * self.width * width + recurrence
 
 
 class RWKV5TimeMix(RWKVBonusHeads):
-    """RWKV-5's time mixing; the state has a fixed size, and `step` costs O(value_width^2 / n_heads).
+    """Time mixing of RWKV-5; the state has a fixed size, and `step` costs O(value_width^2 / n_heads).
 
     `time_mix_key`, `time_mix_value`, `time_mix_receptance`, `time_mix_gate` (d,), `time_decay`, `time_first` (h, k),
     `norm_scale`, `norm_bias` (value_width,); `key`, `value`, `receptance`, `gate` (d, value_width), `output`

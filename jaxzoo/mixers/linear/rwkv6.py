@@ -1,7 +1,6 @@
-"""The time mixing of RWKV-6, called Finch (Peng et al. 2024, arXiv 2404.05892): token shift and decay depend on the
-token.
+"""Time mixing of RWKV-6, called Finch (Peng et al. 2024): token shift and decay depend on the token.
 
-With the token before, x', and low-rank maps (sec. 4.2), one lambda, A and B each for w, k, v, r and g:
+With the previous token x' and low-rank maps (sec. 4.2), and separate lambda, A and B for w, k, v, r and g:
 
     z = x + (x' - x) . mu_x        shift_j(x) = x + (x' - x) . (lambda_j + tanh(z A_j) B_j)
     r, k, v, g = shift_r(x) W_r, shift_k(x) W_k, shift_v(x) W_v, shift_g(x) W_g
@@ -9,8 +8,8 @@ With the token before, x', and low-rank maps (sec. 4.2), one lambda, A and B eac
     o_t = r_t^T (S_{t-1} + Diag(u) k_t v_t^T)        S_t = Diag(a_t) S_{t-1} + k_t v_t^T
     y_t = (silu(g_t) . norm(o_t)) W_o
 
-The norm is that of RWKV-5. The channel mix of RWKV-6 is `RWKV4ChannelMix` with a `hidden_width` of 3.5 d and
-`share_power=3`: its share of a token is 1 minus the authors' time_maa.
+The norm is RWKV-5's. The channel mix of RWKV-6 is `RWKV4ChannelMix` with a `hidden_width` of 3.5 d and `share_power=3`;
+its weight of a token is 1 minus the authors' time_maa.
 
 | ours                                  | authors' code                                                             |
 | ------------------------------------- | ------------------------------------------------------------------------- |
@@ -19,15 +18,15 @@ The norm is that of RWKV-5. The channel mix of RWKV-6 is `RWKV4ChannelMix` with 
 | `time_decay`, `decay_down`, `decay_up` | `time_decay`, `time_decay_w1`, `time_decay_w2`                           |
 | `time_first`, `norm_scale`, `norm_bias` | `time_faaaa`, `ln_x.weight`, `ln_x.bias`                                |
 
-Initialisation, as in the authors' code, for layer l of L, channel i of d, and D = l / (L - 1): all shares of the token
-before are 1 - (i/d)^{1 - l/L}, that of v less 0.3 D, those of r and g with half the exponent; `shift_down` and
-`decay_down` are 0, `shift_up` and `decay_up` uniform in +-0.01; the rest as in RWKV-5.
+Initialisation, as in the authors' code, for layer l of L, channel i of d, and D = l / (L - 1): weights of the previous
+token are 1 - (i/d)^{1 - l/L}, minus 0.3 D for v, with half the exponent for r and g; `shift_down` and `decay_down` are
+0, `shift_up` and `decay_up` uniform in +-0.01; the rest as in RWKV-5.
 
-fla's layer is the same with its parameters in another order (r, w, k, v, g; `x_proj`, `x_bias`, `bonus`, `g_norm`,
-`o_proj`), keys of half the width and 1e-5 in the norm.
+fla's layer has its parameters in another order (r, w, k, v, g; `x_proj`, `x_bias`, `bonus`, `g_norm`, `o_proj`), keys
+of half the width and an eps of 1e-5.
 
-Deviations: projections start normal, unless `projections="release"` (orthogonal; those of keys and gate times 0.1, of
-the output 0). All parameters have one learning rate.
+Deviations: projections start normal; with `projections="release"`, orthogonal (keys and gate times 0.1, output 0). All
+parameters have the same learning rate.
 
 Good at: Text without positions: token shift and decay both depend on the token.
 Paper: Peng et al. 2024 (Finch), https://arxiv.org/abs/2404.05892
@@ -56,11 +55,11 @@ class RWKV6TimeMixConfig(RWKVConfig):
     n_heads: PositiveInt = 1
     """Heads; the paper's have 64 channels each."""
     value_width: PositiveInt | None = None
-    """Channels of v and g in all heads together; None: d_model, as in the paper."""
+    """Total channels of v and g in all heads; None: d_model, as in the paper."""
     key_width: PositiveInt | None = None
-    """Channels of r, k and the decays in all heads together; None: value_width, as in the paper (fla: d_model / 2)."""
+    """Total channels of r, k and decays in all heads; None: value_width, as in the paper (fla: d_model / 2)."""
     shift_rank: PositiveInt = 32
-    """Rank of the maps to the shares of the token shift."""
+    """Rank of the maps to the weights of the token shift."""
     decay_rank: PositiveInt = 64
     """Rank of the map to the decays."""
     norm_eps: NonNegativeFloat = 64e-5
@@ -110,7 +109,7 @@ class RWKV6TimeMixConfig(RWKVConfig):
 
 
 class RWKV6TimeMix(RWKVBonusHeads):
-    """RWKV-6's time mixing; the state has a fixed size, and `step` costs O(key_width value_width / n_heads).
+    """Time mixing of RWKV-6; the state has a fixed size, and `step` costs O(key_width value_width / n_heads).
 
     `shift_mean` (d,), `shifts` (5, d), `shift_down` (d, 5 shift_rank), `shift_up` (5, shift_rank, d), `time_decay`,
     `time_first` (h, k), `decay_down` (d, decay_rank), `decay_up` (decay_rank, key_width), `norm_scale`, `norm_bias`
@@ -141,8 +140,8 @@ class RWKV6TimeMix(RWKVBonusHeads):
         self.config = config
 
     def _project(self, x: Float[Array, "... d"], shifted: Float[Array, "... d"]) -> tuple[Array, ...]:
-        """Receptance, keys, values and float32 log decays `(..., h, k)`, the gate `(..., value_width)` before these."""
-        # The five mixtures of the token and the one before it.
+        """Receptance, keys, values, gate `(..., value_width)` and float32 log decays; all others `(..., h, k)`."""
+        # Five mixtures of the token and the previous token.
         to_last = shifted - x
         z = x + to_last * along_last(self.shift_mean[...], x)
         hidden = jnp.split(jnp.tanh(z @ self.shift_down[...].astype(x.dtype)), 5, axis=-1)

@@ -1,6 +1,6 @@
-"""The time mixing of RWKV-7, called Goose (Peng et al. 2025, arXiv 2503.14456): a generalized delta rule.
+"""Time mixing of RWKV-7, called Goose (Peng et al. 2025, arXiv 2503.14456): a generalized delta rule.
 
-With the token before, x', and low-rank maps lora_j(x) = f_j(x A_j) B_j + bias_j, for every head (sec. 4):
+With the previous token x' and low-rank maps lora_j(x) = f_j(x A_j) B_j + bias_j, for each head (sec. 4):
 
     shift_j(x) = x + (x' - x) . mu_j                         one mu each for r, w, k, v, a and g
     r, k, v = shift_r(x) W_r, shift_k(x) W_k, shift_v(x) W_v
@@ -12,11 +12,11 @@ With the token before, x', and low-rank maps lora_j(x) = f_j(x A_j) B_j + bias_j
     S_t = Diag(w_t) S_{t-1} - (a_t . kappa_t) (kappa_t^T S_{t-1}) + k'_t v_t^T          o_t = S_t^T r_t
     y_t = (g_t . (norm(o_t) + (sum_k r_t r_k k'_t) v_t)) W_o
 
-The paper's state is the transpose. The norm is a group norm: over the channels of each head, with mean, a learned scale
-and a learned shift of every channel. The channel mix is `RWKV7ChannelMix`.
+The paper's state is the transpose. The norm is a group norm, over the channels of each head, with a learned scale and
+shift per channel. The channel mix is `RWKV7ChannelMix`.
 
-v_first are the values of the first layer of RWKV-7, the value residual (sec. 4): `Context.first_values`, which a model
-fills in, and which `values` of the first layer makes for callers without a model.
+v_first are the values of the first RWKV-7 layer (value residual, sec. 4). They are read from `Context.first_values`,
+which a model sets; callers without a model compute them with the `values` method of the first layer.
 
 | ours                                       | authors' code                                                   |
 | ------------------------------------------ | --------------------------------------------------------------- |
@@ -28,11 +28,11 @@ fills in, and which `values` of the first layer makes for callers without a mode
 
 Initialisation, as in the authors' code, for layer l of L and channel i of d; see `_initial`.
 
-fla calls the projections `r_proj`, `k_proj`, `v_proj` and `o_proj`, the maps `w_lora` and so on (0 is `down`, 2 is
-`up`), and adds 1e-5 k to the variance in the norm, which is our `norm_eps` at k = 64.
+In fla the projections are `r_proj`, `k_proj`, `v_proj` and `o_proj`, the maps `w_lora` and so on (0 is `down`, 2 is
+`up`), and the norm's eps is 1e-5 k, which is our `norm_eps` at k = 64.
 
-Deviations: projections start normal, unless `projections="release"` (orthogonal, the keys' times 0.1, W_o 0). All
-parameters have one learning rate. |k . k_k| is the root of the sum of squares + 1e-12.
+Deviations: projections start normal; with `projections="release"`, orthogonal (keys times 0.1, W_o 0). All parameters
+have the same learning rate. |k . k_k| is sqrt(sum of squares + 1e-12).
 
 Good at: State tracking and recall: it removes along one key and writes along another, at a rate per channel.
 Paper: Peng et al. 2025 (Goose), https://arxiv.org/abs/2503.14456
@@ -71,9 +71,9 @@ class RWKV7TimeMixConfig(RWKVConfig):
     gate_rank: PositiveInt = 128
     """Rank of the map to the gate g."""
     value_rank: PositiveInt = 32
-    """Rank of the map to the share of the first layer's values."""
+    """Rank of the map to the weight of the first layer's values."""
     value_residual: bool | None = None
-    """Mixes the values with those of the first layer; None: where `layer_index` is above 0, as in the paper."""
+    """Mixes in the values of the first layer; None: if `layer_index` is above 0, as in the paper."""
     norm_eps: NonNegativeFloat = 64e-5
     """Added to the mean square in the norm of each head."""
 
@@ -108,15 +108,15 @@ class RWKV7TimeMixConfig(RWKVConfig):
         return dataclasses.replace(ranks, d_model=9, n_heads=3, layer_index=1, n_layers=3)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections and low-rank maps; five products of a chunk with keys or values and the solve; and the state
-        read twice and written twice."""
+        """FLOPs of projections and low-rank maps, five products of a chunk with keys or values, the solve, and two
+        reads and two updates of the state."""
         d = self.width
         low_rank = 4.0 * d * (self.decay_rank + self.rate_rank + self.gate_rank + self.value_rank * self.mixes_values)
         return 8.0 * d * d + low_rank + 2.0 * min(CHUNK, length) * 8 * d + 8.0 * self.head_width * d
 
 
 class RWKV7TimeMix(RWKVHeads):
-    """RWKV-7's time mixing; the state has a fixed size, and `step` costs O(d^2 / n_heads) besides the projections.
+    """Time mixing of RWKV-7; the state has a fixed size, and `step` costs O(d^2 / n_heads) besides the projections.
 
     `shifts` (6, d), `receptance`, `key`, `value`, `output` (d, d), `decay`, `rate`, `gate` and, with a value residual,
     `value_share`: `down` (d, rank) and `up` (rank, d), with biases except for the gate; `removal_scale`, `rate_share`,
@@ -176,14 +176,14 @@ class RWKV7TimeMix(RWKVHeads):
         return self.output((self._normed(o) + own.reshape(gate.shape)) * gate), (s,)
 
     def _shift(self, x: Float[Array, "... d"], shifted: Float[Array, "... d"]) -> list[Array]:
-        """The mixtures of the token and the one before it, for r, w, k, v, a and g."""
+        """Mixtures of the token and the previous token, for r, w, k, v, a and g."""
         return [x + (shifted - x) * along_last(mu, x) for mu in self.shifts[...]]
 
 
 def _low_rank(
     d: int, rank: int, bias: np.ndarray | None, *, activation: Activation = "none", rngs: nnx.Rngs
 ) -> LowRank:
-    """A low-rank map that starts at its bias: `down` at 0, `up` orthogonal times 0.1."""
+    """Low-rank map with initial output equal to its bias: `down` is 0, `up` orthogonal times 0.1."""
     layer = LowRank(d, rank, d, std=0.0, bias=bias is not None, activation=activation, rngs=rngs)
     layer.up.kernel[...] = nnx.initializers.orthogonal(0.1)(rngs.params(), (rank, d))
     if bias is not None and layer.up.bias is not None:

@@ -1,14 +1,13 @@
-"""The channel mixing of RWKV-7 (Peng et al. 2025, arXiv 2503.14456), as a mixer: an MLP that also sees the previous
-token.
+"""Channel mixing of RWKV-7 (Peng et al. 2025), as a mixer: an MLP that also sees the previous token.
 
     y = max((x + (x' - x) . mu) W_k, 0)^2 W_v
 
-with x' the token before. Unlike those of RWKV-4 to 6 it has no gate. It has a state, the last input, and so stands in a
-model's pattern next to the time mix, with `mlp="none"`.
+with the previous token x'. Unlike the channel mixes of RWKV-4 to 6 it has no gate. Its state is the last input, so it
+is a mixer of its own in a model's pattern, with `mlp="none"`.
 
-The authors' names: `shift` is `x_k`, `key` and `value` are the same. Initialisation, as in their code, for layer l of L
-and channel i of d: mu = 1 - (i / d)^{(1 - l / L)^4}. Deviation: projections start normal, unless
-`projections="release"`: then W_v starts at 0 and W_k as an orthogonal matrix.
+In the authors' code `shift` is `x_k`; `key` and `value` are the same. Initialisation, as in their code, for layer l of
+L and channel i of d: mu = 1 - (i / d)^{(1 - l / L)^4}. Deviation: projections start normal; with
+`projections="release"`, W_v starts at 0 and W_k orthogonal.
 
 Good at: The MLP of RWKV-7, which also sees the previous token; it recalls nothing by itself.
 Paper: Peng et al. 2025 (Goose), https://arxiv.org/abs/2503.14456
@@ -46,12 +45,12 @@ class RWKV7ChannelMixConfig(RWKVConfig):
         return cls(d_model=7, hidden_width=23, layer_index=1, n_layers=3)
 
     def flops_per_token(self, length: int) -> float:
-        """The two projections."""
+        """FLOPs of the two projections."""
         return 4.0 * self.width * self.hidden
 
 
 class RWKV7ChannelMix(RWKVMixer):
-    """RWKV-7's channel mixing: `shift` (d,), `key` (d, hidden_width), `value` (hidden_width, d)."""
+    """Channel mixing of RWKV-7; parameters `shift` (d,), `key` (d, hidden_width), `value` (hidden_width, d)."""
 
     config: RWKV7ChannelMixConfig
 

@@ -1,24 +1,23 @@
 """Taylor linear attention, the global mixer of Based (Arora et al. 2024), sec. 4.1.
 
-For every head, with `d'` = `feature_dim` channels of query and key and `s_ij = q_i . k_j / sqrt(d')`:
+For each head, with `d'` = `feature_dim` channels of query and key and `s_ij = q_i . k_j / sqrt(d')`:
 
     y_i = sum_{j <= i} (1 + s_ij + s_ij^2 / 2) v_j / (sum_{j <= i} (1 + s_ij + s_ij^2 / 2) + eps)
 
-(eqs. 2-4), then the output projection; no biases, no positions. The state is the sums over the past (eq. 3).
-Based, App. E.2, eq. 9, counts `(1 + 3 d'/2 + d'^2/2) (d + 1)` entries, as for one head; ours has as many with
-`d + h` for `d + 1` where the heads share out the width: a denominator for each head.
+(eqs. 2-4), then the output projection; no biases, no positions. The state is the sums over the past (eq. 3). Based,
+App. E.2, eq. 9, counts `(1 + 3 d'/2 + d'^2/2) (d + 1)` entries for one head; with h heads `d + 1` becomes `d + h`, a
+denominator per head.
 
-Eq. 4 prints `1 + q.k + (q.k)^2 / 2`, without the root of `d'`; the released code (HazyResearch/based and zoology)
-divides by it, and so do we.
+Eq. 4 prints `1 + q.k + (q.k)^2 / 2`, without the root of `d'`; here, as in the released code (HazyResearch/based and
+zoology), products are divided by it.
 
-Options of App. C, off by default as in the main experiments there: a fixed decay for each head, and a linear
-projection to one number per head that scales the head's output. The paper gives no rate; the released code has
-`1 - 2^(decay_const - h)` with `decay_const` -5 unless a config says otherwise, and of its configs one is decayed:
-`based-1b.yaml` (10 billion tokens), by `decay_const: -3, decay_denom: False`. That is `decay=True, decay_const=-3`
-here: `decay_denom` divides each row of the mask of powers by the root of its sum, which we never do. What differs: we
-decay numerator and denominator, their listing (`notebooks/03-31-decay.ipynb`; the mixer of the last release ignores
-the decay) the numerator alone, for which the kernels would need a second decay, of `z`. The paper gives no
-nonlinearity for the scaling; we add none.
+Options of App. C, off by default as in its main experiments: a fixed decay per head, and a scale of each head's output
+by a linear function of the token, without a nonlinearity. The paper gives no decay rate; the released code has `1 -
+2^(decay_const - h)`, with `decay_const` -5 by default, and one config with decay: `based-1b.yaml` (10 billion tokens),
+`decay_const: -3, decay_denom: False`, which is `decay=True, decay_const=-3` here. (Its `decay_denom` divides each row
+of the decay mask by the root of its sum; it has no counterpart here.) Deviation: numerator and denominator decay; in
+their listing only the numerator does (`notebooks/03-31-decay.ipynb`; the last release ignores the decay), for which the
+kernels would need a second decay, of `z`.
 
 Good at: Recall at constant memory: weights that approximate softmax keep distant tokens distinct.
 Paper: Arora et al. 2024 (Based), sec. 4.1, https://arxiv.org/abs/2402.18668
@@ -59,11 +58,11 @@ class TaylorLinearAttentionConfig(MixerConfig):
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     n_heads: PositiveInt = 1
-    """Query heads."""
+    """Number of query heads."""
     n_kv_heads: PositiveInt | None = None
     """Key/value heads, each serving n_heads / n_kv_heads neighbouring query heads; None: n_heads."""
     feature_dim: PositiveInt = 16
-    """Width of a head's queries and keys, d' in the paper; the state grows with its square."""
+    """Width of a head's queries and keys, d' in the paper; the state size grows with its square."""
     head_dim: PositiveInt | None = None
     """Width of a head's values; None: d_model / n_heads."""
     eps: NonNegativeFloat = 1e-12
@@ -71,13 +70,13 @@ class TaylorLinearAttentionConfig(MixerConfig):
     normalize: bool = True
     """Divides by the sum of the weights."""
     chunk_size: PositiveInt | None = None
-    """Chunk length; None: chosen by the length."""
+    """Chunk length; None: depends on the sequence length."""
     output_scaling: bool = False
     """Scales each head's output by a learned linear function of the token (App. C)."""
     decay: bool = False
     """Decays head h by 1 - 2^(decay_const - h) a token, h counted from 0 (App. C)."""
     decay_const: Annotated[float, Rule("must be in [-20, -1]", -20, -1)] = -5.0
-    """Exponent of the fastest decay; -5 is the default of the released code, -3 its one config with decay."""
+    """Exponent of the fastest decay; the released code's default is -5, its config with decay has -3."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,16 +109,15 @@ class TaylorLinearAttentionConfig(MixerConfig):
         )
 
     def papers_state_size(self, length: int) -> int:
-        """Eq. 9: `(d + 1) (1 + 3 d'/2 + d'^2/2)`, as for one head of width d; our h heads hold h normalisers, and so
-        `(d + h) (...)`. Eq. 8 is the same for any feature map."""
+        """Eq. 9: `(d + 1) (1 + 3 d'/2 + d'^2/2)` for one head of width d; h heads have h normalisers: `(d + h)
+        (...)`."""
         del length
         f = self.feature_dim
         return (self.width + 1) * (1 + (3 * f + f * f) // 2)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, the quadratic form over a chunk (its masked half too), and, past one chunk, writing
-        and reading the `f (v + 1)` sums of every head. The chunk is that of the `xla` implementation; the kernels have
-        others."""
+        """FLOPs of the projections, the quadratic form over a chunk (masked half included), and beyond one chunk update
+        and read of the `f (v + 1)` sums per head; with the chunk length of the `xla` implementation."""
         h, g, k, v = self.n_heads, self.kv_heads, self.feature_dim, self.value_width
         projections = 2.0 * self.width * ((h + g) * k + (h + g) * v + h * self.output_scaling)
         chunk = self.chunk_size or default_chunk(length)

@@ -1,24 +1,24 @@
-"""Softmax attention to a window of the last tokens, and linear attention to all tokens before it, under one normaliser.
+"""Softmax attention in a window, linear attention to all tokens before it, one normaliser.
 
-The mixer into which attention is converted by `python -m jaxzoo.linearize`: projections, heads, rotary positions and
-norms are those of `Attention`, with the same names and shapes. For every head, with `s_ij = q_i . k_j / sqrt(k)` and
+`python -m jaxzoo.linearize` converts attention into this mixer: projections, heads, rotary positions and norms have the
+names and shapes of `Attention`. For each head, with `s_ij = q_i . k_j / sqrt(k)` and
 features phi of queries and keys (the sliding window of LoLCATs, Zhang et al. 2024, arXiv 2410.10254):
 
     n_i = sum_{j = i-w+1 .. i} exp(s_ij) v_j + e^g sum_{j <= i-w} phi(q_i) . phi(k_j) v_j
     d_i = sum_{j = i-w+1 .. i} exp(s_ij)     + e^g sum_{j <= i-w} phi(q_i) . phi(k_j)         y_i = n_i / d_i
 
-| `feature_map` | phi(x), x a query or key of k channels, W learned: (k, `feature_dim`) for each head | features |
+| `feature_map` | phi(x) of a query or key x of k channels; W (k, `feature_dim`) is learned per head | features |
 | --- | --- | --- |
-| taylor | Taylor features (Based, eqs. 2-4) of x W, whose sums have the scale of exp(s) | 1 + f + f (f + 1) / 2 |
-| hedgehog | softmax over channels of x W and of -x W (Hedgehog, arXiv 2402.04347, with softmax for exp) | 2 f |
+| taylor | Taylor features (Based, eqs. 2-4) of x W, scaled like exp(s) | 1 + f + f (f + 1) / 2 |
+| hedgehog | softmax over channels of x W and of -x W (Hedgehog, arXiv 2402.04347, softmax instead of exp) | 2 f |
 | none | nothing is seen beyond the window | 0 |
 
-`window=0` leaves the linear attention alone, which then includes the token itself. Queries and keys have a W each. It
-starts as the identity (Hedgehog); where f < k as f orthonormal columns times (k / f)^(1/4), which keeps the mean of s.
+`window=0` is linear attention only, which then includes the token itself. Queries and keys have separate W. They start
+as the identity (Hedgehog), or if f < k as f orthonormal columns times (k / f)^(1/4), which keeps the mean of s.
 
-Deviations from LoLCATs: exp(s) is not divided by its largest value in the window, which would change the share of the
-window from token to token; the factor e^g stands at the linear sums, where LoLCATs has one at the window's.
-The state is the window's keys and values and, for each query head, the sums over the tokens before it.
+Deviations from LoLCATs: exp(s) is not divided by its largest value in the window, which would change the window's
+weight from token to token; the factor e^g multiplies the linear sums, in LoLCATs the window's sums. The state is the
+window's keys and values and, per query head, the sums over earlier tokens.
 
 Good at: Taking over weights of trained attention: exact nearby, a state of fixed size for the rest.
 Paper: Zhang et al. 2024 (LoLCATs), https://arxiv.org/abs/2410.10254
@@ -53,11 +53,11 @@ class WindowedLinearAttentionConfig(MultiHeadConfig):
     promises = Capabilities(segments=True)
 
     positions: Literal["none", "rotary", "xpos"] = "rotary"
-    """How scores learn of positions; xpos in a window alone: its factors of up to 2^58 cancel in q . k, not in phi."""
+    """Position encoding; xpos only without features: its factors of up to 2^58 cancel in q . k, not in phi."""
     window: NonNegativeInt = 64
-    """Keys that a token sees by softmax, itself included."""
+    """Keys that a token sees by softmax, including its own."""
     feature_map: Literal["taylor", "hedgehog", "none"] = "taylor"
-    """phi; the table of `jaxzoo/mixers/linear/windowed_linear_attention.py`."""
+    """Feature map phi; see the table of `jaxzoo/mixers/linear/windowed_linear_attention.py`."""
     feature_dim: PositiveInt | None = 16
     """Columns of W, at most the width of a head; None: that width."""
 
@@ -99,7 +99,7 @@ class WindowedLinearAttentionConfig(MultiHeadConfig):
 
 
 class WindowedLinearAttentionState(NamedTuple):
-    """The window, and the sums over the tokens before it."""
+    """The window, and sums over the tokens before it."""
 
     k: Float[Array, "b w g k"]
     """Keys of the last `window` tokens, oldest first, rotated to their absolute positions."""
@@ -114,8 +114,8 @@ class WindowedLinearAttentionState(NamedTuple):
 class WindowedLinearAttention(SteppedByPrefill):
     """Causal; the state has a fixed size, and `step` costs O(window k + f k) per head.
 
-    The parameters of `Attention`; with features `q_map`, `k_map` (h, k, f), W of queries and keys; where there is a
-    window too `log_weight` (h,), g.
+    Parameters: those of `Attention`; with features `q_map`, `k_map` (h, k, f), W of queries and keys; with features and
+    a window also `log_weight` (h,), g.
     """
 
     config: WindowedLinearAttentionConfig
@@ -132,7 +132,7 @@ class WindowedLinearAttention(SteppedByPrefill):
             self.q_map: nnx.Param[jax.Array] = parameter(start, axes, decay=False)
             self.k_map: nnx.Param[jax.Array] = parameter(jnp.array(start), axes, decay=False)
         if config.has_features and config.window:
-            # Of uniform features of hedgehog the products are 2 / f, and exp(s) is 1 at s = 0.
+            # Uniform hedgehog features have the product 2 / f; exp(s) is 1 at s = 0.
             g = math.log(config.map_width / 2) if config.feature_map == "hedgehog" else 0.0
             self.log_weight: nnx.Param[jax.Array] = parameter(
                 jnp.full((config.n_heads,), g, jnp.float32), ("heads",), decay=False
@@ -154,18 +154,18 @@ class WindowedLinearAttention(SteppedByPrefill):
         state = self.init_state(x.shape[0], dtype=x.dtype) if state is None else state
         (b, t, _), w = x.shape, self.config.window
         positions = state.position[:, None] + jnp.arange(t, dtype=jnp.int32)[None]
-        if segment_ids is not None:  # features of rotated keys depend on where counting begins
+        if segment_ids is not None:  # features of rotated keys depend on absolute positions
             positions = position_in_segment(segment_ids)
         q, k, v = self._project(x, positions)
         k, v = (jnp.concatenate([old.astype(new.dtype), new], axis=1) for old, new in ((state.k, k), (state.v, v)))
-        # Which places, those of the window in front, hold a token, and of which document each is.
+        # Mask of existing tokens, the window in front included, and their document ids.
         ids = jnp.zeros((b, t), jnp.int32) if segment_ids is None else segment_ids
         absolute = state.position[:, None] + jnp.arange(-w, t, dtype=jnp.int32)[None]
         documents = jnp.concatenate([jnp.zeros((b, w), jnp.int32), ids], axis=1)
         seen = absolute >= 0
 
         def attend(v: Array, s: Array) -> tuple[Array, Array]:
-            """Outputs of the heads, and the sums after them; linear in the values."""
+            """Outputs of the heads, and new sums; linear in the values."""
             if not self.config.has_features:
                 return window_attention(q, k, v, seen, documents, window=w)[0], s
             live = seen[:, :t] & (documents[:, :t] == ids)
@@ -195,11 +195,11 @@ class WindowedLinearAttention(SteppedByPrefill):
         s: Float[Array, "b h f v+1"],
         segment_ids: Int[Array, "b t"] | None,
     ) -> tuple[Array, Array, Array]:
-        """The linear sums at each token: their mean of the values (b, t, h, v), their weight (b, t, h), 0 where no
-        token is live, and the sums after the last token. `k` and `v` are those of `window` tokens before."""
+        """Linear attention per token: mean of the values (b, t, h, v) and total weight (b, t, h), 0 without live
+        tokens; and the final sums. `k` and `v` belong to the tokens `window` places earlier."""
         h, g = self.config.n_heads, self.config.kv_heads
         k, v = (jnp.repeat(x.astype(jnp.float32), h // g, axis=2) for x in (k, v))
-        # A token that is not live has no value, and none of the ones that count the weight.
+        # A token that is not live contributes neither values nor weight.
         values = jnp.concatenate([v, jnp.ones_like(v[..., :1])], axis=-1) * live[:, :, None, None].astype(jnp.float32)
         q, k = self._features(q.astype(jnp.float32), self.q_map[...]), self._features(k, self.k_map[...])
         if q.shape[1] == 1:
@@ -221,7 +221,7 @@ class WindowedLinearAttention(SteppedByPrefill):
         far: Float[Array, "b t h v"],
         weight: Float[Array, "b t h"],
     ) -> Float[Array, "b t h v"]:
-        """Both means, by the share of each in d_i; float32."""
+        """Combines both means by their shares of d_i; float32."""
         has_far = weight > 0
         difference = lse - jnp.log(jnp.where(has_far, weight, 1)) - self.log_weight[...][None, None]
         share = jnp.where(has_far, jax.nn.sigmoid(difference), 1)[..., None]
@@ -237,15 +237,15 @@ def window_attention(
     *,
     window: int,
 ) -> tuple[Float[Array, "b t h v"], Float[Array, "b t h"]]:
-    """Softmax attention to the last `window` keys that are seen and of the query's document, and the logarithm of the
-    sum of weights, which `sliding_window_attention` does not give.
+    """Softmax attention to the last `window` keys that exist in the query's document, and the log of the sum of
+    weights, which `sliding_window_attention` does not return.
 
-    The first `window` keys are those before the queries. In blocks of `window` queries; O(window k) per token and head.
+    The first `window` keys precede the queries. Blocks of `window` queries; O(window k) per token and head.
     """
     (b, t, h, width), g = q.shape, k.shape[2]
     c = max(1, min(t, window))
     n = -(-t // c)
-    # Block i: queries i c .. i c + c - 1, and keys from the first that its first query sees to its last query.
+    # Block i: queries i c .. i c + c - 1; keys from the first one that its first query sees to its last query.
     places = np.arange(n)[:, None] * c + 1 + np.arange(c + window - 1)[None]
     padded = [(0, 0), (0, n * c - t)]
     k, v = (jnp.pad(x, [*padded, (0, 0), (0, 0)])[:, places] for x in (k, v))

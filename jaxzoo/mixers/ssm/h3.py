@@ -1,14 +1,14 @@
-"""H3 (Fu et al. 2023): two state space models, with products of their inputs and outputs in place of attention.
+"""H3 (Fu et al. 2023): two state space models, with products of their inputs and outputs.
 
-For q = u W_q + b_q and so on, and heads of `head_dim` channels (Algorithm 1, for one head):
+With q = u W_q + b_q, also for k and v, and heads of `head_dim` channels (Algorithm 1, for one head):
 
     k' = SSM_shift(k) + skip_k * k
-    s  = SSM_diag(k' v^T) + skip * (k' v^T)        one SSM a head, applied to each of its head_dim x head_dim products
+    s  = SSM_diag(k' v^T) + skip * (k' v^T)        one SSM per head, for all head_dim x head_dim products
     o  = q^T s                                     a sum over the channels of k
     y  = concat(o) W_out + b_out
 
-The shift SSM (`layers/shift_ssm.py`) holds the last `d_state` keys of every channel; its B is e_1 at the start and
-learned, or e_1 for good (`learn_shift_b=False`). The diagonal SSM is S4D (`layers/s4d.py`), bilinear and S4D-Lin as in
+The shift SSM (`layers/shift_ssm.py`) holds the last `d_state` keys per channel; its B starts as e_1 and is learned, or
+stays e_1 (`learn_shift_b=False`). The diagonal SSM is S4D (`layers/s4d.py`), bilinear and S4D-Lin as in
 the authors' code. With head_dim 1 the layer is q * SSM_diag(SSM_shift(k) * v).
 
 | ours                                          | authors' code, and Zoology's                                  |
@@ -18,12 +18,12 @@ the authors' code. With head_dim 1 the layer is q * SSM_diag(SSM_shift(k) * v).
 | `s4d.log_dt`, `s4d.log_neg_real`, `s4d.imag`  | `kernel.kernel.log_dt`, `.inv_A_real`, `.A_imag`              |
 | `s4d.b`, `s4d.c`, `skip`                      | `kernel.kernel.B`, `.C[0]`, neither conjugated; `D`           |
 
-Channels are head-major, (h d), on both sides. For head_dim > 1 the authors' plain path joins o in the order (d h), by
-mistake: parameters trained there need the rows of `output_linear.weight.T` put in the order (h d).
+Channels are head-major, (h d), in both. For head_dim > 1 the authors' plain path joins o in the order (d h), by
+mistake: for parameters trained with it, reorder the rows of `output_linear.weight.T` to (h d).
 
-Zoology trains head_dim 2 with d_state = N, the length; Based, App. E.2, d_state = d / 4. Initialisation: projections
-normal, biases 0; `shift_c` uniform in +-1/sqrt(d_state), PyTorch's default of convolutions; skips normal of variance 1.
-Deviation: the diagonal SSM reaches back over the whole sequence; the authors' code cuts its filter at l_max.
+Zoology trains head_dim 2 with d_state = N, the length; Based, App. E.2, has d_state = d / 4. Initialisation:
+projections normal, biases 0; `shift_c` uniform in +-1/sqrt(d_state), PyTorch's default; skips normal with variance 1.
+Deviation: the filter of the diagonal SSM covers the whole sequence; the authors' code truncates it at l_max.
 
 Good at: Recall of a few pairs, by a shift and a product; long memory without attention.
 Paper: Fu et al. 2023, https://arxiv.org/abs/2212.14052
@@ -54,11 +54,11 @@ class H3Config(MixerConfig):
     promises = Capabilities(segments=True, sequence_parallel=True, future_rounding=1e-5)
 
     d_state: PositiveInt = 64
-    """Inputs that the shift SSM holds a channel, and real numbers of state that the diagonal SSM holds a product."""
+    """Inputs per channel in the shift SSM, and real state numbers per product in the diagonal SSM."""
     head_dim: PositiveInt = 1
-    """Channels of a head, whose keys and values meet in all pairs."""
+    """Channels per head; all pairs of keys and values in a head are multiplied."""
     discretization: Discretization = "bilinear"
-    """How the diagonal SSM becomes discrete."""
+    """Discretization of the diagonal SSM."""
     spectrum: Spectrum = "lin"
     """Initial frequencies of the diagonal SSM: S4D-Lin or S4D-Inv."""
     dt_min: PositiveFloat = 0.001
@@ -66,7 +66,7 @@ class H3Config(MixerConfig):
     dt_max: PositiveFloat = 0.1
     """Largest initial step."""
     learn_shift_b: bool = True
-    """Learns the input map of the shift SSM, which starts as e_1; else it stays so, and `shift_c` is the filter."""
+    """Learns the input map of the shift SSM; otherwise it stays e_1, and `shift_c` is the filter."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,14 +84,13 @@ class H3Config(MixerConfig):
         return cls(d_model=6, d_state=4, head_dim=2, dt_min=0.1, dt_max=1.0)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, both convolutions, and products with q; the filters themselves are computed once a batch and
-        left out."""
+        """FLOPs of projections, both convolutions, and products with q; filters, computed once per batch, left out."""
         d, products = self.width, self.width * self.head_dim
         convolutions = d * conv_flops(self.d_state, length) + products * conv_flops(length, length)
         return 8.0 * d**2 + convolutions + 2.0 * products
 
     def papers_state_size(self, length: int) -> int:
-        """Eq. 13, `d d_state`, which counts one of the two SSMs, at head_dim 1."""
+        """Eq. 13, `d d_state`: counts one of the two SSMs, at head_dim 1."""
         return self.width * self.d_state
 
 
@@ -99,9 +98,9 @@ class H3State(NamedTuple):
     """The states of both SSMs."""
 
     register: Float[Array, "b w d"]
-    """State of the shift SSM: the last `d_state` keys where its B is e_1, newest first, float32."""
+    """State of the shift SSM: if B is e_1, the last `d_state` keys, newest first, float32."""
     x: Float[Array, "b k v h n 2"]
-    """State of the diagonal SSM for every product of a head, real and imaginary parts, float32; `d_state / 2` pairs."""
+    """State of the diagonal SSM per product, real and imaginary parts, float32; `d_state / 2` pairs."""
 
 
 class H3(Mixer):
@@ -155,8 +154,8 @@ class H3(Mixer):
             state = state._replace(register=register)
         v = self._by_head(self.v_proj(x))
         k = self._by_head(shifted + k * along_last(self.skip_k[...], k))
-        products = k[:, :, None] * v[:, None]  # k' v^T of every head, (b, k, v, ..., h)
-        # Every product of a head's channels is a row of the batch: they share the head's SSM.
+        products = k[:, :, None] * v[:, None]  # k' v^T per head, (b, k, v, ..., h)
+        # Products of a head become rows of the batch, since they share the head's SSM.
         rows = products.reshape(x.shape[0] * config.head_dim**2, *products.shape[3:])
         system = self.s4d(config.discretization)
         if state is None:
@@ -170,10 +169,10 @@ class H3(Mixer):
         return self.out_proj(jnp.moveaxis(o, 1, -1).reshape(x.shape)), state
 
     def _by_head(self, y: Float[Array, "b ... d"]) -> Float[Array, "b k ... h"]:
-        """The channels of a head after the batch, the heads last."""
+        """Moves the channels of a head behind the batch, the heads last."""
         return jnp.moveaxis(split_heads(y, self.config.heads), -1, 1)
 
 
 def _first_basis_vector(w: int, d: int) -> jax.Array:
-    """e_1 of every channel."""
+    """Initial B: e_1 per channel."""
     return jnp.zeros((w, d), jnp.float32).at[0].set(1.0)

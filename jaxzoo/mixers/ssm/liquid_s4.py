@@ -1,12 +1,12 @@
-"""Liquid-S4 (Hasani et al. 2022): a state space model whose state matrix depends on its input; here with a diagonal A.
+"""Liquid-S4 (Hasani et al. 2022): a state space model whose state matrix depends on the input; here with a diagonal A.
 
-For every channel u of the input, with S4D's discrete system a, b, c (`layers/s4d.py`: vectors of complex numbers):
+For each channel u of the input, with S4D's discrete system a, b, c (`layers/s4d.py`: vectors of complex numbers):
 
     x_i = (a + b u_i) x_{i-1} + b u_i        y_i = 2 Re(c . x_i) + D u_i        out = GLU(gelu(y) W + bias)
 
-Unrolled, c a^l b^p weighs every product of p inputs, l of the tokens since its first input taking no part in it: the
-paper's liquid kernel, convolved with "input correlations". Its two modes take products of neighbours alone, of at most
-`order` inputs, r^p_i = u_i u_{i-1} .. u_{i-p+1}:
+Unrolled, y is a sum over products of p inputs with weights c a^l b^p, where l counts the later tokens that are not in
+the product: the paper's liquid kernel, convolved with "input correlations". Its two modes use only products of
+neighbouring inputs, at most `order` of them, r^p_i = u_i u_{i-1} .. u_{i-p+1}:
 
 | `liquid`   | y_i - D u_i                                                          | source                          |
 | ---------- | -------------------------------------------------------------------- | ------------------------------- |
@@ -14,14 +14,13 @@ paper's liquid kernel, convolved with "input correlations". Its two modes take p
 | kb         | sum over p, and l >= 0, of 2 Re(c . a^l b^p) r^p_{i-l}               | its KB mode                     |
 | pb         | as kb for p = 1; for larger p, l = 0 only: 2 Re(c . b^p) r^p_i       | its PB mode, A = 1 for p > 1    |
 
-`order=1` is plain S4D in both. The recurrence grows without bound where an input stays so large that |a + b u| > 1; kb
-and pb cannot.
+`order=1` is plain S4D in both. The recurrence diverges if |a + b u| > 1 for many inputs; kb and pb cannot.
 
-Deviations. A is diagonal, and b u acts on each number of the state alone. The public code has S4's A, diagonal plus
-low rank, and takes b^p for b (1^T b)^(p-1), as if b u were added to every column of A. Ours is causal; the public code
-reverses the products in time, and by default (`allcombs`) takes those of the sequence's last few tokens: an output
-depends on later inputs, and no text could be generated. Its smaller learning rate for A, b and dt is left out.
-Initialisation: projection normal, its bias 0; D normal of variance 1; S4D as in its file.
+Deviations: A is diagonal, and b u acts elementwise on the state. The public code has S4's A, diagonal plus low rank,
+and uses b^p for b (1^T b)^(p-1), as if b u were added to every column of A. Here the mixer is causal; the public code
+reverses the products in time, and by default (`allcombs`) uses products of the last tokens of the sequence, so that
+outputs depend on later inputs. Its smaller learning rate for A, b and dt is left out. Initialisation: projection
+normal, its bias 0; D normal with variance 1; S4D as in `layers/s4d.py`.
 
 Good at: Smooth signals; products of neighbouring inputs in a state space model.
 Paper: Hasani et al. 2022, https://arxiv.org/abs/2209.12951
@@ -64,13 +63,13 @@ class LiquidS4Config(MixerConfig):
     """Config of `LiquidS4`."""
 
     d_state: PositiveInt = 64
-    """Real numbers of state a channel, half as many complex ones."""
+    """Real state numbers per channel; half as many complex ones."""
     liquid: Literal["recurrence", "kb", "pb"] = "recurrence"
-    """The recurrence of the paper, or one of its two kernels."""
+    """Recurrence of the paper, or one of its two kernels."""
     order: PositiveInt = 2
-    """Most inputs in a product, of kb and pb."""
+    """Largest number of inputs in a product, for kb and pb."""
     discretization: Discretization = "bilinear"
-    """How the system becomes discrete."""
+    """Discretization of the system."""
     spectrum: Spectrum = "lin"
     """Initial frequencies: S4D-Lin or S4D-Inv."""
     dt_min: PositiveFloat = 0.001
@@ -98,8 +97,8 @@ class LiquidS4Config(MixerConfig):
         return cls(d_model=5, d_state=6, dt_min=0.1, dt_max=1.0)
 
     def flops_per_token(self, length: int) -> float:
-        """Output projection, and a complex number of state 16 operations: b u (2), a + b u (2), a x + b u (8), Re(c x)
-        (4); or convolutions, one an order of kb, one of pb."""
+        """FLOPs of the output projection, and 16 per complex state number: b u (2), a + b u (2), a x + b u (8), Re(c x)
+        (4); or convolutions, one per order for kb, one for pb."""
         d, n = self.width, self.d_state // 2
         if self.liquid == "recurrence":
             return 4.0 * d**2 + 16.0 * d * n
@@ -107,12 +106,12 @@ class LiquidS4Config(MixerConfig):
 
 
 class LiquidS4State(NamedTuple):
-    """State of every channel, and the inputs of products to come."""
+    """State per channel, and the inputs that later products need."""
 
     x: Float[Array, "b d n 2"]
     """Real and imaginary parts, float32; `d_state / 2` pairs."""
     history: Float[Array, "b w-1 d"]
-    """The last `order - 1` inputs, oldest first, in the dtype given to `init_state`; none for the recurrence."""
+    """The last `order - 1` inputs, oldest first, in the dtype given to `init_state`; empty for the recurrence."""
 
 
 class LiquidS4(Mixer):
@@ -183,7 +182,7 @@ class LiquidS4(Mixer):
             return self._merge(x_t, y), LiquidS4State(as_pair(after), state.history)
         first, *others = (product[:, 0] for product in _products(x_t[:, None], state.history))
         if self.config.liquid == "kb":
-            # All orders share a and c: their inputs b^p r^p are summed up.
+            # All orders share a and c, so their inputs b^p r^p are summed.
             written = sum(
                 (_of_order(system, p).b[None] * r[..., None].astype(system.b.dtype) for p, r in enumerate(others, 2)),
                 system.b[None] * first[..., None].astype(system.b.dtype),
@@ -196,14 +195,14 @@ class LiquidS4(Mixer):
         return self._merge(x_t, y), LiquidS4State(after, push_history(state.history, x_t[:, None]))
 
     def _merge(self, x: Float[Array, "... d"], y: Float[Array, "... d"]) -> Float[Array, "... d"]:
-        """Adds the skip; then the nonlinearity and the gated projection."""
+        """Applies the skip, the nonlinearity and the gated projection."""
         y = y + x * along_last(self.skip[...], x)
         values, gates = jnp.split(self.out_proj(jax.nn.gelu(y, approximate=False)), 2, axis=-1)
         return values * jax.nn.sigmoid(gates)
 
 
 def _recurrence(system: Discrete) -> tuple[Callable, Callable]:
-    """The two functions of `diagonal_scan`, of inputs `(..., d)`."""
+    """Arguments `coefficients` and `readout` of `diagonal_scan`, for inputs `(..., d)`."""
     return Partial(_coefficients, system), Partial(_readout, system)
 
 
@@ -217,14 +216,14 @@ def _readout(system: Discrete, x: jax.Array, u: jax.Array) -> jax.Array:
 
 
 def _like(y: jax.Array, u: jax.Array) -> jax.Array:
-    """Numbers of the system (d, n), to be combined with those of inputs (..., d)."""
+    """System parameters (d, n), reshaped to broadcast against inputs (..., d)."""
     return y.reshape((1,) * (u.ndim - 1) + y.shape)
 
 
 def _products(
     u: Float[Array, "b t d"], history: Float[Array, "b w-1 d"], segment_ids: Int[Array, "b t"] | None = None
 ) -> list[jax.Array]:
-    """`r^1 .. r^order`, products of neighbouring inputs of one document; `order - 1` inputs stand before the first."""
+    """`r^1 .. r^order`, products of neighbouring inputs of one document; `order - 1` inputs precede the first."""
     before = history.shape[1]
     return apply_with_halo(
         Partial(functools.partial(_multiplied, before)), before, u, old=history, segment_ids=segment_ids
@@ -246,11 +245,11 @@ def _multiplied(before: int, inputs: jax.Array, segment_ids: jax.Array | None) -
 
 
 def _of_order(system: Discrete, p: int) -> Discrete:
-    """The system that writes products of `p` inputs."""
+    """System for products of `p` inputs."""
     return system._replace(b=system.b**p)
 
 
 def _tap(system: Discrete, p: int, like: jax.Array) -> jax.Array:
-    """`2 Re(c . b^p)`, to be multiplied with `like`, whose channels are last."""
+    """`2 Re(c . b^p)`, reshaped to broadcast against `like`, whose channels are last."""
     tap = 2 * (system.c * system.b**p).sum(-1).real
     return along_last(tap, like)

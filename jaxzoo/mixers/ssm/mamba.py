@@ -8,8 +8,8 @@ Figure 3, sec. 3.6):
     h_t[i, n] = exp(delta_t[i] A[i, n]) h_{t-1}[i, n] + delta_t[i] B_t[n] x_t[i]
     y_t[i] = sum_n C_t[n] h_t[i, n] + D[i] x_t[i]                           out = (y . silu(z)) W_out
 
-Discretisation: A by the zero-order hold. B by Euler's rule, delta B, as the public code and so all published models do;
-the paper's eq. 4, a zero-order hold for B too, is `discretization="zoh"`: (exp(delta A) - 1) / A in place of delta.
+Discretization: zero-order hold for A, and Euler's rule for B, delta B, as in the public code and all published models.
+`discretization="zoh"` is the paper's eq. 4, a zero-order hold for B too: (exp(delta A) - 1) / A instead of delta.
 
 | ours            | `MambaMixer` of transformers and the public code                                 |
 | --------------- | -------------------------------------------------------------------------------- |
@@ -24,9 +24,8 @@ the paper's eq. 4, a zero-order hold for B too, is `discretization="zoh"`: (exp(
 
 Initialisation: `a_log` log(1 .. d_state), `skip` 1, `dt_proj` uniform in +-dt_rank^(-1/2), `dt_bias` the inverse
 softplus of a delta that is log-uniform in [dt_min, dt_max] and at least dt_floor; taps and their bias uniform in
-+-1/sqrt(n_taps), the other projections in +-1/sqrt(fan_in), PyTorch's default, in which Zoology too leaves this mixer.
-`out_proj` is scaled by out_init_std / init_std: in a model 1/sqrt(2 n_layers), where the public code has
-1/sqrt(n_layers).
++-1/sqrt(n_taps), the other projections in +-1/sqrt(fan_in) (PyTorch's default, also in Zoology). `out_proj` is scaled
+by out_init_std / init_std: 1/sqrt(2 n_layers) in a model, in the public code 1/sqrt(n_layers).
 
 Good at: Text at constant memory: each token decides what the state keeps.
 Paper: Gu and Dao 2023, https://arxiv.org/abs/2312.00752
@@ -63,9 +62,9 @@ class MambaConfig(MixerConfig):
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     d_state: PositiveInt = 16
-    """Numbers of state a channel, the paper's N."""
+    """State numbers per channel, the paper's N."""
     expand: PositiveInt = 2
-    """Channels of the inner branch, in units of d_model; the paper's E."""
+    """Channels of the inner branch, as a multiple of d_model; the paper's E."""
     n_taps: PositiveInt = 4
     """Taps of the convolution, including the current token's."""
     dt_rank: PositiveInt | None = None
@@ -77,9 +76,9 @@ class MambaConfig(MixerConfig):
     dt_floor: PositiveFloat = 1e-4
     """Initial deltas below it are raised to it."""
     discretization: Literal["release", "zoh"] = "release"
-    """How B becomes discrete: by Euler's rule, as in the public code, or by the paper's zero-order hold."""
+    """Discretization of B: Euler's rule, as in the public code, or the paper's zero-order hold."""
     projected_norm_eps: NonNegativeFloat = 0.0
-    """Eps of RMS norms without scale of the low-rank delta, B and C, as Falcon-Mamba has them; 0: no such norms."""
+    """Eps of RMS norms, without scale, of the low-rank delta, B and C (Falcon-Mamba); 0: no such norms."""
     projection_init: Literal["uniform", "normal"] = "uniform"
     """Initialisation of in_proj, x_proj and out_proj: uniform as published, or normal with `init_std`."""
 
@@ -102,13 +101,13 @@ class MambaConfig(MixerConfig):
         return cls(d_model=7, d_state=3, dt_rank=2, dt_min=0.1, dt_max=1.0)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, convolution, and 6 operations per number of state: delta A, (delta x) B, a h + b, C h."""
+        """FLOPs of projections, convolution, and 6 per state number: delta A, (delta x) B, a h + b, C h."""
         d, inner, n = self.width, self.inner, self.d_state
         projections = 2.0 * inner * (3 * d + 2 * self.rank + 2 * n)
         return projections + inner * (conv_flops(self.n_taps, length) + 6 * n)
 
     def papers_state_size(self, length: int) -> int:
-        """Eq. 12, which leaves the convolution out: `2 d d_state`, its 2 being `expand`."""
+        """Eq. 12, without the convolution: `2 d d_state`; the 2 is `expand`."""
         return 2 * self.width * self.d_state
 
 
@@ -188,7 +187,7 @@ class Mamba(Mixer):
 
 
 def _sharded(*arrays: Array, head_axes: tuple[str, ...], **options: Any) -> Any:
-    """`selective_scan` on a mesh that shares out channels like heads."""
+    """`selective_scan` with channels sharded like heads."""
     return sharded_selective_scan(*arrays, channel_axes=head_axes, **options)
 
 
@@ -202,13 +201,13 @@ class _ScanTokens(NamedTuple):
 
 
 def _by_euler(a_log: jax.Array, tokens: _ScanTokens) -> tuple[jax.Array, jax.Array]:
-    """a and b of the recurrence, `(..., inner, d_state)`, as in the public code."""
+    """Coefficients a and b, `(..., inner, d_state)`, as in the public code."""
     x, b = tokens.x.astype(jnp.float32), tokens.b.astype(jnp.float32)
     return jnp.exp(_log_a(a_log, tokens)[0]), (tokens.delta * x)[..., None] * b[..., None, :]
 
 
 def _by_zero_order_hold(a_log: jax.Array, tokens: _ScanTokens) -> tuple[jax.Array, jax.Array]:
-    """The same as in the paper."""
+    """Coefficients a and b by the paper's zero-order hold."""
     log_a, a = _log_a(a_log, tokens)
     x, b = tokens.x.astype(jnp.float32), tokens.b.astype(jnp.float32)
     return jnp.exp(log_a), jnp.expm1(log_a) / a * x[..., None] * b[..., None, :]
@@ -227,6 +226,6 @@ def _readout(h: jax.Array, tokens: _ScanTokens) -> jax.Array:
 
 
 def _make_uniform(layer: nnx.Linear, rngs: nnx.Rngs, *, scale: float = 1.0) -> None:
-    """Draws the kernel again, uniform in +-scale / sqrt(fan_in)."""
+    """Resets the kernel to uniform in +-scale / sqrt(fan_in)."""
     bound = scale * layer.in_features**-0.5
     layer.kernel[...] = jax.random.uniform(rngs.params(), layer.kernel.shape, jnp.float32, -bound, bound)

@@ -6,14 +6,14 @@ With `inner = expand d_model` channels in heads of `head_dim`, and B, C shared b
     S_t = exp(-exp(A_log) delta_t) S_{t-1} + B_t (delta_t x_t)^T        y_t = S_t^T C_t + D x_t
     out = (scale . rms(y . silu(z))) W_out
 
-so that the recurrence is `linear_attention` with queries C, keys B and values delta x. The norm is over the channels of
-a group; the gate comes before it, as in the paper and its code. Options of the code: the other order
-(`norm_before_gate`), no norm (`normalize=False`, its `rmsnorm`: y . silu(z) alone), `dt_limit`, biases of the
-projections and of the convolution, and a skip per channel (`D_has_hdim`).
+The recurrence is `linear_attention` with queries C, keys B and values delta x. The norm is over the channels of a
+group; the gate is applied before it, as in the paper and its code. Options of the code: the other order
+(`norm_before_gate`), no norm (`normalize=False`, its `rmsnorm`), `dt_limit`, biases of the projections and of the
+convolution, and a skip per channel (`D_has_hdim`).
 
-`n_levels` makes it log-linear Mamba-2 (Guo et al. 2025, arXiv 2506.04761): the past is read by runs of tokens, whose
-lengths are powers of two, each with a state of its own and a weight that the token computes, lambda = softplus(L . l)
-(`jaxzoo/ops/log_linear_attention.py`). L is `level_scale` and starts at 1, l is the last part of u W_in.
+`n_levels` > 0 is log-linear Mamba-2 (Guo et al. 2025, arXiv 2506.04761): the past is split into runs of tokens, whose
+lengths are powers of two, each with its own state and a weight that depends on the token, lambda = softplus(L . l)
+(`jaxzoo/ops/log_linear_attention.py`). L is `level_scale`, initially 1; l is the last part of u W_in.
 
 | ours                       | `Mamba2Mixer` of transformers and the public code                                    |
 | -------------------------- | ------------------------------------------------------------------------------------ |
@@ -24,7 +24,7 @@ lengths are powers of two, each with a state of its own and a weight that the to
 
 Initialisation: exp(A_log) uniform in [1, 16], skip 1, dt_bias the inverse softplus of a delta that is log-uniform in
 [0.001, 0.1] and at least 1e-4, the convolution uniform in +-1/sqrt(n_taps). Deviation: projections start normal
-(`init_std`, `out_init_std`), PyTorch's default is uniform.
+(`init_std`, `out_init_std`); PyTorch's default is uniform.
 
 Good at: Text at the speed of matrix products, with states several times larger than those of Mamba.
 Paper: Dao and Gu 2024, https://arxiv.org/abs/2405.21060
@@ -65,29 +65,29 @@ class Mamba2Config(MixerConfig):
     d_state: PositiveInt = 128
     """Width of B and C, the paper's N."""
     expand: PositiveInt = 2
-    """Channels of the inner branch, in units of d_model."""
+    """Channels of the inner branch, as a multiple of d_model."""
     head_dim: PositiveInt | None = None
-    """Channels of a head, the paper's P; None: 64, or all inner channels where these are fewer."""
+    """Channels per head, the paper's P; None: 64, or all inner channels if there are fewer."""
     n_groups: PositiveInt = 1
     """Groups of neighbouring heads that share B and C."""
     n_taps: PositiveInt = 4
     """Taps of the convolution, including the current token's."""
     norm_before_gate: bool = False
-    """Gates after the norm, not before."""
+    """Applies the gate after the norm instead of before."""
     normalize: bool = True
-    """Has the norm; False: the gate alone."""
+    """Applies the norm; False: only the gate."""
     dt_limit: tuple[NonNegativeFloat, PositiveFloat] | None = None
-    """Bounds to which delta is clipped; None: it is not."""
+    """Bounds to which delta is clipped; None: no clipping."""
     proj_bias: bool = False
     """Biases of the input and output projections."""
     conv_bias: bool = True
     """Bias of the convolution."""
     skip_per_channel: bool = False
-    """D for each channel, not for each head."""
+    """D per channel instead of per head."""
     norm_eps: NonNegativeFloat = 1e-5
     """Added to the mean square in the norm."""
     n_levels: NonNegativeInt = 0
-    """Levels of log-linear attention, exact for 2^(n_levels - 1) tokens, and a state for each but one; 0: Mamba-2."""
+    """Levels of log-linear attention, exact for 2^(n_levels - 1) tokens, with n_levels - 1 states; 0: Mamba-2."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -145,10 +145,10 @@ class Mamba2State(NamedTuple):
 
 
 class Mamba2LevelsState(NamedTuple):
-    """Shift register and sums by level, of log-linear Mamba-2."""
+    """Shift register and sums per level, for log-linear Mamba-2."""
 
     history: Float[Array, "b w-1 d"]
-    """As in `Mamba2State`."""
+    """History of the convolution, as in `Mamba2State`."""
     s: Float[Array, "b levels h k v"]
     """Sums of the levels above the first, float32."""
     place: Int[Array, "b"]
@@ -232,7 +232,7 @@ class Mamba2(Mixer):
         levels: Float[Array, "... levels"],
         segment_ids: Int[Array, "b t"] | None,
     ) -> tuple[Array, LogLinearState]:
-        """Outputs `(..., h, v)`, and the sums after the last token, by the logits of all heads' levels."""
+        """Outputs `(..., h, v)` and final sums, given the logits of the levels of all heads."""
         config = self.config
         scale = self.level_scale[...].reshape((1,) * (du.ndim - 2) + (config.heads, -1))
         scales = jax.nn.softplus(scale * levels.astype(jnp.float32).reshape(*log_decay.shape, config.n_levels))
@@ -257,7 +257,7 @@ class Mamba2(Mixer):
         return empty_log_linear_state(batch_size, config.n_levels, config.heads, config.d_state, v_dim)
 
     def _merge(self, y: Float[Array, "... h v"], u: Float[Array, "... h v"], z: Float[Array, "... d"]) -> Array:
-        """Adds the skip, gates and normalizes, and projects back to the model width."""
+        """Adds the skip, applies gate and norm, and projects to the model width."""
         skip = self.skip[...].astype(u.dtype).reshape(self.config.heads, -1)
         y = (y + u * skip.reshape((1,) * (u.ndim - 2) + skip.shape)).reshape(z.shape)
         return self.out_proj(self.norm(y, z) if self.config.normalize else y * jax.nn.silu(z))

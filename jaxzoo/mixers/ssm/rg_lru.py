@@ -1,4 +1,4 @@
-"""The recurrent block of Griffin (De et al. 2024, arXiv 2402.19427): a gated branch and a real-gated linear recurrence.
+"""Recurrent block of Griffin (De et al. 2024, arXiv 2402.19427): a gated branch and a real-gated linear recurrence.
 
 With a causal convolution of `n_taps` taps, gates whose weights are block-diagonal (one block per head), and c = 8:
 
@@ -6,7 +6,7 @@ With a causal convolution of `n_taps` taps, gates whose weights are block-diagon
     r_t, i_t = sigmoid(W_a x_t + b_a), sigmoid(W_i x_t + b_i)        log a_t = -c r_t softplus(Lambda)
     h_t = a_t h_{t-1} + sqrt(1 - a_t^2) (i_t x_t)                    out = (g . h) W_out + b_out
 
-(sec. 2.4; App. A prints log sigmoid(Lambda)^{c r} as -c r softplus(Lambda): the sign of Lambda is free.)
+(sec. 2.4; App. A prints log sigmoid(Lambda)^{c r} as -c r softplus(Lambda); the sign of Lambda is arbitrary.)
 
 `form="paper"` is this equation, with initial a^c uniform in [0.9, 0.999] (sec. 2.4). `form="release"` is
 RecurrentGemma: the first token of a document is not scaled by sqrt(1 - a^2), and a^2 itself starts uniform in
@@ -55,15 +55,15 @@ class RGLRUConfig(MixerConfig):
     promises = Capabilities(segments=True, sequence_parallel=True)
 
     inner_width: PositiveInt | None = None
-    """Channels of both branches; None: d_model, as RecurrentGemma. The paper's models have about 4/3 d_model."""
+    """Channels of each branch; None: d_model, as in RecurrentGemma. The paper's models have about 4/3 d_model."""
     n_heads: PositiveInt = 1
-    """Blocks of the gates' weights."""
+    """Number of blocks of the gates' weights."""
     n_taps: PositiveInt = 4
     """Taps of the convolution, including the current token's."""
     decay_constant: PositiveFloat = 8.0
-    """c."""
+    """Constant c of the decay."""
     form: Literal["paper", "release"] = "paper"
-    """The paper's equation and initialisation, or those of RecurrentGemma; see the module docstring."""
+    """Equation and initialisation of the paper or of RecurrentGemma; see the module docstring."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,7 +81,7 @@ class RGLRUConfig(MixerConfig):
         return cls(d_model=7, inner_width=9, n_heads=3, n_taps=3, decay_constant=2.0)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, gates, convolution, and 4 operations per channel of the recurrence."""
+        """FLOPs of projections, gates, convolution, and 4 per channel for the recurrence."""
         inner = self.inner
         gates = 4.0 * inner * (inner // self.n_heads)
         return 6.0 * self.width * inner + gates + inner * (conv_flops(self.n_taps, length) + 4)
@@ -119,7 +119,7 @@ class _GateTokens(NamedTuple):
     x: Array  # (..., inner)
     recurrence: Array  # (..., inner): logits of r
     input: Array  # (..., inner): logits of i
-    first: Array | None  # (...): whether the token is the first of its document; None: nothing depends on it
+    first: Array | None  # (...): whether the token is the first of its document; None: not needed
 
 
 class RGLRU(Mixer):
@@ -173,7 +173,7 @@ class RGLRU(Mixer):
 
 
 def _make_coefficients(rate: Array, tokens: _GateTokens) -> tuple[Array, Array]:
-    """a and b of the recurrence, float32."""
+    """Coefficients a and b of the recurrence, float32."""
     x, r, i = (y.astype(jnp.float32) for y in tokens[:3])
     log_a = -rate.reshape((1,) * (x.ndim - 1) + (-1,)) * jax.nn.sigmoid(r)
     scale = jnp.sqrt(jnp.maximum(-jnp.expm1(2 * log_a), 1e-12))
@@ -187,7 +187,7 @@ def _readout(h: Array, tokens: _GateTokens) -> Array:
 
 
 def _initial_rate(config: RGLRUConfig, rngs: nnx.Rngs) -> Array:
-    """Lambda whose decay is in [0.9, 0.999]: of a^c, uniform (paper), or of a, its square uniform (release)."""
+    """Initial Lambda: a^c uniform in [0.9, 0.999] (paper), or a in that range with a uniform square (release)."""
     power = 1.0 if config.form == "paper" else 2.0
     decay = jax.random.uniform(rngs.params(), (config.inner,), jnp.float32, 0.9**power, 0.999**power)
     rate = -jnp.log(decay) / power  # softplus(Lambda), or c times it
