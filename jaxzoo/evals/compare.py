@@ -1,4 +1,4 @@
-"""Several trained models on the same validation sets: scores, paired differences, costs."""
+"""Comparison of trained models on the same validation sets: scores, paired differences, costs."""
 
 import itertools
 import math
@@ -44,7 +44,7 @@ class Scored(NamedTuple):
     loss_error: float
     """Standard error of the loss over the rows."""
     difference: float
-    """Loss minus that of the first model."""
+    """Loss minus the first model's."""
     difference_error: float
     """Standard error of the difference, paired by rows."""
     accuracy: float
@@ -60,7 +60,7 @@ class Scored(NamedTuple):
 
 
 def compare(models: Mapping[str, Loaded], data: Dataset) -> list[Scored]:
-    """Scores models on the same data, in order; differences are to the first. Raises `ValueError` if a model has fewer
+    """Scores models on the same data; differences are to the first model. Raises `ValueError` if a model has fewer
     ids than the data, is of another kind or has another tokenizer than the first, or no rows are scored."""
     first = next(iter(models.values()))
     for name, loaded in models.items():
@@ -171,7 +171,7 @@ def _error(sums: np.ndarray, targets: float) -> float:
 
 
 def _by_slice(rows: RowSums, data: Dataset) -> dict[str, float]:
-    """Returns the accuracy of each slice that is not the whole."""
+    """Returns the accuracy of each slice, without the overall accuracy."""
     parts = [slice(*ends) for ends in itertools.pairwise(rows.ends)]
     totals: dict[str, tuple[float, float]] = {}
     for valid, part in zip(data.valid(), parts, strict=True):

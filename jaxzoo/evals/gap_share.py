@@ -2,8 +2,8 @@
 
     share = min((l_H^m - l_H^M) p_H / (l^m - l^M), 1)
 
-with m the model, M the baseline (attention in the paper), l the mean log-probability of all tokens, l_H that of the AR
-hits and p_H their share of all tokens. Ours are nats, -l, which leave the ratio as it is.
+with m the model, M the baseline (attention in the paper), l the mean log-probability of all tokens, l_H of the AR
+hits, and p_H the share of the hits. We use nats, -l, which give the same ratio.
 
 The sentence below the formula ascribes 100 % to recall where m is better overall and M on the hits; there the formula
 is negative. Both are given.

@@ -206,7 +206,7 @@ def _scored(model: TextModel, name: str, task: Any, limit: int | None) -> dict[s
     found: Any = evaluate(
         lm=LMEvalModel(model), task_dict={"tasks": {name: task}}, limit=limit, bootstrap_iters=100, log_samples=False
     )
-    # `acc,none` as `acc`, a metric with a filter as `acc,filter`; what is no finite number is left out.
+    # `acc,none` as `acc`, a metric with a filter as `acc,filter`; values that are not finite numbers are left out.
     numbers = {key: x for key, x in found["results"][name].items() if isinstance(x, int | float) and "," in key}
     metrics = {key.removesuffix(",none"): float(x) for key, x in numbers.items() if math.isfinite(x)}
     return {**metrics, "n": found["n-samples"][name]["effective"]}
@@ -222,8 +222,8 @@ def _hub_tasks(names: Sequence[str]) -> dict[str, Any]:
         except OSError as error:
             reason = " ".join(str(error).split())[:200]
             raise OSError(
-                f"the data of task {name!r} cannot be had from the Hugging Face hub ({reason}); give --data DIR with "
-                f"DIR/{name}.jsonl"
+                f"the data of task {name!r} cannot be loaded from the Hugging Face hub ({reason}); give --data DIR "
+                f"with DIR/{name}.jsonl"
             ) from error
     return tasks
 

@@ -140,7 +140,7 @@ def write_report(path: Path, report: RecallReport, *, title: str) -> None:
     Raises `ValueError` as `check_directory`, `OSError` if a file cannot be written."""
     check_directory(path)
     path.mkdir(exist_ok=True)
-    first = json.dumps(report.to_json(), indent=1) + "\n"  # it says whose directory this is
+    first = json.dumps(report.to_json(), indent=1) + "\n"  # identifies the directory as a report
     write_whole(path / FILES[0], first, owned=True)
     write_whole(path / FILES[1], report.markdown(), owned=True)
     draw_recall(report, path / FILES[2], title=title)

@@ -1,4 +1,4 @@
-"""Associative recall on real text: which next tokens a model could recall, and its scores on these and on others.
+"""Associative recall on real text: scores on next tokens that a model could recall, and on all others.
 
 Zoology (Arora et al. 2023), sec. 3.1 and App. C.1. A target that ends an n-gram (n = 2 unless stated otherwise) is
 
@@ -57,7 +57,7 @@ class SliceScore(NamedTuple):
     nats: float | None
     """Mean of `-log p(token)`; None without tokens."""
     standard_error: float | None
-    """Standard error of this mean for independent tokens (those of a document are not); None below two tokens."""
+    """Standard error of the mean for independent tokens (within a document they are not); None below two tokens."""
 
     @property
     def perplexity(self) -> float | None:
@@ -65,7 +65,7 @@ class SliceScore(NamedTuple):
 
 
 class Sections(NamedTuple):
-    """Slices of a model, each a `SliceScore` by name; of bins only those with tokens, rising."""
+    """Slices of a model: `SliceScore` by name; bins without tokens are left out, others are in rising order."""
 
     slices: dict[str, SliceScore]
     """All tokens, AR hits, other tokens, frequent repeats and AR hits of n = 3."""
@@ -194,7 +194,7 @@ def target_repeats(
     segments = np.zeros((b, t), np.int64) if segment_ids is None else segment_ids
     ends = np.ones((b, t), bool)
     ends[:, :-1] = segments[:, 1:] != segments[:, :-1]
-    # Each segment becomes a sequence of its own, the target at its last token after it; the next one moves up by one.
+    # Each segment becomes its own sequence, followed by the target of its last token; the next one starts one later.
     moved = np.cumsum(ends, axis=1)
     places = np.arange(t)[None, :] + moved - ends
     sequence = np.zeros((b, t + int(moved[:, -1].max(initial=0))), np.int64)

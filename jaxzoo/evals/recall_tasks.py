@@ -6,11 +6,11 @@ A task is a file of JSON lines, each an object with two strings (others are igno
     value  the answer
 
 The model continues the text greedily until a newline or 48 tokens; the example is right if the continuation contains
-the value, ignoring case. Prompts, limits and score are those of lm_eval's tasks of the same names (version 1), so that
+the value, ignoring case. Prompts, limits and score are as in lm_eval's tasks of the same names (version 1), so that
 the numbers are equal; `jaxzoo.tasks.records` makes the files of `records`.
 
-lm_eval 0.4.13 by itself gives squad_completion 256 tokens, up to an empty line: defaults of its configs hide the task's
-own 48 tokens and newline, which `jaxzoo.evals.lm_eval_tasks` restores.
+lm_eval 0.4.13 gives squad_completion 256 tokens, up to an empty line, because defaults of its configs replace the
+task's 48 tokens and newline; `jaxzoo.evals.lm_eval_tasks` restores them.
 """
 
 import itertools
@@ -64,9 +64,9 @@ def read_rows(path: Path, limit: int | None = None) -> list[dict[str, Any]]:
 
 
 def score_recall(model: TextModel, examples: Sequence[RecallExample]) -> dict[str, float]:
-    """Asks the model all examples. Returns the names of `jaxzoo.evals.lm_eval_tasks`: `contains`, the share of examples
-    whose continuation contains the value; `contains_stderr`, its standard error, for at least two examples; `n`, their
-    number."""
+    """Evaluates the model on all examples. Returns metrics as `jaxzoo.evals.lm_eval_tasks`: `contains`, the share of
+    examples whose continuation contains the value; `contains_stderr`, its standard error, for at least two examples;
+    `n`, their number."""
     said = model.continuations([example.prompt for example in examples], max_tokens=MAX_TOKENS, stops=STOPS)
     right = [contains(text, example.value) for text, example in zip(said, examples, strict=True)]
     mean = sum(right) / len(right)

@@ -1,7 +1,7 @@
 """Exact match and F1 of short answers (SQuAD, Rajpurkar et al. 2016, sec. 6.1), which SuperGLUE's ReCoRD uses too.
 
-lm_eval's code for the task `record` imports both functions from transformers, and nothing else of it. The context
-manager `in_place_of_transformers` lets it import these.
+lm_eval's code for the task `record` imports only these two functions from transformers. The context manager
+`in_place_of_transformers` provides them without transformers.
 """
 
 import collections
@@ -36,7 +36,7 @@ def compute_f1(truth: str, answer: str) -> float:
 
 
 class _Module(types.ModuleType):
-    """Module whose other names are classes without instances: datasets asks for those of a loaded transformers."""
+    """Stand-in module: other names are classes without instances, since `datasets` looks up classes there."""
 
     def __getattr__(self, name: str) -> type:
         if name.startswith("__"):

@@ -1,6 +1,6 @@
-"""A language model and its tokenizer with text as input, and numbers and text as output, in batches of few shapes.
+"""Evaluation of a language model on text, in batches of few shapes.
 
-Provides log-likelihoods of continuations and of whole texts, and greedy continuations. Rows of a batch differ in
+Computes log-likelihoods of continuations and of whole texts, and greedy continuations. Rows of a batch may differ in
 length. For scores they are padded on the right, which does not affect a causal model; prompts of continuations are read
 in chunks without padding (`jaxzoo.generation.prompts`).
 
@@ -47,7 +47,7 @@ class Window(NamedTuple):
     """Part of a text that the model reads at once, to score its end."""
 
     tokens: Int32[np.ndarray, "t"]
-    """All but the last are read; at most one more than the model's window."""
+    """Tokens, of which all except the last are read; at most one more than the model's window."""
     n_scored: int
     """Number of scored tokens, at the end."""
 

@@ -1,4 +1,4 @@
-"""Whether two runs are scored on the same validation tokens."""
+"""Check that runs are scored on the same validation tokens."""
 
 import hashlib
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ def check_same_tokens(sessions: Mapping[str, Session]) -> str:
             continue
         configs = [to_json(each.config)["data"] for each in (session, other)]
         found = first_difference(*configs, path="data")
-        what = "the text has changed between the two readings"
+        what = "the text changed between reading the two runs"
         if found:
             field, of_first, of_other = found
             what = f"{field} is {of_other!r} in {name}, {of_first!r} in {first}"

@@ -94,7 +94,7 @@ def evaluate(
     `valid/accuracy` the mean over examples of the share of hits among their labelled positions;
     `valid/accuracy/pairs=8` the same over the sets of that slice. Text adds `valid/bits_per_byte`, also by slice, and
     `valid/perplexity`. `score` returns the sums over a batch, whose rows are padded to a multiple of `row_multiple` and
-    to those of the first batch of its set."""
+    to the size of the set's first batch."""
     totals = [
         _sum(jax.device_get([score(batch) for batch in padded_batches(valid_set, row_multiple)]))
         for valid_set in valid_sets

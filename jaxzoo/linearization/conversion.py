@@ -18,21 +18,21 @@ from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.models.model_config import LanguageModelConfig
 
 WINDOWS = {"based": 64, "hedgehog": 0}
-"""Tokens that keep softmax attention, where the user gives no number."""
+"""Default number of recent tokens that keep softmax attention."""
 
 
 class Converted(NamedTuple):
-    """Variables of a converted model before it has learnt anything."""
+    """Variables of a converted model before training."""
 
     variables: Variables
     copied: tuple[str, ...]
-    """Names, such as `layers.0.mixer.q_proj.kernel`, of the variables that are those of the old model."""
+    """Names, such as `layers.0.mixer.q_proj.kernel`, of the variables copied from the old model."""
     new: tuple[str, ...]
-    """Names of the others: initial values of the new mixers."""
+    """Names of the other variables, with initial values of the new mixers."""
 
 
 def attention_layers(config: LanguageModelConfig, keep: Collection[int] = ()) -> list[int]:
-    """Returns the layers of softmax attention without those to keep.
+    """Returns the layers of softmax attention, except those to keep.
 
     Raises `ValueError` if there is none, or a layer to keep does not exist.
     """
@@ -58,17 +58,17 @@ def converted_config(
     window: int | None = None,
     feature_dim: int | None = None,
 ) -> LanguageModelConfig:
-    """The config of a model with other mixers in some of its attention layers.
+    """Returns the config of a model with new mixers in some of its attention layers.
 
     Args:
-      config: that of the model.
-      layers: their numbers, of `attention_layers`.
+      config: config of the old model.
+      layers: indices of the layers, from `attention_layers`.
       mixer: one of `jaxzoo.linearization.MIXERS`.
       window: tokens that keep softmax attention; None: `WINDOWS`.
-      feature_dim: columns of the learned map of queries and keys; None: at most 16 (based), the head's (hedgehog).
+      feature_dim: columns of the learned map of queries and keys; None: at most 16 (based), head width (hedgehog).
 
     Raises:
-      ValueError: the new mixer cannot take over what a layer has.
+      ValueError: the new mixer does not support an option of a layer.
     """
     pattern = [config.pattern[i % len(config.pattern)] for i in range(config.n_layers)]
     for i in layers:
@@ -79,7 +79,7 @@ def converted_config(
 
 
 def convert(config: LanguageModelConfig, old: Variables, new: LanguageModelConfig, *, seed: int = 0) -> Converted:
-    """Returns the variables of the new model: those of the old one where name and shape agree, else initial values.
+    """Returns the variables of the new model: the old ones if name and shape agree, otherwise initial values.
 
     Keys and values of grouped heads are repeated for a mixer without groups; its short convolutions begin as the
     identity. `config` and `old` are the old model, `new` is the result of `converted_config`.
@@ -110,7 +110,7 @@ def convert(config: LanguageModelConfig, old: Variables, new: LanguageModelConfi
 
 
 def layer_of_mixer(name: str) -> int | None:
-    """Number of the layer whose mixer holds a variable; None: it is of no mixer."""
+    """Index of the layer whose mixer holds a variable; None: not in a mixer."""
     found = re.match(r"layers\.(\d+)\.mixer\.", name)
     return int(found[1]) if found else None
 

@@ -20,18 +20,18 @@ from jaxzoo.utils.array_typing import Array
 from jaxzoo.utils.text_table import text_table
 
 DECODED = 64
-"""Tokens whose decoding is timed."""
+"""Number of timed decode steps."""
 
 
 class Measured(NamedTuple):
     """A model at one stage."""
 
     scored: Scored
-    """Scores on the validation sets, paired with those of the first stage; bytes of the state at the data's length."""
+    """Scores on the validation sets, paired with the first stage's; bytes of the state at the data's length."""
     recall: Mapping[str, SliceScore]
     """Nats on the recall slices of text (`jaxzoo.evals.recall_slices`), by name; empty for other data."""
     decoded_per_s: float
-    """Tokens that one sequence gets per second, at the end of the data's length."""
+    """Decode speed of one sequence, tokens/s, at the end of the data's length."""
 
 
 def measure(models: Mapping[str, Loaded], data: Dataset) -> list[Measured]:
@@ -47,7 +47,7 @@ def measure(models: Mapping[str, Loaded], data: Dataset) -> list[Measured]:
 
 
 def recall(loaded: Loaded, data: Dataset) -> Mapping[str, SliceScore]:
-    """Nats of the validation targets of text by what could have been recalled of them: every repeated bigram."""
+    """Nats of the validation targets of text, separately for repeated bigrams, which could be recalled."""
     graph, variables = nnx.split(loaded.model)
 
     @jax.jit
@@ -68,7 +68,7 @@ def decode_speed(loaded: Loaded, length: int) -> float:
     """
     if loaded.model.config.decode_last or loaded.model.config.pair_values:
         return math.nan
-    new = min(DECODED, max(1, length // 2))  # after the first, which the prompt gives; all fit into learned positions
+    new = min(DECODED, max(1, length // 2))  # after the prompt's first token; all fit into learned positions
     prompt = [np.arange(max(1, length - new - 1)) % loaded.model.config.vocab_size]
 
     def seconds(n: int) -> float:
@@ -83,7 +83,7 @@ def decode_speed(loaded: Loaded, length: int) -> float:
 
 
 def table(measured: Sequence[Measured]) -> str:
-    """A line per stage."""
+    """Formats a line per stage."""
     slices = list(measured[0].recall)[:3]
     heads = ["stage", "loss", "change", *(f"{name} (nats)" for name in slices[1:])]
     lines = [[*heads, "accuracy", "state bytes", "decode tokens/s"]]

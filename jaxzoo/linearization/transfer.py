@@ -2,10 +2,9 @@
 
     loss = mean over layers of |mixer(x) - attention(x)|^2 / |attention(x)|^2
 
-with x the inputs of that layer in the old model, which stays as it is: layers are independent, and all learn in one
-step (attention transfer of LoLCATs, arXiv 2410.10254). Deviations: the error of a layer is divided by the size of its
-outputs, so that it can be read as a share; and all parameters of a new mixer learn, where LoLCATs trains those of its
-feature maps alone.
+with x the inputs of that layer in the old model, which does not change: layers are independent, and all learn in one
+step (attention transfer of LoLCATs, arXiv 2410.10254). Deviations: the error of a layer is relative to the size of
+its outputs; and all parameters of a new mixer learn, while LoLCATs trains only the feature maps.
 """
 
 import dataclasses
@@ -31,7 +30,7 @@ from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.utils.array_typing import Array, Float
 
 Trained = dict[str, Array]
-"""Parameters that learn, by name in the model, such as `stacks/0/blocks/1/mixer/q_map`."""
+"""Trained parameters by name, such as `stacks/0/blocks/1/mixer/q_map`."""
 LAST = 0.1
 """Share of the steps, at the end, over which the reported errors are averaged."""
 
@@ -53,7 +52,7 @@ class Transferred(NamedTuple):
     first_errors: tuple[float, ...]
     """Relative squared error of each layer in the first step."""
     last_errors: tuple[float, ...]
-    """The same, a mean over the last steps."""
+    """Relative squared error of each layer, averaged over the last steps."""
 
 
 def transfer(
@@ -83,7 +82,7 @@ def transfer(
     trained = {path: names[path] for path in paths}
     first = next(batches)
     steps = max(1, math.ceil(config.tokens / first.tokens.size))
-    settings = OptimizerConfig(  # without clipping: the norm of all layers would tie them together
+    settings = OptimizerConfig(  # no clipping: the global norm would couple the layers
         learning_rate=config.learning_rate, weight_decay=0.0, clip_norm=0.0, b2=0.95, final_fraction=0.1
     )
     traits = {path: names_of(blueprint.traits.params)[path] for path in paths}
@@ -131,7 +130,7 @@ def _with_first(first: Batch, others: Stream) -> Iterator[Batch]:
 
 
 def with_trained(variables: Variables, trained: Trained) -> Variables:
-    """The variables with others in the place of those that learn."""
+    """The variables with new values of the trained ones."""
     leaves = {**names_of(variables.params), **trained}
     params = jax.tree.unflatten(jax.tree.structure(variables.params), [leaves[n] for n in names_of(variables.params)])
     return Variables(params, variables.buffers)
@@ -140,7 +139,7 @@ def with_trained(variables: Variables, trained: Trained) -> Variables:
 def _errors(
     before: Blueprint, old: Variables, after: Blueprint, new: Variables, layers: Sequence[int], batch: Batch
 ) -> Float[Array, "n"]:
-    """Relative squared error of each layer; without gradient for the old model."""
+    """Relative squared error of each layer, without gradients of the old model."""
     names = [f"layers.{i}.mixer.{end}" for i in layers for end in ("in", "out")]
     _, seen = capture(before.model(old), *names)(batch.tokens, segment_ids=batch.segment_ids)
     stacks, context = after.model(new).unstacked().stacks, Context(tokens=batch.tokens, segment_ids=batch.segment_ids)

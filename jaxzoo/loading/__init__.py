@@ -1,4 +1,4 @@
-"""Trained models: read from runs and exported files, and written as runs."""
+"""Loading of trained models from runs and exported files, and import as runs."""
 
 from jaxzoo.loading.loaded import Loaded, load
 

@@ -1,6 +1,6 @@
 """Adapters as a safetensors file, for the model on which they were trained.
 
-Names are those of the adapted matrices with the suffix `a` or `b`, such as `stacks.0.blocks.1.mixer.q_proj.kernel.a`.
+Names are the adapted matrices' with the suffix `a` or `b`, such as `stacks.0.blocks.1.mixer.q_proj.kernel.a`.
 The metadata are strings: `lora` (rank, targets and alpha, JSON), `base` (digest of the adapted model's variables),
 `step` and `jaxzoo_version`.
 """
@@ -53,7 +53,7 @@ def apply_adapters(file: Path, model: LanguageModelConfig, own: Variables) -> Va
         if "lora" not in metadata or "base" not in metadata:
             raise ValueError(f"{file} holds no adapters; make it by python -m jaxzoo.export --adapters")
         if metadata["base"] != variables_digest(own):
-            raise ValueError(f"{file}: its adapters were trained on another model; load the run that they began with")
+            raise ValueError(f"{file}: its adapters were trained on another model; load the run that they adapt")
         lora = parse_json(metadata["lora"], Lora, where=f"{file}: lora")
         blueprint: AdaptedBlueprint = adapt(make_blueprint(model), lora)
 

@@ -1,4 +1,4 @@
-"""Runs made of variables: their one checkpoint, that of step 0, has no optimizer."""
+"""Import of variables as runs with one checkpoint, of step 0, without optimizer state."""
 
 from pathlib import Path
 
@@ -15,11 +15,11 @@ from jaxzoo.utils.checksums import variables_digest
 
 
 def import_run(file: Path, run: RunDirectory) -> CheckpointManifest:
-    """Makes a run whose one checkpoint, that of step 0, holds the variables of a file that `write_portable` wrote;
-    returns what the file says.
+    """Makes a run whose one checkpoint, of step 0, holds the variables of a file of `write_portable`; returns its
+    manifest.
 
     Raises:
-      ValueError: the place is taken; the file is none of ours, or its arrays are not those of the model that it names.
+      ValueError: the directory exists; the file was not exported by jaxzoo, or its arrays do not fit its config.
       OSError: the file is damaged, or the run cannot be written.
     """
     run.check_new()
@@ -35,10 +35,10 @@ def import_run(file: Path, run: RunDirectory) -> CheckpointManifest:
 def create_imported(
     run: RunDirectory, config: Json, variables: Variables, note: dict[str, Json], tokenizer: str
 ) -> None:
-    """Makes a run whose one checkpoint, that of step 0, holds these variables.
+    """Makes a run whose one checkpoint, of step 0, holds these variables.
 
     Args:
-      note: where they are from; their digest is added.
+      note: source of the variables; their digest is added.
       tokenizer: fingerprint of the tokenizer of its text; empty: no text.
 
     Raises:

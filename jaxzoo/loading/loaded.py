@@ -24,16 +24,16 @@ from jaxzoo.utils.array_typing import Array, Float, Int
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A trained model with what belongs to it."""
+    """A trained model with its config, tokenizer and metrics."""
 
     model: LanguageModel
     """The model, on the first device; `model(tokens)`, `model.prefill`, `model.step`."""
     config: RunConfig
-    """The experiment that it was trained in."""
+    """Config of its training."""
     tokenizer: Tokenizer | None
     """Tokenizer of its text; None: it was trained on token ids, such as a recall task."""
     step: int
-    """Updates that it has seen."""
+    """Number of updates in its training."""
     metrics: Sequence[Row]
     """Rows of the run's metrics.jsonl, oldest first; empty for an exported model."""
 
@@ -55,7 +55,7 @@ class Loaded:
           The continuation of each prompt: a text, or an array of ids.
 
         Raises:
-          ValueError: a prompt is a text, and the model has no tokenizer; or an option is none of these.
+          ValueError: a prompt is a text, and the model has no tokenizer; or an unknown option.
         """
         fields = {field.name for field in dataclasses.fields(Sampling)}
         if unknown := sorted(options.keys() - fields - {"seed"}):
@@ -121,7 +121,7 @@ def load(
       text: refuses a model without a tokenizer, or trained on tokens of another one.
 
     Raises:
-      ValueError: no such model, adapters of another one, or a class of its config that is not imported.
+      ValueError: no such model, adapters of another model, or a config class that is not imported.
       OSError: a file cannot be read, or its checksum differs.
     """
     run, config = read_run(Path(path).expanduser())

@@ -18,7 +18,7 @@ from jaxzoo.utils.screen import warn
 OPTION = "--init-from"
 
 MAY_DIFFER = frozenset({"max_length", "dtype", "remat", "scan_layers", "init_std", "out_init_std"})
-"""Fields of a model, besides dropout rates, that say nothing about the function that its variables stand for."""
+"""Fields of a model, besides dropout rates, that do not change the function that it computes."""
 
 
 class CheckpointPlace(NamedTuple):
@@ -30,26 +30,26 @@ class CheckpointPlace(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "CheckpointPlace":
-        """`RUN`, `RUN:STEP`, `RUN:best` or `FILE.safetensors`; what has the whole text as its name has precedence."""
+        """Parses `RUN`, `RUN:STEP`, `RUN:best` or `FILE.safetensors`; an existing path has precedence."""
         named = re.fullmatch(r"(.+):([0-9]+|best)", text)
         if named and not Path(text).expanduser().exists():
             return cls(Path(named[1]).expanduser(), "best" if named[2] == "best" else int(named[2]))
         return cls(Path(text).expanduser(), None)
 
     def is_of(self, run: Path) -> bool:
-        """Whether it is a checkpoint of the run in this directory, or a file there, by whatever path to it."""
+        """Whether it is a checkpoint of the run in this directory, or a file in it, by any path."""
         place = self.path.resolve()
         return run.resolve() in (place, place.parent)
 
 
 class Origin(NamedTuple):
-    """Variables to begin with, and where they are from."""
+    """First variables of a run, and their source."""
 
     variables: Variables
-    """In the shardings of the session that asked for them."""
+    """Variables with the shardings of the session."""
     note: Json
-    """Entry of `origin.json`: `{"run": ..., "step": ..., "digest": ...}`, the digest that of all variables; `file` in
-    the place of `run` where they are from a file."""
+    """Entry of `origin.json`: `{"run": ..., "step": ..., "digest": ...}`, with the digest of all variables; `file`
+    instead of `run` for variables from a file."""
 
     def __str__(self) -> str:
         return f"step {self.note['step']} of {self.note.get('run') or self.note['file']}"
@@ -61,13 +61,13 @@ def read_origin(place: CheckpointPlace, session: Session) -> Origin:
     Warns if the models are different functions of the same variables, or the tokenizers differ.
 
     Raises:
-      ValueError: there is none, or names and shapes are those of another model.
+      ValueError: the source is absent, or its names or shapes are of another model.
       OSError: it cannot be read, or its checksum differs.
     """
     source = place.path.absolute()
     abstract = session.blueprint.own(session.abstract_state.variables)
     run = find_run(source, OPTION)
-    end = "in this model; set the fields of --model to those that it was trained with"
+    end = "in this model; set the --model fields to the values of its training"
     variables, seal = read_merged(run, place.step, session.config.model, abstract, f"{OPTION} {source}", end)
     tokenizer = tokenizer_of(seal.cursor)
     if isinstance(run, ExportedFile):
@@ -81,7 +81,7 @@ def read_origin(place: CheckpointPlace, session: Session) -> Origin:
     ours = tokenizer_of(session.dataset.train().get_state())
     if tokenizer != ours:
         warn(
-            f"{OPTION} {source}: trained on tokens of {_shown(tokenizer)}, and these are of {_shown(ours)}: ids have "
+            f"{OPTION} {source}: trained on tokens of {_shown(tokenizer)}, but these are of {_shown(ours)}: ids have "
             "other meanings"
         )
     return Origin(variables, note)

@@ -21,12 +21,12 @@ from jaxzoo.train.metrics import best_steps, read_rows
 from jaxzoo.train.run_dir import RunDirectory
 
 Which = int | Literal["best"] | None
-"""A checkpoint of a run: that of a step; the one with the best validation, by the run's `train.best_metric`; None: the
-newest. One of the last two that cannot be used gives way to the next, with a warning."""
+"""Checkpoint of a run: a step; "best", with the best validation by the run's `train.best_metric`; None: the newest.
+If the best or newest one cannot be used, the next is taken, with a warning."""
 
 
 def find_run(place: Path, option: str = "") -> RunDirectory:
-    """Returns the run of a directory, or the file of an exported model as a run; `option` is named in errors.
+    """Returns the run in a directory, or an exported model's file as a run; errors name the `option`.
 
     Raises `ValueError` if there is none, or a symbolic link in place of one of its files.
     """
@@ -108,7 +108,7 @@ def read_merged(
 
 
 def on_device(shapes: Any, device: Any) -> Any:
-    """The shapes of arrays, to be placed on a device."""
+    """Shapes and dtypes of arrays, with a device as their sharding."""
     place = SingleDeviceSharding(device)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes)
 
@@ -116,11 +116,11 @@ def on_device(shapes: Any, device: Any) -> Any:
 def read_stored(
     run: RunDirectory, step: Which, abstract: Variables, where: str, end: str
 ) -> tuple[Variables, CheckpointManifest]:
-    """The variables and the seal of a checkpoint, or of the exported model in its place, verified by its digests.
+    """Reads variables and manifest of a checkpoint, or of an exported model, verified by digests.
 
     Args:
       abstract: shapes, dtypes and shardings to read into; any mesh will do.
-      where, end: beginning and end of the line about a checkpoint of another model, as in `require_shapes`.
+      where, end: beginning and end of the error for a checkpoint of another model, as in `require_shapes`.
 
     Raises:
       ValueError: there is no (such) checkpoint, or it is of another model; no variable was read.
@@ -162,7 +162,7 @@ def shapes_of(variables: Variables) -> Shapes:
 
 
 def require_shapes(there: Shapes, here: Variables, where: str, end: str) -> None:
-    """Raises `ValueError` for stored variables of another model, of which Orbax would restore a part.
+    """Raises `ValueError` for stored variables of another model, which Orbax would restore in part.
 
     The message is `where`, the first variable that differs, both shapes, and `end`.
     """
@@ -187,7 +187,7 @@ def _best(run: RunDirectory, found: list[int]) -> list[int]:
 
 
 def stored_tokenizer(run: RunDirectory, config: RunConfig) -> Tokenizer | None:
-    """Returns the tokenizer of a run's text, from its own folder if it has one; None: no text.
+    """Returns the tokenizer of a run's text, from the run's directory if it has one; None: no text.
 
     Raises `ValueError` if its file is missing or damaged.
     """
@@ -203,7 +203,7 @@ def stored_tokenizer(run: RunDirectory, config: RunConfig) -> Tokenizer | None:
 def text_tokenizer(run: RunDirectory, config: RunConfig, given: Tokenizer | None) -> Tokenizer:
     """Returns the tokenizer of a run on text: the given one, or its own.
 
-    Raises `ValueError` if there is none, or its ids are not those of the model.
+    Raises `ValueError` if there is none, or its ids do not fit the model.
     """
     try:
         tokenizer = given or stored_tokenizer(run, config)

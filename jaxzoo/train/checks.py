@@ -1,6 +1,6 @@
-"""Refusals of what does not fit together: batch, model, data, metrics and mesh; before anything is compiled.
+"""Checks that batch, model, data, metrics and mesh fit together, before anything is compiled.
 
-Each raises `ValueError` with field, rule and remedy.
+Each raises `ValueError` with field, value, rule and remedy.
 """
 
 from collections.abc import Mapping
@@ -35,15 +35,15 @@ def check_session(config: RunConfig, mesh: Mesh, data: Dataset, *, limited: bool
 
 
 def check_batch_size(config: RunConfig, mesh: Mesh) -> None:
-    """Refuses a batch that the devices of a mesh cannot share out evenly."""
+    """Refuses a batch size that the devices of a mesh do not divide."""
     size = config.train.batch_size
     devices = row_devices(mesh)
     parts = config.train.accumulate
     n = devices * parts
     if size % n:
-        what = f"{n}, the devices that share it out (mesh data x fsdp)"
+        what = f"{n}, the devices over which rows are sharded (mesh data x fsdp)"
         if parts > 1:
-            what = f"{n}, the {devices} devices that share it out (mesh data x fsdp) times accumulate={parts}"
+            what = f"{n}, the {devices} devices over which rows are sharded (mesh data x fsdp) times accumulate={parts}"
         raise ValueError(f"TrainConfig.batch_size={size} must be divisible by {what}; take {-(-size // n) * n}")
 
 
@@ -67,9 +67,9 @@ def code_digest() -> str:
 
 
 def check_kernels(config: TrainConfig) -> None:
-    """Refuses processes that would choose Pallas kernels differently: each would wait for programs of the others.
+    """Refuses processes that would choose different Pallas kernels: their programs would wait for each other forever.
 
-    Every process must call it, a collective, and it raises in all. So it does for a setting that is neither `all` nor a
+    It is a collective: every process must call it, and all raise. It also refuses a setting that is neither `all` nor a
     report.
     """
     choice: list[str] = []
@@ -88,15 +88,13 @@ def check_kernels(config: TrainConfig) -> None:
 
 
 def check_adapters(config: TrainConfig, *, begins_with: object) -> None:
-    """Refuses adapters of random parameters, where there are no others to begin with."""
+    """Refuses adapters without `--init-from`, whose base model would be random."""
     if config.lora_rank and begins_with is None:
-        raise ValueError(
-            f"TrainConfig.lora_rank={config.lora_rank} must come with a trained model; give it by --init-from RUN"
-        )
+        raise ValueError(f"TrainConfig.lora_rank={config.lora_rank} needs a trained model; give it by --init-from RUN")
 
 
 def check_data(model: LanguageModelConfig, *, vocab_size: int, max_length: int, packed: bool) -> None:
-    """Refuses data that a model is not made for.
+    """Refuses data that do not fit a model.
 
     Args:
       vocab_size: token ids of the data.
@@ -121,9 +119,9 @@ def check_data(model: LanguageModelConfig, *, vocab_size: int, max_length: int, 
 
 
 def check_metric(config: TrainConfig, data: Dataset) -> None:
-    """Refuses a metric of the best checkpoints that no validation gives."""
+    """Refuses a metric for the best checkpoints that validation does not compute."""
     metric = config.best_metric
-    if metric == TrainConfig.best_metric:  # every data set has it: no need to ask for the validation sets yet
+    if metric == TrainConfig.best_metric:  # every data set has it: the validation sets need not be built yet
         return
     names = metric_names(data.valid(), data.bytes_per_token)
     if metric not in names:
@@ -132,8 +130,8 @@ def check_metric(config: TrainConfig, data: Dataset) -> None:
 
 
 def check_sequence_axis(model: LanguageModelConfig, mesh: Mesh, max_length: int) -> None:
-    """Refuses a mesh that shares out sequences (the longest has `max_length` tokens) which it does not divide, or among
-    mixers that cannot."""
+    """Refuses a sequence axis that does not divide the longest sequence (`max_length` tokens), or that a mixer does not
+    support."""
     devices = mesh.shape["sequence"]
     if devices == 1:
         return
@@ -145,6 +143,6 @@ def check_sequence_axis(model: LanguageModelConfig, mesh: Mesh, max_length: int)
     for index, layer in enumerate(model.layers):
         if not layer.capabilities.sequence_parallel:
             raise ValueError(
-                f"layer {index}: {type(layer).__name__} cannot share out a sequence over MeshConfig.sequence="
+                f"layer {index}: {type(layer).__name__} cannot shard a sequence over MeshConfig.sequence="
                 f"{devices} devices; set --mesh.sequence 1, or take another mixer"
             )

@@ -53,7 +53,7 @@ OWN_CONSTANTS: Mapping[str, Mapping[str, float]] = {
     "muon": {"b1": 0.9, "b2": 0.999, "eps": 1e-8},
     "adafactor": {},
 }
-"""Optimizer -> the fields of `OptimizerConfig` that it alone reads, and their defaults."""
+"""Optimizer -> the fields of `OptimizerConfig` that not all optimizers read, and their defaults."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class OptimizerConfig(Checked):
     learning_rate: PositiveFloat = 1e-3
     """Peak learning rate."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """Course of the learning rate after the warmup, down to `final_fraction` of the peak at the last step."""
+    """Learning-rate schedule after the warmup, down to `final_fraction` of the peak at the last step."""
     warmup_fraction: Fraction = 0.1
     """Share of all steps over which the learning rate rises linearly from 0."""
     final_fraction: Fraction = 0.0
@@ -82,9 +82,9 @@ class OptimizerConfig(Checked):
     weight_decay: NonNegativeFloat = 0.1
     """Decoupled weight decay, scaled by the learning rate; not on parameters that exclude it (norms, biases)."""
     decay_embeddings: bool = True
-    """Also decays the embeddings, and with them a tied head."""
+    """Apply weight decay to embeddings too, and so to a tied head."""
     decay_all: bool = False
-    """Also decays parameters that exclude it, as the released Zoology code does."""
+    """Apply weight decay to all parameters, as the released Zoology code does."""
     clip_norm: NonNegativeFloat = 1.0
     """Largest global gradient norm; 0: no clipping."""
 
@@ -105,15 +105,15 @@ class TrainConfig(Checked):
     """The training loop: length, intervals, stopping."""
 
     steps: PositiveInt = 1000
-    """Optimizer steps in all."""
+    """Total number of optimizer steps."""
     batch_size: PositiveInt = 64
     """Examples per step, over all devices."""
     valid_batch_size: PositiveInt = 256
     """Examples per validation step."""
     accumulate: PositiveInt = 1
-    """Parts that a batch is cut into, one after the other; their gradients add up to those of the batch."""
+    """Parts of a batch that are processed one after the other; their gradients are summed."""
     loss_chunk: NonNegativeInt = 0
-    """Tokens of a row whose logits are in memory at once, for large vocabularies; 0: all."""
+    """Tokens per row whose logits are in memory at once, for large vocabularies; 0: all."""
     z_loss: NonNegativeFloat = 0.0
     """Weight of the mean squared log-normaliser of the predictions in the loss (PaLM: 1e-4)."""
     seed: Seed = 0
@@ -121,26 +121,26 @@ class TrainConfig(Checked):
     log_every: PositiveInt = 10
     """Steps between two metric rows."""
     eval_every: NonNegativeInt = 100
-    """Steps between two validations; there is one at the end as well. 0: only at the end."""
+    """Steps between two validations; one more at the end. 0: only at the end."""
     checkpoint_every: NonNegativeInt = 100
-    """Steps between two checkpoints; there is one at the end as well. 0: only at the end."""
+    """Steps between two checkpoints; one more at the end. 0: only at the end."""
     keep_checkpoints: PositiveInt = 2
     """Number of newest checkpoints that are kept on disk."""
     keep_best: NonNegativeInt = 0
     """Number of checkpoints with the best validations that are also kept; such a validation is saved at once."""
     best_metric: str = "valid/loss"
-    """Metric that decides which validation is better: higher for valid/accuracy, lower for all others."""
+    """Metric of the best checkpoints: higher is better for valid/accuracy, lower for all others."""
     stop_at_accuracy: Fraction = 0.0
-    """Stops after a validation whose accuracy reaches this; 0: never."""
+    """Validation accuracy at which training stops; 0: never."""
     lora_rank: NonNegativeInt = 0
     """Rank of the adapters (LoRA) that learn instead of the parameters of `--init-from`; 0: none."""
     lora_targets: tuple[str, ...] = ()
-    """Projections that have adapters, such as q_proj v_proj; a wrong name lists those of the model."""
+    """Projections with adapters, such as q_proj v_proj; the error for a wrong name lists those of the model."""
     lora_alpha: PositiveFloat = 16.0
-    """An adapter is scaled by lora_alpha / lora_rank."""
+    """Scale of adapters: their outputs are multiplied by lora_alpha / lora_rank."""
     pallas_kernels: str | None = None
-    """Devices on which Pallas kernels are the automatic choice: `all`, `none`, or a report of `python -m
-    pallas_kernels.verify` for the one that it verified; None: the environment variable PALLAS_KERNELS decides."""
+    """Where Pallas kernels are the automatic choice: `all`, `none`, or a report of `python -m pallas_kernels.verify`,
+    for the device that it verified; None: the environment variable PALLAS_KERNELS decides."""
 
     def __post_init__(self) -> None:
         together = bool(self.lora_rank) == bool(self.lora_targets)

@@ -1,4 +1,4 @@
-"""Cross-entropy of targets from logits, and its gradient, also where a device has some rows of the vocabulary."""
+"""Cross-entropy of targets from logits, and its gradient; the vocabulary may be sharded."""
 
 from typing import NamedTuple
 
@@ -11,20 +11,20 @@ from pallas_kernels.dispatch import may_run_on
 
 
 class TokenScores(NamedTuple):
-    """Scores of each target; the first three are 0 or False where a position has no label."""
+    """Scores of each target; the first three are 0 or False at positions without a label."""
 
     nats: Float[Array, "b m"]
     """`-log p(target)`."""
     log_normalizer: Float[Array, "b m"]
     """`log sum exp` of the logits, which the z-loss keeps near 0."""
     hits: Bool[Array, "b m"]
-    """Whether the target is the first of the likeliest tokens, as `argmax` has it."""
+    """Whether the target is the `argmax` of the logits."""
     labelled: Bool[Array, "b m"]
     """Which targets count."""
 
 
 class VocabularyPart(NamedTuple):
-    """Rows of the vocabulary that a device of a `shard_map` has."""
+    """Rows of the vocabulary on a device, inside a `shard_map`."""
 
     axes: tuple[str, ...] = ()
     """Mesh axes over which the rows are sharded; none: each device has all."""
@@ -42,7 +42,7 @@ def cross_entropy(
 
 
 def softmax(logits: Array, targets: Array, part: VocabularyPart) -> tuple[TokenScores, Array, Array]:
-    """Scores of targets, and what the gradient needs: unnormalised probabilities, and their sum (b, m)."""
+    """Scores of targets, with unnormalised probabilities and their sum (b, m) for the gradient."""
     labelled = targets != UNLABELLED
     ids = jnp.where(labelled, targets, jnp.zeros_like(targets))
     rows = (rows_at_once if may_run_on("cuda") else rows_by_passes)(logits, ids - part.first_row)
@@ -62,10 +62,10 @@ def softmax(logits: Array, targets: Array, part: VocabularyPart) -> tuple[TokenS
 
 
 class _Rows(NamedTuple):
-    """Statistics of a device's columns of logits from which scores are made, (b, m) each."""
+    """Statistics of a device's columns of logits, (b, m) each, from which scores are computed."""
 
     peak: Array
-    """The largest logit; the next larger number, so that the target is a miss, where a column before it has that."""
+    """The largest logit; increased to the next number if a column before the target has it: the target then misses."""
     total: Array
     """Sum of exp(logit - peak)."""
     picked: Array
@@ -73,7 +73,7 @@ class _Rows(NamedTuple):
 
 
 def rows_by_passes(logits: Float[Array, "b m vocab"], columns: Int[Array, "b m"]) -> _Rows:
-    """In passes that a CPU vectorizes; `argmax` would cost it as much as the head. A TPU keeps logits on its chip."""
+    """Several passes, which a CPU vectorizes (`argmax` costs as much as the head); a TPU keeps logits on its chip."""
     is_before = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2) < columns[:, :, None]
     peak = jnp.max(jnp.where(is_before, _next_larger(logits), logits), axis=-1)
     total = jnp.sum(jnp.exp(logits - peak[:, :, None]), axis=-1)
@@ -84,7 +84,7 @@ def rows_by_passes(logits: Float[Array, "b m vocab"], columns: Int[Array, "b m"]
 
 
 def rows_at_once(logits: Float[Array, "b m vocab"], columns: Int[Array, "b m"]) -> _Rows:
-    """The same in one pass: on a GPU the loss takes its time for reading logits."""
+    """One pass: on a GPU, reading the logits takes most of the loss's time."""
     tokens = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
     zero, one = (jnp.full_like(logits, value) for value in (0, 1))
     least = jnp.full_like(logits, jnp.finfo(logits.dtype).min)  # with -inf, peak - peak would be NaN
@@ -98,7 +98,7 @@ def rows_at_once(logits: Float[Array, "b m vocab"], columns: Int[Array, "b m"]) 
 
 
 def _join(x: tuple, y: tuple) -> tuple:
-    """(peak, total, picked, first column with the peak) of two sets of columns together."""
+    """(peak, total, picked, first column with the peak) of the union of two sets of columns."""
     peak = jnp.maximum(x[0], y[0])
     total = x[1] * jnp.exp(x[0] - peak) + y[1] * jnp.exp(y[0] - peak)
     x_first = (x[0] > y[0]) | ((x[0] == y[0]) & (x[3] < y[3]))
@@ -106,7 +106,7 @@ def _join(x: tuple, y: tuple) -> tuple:
 
 
 def _next_larger(x: Float[Array, "*d"]) -> Float[Array, "*d"]:
-    """The next larger number, of -inf the second smallest; exact for 0, and from 1e-30 on in size."""
+    """The next larger number, for -inf the second smallest; exact for 0 and for sizes of at least 1e-30."""
     finfo = jnp.finfo(x.dtype)
     x = jnp.maximum(x, jnp.full_like(x, finfo.min))
     return x + (jnp.abs(x) * (0.5 * finfo.eps * (1 + finfo.eps)) + finfo.tiny)

@@ -1,4 +1,4 @@
-"""The variables of a model as one safetensors file: for other programs, to begin runs with, and to ship a model.
+"""Export of a model's variables as one safetensors file: for other programs, `--init-from`, and publication.
 
 Arrays have the dtypes of the model, or matrices are bfloat16 (`rounded`) and read back as float32. Names are paths
 joined by dots, such as `stacks.0.blocks.1.mixer.q.kernel`; a repeated period of layers is one array with a leading axis
@@ -30,7 +30,7 @@ EXTENSION = ".safetensors"
 
 
 class ExportedFile(RunDirectory):
-    """A file as a run of which it is all that there is: config and model."""
+    """An exported file as a run with config and model only."""
 
     def __init__(self, file: Path):
         super().__init__(file)
@@ -66,7 +66,7 @@ def save_arrays(file: Path, named: Mapping[str, Any], metadata: dict[str, str]) 
     try:
         with replacing(file) as place:
             place.touch()
-            mode = place.stat().st_mode  # the library's own is for the user alone, whatever the umask
+            mode = place.stat().st_mode  # the library makes files private, whatever the umask
             safetensors.numpy.save_file(arrays, place, metadata=metadata)
             place.chmod(mode)
             _sort_metadata(place)
@@ -75,7 +75,7 @@ def save_arrays(file: Path, named: Mapping[str, Any], metadata: dict[str, str]) 
 
 
 def _sort_metadata(file: Path) -> None:
-    """Sorts the metadata in the header of a file: the library writes them in an order of its own at each call."""
+    """Sorts the metadata in the header of a file: the library writes them in a different order at each call."""
     with file.open("r+b") as content:
         size = int.from_bytes(content.read(8), "little")
         header = json.loads(content.read(size))
@@ -104,13 +104,11 @@ def read_header(file: Path) -> tuple[CheckpointManifest, str]:
         )
         return seal, metadata["digest"]
     except (LookupError, ValueError):
-        raise ValueError(
-            f"{file} is no model of jaxzoo: its metadata must be those of python -m jaxzoo.export"
-        ) from None
+        raise ValueError(f"{file} is no model of jaxzoo: it lacks the metadata of python -m jaxzoo.export") from None
 
 
 def read_portable(file: Path, digest: str, abstract: Variables) -> Variables:
-    """The variables of a file, read one after the other to where they belong.
+    """Reads the variables of a file one by one into their shardings.
 
     Args:
       digest: `variables_digest` of the variables that were written.
@@ -137,7 +135,7 @@ def read_portable(file: Path, digest: str, abstract: Variables) -> Variables:
         variables = Variables(*(jax.tree.map_with_path(read, tree) for tree in abstract))
     if variables_digest(variables) != digest:
         raise OSError(
-            f"{file} holds other numbers than were written: the digest of its arrays is not that which it says"
+            f"{file} holds other numbers than were written: its arrays do not have the digest in its metadata"
         )
     return jax.tree.map(lambda x, like: x.astype(like.dtype), variables, abstract)
 

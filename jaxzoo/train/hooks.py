@@ -26,7 +26,7 @@ from jaxzoo.utils.screen import Screen, warn
 from jaxzoo.utils.text_table import duration
 
 Report = Callable[[int, Mapping[str, float]], None]
-"""Shows metrics of a step: of an update (`loss`, `accuracy`) or of a validation (`valid/loss`)."""
+"""Shows the metrics of a step, from an update (`loss`, `accuracy`) or a validation (`valid/loss`)."""
 Evaluate = Callable[[Variables], dict[str, float]]
 """Metrics of a model on the validation sets."""
 
@@ -41,7 +41,7 @@ class RunFiles(NamedTuple):
     run: RunDirectory | None
     log: MetricsLog
     speeds: RowFile | None
-    """None: the speed is not kept, nor is a picture."""
+    """File of speed records; None: neither speed nor picture is written."""
     checkpoints: Checkpoints | None
 
     def draw(self) -> None:
@@ -51,7 +51,7 @@ class RunFiles(NamedTuple):
             try:
                 draw_learning_curve(self.log.rows, self.run.picture, title=self.run.path.name)
             except Exception as error:
-                warn(f"{self.run.picture} is not drawn ({type(error).__name__}: {error}); the run goes on")
+                warn(f"{self.run.picture} is not drawn ({type(error).__name__}: {error}); the run continues")
 
 
 @contextlib.contextmanager
@@ -95,7 +95,7 @@ class RunHooks:
     _held: tuple[int, Fetch] | None = None
 
     def hooks(self) -> list[Hook]:
-        """The hooks in the order of their calls. Parameters of another run are saved before (raises `OSError`)."""
+        """Returns the hooks in the order of calls; saves parameters from another run before (raises `OSError`)."""
         train = self.config.train
         found = [
             Hook(lambda info: self.stop.ask(), needs_state=False),
@@ -141,7 +141,7 @@ class RunHooks:
         self.report(step, metrics)
 
     def validate(self, info: StepInfo) -> None:
-        """Scores the validation sets, unless that was done before the run was resumed, and draws the picture."""
+        """Scores the validation sets, unless done before the run was resumed, and draws the picture."""
         assert info.state is not None
         row = self.files.log.last("valid/loss")
         if self.stop.requested or (row is not None and row["step"] == info.step):
@@ -215,8 +215,7 @@ def _require_finite(metrics: Mapping[str, float], step: int) -> None:
 
 
 class Progress:
-    """Prints the progress of a run of so many steps: one line on a terminal, elsewhere lines that are at least
-    `log_every` steps apart."""
+    """Prints the progress of a run: one line on a terminal, otherwise lines at least `log_every` steps apart."""
 
     def __init__(self, screen: Screen, *, steps: int, speed: Speed, log_every: int):
         self._line = ProgressLine(screen, PLAIN_SECONDS)
@@ -228,7 +227,7 @@ class Progress:
         self.close = self._line.close
 
     def show(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Shows the metrics of an update from time to time, those of a validation always."""
+        """Shows the metrics of some updates and of all validations."""
         live = self._line.is_live
         if "valid/loss" in metrics:
             self._valid = f"valid {_in_short(metrics)}"
@@ -251,7 +250,7 @@ class Progress:
 
 
 def _in_short(metrics: Mapping[str, float]) -> str:
-    """Bits per byte; else accuracy by number of pairs, or overall where there are no pairs."""
+    """Bits per byte; otherwise accuracy by number of pairs, or overall if there are no pairs."""
     if "valid/bits_per_byte" in metrics:
         return f"{metrics['valid/bits_per_byte']:.3f} bits/byte"
     pairs = {k.removeprefix(SLICE): v for k, v in metrics.items() if k.startswith(f"{SLICE}pairs=")}

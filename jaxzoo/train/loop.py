@@ -36,7 +36,7 @@ class StepFunction(Protocol):
     """Keeps and updates the states of some runs."""
 
     at_once: int
-    """Largest number of batches of one call."""
+    """Largest number of batches per call."""
 
     def update(self, batches: Sequence[Batch], active: Sequence[int]) -> list[dict[int, Fetch]]:
         """Updates the active runs on each batch; returns their metrics by batch and run."""
@@ -72,7 +72,7 @@ class StepInfo(NamedTuple):
     metrics: Fetch | None
     """Metrics of the last update; None: before the first update of this process, and at the end."""
     state: Current | None
-    """State after the step; None inside of a call that makes several steps."""
+    """State after the step; None within a call that makes several steps."""
     is_end: bool = False
     """Whether no update follows."""
 
@@ -127,7 +127,7 @@ class TrainingRun:
         return min(every - self.step % every for every in (self._steps, *periods))
 
     def begin(self, state: Current) -> None:
-        """Calls the hooks that are due before the first update: a stopped run may have ended before these calls."""
+        """Calls the hooks that are due before the first update: a run may have been stopped before these calls."""
         self._call(StepInfo(self.step, None, state))
 
     def advance(self, metrics: Fetch, state: Current | None = None) -> None:
@@ -136,7 +136,7 @@ class TrainingRun:
         self._call(StepInfo(self.step, metrics, state))
 
     def end(self, state: Current) -> None:
-        """Calls the hooks of the end, unless the run has failed."""
+        """Calls the final hooks, unless the run has failed."""
         self._call(StepInfo(self.step, None, state, is_end=True))
 
     def _call(self, info: StepInfo) -> None:

@@ -1,4 +1,4 @@
-"""Cross-entropy of the targets of a batch: of each target, or their sum with its gradient, chunk by chunk."""
+"""Cross-entropy of the targets of a batch, chunk by chunk: per target, or summed with its gradient."""
 
 import functools
 import math
@@ -46,7 +46,7 @@ def sum_of_losses(
     """Loss of training.
 
     The gradient is computed together with the sum, so that logits are computed once, not saved, and multiplied in the
-    compute dtype. With `positions`, both are those of the head at all positions with the others unlabelled.
+    compute dtype. With `positions`, both equal those of a head at all positions where the others are unlabelled.
 
     Args:
       model, batch, chunk: as in `score_targets`.
@@ -71,14 +71,14 @@ def _features(model: LanguageModel, batch: Batch, key: PRNGKeyArray | None) -> t
 
 
 def _mean_of_first(features: Float[Array, "b t d"], counts: Int[Array, "b"]) -> Float[Array, "b 1 d"]:
-    """Mean over the first `counts` features of each row, summed in float32; 0 where there are none."""
+    """Mean over the first `counts` features of each row, summed in float32; 0 for rows without features."""
     inside = jnp.arange(features.shape[1])[None, :] < counts[:, None]
     total = jnp.sum(features, axis=1, keepdims=True, where=inside[:, :, None], dtype=jnp.float32)
     return (total / jnp.maximum(counts, 1).astype(jnp.float32)[:, None, None]).astype(features.dtype)
 
 
 class _Head(NamedTuple):
-    """Static settings of the way from features to scores."""
+    """Static settings of the computation from features to scores."""
 
     chunk: int
     n_outputs: int
@@ -87,9 +87,9 @@ class _Head(NamedTuple):
     rows: tuple[str, ...] = ()
     """Mesh axes over which the rows of the table are sharded."""
     columns: tuple[str, ...] = ()
-    """The same of its columns."""
+    """Mesh axes over which its columns are sharded."""
     targets: tuple[str, ...] = ()
-    """The same of the targets, rows of the batch or tokens."""
+    """Mesh axes over which the targets are sharded, by rows or tokens."""
 
     def part(self, table: Array) -> VocabularyPart:
         first = jax.lax.axis_index(self.rows) * table.shape[0] if self.rows else 0
@@ -136,7 +136,7 @@ def _on_mesh(
 
 
 def _in_chunks(x: Array, chunk: int, fill: int) -> Array:
-    """(b, m, ...) -> (chunks, b, chunk, ...), filled up; one chunk of all m for 0."""
+    """(b, m, ...) -> (chunks, b, chunk, ...), padded; one chunk of all m for 0."""
     b, m, *rest = x.shape
     chunk = chunk if 0 < chunk < m else m
     n = -(-m // chunk)
@@ -172,7 +172,7 @@ def _sums_forward(features: Array, table: Array, targets: Array, head: _Head) ->
         totals, d_table = carry
         x, y = pair
         logits = head.logits(x, whole, part)
-        if may_run_on("tpu"):  # else both logits and masked logits are written
+        if may_run_on("tpu"):  # otherwise both logits and masked logits are written to memory
             logits = jax.lax.optimization_barrier(logits)
         scores, weights, total = softmax(logits, y, part)
         d_logits = gradient(scores, weights, total, y - part.first_row, head.z_loss)
@@ -188,7 +188,7 @@ def _sums_forward(features: Array, table: Array, targets: Array, head: _Head) ->
     nothing = Totals(*[jnp.zeros(())] * 3), jnp.zeros(whole.shape[::-1])
     chunks = _in_chunks(features, head.chunk, 0), _in_chunks(targets, head.chunk, UNLABELLED)
     (totals, d_table), d_features = jax.lax.scan(add, nothing, chunks)
-    d_table = d_table.T  # the other way round, a CPU would transpose the gradients of all logits
+    d_table = d_table.T  # in the other order, a CPU would transpose the gradients of all logits
     if head.columns:
         d_table = jax.lax.psum_scatter(d_table, head.columns, scatter_dimension=1, tiled=True)
     if head.targets:

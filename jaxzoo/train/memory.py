@@ -1,7 +1,7 @@
-"""Memory check of a run, from shapes, before an array exists or a file is written.
+"""Memory checks of a run, from shapes, before any array is made or file is written.
 
-First a lower bound, from the parameters of one period of layers (`check_estimate`): it takes no time, and no absurd
-size gets past it to hang or to abort a compiler. Then what the compiler itself has counted (`check_compiled`).
+First a lower bound, from the parameters of one period of layers (`check_estimate`): it is fast, and refuses absurd
+sizes, which would hang or abort a compiler. Then the compiler's own count (`check_compiled`).
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ FLOAT_BYTES = 4
 ROOM = 0.7
 """Share of the memory that an evaluation takes at most; the host holds the variables and the data as well."""
 STATE_COPIES = {"adamw": 4, "lion": 3, "muon": 3, "adafactor": 2}
-"""A parameter, its gradient and, by the name of the optimizer, its moments at least, float32 all."""
-REMEDY = "make it smaller, share it out by --mesh.fsdp, or try all the same with --allow-oversize"
+"""Bytes per parameter by optimizer: parameter, gradient and moments in float32."""
+REMEDY = "make it smaller, shard it by --mesh.fsdp, or try anyway with --allow-oversize"
 
 
 def check_estimate(config: RunConfig, mesh: Mesh, length: int) -> None:
-    """Raises `ValueError` for a run whose parameters, optimizer state and one activation of a batch, with the longest
-    sequence of `length` tokens, are beyond a device."""
+    """Raises `ValueError` for a run whose parameters, optimizer state and one activation of a batch, with sequences of
+    `length` tokens, exceed the memory of a device."""
     model = config.model
     rows = config.train.batch_size
     n_parameters = estimate_parameters(model)
@@ -76,7 +76,7 @@ def _counted(program: Any) -> tuple[int, int]:
 
 
 def check_compiled(step: Any, mesh: Mesh) -> None:
-    """Raises `ValueError` for a train step whose arrays, as the compiler has counted them, are beyond a device."""
+    """Raises `ValueError` for a train step whose arrays, by the compiler's count, exceed the memory of a device."""
     needed = sum(_counted(step))
     room = memory_of_each(_ours(mesh))
     if needed > room:
@@ -87,7 +87,7 @@ def check_compiled(step: Any, mesh: Mesh) -> None:
 
 
 def check_model(model: LanguageModelConfig) -> None:
-    """Raises `ValueError` for a model whose parameters alone are beyond the first device."""
+    """Raises `ValueError` for a model whose parameters alone exceed the memory of the first device."""
     n_parameters = estimate_parameters(model)
     frozen = frozen_entries(model)
     needed = FLOAT_BYTES * (n_parameters + frozen)
@@ -100,7 +100,7 @@ def check_model(model: LanguageModelConfig) -> None:
 
 
 def estimate_parameters(config: LanguageModelConfig) -> int:
-    """Parameters of the model; where the last period of its layers is cut, by the share of it that is there."""
+    """Number of parameters of the model; an incomplete last period of layers counts in proportion."""
     n_period = len(config.period)
     short = abstract_model(dataclasses.replace(config, n_layers=n_period))
     layers = count_parameters(short.stacks)
@@ -115,7 +115,7 @@ def frozen_entries(config: LanguageModelConfig) -> int:
 
 
 def _ours(mesh: Mesh) -> list[Any]:
-    """The devices of this process, which alone it can ask for their memory."""
+    """The devices of this process; others do not report their memory."""
     return mesh.local_devices or list(mesh.devices.flat)
 
 

@@ -27,7 +27,7 @@ Row = dict[str, float]
 
 
 HIGHER_IS_BETTER = "valid/accuracy"
-"""Beginning of the names of metrics of which more is better; of all others (loss, bits per byte, perplexity) less."""
+"""Prefix of metrics that are better if higher; all others (loss, bits per byte, perplexity) are better if lower."""
 
 
 def read_rows(path: Path, *, whole: bool = False) -> list[Row]:
@@ -63,11 +63,11 @@ def _row(line: bytes) -> Row | None:
 
 
 def best_steps(rows: Sequence[Row], metric: str, among: Collection[int] | None = None) -> list[int]:
-    """The steps that were validated, the best first; of two that are equal the earlier one.
+    """The validated steps, the best first; of equal ones the earlier first.
 
     Args:
-      metric: the one that counts; steps where it is not finite are left out.
-      among: the steps that are asked for; None: all.
+      metric: name of the metric; steps where it is not finite are left out.
+      among: steps to consider; None: all.
     """
     sign = -1.0 if metric.startswith(HIGHER_IS_BETTER) else 1.0
     scores = {int(row["step"]): sign * row[metric] for row in rows if math.isfinite(row.get(metric, math.nan))}
@@ -75,7 +75,7 @@ def best_steps(rows: Sequence[Row], metric: str, among: Collection[int] | None =
 
 
 def metric_names(valid_sets: Sequence[ValidSet], bytes_per_token: float | None = None) -> list[str]:
-    """The names of what `evaluate` gives, without evaluating anything."""
+    """The names of the metrics of `evaluate`, without evaluating anything."""
     slices = [f"{key}={value}" for key, value in slices_of(valid_sets)]
     names = ["valid/loss", "valid/accuracy", *(f"valid/accuracy/{each}" for each in slices)]
     if bytes_per_token is not None:
@@ -84,7 +84,7 @@ def metric_names(valid_sets: Sequence[ValidSet], bytes_per_token: float | None =
 
 
 def slices_of(valid_sets: Sequence[ValidSet]) -> list[tuple[str, int]]:
-    """Pairs (key, value) of all sets: keys as they come, values of a key rising."""
+    """Pairs (key, value) of all sets: keys in order of appearance, values of a key rising."""
     keys = list(dict.fromkeys(key for s in valid_sets for key in s.slices))
     return [(key, value) for key in keys for value in sorted({s.slices[key] for s in valid_sets if key in s.slices})]
 
@@ -190,7 +190,7 @@ class MetricsLog:
         return row
 
     def chart(self, step: int, metrics: dict[str, float]) -> None:
-        """Sends numbers to TensorBoard and trackers alone."""
+        """Sends numbers to TensorBoard and trackers only."""
         if not self._file:
             return
         if self.track:

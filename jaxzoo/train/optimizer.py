@@ -1,4 +1,4 @@
-"""Optimizers in optax's pieces: schedule, clipping, the rule by name, and what each parameter says of itself."""
+"""Optimizers from optax's parts: schedule, clipping, the rule by name, and the traits of each parameter."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from jaxzoo.train.config import OptimizerConfig
 from jaxzoo.utils.array_typing import Array, Float
 
 HIDDEN_AXES = frozenset({"embed", "heads", "mlp", "channels"})
-"""Logical axes of what a hidden matrix maps from and to."""
+"""Logical axes between which a hidden matrix maps."""
 
 MUON_RMS = 0.2
 """Root mean square of Muon's update before the learning rate: about AdamW's (Liu et al. 2025, arXiv 2502.16982)."""
@@ -21,7 +21,7 @@ ADAFACTOR_CLIP = 1.0
 """Largest root mean square of Adafactor's update (Shazeer and Stern 2018, sec. 6)."""
 
 ADAFACTOR_SMALLEST = 1e-3
-"""Root mean square that Adafactor takes a smaller parameter to have (ibid., sec. 8)."""
+"""Lower bound of a parameter's root mean square in Adafactor (ibid., sec. 8)."""
 
 
 def make_schedule(
@@ -46,7 +46,7 @@ def make_schedule(
 
 
 def decay_mask(traits: dict[str, Any], config: OptimizerConfig) -> dict[str, Any]:
-    """Mask of the parameters that are decayed, in the structure of `traits`, the `Traits` of each parameter."""
+    """Mask of the parameters with weight decay, in the structure of `traits`, the `Traits` of each parameter."""
     return jax.tree.map(lambda of: of.decays(embeddings=config.decay_embeddings, everything=config.decay_all), traits)
 
 
@@ -70,8 +70,8 @@ def make_optimizer(
       and scaled to the size of the parameter (Shazeer and Stern 2018). Deviation from optax: decay is scaled by the
       learning rate, as in the other rules.
 
-    Each matrix of a stack of layers is treated on its own (but Adafactor factors a stack of 128 or more layers that are
-    narrower than that).
+    Each matrix of a stack of layers is treated separately (except that Adafactor factors a stack of at least 128 layers
+    along the layers if they are narrower than 128).
 
     Args:
       schedule: learning rate by update number.
@@ -133,7 +133,7 @@ def _rms(x: Array, traits: Traits) -> Array:
 
 
 def _promoting(function: Any) -> Any:
-    """The function under JAX's usual promotion: optax mixes its int32 counts with floats."""
+    """Wraps a function in JAX's standard dtype promotion: optax mixes int32 counts with floats."""
 
     def promoting(*args: Any) -> Any:
         with jax.numpy_dtype_promotion("standard"):

@@ -24,9 +24,7 @@ def parse_steps(text: str, n_steps: int) -> range:
 def check_ahead(steps: range | None, step: int) -> None:
     """Raises `ValueError` if a run that is resumed after `step` has already taken the first of the steps."""
     if steps and steps.start <= step:
-        raise ValueError(
-            f"--profile {steps.start}:{steps.stop} must name steps after {step}, from where the run goes on"
-        )
+        raise ValueError(f"--profile {steps.start}:{steps.stop} must name steps after {step}, where the run continues")
 
 
 class TracedUpdate:
@@ -34,7 +32,7 @@ class TracedUpdate:
 
     Args:
       update: `(state, batch) -> (state, metrics)`.
-      steps: steps to trace, with all that lies between them.
+      steps: steps to trace, with everything between them.
       directory: where the trace is written.
       begin: step after which the run begins.
       pause: context manager that stops the run's clock.

@@ -12,9 +12,9 @@ Commands that make the data from the published files (`gpt2` holds encoder.json 
     python -m jaxzoo.data.tokenize --data corpora/slimpajama_built --tokenizer mistral/tokenizer.json \\
       --out corpora/slimpajama_tokens
 
-What holds for all of them:
+Common to all:
 
-- Nobody has trained them with this library yet. The tests check the shapes of a step on eight devices.
+- They have not been trained with this library yet. The tests check the shapes of a step on eight devices.
 - Mesh and memory are ours: from 350M parameters on, parameters and optimizer state are sharded over all devices
   (`--mesh.data`, `--mesh.fsdp`); logits exist for 256 tokens of a row at once (`--train.loss-chunk`). The released code
   of Based had 8 rows at once on each of 8 GPUs; `--train.accumulate 4` does so. `--model.remat` saves activations.
@@ -50,7 +50,7 @@ def zoology(
 ) -> RunConfig:
     """Zoology (Arora et al. 2024), App. C, on the Pile in GPT-2's tokens.
 
-    The defaults are those of Table 7, attention; Tables 9 to 16 print the same but for the arguments. Peak 8e-4 after
+    The defaults are from Table 7, attention; Tables 9 to 16 differ only in the arguments. Peak 8e-4 after
     a warmup over 1 % of the steps.
 
     Not printed, and taken from the GPT-NeoX code in which the paper trained: the gradient norm is clipped at 1, norms
@@ -105,9 +105,9 @@ def cat(model: LanguageModelConfig) -> RunConfig:
     of GLA, sec. 5.1: batches of 0.5M tokens, AdamW with a peak of 3e-4, cosine to 3e-5 after a warmup over 0.5B tokens
     (one 30th of all), weight decay 0.01, the gradient norm clipped at 1, the tokenizer of Mistral.
 
-    In neither: which 15B of SlimPajama's 627B tokens (here windows drawn from all that the directory holds), Adam's
-    b2 (0.95, as in the other papers) and eps (1e-8), what is not decayed (norms and biases). GLA's warmup starts at
-    3e-5.
+    In neither: which 15B of SlimPajama's 627B tokens (here windows drawn from the whole directory), Adam's
+    b2 (0.95, as in the other papers) and eps (1e-8), which parameters have no weight decay (norms and biases). GLA's
+    warmup starts at 3e-5.
 
     Figure 1 (right) scores the same models on longer texts, those of WikiText in the paper: `python -m jaxzoo.evaluate
     --run DIR --model.max-length 8192 --data.valid-lengths 2048 4096 8192`, with positions together with YaRN's flags

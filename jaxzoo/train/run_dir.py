@@ -18,7 +18,7 @@ EVENTS = "events.out.tfevents."
 """Beginning of the names of TensorBoard's files."""
 
 LOCK = ".lock"
-"""Name of the file that is locked while a process writes to the run; it stays there."""
+"""Name of the file that is locked while a process writes to the run; never removed."""
 
 MAY_CHANGE = frozenset(
     {
@@ -40,7 +40,7 @@ what is learned."""
 
 
 def default_run_dir(config_file: Path, *choices: str | None) -> Path:
-    """`configs/mqar/based.py` -> `runs/mqar-based`; of a file outside a folder `configs`, its name alone.
+    """`configs/mqar/based.py` -> `runs/mqar-based`; for a file outside a folder `configs`, its name alone.
 
     A mixer and a task that were chosen by name are appended: `runs/mqar-zoo-hyena`.
     """
@@ -84,7 +84,7 @@ class RunDirectory:
         self.tokenizer: Path = path / "tokenizer"
         self.model: Path = path / "model.safetensors"
         self.newest_checkpoint: Path = path / "newest_checkpoint.json"
-        # The operating system gives the lock up with the process that holds it, however that ends.
+        # The operating system releases the lock when its process ends, however it ends.
         self._lock = FileLock(path / LOCK, thread_local=False)
         self._claimed: list[tuple[int, int] | None] | None = None
 
@@ -95,14 +95,14 @@ class RunDirectory:
 
     @property
     def is_imported(self) -> bool:
-        """Whether it was imported from a file of variables, or exported as a folder: without an optimizer."""
+        """Whether it was imported from variables, or exported as a folder, and so has no optimizer state."""
         try:
             return self.model.is_file() or bool(read_json(self.origin, dict).get("imported"))
         except (OSError, ValueError):
             return False
 
     def check(self, *, resume: bool, overwrite: bool) -> None:
-        """Raises `ValueError`, with what to do, where a run, or anything else, would be lost. Writes nothing."""
+        """Raises `ValueError`, with a remedy, if a run or other files would be lost. Writes nothing."""
         check_name(self.path)
         if resume and overwrite:
             raise ValueError("--resume and --overwrite exclude each other")
@@ -166,7 +166,7 @@ class RunDirectory:
         return read_json(self.config, dict, remedy="restore what the run wrote")
 
     def extend(self, steps: int) -> None:
-        """Writes the number of steps of a resumed run that goes on for longer. Raises `OSError`."""
+        """Writes the increased number of steps of a resumed run. Raises `OSError`."""
         config: Any = self.read_config()
         if config["train"].get("steps", steps) < steps:
             self.write_config({**config, "train": {**config["train"], "steps": steps}})
@@ -191,7 +191,7 @@ class RunDirectory:
         self._claimed = self._identities()
 
     def release(self) -> None:
-        """Ends the claim, if there is one."""
+        """Releases the directory, if it is claimed."""
         if self._claimed is not None:
             self._claimed = None
             self._lock.release()
@@ -211,8 +211,8 @@ class RunDirectory:
         """Makes an empty run directory and claims it; a run that it held is removed.
 
         Args:
-          manifest: what the run learns from; None: its config says it all.
-          origin: where its parameters are from; None: they are random.
+          manifest: description of the data; None: the config is enough.
+          origin: source of its parameters; None: random.
           keep: refuses where there is a run: another process may have written it since `check`.
 
         Raises:
@@ -248,7 +248,7 @@ class RunDirectory:
         write_whole(self.config, json.dumps(config, indent=2) + "\n", owned=True)
 
     def _remove_run(self) -> None:
-        """Removes what a run writes, its config last: half removed, it is still known as a run."""
+        """Removes the files of a run, its config last, so that a half-removed run is still recognized."""
         for folder in (self.profile, self.checkpoints, self.tokenizer):
             if folder.is_dir():
                 shutil.rmtree(folder)
@@ -256,7 +256,7 @@ class RunDirectory:
             file.unlink(missing_ok=True)
 
     def _files(self) -> list[Path]:
-        """The files of a run but for its events, unfinished ones first and the config last."""
+        """The files of a run except its events, unfinished ones first and the config last."""
         records = [self.metrics, self.speed, self.picture, self.manifest, self.newest_checkpoint, self.model]
         files = [*records, self.origin, self.config]
         return [*(unfinished(file, owned=True) for file in files), *files]

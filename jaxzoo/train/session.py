@@ -224,5 +224,5 @@ class Session(Program):
         try:
             stream.set_state(seal.cursor)
         except (LookupError, TypeError) as error:
-            raise ValueError(f"checkpoint {seal.step}: its cursor is not one of these data: {error!r}") from error
+            raise ValueError(f"checkpoint {seal.step}: its cursor does not belong to these data: {error!r}") from error
         return ResumePoint(state, stream, seal.step, seal.n_rows)

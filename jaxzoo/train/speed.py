@@ -17,7 +17,7 @@ from jaxzoo.train.session import Session
 from jaxzoo.utils.devices import find_device
 
 PASSES = 3
-"""Forward and backward, in forward passes."""
+"""Cost of forward and backward, in forward passes."""
 
 
 def train_flops(config: RunConfig, steps: int | None = None, *, length: int | None = None) -> float:

@@ -1,4 +1,4 @@
-"""The train state, and how it is born: every array already on the devices where it stays."""
+"""Train state, created directly with its final sharding."""
 
 from typing import Any, NamedTuple
 
@@ -21,12 +21,12 @@ class TrainState(NamedTuple):
     params: dict[str, Any]
     """Parameters as nested dicts, float32; layers of a repeated period have one leading axis of repeats."""
     buffers: dict[str, Any]
-    """Variables of the model that do not learn, likewise; never updated."""
+    """Buffers of the model as nested dicts; never updated."""
     opt_state: optax.OptState
     step: Int[Array, ""]
     """Updates so far, int32."""
     key: Int[Array, "words"]
-    """Data of the random key that dropout is folded from, uint32; never changes."""
+    """Data of the random key of dropout, uint32; never changes."""
 
     @property
     def variables(self) -> Variables:
@@ -39,7 +39,7 @@ def init_state(
     key_data: Int[Array, "words"],
     adapted: AdaptedBlueprint | None = None,
 ) -> TrainState:
-    """The state before the first update; `key_data` seeds parameters and dropout. To be jitted."""
+    """Creates the state before the first update; `key_data` seeds parameters and dropout. To be jitted."""
     params_key, _ = jax.random.split(jax.random.wrap_key_data(key_data))
     variables = split_variables(LanguageModel(config, rngs=nnx.Rngs(params=params_key)))
     return first_state(variables, optimizer, key_data, adapted)
@@ -51,8 +51,8 @@ def first_state(
     key_data: Int[Array, "words"],
     adapted: AdaptedBlueprint | None = None,
 ) -> TrainState:
-    """The state before the first update of a model with these variables; `key_data` seeds adapters, and dropout as in
-    `init_state`."""
+    """Creates the state before the first update of a model with these variables; `key_data` seeds adapters, and dropout
+    as in `init_state`."""
     adapters_key, dropout_key = jax.random.split(jax.random.wrap_key_data(key_data))
     if adapted is not None:
         variables = adapted.adopt(variables, adapters_key)

@@ -113,7 +113,7 @@ def test_finetunes_merges_and_resumes(files, tmp_path, capsys, monkeypatch):
 def test_mistakes_are_one_line(files, tmp_path, capsys):
     """Kills: adapters of random parameters, targets without a rank, a target that nothing has."""
     for flags, message in (
-        (LORA, "TrainConfig.lora_rank=2 must come with a trained model; give it by --init-from RUN"),
+        (LORA, "TrainConfig.lora_rank=2 needs a trained model; give it by --init-from RUN"),
         ("--train.lora-rank 2", "TrainConfig.lora_rank=2 must be given together with lora_targets"),
         (f"{LORA} q_prjo --init-from {tmp_path / 'base'}", "unknown projection 'q_prjo'; did you mean 'q_proj'?"),
     ):

@@ -96,7 +96,7 @@ def test_damage_is_noticed(odd):
     with pytest.raises(OSError, match="holds other numbers than were written"):
         read_portable(odd.file, read_header(odd.file)[1], odd.abstract)
     save_file(arrays, odd.file)
-    with pytest.raises(ValueError, match="is no model of jaxzoo: its metadata"):
+    with pytest.raises(ValueError, match="is no model of jaxzoo: it lacks the metadata"):
         read_portable(odd.file, read_header(odd.file)[1], odd.abstract)
     odd.file.write_bytes(data[:100])
     with pytest.raises(OSError, match="is damaged, or no safetensors file"):

@@ -82,7 +82,7 @@ def test_losses_are_those_of_one_device(tiny_config, on_one_device, name, mesh):
     config = with_mixer(tiny_config, name)
     refused = "sequence" in mesh and not config.model.layers[0].capabilities.sequence_parallel
     if refused:
-        with pytest.raises(ValueError, match=r"cannot share out a sequence over MeshConfig\.sequence"):
+        with pytest.raises(ValueError, match=r"cannot shard a sequence over MeshConfig\.sequence"):
             curve(config, MESHES[mesh])
         return
     expected = on_one_device(name)
