@@ -1,7 +1,7 @@
-"""The mixers, in families. One import line and one entry in `MIXERS` register a mixer by its name.
+"""Mixers, in families. One import line and one entry in `MIXERS` register a mixer.
 
-The command line, the contract's tests, the gallery and the benchmarks read `MIXERS`. A mixer from elsewhere needs no
-entry to be used: every `MixerConfig` builds its own mixer.
+The command line, the contract's tests, the gallery and the benchmarks read `MIXERS`. A mixer of another package needs
+no entry: every `MixerConfig` builds its own mixer.
 """
 
 from jaxzoo.mixers.attention.big_bird import BigBird as BigBird, BigBirdConfig as BigBirdConfig
@@ -182,4 +182,4 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "taylor_linear_attention": TaylorLinearAttentionConfig,
     "windowed_linear_attention": WindowedLinearAttentionConfig,
 }
-"""The config of every mixer by name."""
+"""Mapping from mixer names to configs."""

@@ -1,17 +1,17 @@
-"""The contract of every sequence mixer.
+"""Base classes of sequence mixers: the contract that every mixer satisfies.
 
-A mixer is a Flax NNX module that is used functionally: parameters live in the module, activations and recurrent states
-never do. Its three forms give the same numbers:
+A mixer is a Flax NNX module. Parameters live in the module; calls never change it, and recurrent states are passed in
+and returned. Its three forms give the same numbers:
 
 - `y = mixer(x, context)`: all tokens at once, for training;
-- `y, state = mixer.prefill(x, state, context)`: any number of tokens from any state, for prompts, chunks and streams;
+- `y, state = mixer.prefill(x, state, context)`: any number of tokens from any state, for prompts and chunks;
 - `y_t, state = mixer.step(x_t, state, context)`: one token.
 
 A mixer defines them one by one, or all at once as `mix`.
 
-`context` (`Context`: token ids, packed documents, a random key) may be left out. A mixer's limits and requirements are
-in its config's `capabilities`; given documents that it would mix, or without the tokens that it reads, a mixer raises
-an error that names it.
+`context` (`Context`: token ids, packed documents, a random key) is optional. `config.capabilities` lists what a mixer
+supports and requires; a mixer raises an error for documents that it would mix, or if token ids that it reads are
+missing.
 
 The output has the dtype of the input; parameters are float32. A state is a NamedTuple of arrays, and **every leaf has
 the batch as its leading axis**: rows are independent sequences that may be at different positions. Recurrent sums are
@@ -39,61 +39,60 @@ from jaxzoo.utils.array_typing import Array, Float, Int, PRNGKeyArray
 from jaxzoo.utils.explicit_mesh import explicit_mesh, with_auto_axes
 
 State = Any
-"""A NamedTuple of arrays, batch leading; each mixer defines its own."""
+"""NamedTuple of arrays with the batch as leading axis; each mixer defines its own."""
 
 Losses = dict[str, Array]
-"""Terms that a mixer adds to the training loss, float32 scalars by name, without their weights."""
+"""Auxiliary losses of a mixer, float32 scalars by name, before weighting."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
-    """Inputs of a mixer besides `x`; the model makes it once and passes it to every layer. `step` drops the axis
-    `t`."""
+    """Inputs of a mixer besides `x`, which a model passes to every layer; without the axis `t` in `step`."""
 
     tokens: Int[Array, "b t"] | None = None
     """Token ids, int32."""
     segment_ids: Int[Array, "b t"] | None = None
-    """Packed documents, int32: each is one contiguous run of equal ids, which do not return in its row, and nothing
-    crosses from one to the next."""
+    """Ids of packed documents, int32; each document is one contiguous run of equal ids, unique in its row, and sees no
+    other."""
     key: PRNGKeyArray | None = None
-    """Randomness of training, its own for every layer; without it a mixer is deterministic."""
+    """Random key for training, different for every layer; None: the mixer is deterministic."""
     first_values: Float[Array, "b t d"] | None = None
-    """`Mixer.values` of the first layer of the model that makes some, for the value residual of later layers (RWKV-7).
-    The model fills it in between two layers."""
+    """Output of `Mixer.values` of the first layer that has them, for the value residual of later layers (RWKV-7); set
+    by the model."""
 
 
 NO_CONTEXT = Context()
-"""Nothing known: one document a row, no randomness."""
+"""Default context: one document per row, no randomness."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """Features that a mixer supports. The model, generation and the contract's tests read it."""
+    """Features that a mixer supports, read by models, generation and the contract's tests."""
 
     causal: bool = True
-    """No output depends on a later input."""
+    """Outputs do not depend on later inputs."""
     streams: bool = True
     """Has `init_state`, `prefill` and `step`."""
     growing_state: bool = False
-    """The state holds as many tokens as the `capacity` that it was made with."""
+    """The state holds at most `capacity` tokens (`init_state`)."""
     segments: bool = False
-    """Honours `Context.segment_ids` where all tokens are mixed at once."""
+    """The call supports `Context.segment_ids`."""
     needs_tokens: bool = False
     """Reads `Context.tokens`."""
     makes_values: bool = False
-    """`values` gives what later layers read as `Context.first_values`."""
+    """Defines `values`, which later layers read as `Context.first_values`."""
     needs_values: bool = False
     """Reads `Context.first_values`."""
     sequence_parallel: bool = False
-    """Runs on parts of a sequence, a part a device, without any device's holding all activations of a layer but those
-    that attention looks up (the mesh axis `sequence`)."""
+    """Supports sequences sharded over time (mesh axis `sequence`); no device holds all activations of a layer, except
+    those that attention gathers."""
     selects: bool = False
-    """Mixes for some tokens only, which it selects; the outputs of the others depend on no other token."""
+    """Mixes only selected tokens; outputs of the others depend on no other token."""
     future_rounding: float = 0.0
-    """Largest influence of the future, as a share of the largest of the past: rounding of a Fourier transform."""
+    """Largest influence of the future relative to the past, from rounding in Fourier transforms."""
     prefill_tolerance: float = 1e-5
-    """How far `prefill` may be from `step`, as a share of the largest entry; beyond rounding where it approximates."""
+    """Tolerance of `prefill` compared with `step`, relative to the largest entry."""
 
     def __post_init__(self) -> None:
         if self.streams and not self.causal:
@@ -102,36 +101,36 @@ class Capabilities:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inherited:
-    """Values that a mixer's config takes from the model around it if its own are None."""
+    """Values of the model that replace None in a mixer's config."""
 
     d_model: int
     """Model width."""
     max_length: int
-    """Longest sequence that the model is made for."""
+    """Longest sequence of the model."""
     init_std: float
     """Standard deviation of the initialisation."""
     out_init_std: float
-    """The same for output projections."""
+    """Standard deviation for output projections."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MixerConfig(Checked, abc.ABC):
-    """Fields of every mixer's config. None means: the model's (see `inherit`)."""
+    """Fields of every mixer's config. None: the model's value (see `inherit`)."""
 
     mixer_class: ClassVar["type[Mixer]"]
-    """The mixer that declares `config: ThisConfig`, which `build` makes."""
+    """Mixer class that declares `config: ThisConfig`; built by `build`."""
     promises: ClassVar[Capabilities] = Capabilities()
-    """`capabilities` that do not depend on the fields."""
+    """Capabilities that do not depend on the fields."""
 
     d_model: PositiveInt | None = None
-    """Model width; None: that of the model around the mixer."""
+    """Model width; None: the model's."""
     init_std: NonNegativeFloat | None = None
     """Standard deviation of the normal initialisation of the projections; None: the model's, 0.02 outside a model."""
     out_init_std: NonNegativeFloat | None = None
-    """The same for the output projection; None: the model's, or `init_std` outside a model."""
+    """Standard deviation for the output projection; None: the model's, or `init_std` outside a model."""
 
     def require_divisible(self, field: str, by: str) -> None:
-        """Raises `ValueError` unless the value of `field` is a multiple of the value of `by`, or not known yet."""
+        """Raises `ValueError` unless the value of `field` is None or a multiple of the value of `by`."""
         if getattr(self, field) is None:
             return
         divisor = getattr(self, by)
@@ -139,7 +138,7 @@ class MixerConfig(Checked, abc.ABC):
         self.require(field, getattr(self, field) % divisor == 0, f"must be divisible by {by}={divisor}")
 
     def inherit(self, model: Inherited) -> Self:
-        """The config with the fields that are None taken from the model; the others stay."""
+        """Returns the config with None replaced by the model's values."""
         names = {field.name for field in dataclasses.fields(self)}
         values = {field.name: getattr(model, field.name) for field in dataclasses.fields(model)}
         return dataclasses.replace(
@@ -148,26 +147,26 @@ class MixerConfig(Checked, abc.ABC):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Capabilities that the mixer promises; override it where they depend on the fields."""
+        """Capabilities of the mixer; override if they depend on the fields."""
         return self.promises
 
     @property
     def scanned_as(self) -> "MixerConfig":
-        """The config without what decides initial values by the place in the depth: layers for which it is equal
-        compute the same function of their variables, and run as one scan."""
+        """Config without fields that only affect initial values by depth. Layers with equal `scanned_as` compute the
+        same function of their variables, and run as one scan."""
         return self
 
     @property
     def loss_weights(self) -> Mapping[str, float]:
-        """Weights of the terms that `with_losses` adds to the training loss, by name; empty: it adds none."""
+        """Weights of the auxiliary losses of `with_losses`, by name."""
         return {}
 
     @property
     def width(self) -> int:
-        """`d_model`, once it is known.
+        """`d_model`, which must be known.
 
         Raises:
-          ValueError: it is None.
+          ValueError: `d_model` is None.
         """
         self.require("d_model", self.d_model is not None, "must be known to build the mixer", "set it")
         assert self.d_model is not None
@@ -186,34 +185,32 @@ class MixerConfig(Checked, abc.ABC):
     @classmethod
     @abc.abstractmethod
     def tiny(cls) -> Self:
-        """A config for tests: every mechanism on, widths at most 16, odd where nothing forbids it."""
+        """Config for tests: every mechanism enabled, widths at most 16, odd if possible."""
 
     def build(self, *, rngs: nnx.Rngs) -> "Mixer":
-        """The mixer with fresh parameters from the `params` stream of `rngs`."""
+        """Builds the mixer, with parameters from the `params` stream of `rngs`."""
         return self.mixer_class(self, rngs=rngs)
 
     @abc.abstractmethod
     def flops_per_token(self, length: int) -> float:
-        """Forward floating-point operations per token at sequence length `length`: 2 a multiply-add, matmuls,
-        convolutions and recurrences only, averaged over the positions, as the parallel form in plain XLA computes them.
-        """
+        """Forward FLOPs per token at sequence length `length`, averaged over positions, of the parallel form in plain
+        XLA: 2 per multiply-add; only matmuls, convolutions and recurrences."""
 
     def papers_state_size(self, length: int) -> int | None:
-        """Elements of the state by Based, App. E.2, as printed; None where the paper has no formula."""
+        """State size in elements by Based, App. E.2, as printed; None without a formula."""
         del length
         return None
 
     def papers_layer_flops(self, length: int, *, mlp: str, mlp_width: int) -> float | None:
-        """FLOPs per token of a layer, its MLP included, by Zoology, App. C.2, as printed; None without a formula."""
+        """FLOPs per token of a layer with MLP by Zoology, App. C.2, as printed; None without a formula."""
         del length, mlp, mlp_width
         return None
 
     def check_context(self, context: Context, *, streaming: bool = False) -> None:
-        """Refuses a context that the mixer would silently ignore, or that lacks what it needs; `Mixer` calls it before
-        every form.
+        """Checks that the mixer supports the context; called before each form.
 
         Raises:
-          ValueError: packed documents that the mixer does not honour, or with a state; no tokens where it reads them.
+          ValueError: packed documents that are not supported, or come with a state; missing token ids or values.
         """
         name = type(self).__name__.removesuffix("Config")
         if self.capabilities.needs_tokens and context.tokens is None:
@@ -235,8 +232,8 @@ class MixerConfig(Checked, abc.ABC):
 
 
 def _on_any_mesh(method: Callable) -> Callable:
-    """A method of a mixer that also runs under Explicit mesh axes: the output is sharded as `x` is, a state as the
-    given one, so that a loop can carry it."""
+    """Wraps a method of a mixer to support Explicit mesh axes: outputs are sharded like `x`, states like the given
+    state, so that a loop can carry them."""
 
     @functools.wraps(method)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -259,7 +256,7 @@ def _on_any_mesh(method: Callable) -> Callable:
 
 
 def _checked(method: Callable) -> Callable:
-    """A form of a mixer after `MixerConfig.check_context`, on any mesh."""
+    """Wraps a form of a mixer: checks context and input, and supports any mesh."""
     run, streaming = _on_any_mesh(method), method.__name__ in ("prefill", "step")
 
     @functools.wraps(method)
@@ -283,7 +280,7 @@ def _checked(method: Callable) -> Callable:
 
 
 def _with_fields(init: Callable, declared: type[MixerConfig]) -> Callable:
-    """A mixer's `__init__` that also takes the fields of its config in place of a config, and dtypes."""
+    """Wraps `__init__` of a mixer to accept the config's fields instead of a config, and dtypes."""
 
     @functools.wraps(init)
     def run(
@@ -312,7 +309,7 @@ def _with_fields(init: Callable, declared: type[MixerConfig]) -> Callable:
 
 
 def _signature(declared: type[MixerConfig]) -> inspect.Signature:
-    """The fields of a mixer's config and what `_with_fields` adds to them."""
+    """Signature with the config's fields and the arguments that `_with_fields` adds."""
     kind: Any = inspect.Parameter.KEYWORD_ONLY
     added = {"rngs": (inspect.Parameter.empty, nnx.Rngs)} | dict.fromkeys(("dtype", "param_dtype"), (None, DTypeLike))
     more = [inspect.Parameter(name, kind, default=x, annotation=of) for name, (x, of) in added.items()]
@@ -320,7 +317,7 @@ def _signature(declared: type[MixerConfig]) -> inspect.Signature:
 
 
 class _Signature:
-    """Descriptor: the signature of a mixer's class."""
+    """Descriptor of the signature of a mixer class."""
 
     def __get__(self, _: Any, cls: type) -> inspect.Signature:
         config = getattr(cls, "__annotations__", {}).get("config")
@@ -330,25 +327,25 @@ class _Signature:
 
 
 class Mixer(nnx.Module):
-    """Base of all mixers; see the module docstring. Subclasses are final: wrap one, never subclass it."""
+    """Base class of mixers; see the module docstring. Subclasses are final: wrap them instead of subclassing."""
 
     config: Any
     """The mixer's own `MixerConfig`."""
     dtype: Any = None
-    """Dtype that inputs are cast to, and so of the computation and the output; None: that of the input."""
+    """Dtype to which inputs are cast, and so of computation and output; None: the input's."""
     __signature__ = _Signature()
 
     def __init__(
         self, config: Any = None, *, rngs: nnx.Rngs, dtype: Any = None, param_dtype: Any = None, **fields: Any
     ):
-        """Builds the mixer of a config, or of the config's fields: `RetNet(d_model=64, n_heads=4, rngs=rngs)`.
+        """Builds the mixer from a config, or from the config's fields: `RetNet(d_model=64, n_heads=4, rngs=rngs)`.
 
         Args:
-          config: its `MixerConfig`; None: made of the other arguments.
+          config: the mixer's config; None: built from `fields`.
           rngs: the `params` stream initialises the parameters.
-          dtype: dtype of computation and output, as in Flax; None: that of the input.
-          param_dtype: dtype of the parameters that weight decay applies to; None: float32. Norms, biases, decay rates
-            and buffers are float32 always.
+          dtype: dtype of computation and output, as in Flax; None: the input's.
+          param_dtype: dtype of parameters with weight decay; None: float32. Norms, biases, decay rates and buffers are
+            always float32.
           **fields: fields of the config.
         """
         raise NotImplementedError
@@ -372,34 +369,34 @@ class Mixer(nnx.Module):
 
     @_checked
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        """Mixes all tokens at once: equals `prefill` from `init_state` with the state dropped."""
+        """Mixes all tokens at once; equal to `prefill` from `init_state`."""
         return self.mix(x, None, context)[0] if x.shape[0] else x
 
     def with_losses(
         self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b t d"], Losses]:
-        """Forward pass of training: the output, and the terms that `config.loss_weights` names."""
+        """Forward pass in training: the output, and the auxiliary losses named by `config.loss_weights`."""
         return self(x, context), {}
 
     def values(
         self, x: Float[Array, "*b d"], state: State = None, context: Context = NO_CONTEXT
     ) -> Float[Array, "*b d"]:
-        """Values of the tokens of `x`, which later layers read as `Context.first_values` (`makes_values`).
+        """Values of the tokens, which later layers read as `Context.first_values` (`Capabilities.makes_values`).
 
         Args:
-          x: the input `(b, t, d)` of this layer's call or `prefill`, or `(b, d)` of its `step`.
-          state: the state that `prefill` or `step` is given; None: a call.
-          context: the same as of the call.
+          x: input `(b, t, d)` of the call or `prefill`, or `(b, d)` of `step`.
+          state: input state of `prefill` or `step`; None in a call.
+          context: context of the call.
         """
         raise NotImplementedError
 
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> State:
-        """The state before the first token of a document.
+        """Initial state, before the first token of a document.
 
         Args:
-          batch_size: rows.
-          capacity: tokens that a growing state can hold; ignored where the size is fixed.
-          dtype: that of cached activations.
+          batch_size: number of rows.
+          capacity: number of tokens that a growing state can hold; ignored if the size is fixed.
+          dtype: dtype of cached activations.
         """
         raise NotImplementedError
 
@@ -407,28 +404,28 @@ class Mixer(nnx.Module):
     def prefill(
         self, x: Float[Array, "b t d"], state: State, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b t d"], State]:
-        """Mixes `t >= 0` more tokens from any state; returns outputs and the state after them."""
+        """Mixes `t >= 0` tokens from any state; returns outputs and the new state."""
         return self.mix(x, state, context) if x.shape[0] else (x, state)
 
     @_checked
     def step(
         self, x_t: Float[Array, "b d"], state: State, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b d"], State]:
-        """Mixes one more token, at the cost that its paper promises."""
+        """Mixes one token; returns the output and the new state."""
         return self.mix(x_t, state, context) if x_t.shape[0] else (x_t, state)
 
     def mix(self, x: Float[Array, "*b d"], state: State, context: Context) -> tuple[Float[Array, "*b d"], State]:
-        """Outputs and the state after them, in all three forms; a mixer defines this or the forms themselves.
+        """Common implementation of the three forms; a mixer defines this or the forms themselves.
 
         Args:
-          x: the input `(b, t, d)` of a call or of `prefill`, or `(b, d)` of `step`.
-          state: the state that `prefill` or `step` is given; None: a call, which drops the state returned.
-          context: the same as of the form; documents come with a call alone.
+          x: input `(b, t, d)` of a call or `prefill`, or `(b, d)` of `step`.
+          state: input state of `prefill` or `step`; None in a call, which drops the returned state.
+          context: context of the form; packed documents only in a call.
         """
         raise NotImplementedError
 
 
 def state_bytes(mixer: Mixer, batch_size: int = 1, *, capacity: int | None = None, dtype: Any = jnp.float32) -> int:
-    """Bytes of the mixer's state, from the shapes of its arrays (`jax.eval_shape`), never from a formula."""
+    """Size of the mixer's state in bytes, from the shapes of its arrays (`jax.eval_shape`)."""
     state = jax.eval_shape(lambda: mixer.init_state(batch_size, capacity=capacity, dtype=dtype))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))

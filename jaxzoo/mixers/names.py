@@ -1,4 +1,4 @@
-"""Names of the mixers: aliases that papers and flash-linear-attention use, and titles for tables and figures."""
+"""Names of mixers: aliases from papers and flash-linear-attention, and titles for tables and figures."""
 
 ALIASES = {
     "cat": "convolution_augmented_attention",
@@ -23,7 +23,7 @@ ALIASES = {
     "taylor": "taylor_linear_attention",
     "xlstm": "mlstm",
 }
-"""Alias -> registered name."""
+"""Mapping from aliases to registered names."""
 
 TITLES = {
     "attention": "Attention",
@@ -67,11 +67,11 @@ TITLES = {
     "taylor_linear_attention": "Taylor linear attention",
     "windowed_linear_attention": "Windowed linear attention",
 }
-"""Registered name -> title, where it is not the name of the mixer's class."""
+"""Mapping from registered names to titles that differ from the class name."""
 
 
 def resolve_alias(name: str) -> str:
-    """Returns the registered name for an alias, in any case, with `-` or `_`; other names unchanged.
+    """Returns the registered name of an alias, in any case, with `-` or `_`; other names are unchanged.
 
     Raises:
       ValueError: "based", which is a hybrid and not one mixer.
@@ -86,7 +86,7 @@ def resolve_alias(name: str) -> str:
 
 
 def title(name: str) -> str:
-    """Returns the title of a mixer, "Gated DeltaNet" for gated_delta_net; variants keep their fields."""
+    """Returns the title of a mixer: "Gated DeltaNet" for gated_delta_net; fields of a variant are kept."""
     from jaxzoo.mixers import MIXERS
 
     first, *fields = name.split(" ", 1)

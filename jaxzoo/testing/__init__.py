@@ -1,15 +1,15 @@
-"""`check_mixer`: the contract of `jaxzoo.mixers.base`, asked of a mixer as far as its capabilities promise.
+"""`check_mixer`: tests that a mixer satisfies the contract of `jaxzoo.mixers.base`, as far as its capabilities promise.
 
-For the tests of your own mixer, wherever it is defined:
+Use it in the tests of your own mixer:
 
     from jaxzoo.testing import check_mixer
 
     def test_my_mixer():
         check_mixer(MyMixerConfig.tiny())
 
-The truth is `step`, token by token, the simplest of the three forms; check it against your equation by a test of your
-own. Few programs are compiled for a mixer, and their results are cached: `streams` runs `step` and `prefill`,
-`training` the call and the gradients. Each `check_*` function reads them and raises AssertionError for one invariant.
+The reference is `step`, token by token; compare it with your equation in a separate test. Few programs are compiled per
+mixer, and their results are cached: `streams` runs `step` and `prefill`, `training` the call and the gradients. Each
+`check_*` function tests one invariant of these results and raises AssertionError.
 
 `check_task` does the same for a task; see `jaxzoo.tasks.contract`.
 """
@@ -52,20 +52,20 @@ _RULES = {
         "a state, a convolution or positions that do not begin again where a document begins",
     ),
 }
-"""Check -> what must hold, and the usual cause where it does not."""
+"""Mapping from checks to the rule and the usual cause of a failure."""
 
 
 def check_mixer(config: MixerConfig) -> None:
-    """Checks all that a mixer promises, with weights of standard deviation 0.5 so that wrong mixing shows.
+    """Checks every promise of a mixer, with weights of standard deviation 0.5 so that wrong mixing is visible.
 
     Args:
-      config: a small one, such as `tiny()`: widths of some 16 at most.
+      config: a small config, such as `tiny()`, with widths of about 16 at most.
 
     Raises:
-      AssertionError: an invariant does not hold; the message says which, and the usual cause.
-      ValueError: what the mixer itself refuses.
+      AssertionError: an invariant does not hold; the message names it and the usual cause.
+      ValueError: raised by the mixer itself.
     """
-    for results in (build, streams, training):  # those of a class that a notebook has defined once more
+    for results in (build, streams, training):  # a notebook may have redefined the class
         results.cache_clear()
     config = ready(config)
     promised = config.capabilities

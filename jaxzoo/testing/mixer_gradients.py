@@ -1,4 +1,4 @@
-"""Call and gradients of a mixer against those of `prefill` and of steps."""
+"""Call and gradients of a mixer compared with `prefill` and steps."""
 
 import jax
 import numpy as np
@@ -11,14 +11,14 @@ from jaxzoo.testing.mixer_training import BatchRows, training
 
 
 def check_call(config: MixerConfig, lengths: tuple[int, ...] = LENGTHS) -> None:
-    """The call gives the outputs of `step`."""
+    """Checks that the call gives the outputs of `step`."""
     stepped = streams(config, lengths)["steps"][:, :LENGTH]
     assert_close(training(config)["y"][BatchRows.whole], stepped, config.capabilities.prefill_tolerance, "outputs")
 
 
 def check_gradients(config: MixerConfig) -> None:
-    """The call and its gradients equal those of two calls of `prefill`, the second from the state of the first, which
-    fill a state of their capacity; and its gradients those of as many steps, which share no VJP with it."""
+    """Checks that the call and its gradients equal those of two `prefill` calls that fill a state to capacity, and that
+    its gradients equal those of steps, which share no VJP with it."""
     graph, params, others = nnx.split(build(config), nnx.Param, ...)
 
     @jax.jit
@@ -40,7 +40,7 @@ def check_gradients(config: MixerConfig) -> None:
     cotangents = [inputs(config, seed=4).x[:, at : at + HALF] for at in (0, HALF)]
     start = jax.tree.map(np.asarray, build(config).init_state(BATCH, capacity=2 * HALF))
 
-    def zero(leaf):  # integers have cotangents of no bytes
+    def zero(leaf):  # integers have float0 cotangents
         return np.zeros(leaf.shape, leaf.dtype if np.issubdtype(leaf.dtype, np.floating) else jax.dtypes.float0)
 
     nothing = jax.tree.map(zero, start)

@@ -1,4 +1,4 @@
-"""Mixers under test, with moved parameters, and their inputs."""
+"""Mixers under test, with perturbed parameters, and their inputs."""
 
 import dataclasses
 import functools
@@ -14,20 +14,20 @@ from jaxzoo.testing.quick_prng import QUICK_PRNG
 
 BATCH, LENGTH = 3, 13
 WARM = (0, 4, 9)
-"""Tokens that each row has seen before a stream begins."""
+"""Tokens seen by each row before a stream begins."""
 HALF = LENGTH // 2
 DOCUMENTS = ((1, 5, 2, 5), (13,), (4, 1, 8))
 """Lengths of the documents that are packed into each row."""
 SEED = 2
-"""Seed of the parameters. With some others the norm of a head divides by almost nothing, and bfloat16 shows it."""
+"""Seed of the parameters. With some seeds the norm of a head divides by almost 0, which fails in bfloat16."""
 N_TOKENS = 13
-"""Token ids that the inputs hold are below."""
+"""Upper bound of token ids in the inputs."""
 MAX_LENGTH = 40
-"""Taps of long filters, and capacity of growing states: more than any check feeds."""
+"""Taps of long filters, and capacity of growing states; longer than all inputs."""
 
 
 def ready(config: MixerConfig) -> MixerConfig:
-    """Large weights, so that wrong mixing shows in the numbers."""
+    """Large weights, so that wrong mixing is visible."""
     config = dataclasses.replace(config, init_std=0.5, out_init_std=0.5)
     model = Inherited(d_model=config.width, max_length=MAX_LENGTH, init_std=0.5, out_init_std=0.5)
     return config.inherit(model)
@@ -35,9 +35,9 @@ def ready(config: MixerConfig) -> MixerConfig:
 
 @functools.cache
 def build(config: MixerConfig) -> Mixer:
-    """The mixer with every parameter moved off its initial value: no zero bias, no scale of one; once for a config.
+    """Builds the mixer with every parameter perturbed, so that no bias is 0 and no scale is 1; cached per config.
 
-    One compiled program draws all parameters; built eagerly, each would be a program of its own.
+    One compiled program draws all parameters, instead of one program each.
     """
     definition: list = []
 
@@ -54,13 +54,13 @@ def build(config: MixerConfig) -> Mixer:
 
 
 class Sequences(NamedTuple):
-    """Inputs and token ids, as NumPy arrays: each cut of a JAX array would be a program to compile."""
+    """Inputs and token ids, as NumPy arrays, since each slice of a JAX array compiles a program."""
 
     x: Any
     tokens: Any
 
     def at(self, rows: Any, places: Any) -> "Sequences":
-        """The tokens at these rows and places."""
+        """Selects the tokens at given rows and places."""
         return Sequences(self.x[rows, places], self.tokens[rows, places])
 
     @property
@@ -70,7 +70,7 @@ class Sequences(NamedTuple):
 
 
 def inputs(config: MixerConfig, length: int = LENGTH, seed: int = 2) -> Sequences:
-    """Random tokens; shorter inputs begin longer ones, up to the longest that a check feeds."""
+    """Random tokens; shorter inputs are prefixes of longer ones."""
     rng = np.random.default_rng(seed)
 
     def more(n: int) -> Sequences:
@@ -82,13 +82,13 @@ def inputs(config: MixerConfig, length: int = LENGTH, seed: int = 2) -> Sequence
 
 
 def segment_ids() -> np.ndarray:
-    """Ids by row: neighbours differ, and neither start at 0 nor rise by 1."""
+    """Segment ids per row; neighbours differ, and ids neither start at 0 nor increase by 1."""
     rows = [np.repeat(7 - 3 * np.arange(len(lengths)), lengths) for lengths in DOCUMENTS]
     return np.stack(rows).astype(np.int32)
 
 
 def documents() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows, first places and places after the last one of all documents."""
+    """Rows, starts and stops of all documents."""
     ends = [np.cumsum(lengths) for lengths in DOCUMENTS]
     rows = np.repeat(np.arange(BATCH), [len(lengths) for lengths in DOCUMENTS])
     stops = np.concatenate(ends)
@@ -96,7 +96,7 @@ def documents() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def assert_close(actual: Any, expected: Any, tolerance: float = 1e-5, what: str = "") -> None:
-    """Every leaf within `tolerance` of the largest finite entry of its expectation (at least 1)."""
+    """Asserts that every leaf is within `tolerance` times the largest finite expected entry (at least 1)."""
 
     def leaf(path, actual, expected):
         sizes = np.abs(np.asarray(expected, np.float64))

@@ -1,4 +1,4 @@
-"""Steps, the truth of a mixer, and what `prefill` makes of the states between them."""
+"""`step`, the reference of a mixer, and `prefill` from its intermediate states."""
 
 import functools
 from typing import Any
@@ -12,12 +12,11 @@ from jaxzoo.mixers.base import Context, Mixer, MixerConfig, state_bytes
 from jaxzoo.testing.mixer_inputs import BATCH, HALF, LENGTH, MAX_LENGTH, WARM, Sequences, assert_close, build, inputs
 
 LENGTHS = (0, 1, 4, LENGTH)
-"""Tokens of a prefill, from the state after any number of tokens: none, one, a chunk of `tiny()`, and several with a
-rest."""
+"""Numbers of tokens of a prefill: none, one, a chunk of `tiny()`, and several chunks with a remainder."""
 
 
 def in_turn(mixer: Mixer, stream: Sequences, state: Any) -> tuple[Any, Any]:
-    """Outputs `(b, t, d)` of `step`, and the states before the first and after every token `(t + 1, b, ...)`."""
+    """Outputs `(b, t, d)` of `step`, and the initial state and the state after each token `(t + 1, b, ...)`."""
 
     def step(state, now):
         y, state = mixer.step(now.x, state, now.context)
@@ -29,14 +28,14 @@ def in_turn(mixer: Mixer, stream: Sequences, state: Any) -> tuple[Any, Any]:
 
 
 def starts(length: int) -> tuple[np.ndarray, np.ndarray]:
-    """(row, place) of every token of every stretch of that length of the streams, which begin at `WARM`."""
+    """(row, place) of the tokens of every window of that length in the streams, which begin at `WARM`."""
     rows, places = np.meshgrid(np.arange(BATCH), np.arange(LENGTH - length + 1), indexing="ij")
     return rows.ravel(), (places + np.array(WARM)[:, None]).ravel()
 
 
 @functools.cache
 def streams(config: MixerConfig, lengths: tuple[int, ...] = LENGTHS) -> dict[str, Any]:
-    """Inputs in turn; and from the state after any number of them, the next ones at once, as many as each length."""
+    """Runs `step` over the inputs, and from each intermediate state `prefill` of each length."""
     graph, variables = nnx.split(build(config))
 
     @jax.jit
@@ -54,11 +53,11 @@ def streams(config: MixerConfig, lengths: tuple[int, ...] = LENGTHS) -> dict[str
 
 
 def check_streams(config: MixerConfig, lengths: tuple[int, ...] = LENGTHS) -> None:
-    """`prefill` of any number of tokens from any state equals as many steps; states keep shapes and dtypes.
+    """Checks that `prefill` of any number of tokens from any state equals steps, and states keep shapes and dtypes.
 
     Args:
-      config: one that `ready` returned.
-      lengths: numbers of tokens of a prefill, at most `LENGTH`; each is compiled on its own.
+      config: a config returned by `ready`.
+      lengths: numbers of tokens of a prefill, at most `LENGTH`; each compiles a program.
     """
     found, tolerance = streams(config, lengths), config.capabilities.prefill_tolerance
     assert np.isfinite(found["steps"]).all(), "outputs of step are not finite"
@@ -73,8 +72,8 @@ def check_streams(config: MixerConfig, lengths: tuple[int, ...] = LENGTHS) -> No
 
 
 def assert_state_keeps_structure(config: MixerConfig, states: Any) -> None:
-    """The state keeps shapes and dtypes under bfloat16 activations, and its size is that of its arrays, of which
-    `states` holds one more axis; only traced."""
+    """Checks, by tracing only, that the state keeps shapes and dtypes with bfloat16 activations, and its size; `states`
+    has one more axis."""
     mixer = build(config)
     assert state_bytes(mixer, BATCH, capacity=MAX_LENGTH) == sum(leaf[0].nbytes for leaf in states)
     if config.capabilities.growing_state:
@@ -98,7 +97,7 @@ def assert_state_keeps_structure(config: MixerConfig, states: Any) -> None:
 
 
 def check_values(config: MixerConfig) -> None:
-    """`values` of the call, and of `prefill` from the state after some tokens, equal those of `step`."""
+    """Checks that `values` are equal in the call, in `prefill` and in `step`."""
     graph, variables = nnx.split(build(config))
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""Call and gradients of a mixer on one batch, and what they say of dependence and documents."""
+"""Call and gradients of a mixer on one batch, with checks of dependence and documents."""
 
 import dataclasses
 import functools
@@ -30,25 +30,24 @@ class BatchRows(NamedTuple):
 
     whole = slice(0, BATCH)
     alone = slice(BATCH, BATCH + sum(map(len, DOCUMENTS)))
-    """Each document at the start of a row of its own; something else follows, for a mixer that sees the future as
-    another document."""
+    """Each document at the start of its own row, followed by other tokens (another document for a non-causal mixer)."""
     jacobian = slice(alone.stop, alone.stop + 2 * LENGTH)
     """Sums of neighbours of the first two rows, once for each of their places."""
     futures = slice(jacobian.stop, jacobian.stop + 8)
-    """The first 5 tokens of the first row, and other tokens after them."""
+    """First 5 tokens of the first row, then other tokens."""
     packed = slice(futures.stop, futures.stop + BATCH)
-    """The rows of `whole` again, as documents one after the other where segments are honoured."""
+    """The rows of `whole` again, as packed documents if segments are supported."""
 
 
 def batch(config: MixerConfig) -> tuple[Sequences, np.ndarray, dict[str, tuple[np.ndarray, np.float32]]]:
-    """The inputs of `training`, their segment ids, and for each of its gradients the cotangents of outputs, losses."""
+    """Inputs of `training`, segment ids, and the cotangents of outputs and losses per gradient."""
     stream = inputs(config)
     rows, first, stops = documents()
     places = first[:, None] + np.arange(LENGTH)[None]
     own = places < stops[:, None]
     places = np.minimum(places, LENGTH - 1)
     alone, copies = stream.at(rows[:, None], places), stream.at(np.repeat([0, 1], LENGTH), slice(None))
-    copies.x[:, 1:] += copies.x[:, :-1]  # a filter from the inputs' correlations has a tap at distance 1
+    copies.x[:, 1:] += copies.x[:, :-1]  # so that a filter from autocorrelations has a tap at distance 1
     others = [inputs(config, seed=seed).at([0], slice(None)) for seed in range(20, 28)]
     futures = jax.tree.map(lambda first, *rest: np.concatenate(rest), stream, *others)
     for all_rows, given in zip(futures, stream, strict=True):
@@ -73,8 +72,8 @@ def batch(config: MixerConfig) -> tuple[Sequences, np.ndarray, dict[str, tuple[n
 
 @functools.cache
 def training(config: MixerConfig) -> dict[str, Any]:
-    """Outputs, losses, and gradients of parameters and inputs of the call, with segment ids where they are honoured;
-    outputs of the call without, unless those of `step` are the same test."""
+    """Outputs, losses, and gradients of parameters and inputs of the call, with segment ids if supported; also outputs
+    without segment ids, unless `step` covers them."""
     graph, params, others = nnx.split(build(config), nnx.Param, ...)
     promised, stream = config.capabilities, inputs(config)
     everything, ids, cotangents = batch(config)
@@ -103,7 +102,7 @@ def training(config: MixerConfig) -> dict[str, Any]:
 
 
 def check_parameters(config: MixerConfig) -> None:
-    """Outputs are finite, every parameter has a gradient, and the loss terms are those that the config names."""
+    """Checks that outputs are finite, every parameter has a gradient, and losses match the config."""
     found = training(config)
     assert np.isfinite(found["y"]).all(), "outputs are not finite"
     for path, leaf in jax.tree.leaves_with_path(found["gradients"]["losses"][0]):
@@ -118,13 +117,13 @@ def check_parameters(config: MixerConfig) -> None:
 
 
 def check_dependence(config: MixerConfig) -> None:
-    """Outputs depend on the past, on the future only where promised, and on no other row.
+    """Checks that outputs depend on the past, on the future only if promised, and on no other row.
 
-    What comes in by tokens or by a selection has no derivative: it shows by a change of the future.
+    Token ids and selections have no derivative, so the future is also changed.
     """
     found, promised = training(config), config.capabilities
     of_two = np.abs(found["gradients"]["jacobian"][1][BatchRows.jacobian]).reshape(2, LENGTH, LENGTH, -1)
-    strength = of_two.max(axis=(0, 3))  # by chance an output of a squared ReLU has no gradient
+    strength = of_two.max(axis=(0, 3))  # an output of a squared ReLU can have a zero gradient
     futures, first = found["y"][BatchRows.futures, :5], found["y"][:1, :5]
     if promised.causal:
         assert np.triu(strength, 1).max() <= promised.future_rounding * strength.max(), "the future"
@@ -136,7 +135,7 @@ def check_dependence(config: MixerConfig) -> None:
     mixed = np.tril(strength, -1).any(axis=1) if promised.selects else np.ones(LENGTH, bool)
     assert mixed[1:].any(), "no output depends on the past"
     assert np.diagonal(strength)[mixed].min() > 1e-4, "the token itself"
-    if not getattr(config, "look_back", True):  # the first of a block sees itself alone
+    if not getattr(config, "look_back", True):  # the first token of a block sees only itself
         block_size: int = vars(config)["block_size"]
         mixed[::block_size] = False
     assert np.diagonal(strength, -1)[mixed[1:]].min() > 1e-5, "the token before"
@@ -147,7 +146,7 @@ def check_dependence(config: MixerConfig) -> None:
 
 
 def check_documents(config: MixerConfig) -> None:
-    """Packed documents give the outputs and gradients of the documents alone."""
+    """Checks that packed documents give the outputs and gradients of separate documents."""
     found, (rows, first, stops) = training(config), documents()
     y, (dparams, dx) = found["y"][BatchRows.packed], found["gradients"]["packed"]
     dx = dx[BatchRows.packed]
@@ -160,7 +159,7 @@ def check_documents(config: MixerConfig) -> None:
 
 
 def check_dtypes(config: MixerConfig) -> None:
-    """Outputs have shape and dtype of the input, in bfloat16 too; only traced."""
+    """Checks, by tracing only, that outputs have the shape and dtype of the input, also in bfloat16."""
     mixer = build(config)
 
     def outputs(x, tokens):

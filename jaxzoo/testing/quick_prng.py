@@ -2,9 +2,9 @@
 
     key = jax.random.key(0, impl=QUICK_PRNG)
 
-A key is one 32-bit integer, and all draws are hashes of it and of a place: a few operations that XLA fuses. JAX's own
-generators take several dozen kernels for the parameters of one small mixer; their compilation takes twice as long.
-The streams are good enough to tell parameters apart, and no more: never train with them.
+A key is one 32-bit integer; random bits are hashes of the key and an index, a few operations that XLA fuses. JAX's own
+generators compile to several dozen kernels for one small mixer and take twice as long. The quality suffices to make
+parameters differ; do not train with it.
 """
 
 import math
@@ -16,14 +16,14 @@ from jax.extend.random import define_prng_impl
 
 
 def mixed(x: jax.Array) -> jax.Array:
-    """A hash of 32-bit integers."""
+    """Hashes 32-bit integers."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
     return x ^ (x >> np.uint32(16))
 
 
 def counted(key: jax.Array, shape: tuple[int, ...], first: int) -> jax.Array:
-    """Hashes of the key and of each place of an array of this shape, counted from `first`."""
+    """Hashes of the key and of the index of each element, counted from `first`."""
     places = jnp.arange(math.prod(shape), dtype=np.uint32).reshape(shape)
     return mixed(mixed(places + np.uint32(first)) ^ key[0])
 
@@ -37,4 +37,4 @@ QUICK_PRNG = define_prng_impl(
     name="quick",
     tag="quick",
 )
-"""A generator for `jax.random.key(seed, impl=QUICK_PRNG)`; of at most 32 bits per number."""
+"""Generator for `jax.random.key(seed, impl=QUICK_PRNG)`, of at most 32 bits per number."""
