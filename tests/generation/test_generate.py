@@ -62,28 +62,6 @@ MODELS = {
 }
 
 
-SEEDS = {
-    "hybrid": 4,
-    "alibi": 5,
-    "LinearAttentionConfig": 1,
-    "SignedTokensConfig": 9,
-    "GatedLinearAttentionConfig": 3,
-    "MambaConfig": 1,
-    "H3Config": 6,
-    "RWKV4ChannelMixConfig": 4,
-    "RWKV4TimeMixConfig": 1,
-    "MultiHeadHyenaConfig": 1,
-    "SelectiveAttentionConfig": 1,
-    "ConvolutionAugmentedAttentionConfig": 1,
-    "LinCATConfig": 2,
-    "AttentionConfig": 1,
-    "RWKV7ChannelMixConfig": 2,
-    "RWKV7TimeMixConfig": 1,
-    "WindowedLinearAttentionConfig": 1,
-}
-"""Of the parameters, so that the greedy text is not constant; 0 elsewhere."""
-
-
 TIERS = {"hybrid": (), "learned positions": pytest.mark.full}
 """Core: matrices, rings and caches, in one hybrid. Full: learned positions. Slow: others, whose states the contract of
 the mixers holds."""
@@ -93,16 +71,20 @@ the mixers holds."""
 def test_greedy_tokens_are_the_argmax_of_the_full_pass(name):
     """Kills: a step or a chunk at the wrong position, a token that is read twice or never, another row's state,
     a cache that is too short, an id of the vocabulary's padding."""
-    model, n_new = make_model(MODELS[name](), SEEDS.get(name, 0)), 20
-    prompts = some_prompts(1, 8, 26)
-    new = generate(model, prompts, max_tokens=n_new, sampling=Sampling(temperature=0))
+    prompts, n_new = some_prompts(1, 8, 26), 20
+    for seed in range(12):
+        model = make_model(MODELS[name](), seed)
+        new = generate(model, prompts, max_tokens=n_new, sampling=Sampling(temperature=0))
+        if min(len(set(tokens.tolist())) for tokens in new) > 1:
+            break
+    else:
+        pytest.fail("a constant text shows nothing, and no seed gives another")
     texts = [np.concatenate([prompt, tokens]) for prompt, tokens in zip(prompts, new, strict=True)]
     padded = np.stack([np.pad(text, (0, 26 + n_new - len(text))) for text in texts])  # after the text: unseen
     logits = np.asarray(run(model, jnp.asarray(padded, jnp.int32)))
     for row, prompt in enumerate(prompts):
         expected = logits[row, len(prompt) - 1 : len(texts[row]) - 1].argmax(axis=-1)
         np.testing.assert_array_equal(new[row], expected)
-    assert min(len(set(tokens.tolist())) for tokens in new) > 1, "a constant text shows nothing: choose another seed"
 
 
 @pytest.mark.slow
