@@ -1,6 +1,6 @@
-"""Interface of data for the trainer: batches by number, a cursor that can be saved, and validation sets with names.
+"""Interface of data for the trainer: a stream of batches with a cursor for checkpoints, and validation sets.
 
-To train on data of your own, write a `DataConfig` whose `build` gives a `Dataset`, and name it in a config file.
+To train on your own data, write a `DataConfig` whose `build` returns a `Dataset`, and use it in a config file.
 """
 
 import abc
@@ -28,12 +28,12 @@ class Batch:
     targets: Int[Array, "b m"]
     """Targets, or `UNLABELLED`: one at every position (m = t), or at each of `positions`."""
     positions: Int[Array, "b m"] | None = None
-    """Positions of the targets, in any order, at which alone the head runs. None: every position."""
+    """Positions of the targets, in any order; the head runs only there. None: every position."""
     pooled: Int[Array, "b"] | None = None
     """The target (m = 1) is predicted from the mean of the features of this many first tokens. None: no pooling."""
     segment_ids: Int[Array, "b t"] | None = None
-    """Document id of each token: one contiguous run of equal ids per document, which do not recur. A token attends to
-    its own document only. None: each row is one document."""
+    """Document id of each token: one contiguous run of equal ids per document. Tokens attend only to their own
+    document. None: each row is one document."""
 
 
 class Stream(Protocol):
@@ -108,7 +108,7 @@ class Dataset(Protocol):
     def valid(self) -> Sequence[ValidSet]: ...
 
     def manifest(self) -> dict[str, Any] | None:
-        """Description of the data, JSON-able, for the run directory; None if the config says it all."""
+        """Description of the data, JSON-able, for the run directory; None if the config is enough."""
         ...
 
     def baselines(self) -> Mapping[str, Score]:
@@ -123,7 +123,7 @@ class DataConfig(Checked, abc.ABC):
     @abc.abstractmethod
     def build(self, *, batch_size: int, valid_batch_size: int) -> Dataset:
         """Makes the data with the given batch sizes; the last batch of a validation set may be smaller. Raises
-        `ValueError` if there are no such data, or too few for one batch."""
+        `ValueError` if the data are absent, or too few for one batch."""
 
     def abstract_batch(self, batch_size: int) -> Batch:
         """Shapes of a training batch, the largest if they differ; raises as `build`."""

@@ -1,10 +1,10 @@
-"""Prompts and responses in JSONL, as batches for the trainer: the loss counts the tokens of responses alone.
+"""Prompts and responses in JSONL as training data: the loss counts only the tokens of responses.
 
     {"prompt": "Question: ...\\nAnswer:", "response": " ..."}
 
-A row is the prompt, the response and end-of-text, and ends with padding. The targets are the next tokens where these
-are of the response, or the end-of-text after it. A row that is too long loses the beginning of its prompt, and then the
-end of its response. Without files of their own, one pair in twenty validates, by the hash of its text.
+A row is the prompt, the response and end-of-text, then padding. Targets are the tokens of the response and the
+end-of-text after it. A row that is too long loses the beginning of its prompt, and then the end of its response.
+Without `valid_path`, one pair in twenty is for validation, by the hash of its text.
 """
 
 import dataclasses
@@ -39,9 +39,9 @@ class CompletionsConfig(DataConfig):
     """Location of the pairs, and how they are read."""
 
     path: str
-    """JSONL file, or a glob of some."""
+    """JSONL file, or a glob."""
     valid_path: str = ""
-    """The same of the validation pairs; empty: one pair in twenty of `path`."""
+    """JSONL file or glob of the validation pairs; empty: one pair in twenty of `path`."""
     tokenizer_path: str = "bytes"
     """Tokenizer of the text: bytes, a tokenizer.json, or a directory that holds one."""
     length: PositiveInt = 512
@@ -125,7 +125,7 @@ def read_pairs(path: str, config: CompletionsConfig) -> list[tuple[str, str]]:
     place = Path(path).expanduser()
     files = [str(place)] if place.is_file() else sorted(glob.glob(str(place), recursive=True))
     if not files:
-        raise ValueError(f"CompletionsConfig.path={path!r} must name a JSONL file, or some by a glob; it names none")
+        raise ValueError(f"CompletionsConfig.path={path!r} must be a JSONL file or a glob; no file was found")
     pairs = []
     fields = (config.prompt_field, config.response_field)
     for file in files:

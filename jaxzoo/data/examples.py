@@ -1,4 +1,4 @@
-"""Labelled examples in memory as training batches: each epoch in its own order, one part held out by hash."""
+"""Labelled examples in memory as training data: shuffled in each epoch, a part held out by hash."""
 
 import abc
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ class ExampleData(abc.ABC):
     Args:
       config: has the `length` of a row and the `seed` of the order.
       tokenizer: of the text.
-      content: the examples as text, of which the fingerprint is made.
+      content: the examples as text, for the fingerprint.
     """
 
     packed: bool = False
@@ -79,7 +79,7 @@ class ExampleStream:
         """Moves to a saved cursor. Raises `ValueError` if it belongs to other examples."""
         if state.get("fingerprint") != self._data.fingerprint:
             raise ValueError(
-                f"the cursor is of the sequences {state.get('fingerprint')!r}, and these are "
+                f"the cursor belongs to the sequences {state.get('fingerprint')!r}, but these are "
                 f"{self._data.fingerprint!r}; restore the files, or start again"
             )
         self._next = int(state["next"])

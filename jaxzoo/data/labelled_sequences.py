@@ -1,12 +1,12 @@
-"""Sequences with a class each, as batches for the trainer: classification by a pretrained language model.
+"""Classification of sequences by a pretrained language model: labelled sequences as training data.
 
-A row is a sequence and an end-of-text token. Class c is id c of the vocabulary, whose row of the head learns the class.
-The head reads the features of the end-of-text, or (`pool="mean"`) the mean of the features of the sequence. A
-pretrained run needs no new parameters; run directory, checkpoints and `--resume` work as in any training.
+A row is a sequence and an end-of-text token. Class c is predicted as token id c, so no parameters are added. The head
+reads the features of the end-of-text, or (`pool="mean"`) the mean of the features of the sequence. Run directory,
+checkpoints and `--resume` work as in any training.
 
-Files are those of `jaxzoo/data/corpus/labelled.py`, or made of them by `python -m jaxzoo.data.build --source labelled`.
-Without a split `valid`, every tenth sequence of `train`, by the hash of its text, is for validation. Classes are sorted
-by name, numbers by value. A sequence that is too long is cut equally at both ends.
+Files have the layout of `jaxzoo/data/corpus/labelled.py`, or were made from it by `python -m jaxzoo.data.build --source
+labelled`. Without a split `valid`, one sequence in ten of `train`, by the hash of its text, is for validation. Classes
+are sorted by name, numbers by value. A sequence that is too long is cut equally at both ends.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from jaxzoo.data.tokenizer import ByteTokenizer, DNATokenizer, reverse_complemen
 
 TOKENIZERS: dict[str, type[DNATokenizer] | type[ByteTokenizer]] = {"dna": DNATokenizer, "bytes": ByteTokenizer}
 VALID_SHARE = 10
-"""One sequence in this many is for validation if there is no split for it."""
+"""One sequence in so many is for validation if there is no split `valid`."""
 
 
 class Labelled(NamedTuple):
@@ -51,7 +51,7 @@ class LabelledSequencesConfig(DataConfig):
     scored: Literal["valid", "test"] = "valid"
     """Split for validation."""
     reverse_complements: bool = False
-    """DNA only: half of the training rows are read from the other strand."""
+    """DNA only: read half of the training rows from the other strand."""
     seed: Seed = 0
     """Seed of the order of the training sequences."""
 

@@ -1,7 +1,7 @@
-"""Directories that a command fills job by job; killed and started again, they end with the same bytes.
+"""Output directories of resumable commands, which work job by job; interruptions do not change the result.
 
-A job is done when its note exists, which it writes last. The bytes of notes and results depend on the plan alone: not
-on workers, nor on interruptions. Several commands, such as an array of cluster jobs, share the jobs of a directory
+A job is done when its note exists, which it writes last. The bytes of notes and results depend only on the plan, not
+on workers or interruptions. Several commands, such as an array of cluster jobs, share the jobs of a directory
 (`jaxzoo.utils.work_queue`).
 """
 
@@ -41,7 +41,7 @@ Arguments = Mapping[str, tuple[Any, ...]]
 
 
 class Job(NamedTuple):
-    """What a job receives besides its arguments: the note, its last file, and `tell(documents=3)`, which reports
+    """Second argument of the function that makes a job: the path of its note, and `tell(documents=3)`, which reports
     progress."""
 
     note: Path
@@ -68,7 +68,7 @@ class ResumableDirectory:
         self._check()
 
     def _check(self) -> None:
-        """Raises as the class does; also called before the work, as another command may have started meanwhile."""
+        """Raises as the class does; called again before the work, as another command may have started meanwhile."""
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"--out {self.path} must be a directory")
         if not self.is_finished:
@@ -100,7 +100,7 @@ class ResumableDirectory:
         return self.path / self.notes / f"{name}.json"
 
     def is_done(self, name: str) -> bool:
-        """Whether a job is done; its note may be gone once the results exist."""
+        """Whether a job is done; once the results exist, its note may have been removed."""
         return self.note(name).exists() or self.is_finished
 
     def queue(self) -> WorkQueue:
@@ -153,7 +153,7 @@ class ResumableDirectory:
     @contextlib.contextmanager
     def _begun(self) -> Iterator[None]:
         """Makes the directory and writes its plan; removes them if an input is refused before any job is done, so that
-        the command with the repaired input finds no other plan."""
+        the command can be repeated with the repaired input."""
         existed = self.path.exists()
         was_empty = not any(self.path.glob("*"))
         self.path.mkdir(parents=True, exist_ok=True)
@@ -247,7 +247,7 @@ def _work_in_pool(*arguments: Any) -> None:
 
 
 def _begin_worker() -> None:
-    """Leaves Ctrl-C to the command, and ends this process when the command ends."""
+    """Ignores Ctrl-C, which the command handles, and ends this process when the command ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def follow() -> None:

@@ -34,7 +34,7 @@ class TokenSourceConfig(Checked):
     """One token directory of a mixture."""
 
     path: str
-    """Directory that `python -m jaxzoo.data.tokenize` made."""
+    """Output directory of `python -m jaxzoo.data.tokenize`."""
     weight: PositiveFloat = 1.0
     """Share of the training rows and of the validation tokens, relative to the sum of all weights."""
 
@@ -51,13 +51,13 @@ class TokenDataConfig(WindowsConfig):
     sources: tuple[TokenSourceConfig, ...] = ()
     """A mixture of token directories, all of one tokenizer; empty: `path` alone."""
     expected_tokenizer: str = ""
-    """Tokenizer that must have made the shards: bytes, its file or its directory; empty: any."""
+    """Required tokenizer of the shards: bytes, its file or its directory; empty: any."""
     valid_split: str = "valid"
     """Split for validation."""
     seed: Seed = 0
     """Seed of the order of the training windows."""
     reverse_complements: bool = False
-    """DNA only: half of the training windows are read from the other strand."""
+    """DNA only: read half of the training windows from the other strand."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,10 +78,10 @@ class TokenDataConfig(WindowsConfig):
 
 
 class TokenData(WindowedText):
-    """`Dataset` of token shards. Of a mixture, each source contributes its share of `valid_tokens`, from its own
+    """`Dataset` of token shards. In a mixture, each source contributes its share of `valid_tokens`, from its own
     beginning, in whole windows of every length, at least one; no window mixes sources. Baselines count every training
-    token once, whatever the weights. Raises `ValueError` for a directory without token shards, without a split, with
-    too little text for one window, or with tokens of another tokenizer."""
+    token once, independent of the weights. Raises `ValueError` for a directory without token shards, without a split,
+    with too little text for one window, or with tokens of another tokenizer."""
 
     def __init__(self, config: TokenDataConfig, *, batch_size: int, valid_batch_size: int):
         self._directories = [TokenDirectory(Path(source.path).expanduser()) for source in config.mixture]

@@ -1,4 +1,4 @@
-"""Base of tokenizers, and those of bytes and of bases, which need no training."""
+"""Base of tokenizers, and the tokenizers of bytes and of DNA bases, which need no training."""
 
 import abc
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Integer, UInt, UInt16
 
 END_OF_TEXT = "<|endoftext|>"
-"""Text of the end-of-text token in `decode`; in a text the same characters are 13 bytes."""
+"""Text of the end-of-text token in `decode`; `encode` treats the same characters as plain text."""
 
 
 class Tokenizer(abc.ABC):
@@ -52,7 +52,8 @@ class Tokenizer(abc.ABC):
         return self.end_of_text
 
     def choose_begin(self, choice: str) -> None:
-        """Sets `begin`: `auto` keeps the template's, `no` is empty, `yes` is the template's or `begin_of_text`."""
+        """Sets `begin`: `auto` keeps the template's tokens, `no` removes them, `yes` requires some, by default
+        `begin_of_text`."""
         if choice == "no":
             self.begin = ()
         elif choice == "yes" and not self.begin:
@@ -121,5 +122,5 @@ _BASE_IDS[np.frombuffer(b"ACGTNacgtn", np.uint8)] = [*range(5), *range(5)]
 
 
 def reverse_complement(tokens: UInt[np.ndarray, "t"]) -> UInt[np.ndarray, "t"]:
-    """Returns ids of `DNATokenizer` on the other strand, in its reading direction."""
+    """Returns the ids of the other strand (reverse complement) for ids of `DNATokenizer`."""
     return DNATokenizer.complement[tokens[::-1]].astype(tokens.dtype)

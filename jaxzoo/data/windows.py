@@ -1,12 +1,12 @@
-"""Windows of text as the trainer's batches: the shared part of all text data.
+"""Windows of text as training data: base of all text data.
 
 A window may hold parts of several documents, each of which ends with an end-of-text token. Packing defines the context
 of a token:
 
 - "concatenate", as in the papers: everything before it in its window;
-- "segments": its own document alone. End-of-text opens the segment of the document after it and so serves as its
+- "segments": only its own document. End-of-text belongs to the segment of the next document and serves as its
   begin token. No label is lost: the target at the last token of a document is end-of-text, and the target at
-  end-of-text is the first token of the next document. Tokens and targets are those of "concatenate".
+  end-of-text is the first token of the next document. Tokens and targets are as in "concatenate".
 """
 
 import abc
@@ -38,12 +38,12 @@ class WindowsConfig(DataConfig):
     length: PositiveInt = 256
     """Tokens of a window."""
     valid_lengths: tuple[PositiveInt, ...] = ()
-    """Lengths of validation windows, each scored separately on the same targets; empty: `length` only."""
+    """Lengths of validation windows, each scored on the same targets; empty: `length` only."""
     valid_positions: tuple[PositiveInt, ...] = ()
-    """Positions that validation scores: for each P the positions P to 2P - 1, in overlapping windows of 2P tokens, on
-    the same targets for every P. Empty: every position of the validation windows."""
+    """Positions for validation: for each P the positions P to 2P - 1 of overlapping windows of 2P tokens are scored, on
+    the same targets for every P. Empty: all positions of the validation windows."""
     packing: Packing = "concatenate"
-    """Context of a token in its window: all earlier tokens, or (segments) those of its own document."""
+    """Context of a token in its window: all earlier tokens, or (segments) only its own document."""
     begin: NonNegativeInt | None = None
     """Token that replaces the first one of every window, such as a model's begin of text; None: none."""
     valid_tokens: PositiveInt = 100_000
@@ -193,6 +193,6 @@ class WindowStream:
         if state["fingerprint"] != self._text.fingerprint:
             raise ValueError(
                 f"WindowStream state fingerprint={state['fingerprint']!r} must equal {self._text.fingerprint!r}, "
-                "that of the text as it is now; restore the files (compare the manifests), or start a new run"
+                "the text's; restore the files (compare the manifests), or start a new run"
             )
         self._windows.set_state(state["windows"])

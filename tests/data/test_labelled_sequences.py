@@ -140,4 +140,4 @@ def test_as_a_data_set(tmp_path, capsys, monkeypatch):
         read_splits(tmp_path / "new")
     monkeypatch.undo()
     assert data_build.main([*words, "--valid-fraction", "0.1"]) == 2
-    assert "must not be given where folders" in capsys.readouterr().err
+    assert "must not be given if folders" in capsys.readouterr().err

@@ -1,1 +1,1 @@
-"""Corpora: files of text, read as documents, and built into tensorflow-datasets directories."""
+"""Corpora: documents read from text files, and built into tensorflow-datasets directories."""

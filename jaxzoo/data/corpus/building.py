@@ -1,12 +1,12 @@
-"""Build of source files into a tensorflow-datasets directory of array_record shards, in parallel, and restartable.
+"""Parallel, resumable build of a tensorflow-datasets directory of array_record shards from source files.
 
     OUT/build.json                              the request; another request is refused
     OUT/work                                    shards and notes of an unfinished build
     OUT/the_pile/1.0.0/dataset_info.json        with features.json and metadata.json: counts by subset, skipped input
     OUT/the_pile/1.0.0/the_pile-train.array_record-00000-of-00012
 
-The files of a split are joined to pieces of about a shard's size in their order, a larger file being a piece of its
-own; workers share the pieces. The bytes of the result depend on the inputs and the request alone.
+The files of a split are grouped, in order, into pieces of about a shard's size; a larger file is a piece by itself.
+Workers share the pieces. The bytes of the result depend only on the inputs and the request.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from jaxzoo.utils.checksums import text_sha256
 from jaxzoo.utils.extras import need
 
 FORMAT = 1
-"""Format of `build.json`; changes when the same request would give other bytes."""
+"""Format version of `build.json`; increased when the same request would give other bytes."""
 COMPRESSED_FACTOR = 2.0
 """Upper bound of bytes of shards per byte of compressed input: shards compress each document separately."""
 MEGABYTE = 10**6
@@ -59,12 +59,12 @@ class BuildConfig(Checked):
     valid_regions: str = ""
     """Source fasta: sequences, or parts of them, to validate on, such as chr8,chr9:1-5000000."""
     test_regions: str = ""
-    """Source fasta: likewise to test on."""
+    """Source fasta: sequences or parts to test on."""
     intervals: Path | None = None
     """Source fasta: BED file of intervals with their split in column 4, such as HyenaDNA's; other bases are left
     out."""
     max_shard_mb: PositiveInt = 512
-    """Text per shard, in 10^6 bytes, after which the next shard begins."""
+    """Size of the text per shard, in 10^6 bytes."""
 
     def __post_init__(self) -> None:
         for field in ("text_field", "subset_field"):
@@ -72,10 +72,10 @@ class BuildConfig(Checked):
             self.require(field, not given or self.source in OPEN, "is for source jsonl or parquet", "leave it out")
         for field in ("valid_regions", "test_regions", "intervals"):
             allowed = not getattr(self, field) or self.source == "fasta"
-            self.require(field, allowed, "is for source fasta alone", "leave it out")
+            self.require(field, allowed, "is only for source fasta", "leave it out")
         fields = self.fields
         if self.source == "labelled" or (isinstance(fields, FastaLayout) and fields.intervals):
-            rule = "must not be given where folders, regions or intervals say the splits"
+            rule = "must not be given if folders, regions or intervals define the splits"
             for field in ("valid_paths", "test_paths", "valid_fraction"):
                 self.require(field, getattr(self, field) is None, rule, "leave one of the two out")
         alone = self.intervals is None or not (self.valid_regions or self.test_regions)
@@ -116,7 +116,7 @@ class Built(NamedTuple):
     """`documents` and `bytes` of text, by split and subset."""
     skipped: Skipped
     is_new: bool
-    """Whether this call made any of it."""
+    """Whether this call made any part of the build."""
 
     def total(self, split: str, what: str) -> int:
         """`documents` or `bytes` of a split."""
@@ -233,7 +233,7 @@ def _inputs(config: BuildConfig) -> tuple[dict[str, Any], dict[str, list[Path]]]
         inputs[split] = {"files": len(sizes), "bytes": sum(n for _, n in sizes), "names_and_sizes": _digest(sizes)}
         for file in found.values():
             if (other := seen.setdefault(file.resolve(), option)) != option:
-                raise ValueError(f"{file} is in {other} and in {option}; a file is of one split")
+                raise ValueError(f"{file} is in {other} and in {option}; a file must be in one split")
     fields: Any = config.fields
     if isinstance(fields, FastaLayout):
         fields = {"splits": _digest(fields)}

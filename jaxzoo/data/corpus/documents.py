@@ -48,13 +48,13 @@ class LabelledLayout(NamedTuple):
 
 
 Layout = DocumentFields | FastaLayout | LabelledLayout | None
-"""Layout of documents in a file: fields of lines, bases of FASTA, labelled sequences; None: the file is one
-document."""
+"""Layout of documents in a file: fields of lines, bases of FASTA, labelled sequences; None: one document per
+file."""
 
 
 class Source(NamedTuple):
     dataset: str
-    """Name of its tensorflow-datasets data set."""
+    """Name of the tensorflow-datasets data set."""
     fields: Layout
     endings: tuple[str, ...] = ()
     """Suffixes of the files that are read in a directory; empty: all."""

@@ -1,13 +1,13 @@
 """Bases from FASTA files, plain or compressed by gzip or bgzip, as documents; read as a stream, in bounded memory.
 
-A document is a run of at most `DOCUMENT_BASES` bases of one sequence, in capitals: soft-masked repeats (lower case) are
-bases like others, the ambiguous letters of IUPAC become N, and N runs of `GAP_BASES` or more, the gaps of an assembly,
-are left out and end a document. Where documents are cut depends on the file and the splits alone.
+A document is a run of at most `DOCUMENT_BASES` bases of one sequence, in capitals: soft-masked repeats (lower case)
+become capitals, the ambiguous letters of IUPAC become N, and runs of at least `GAP_BASES` N, the gaps of an assembly,
+are left out and end a document. The cuts depend only on the file and the splits.
 
 Sequences, or parts of them, belong to splits by name (`--valid-regions chr8,chr9:1-5000000`, as samtools writes
 regions: from 1, the end included), or by a BED file of intervals (from 0, the end excluded) with the split in column 4,
-such as that of HyenaDNA (Nguyen et al. 2023); bases outside of its intervals are left out. Overlapping intervals of one
-split are joined, so that no base is there twice.
+such as HyenaDNA's (Nguyen et al. 2023); bases outside of the intervals are left out. Overlapping intervals of one
+split are joined, so that no base occurs twice.
 """
 
 import re
@@ -48,7 +48,7 @@ class FastaLayout(NamedTuple):
     """Split of all other bases; None: they are skipped."""
 
     def of(self, name: str) -> list[Interval]:
-        """Returns the intervals of a sequence in order, including those of the rest."""
+        """Returns the intervals of a sequence in order, including those of the split `rest`."""
         found = self.intervals.get(name, [])
         if self.rest is None:
             return found
@@ -71,7 +71,7 @@ def read_layout(*, valid_regions: str = "", test_regions: str = "", intervals: P
     regions = []
     for option, text, split in (("--valid-regions", valid_regions, "valid"), ("--test-regions", test_regions, "test")):
         if wrong := re.search(r"[^,]+:\d+-\d+,\d{3}(?=,|$)", text):  # 5,000 would be base 5 and a sequence 000
-            rule = "must have no commas in numbers, which part regions; a sequence of three digits comes before it"
+            rule = "must have no commas in numbers, as commas separate regions; list a sequence of three digits first"
             raise ValueError(f"{option}: {wrong[0]!r} {rule}")
         for part in filter(None, text.split(",")):
             found = _REGION.fullmatch(part.strip())
@@ -156,8 +156,8 @@ class _Pending:
         self._name = name
         self._intervals = list(layout.of(name))
         self._names_splits = bool(layout.intervals)
-        self._at = 0  # place in the sequence of the next base
-        self._held = bytearray()  # of the first of the intervals
+        self._at = 0  # position of the next base in the sequence
+        self._held = bytearray()  # bases of the first interval
 
     def add(self, letters: bytes) -> Iterator[TextDocument]:
         while letters and self._intervals:
@@ -182,9 +182,7 @@ class _Pending:
         if self._intervals:
             last = self._intervals[-1]
             if last.end is not None and last.end > self._at:
-                raise DamagedFileError(
-                    f"{self._name} has {self._at:,} bases, and a part of it is asked for that ends at {last.end:,}"
-                )
+                raise DamagedFileError(f"{self._name} has {self._at:,} bases, but a region of it ends at {last.end:,}")
             yield from self._cut(is_end=True)
 
     def _cut(self, *, is_end: bool) -> Iterator[TextDocument]:

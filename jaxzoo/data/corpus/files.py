@@ -1,4 +1,4 @@
-"""Text files on disk: names, content, and side of the train/validation split.
+"""Text files on disk, and their split into training and validation.
 
 The default corpus is the Python standard library's own `.py` source, some 9 MB. Names are POSIX paths relative to the
 directory (to the last directory before the first wildcard of a glob): neither the split nor the fingerprint depends on
@@ -32,7 +32,7 @@ _FIELD = "TextDataConfig.path"
 
 
 class Document(NamedTuple):
-    """One file, or one end of it if the corpus is a single file."""
+    """A file, or one of the two parts of a single file."""
 
     name: str
     """Relative POSIX path; `name[:n]` and `name[n:]` for the two ends of a single file, cut at byte n."""
@@ -59,7 +59,7 @@ class Corpus:
         }
 
     def fingerprint(self) -> str:
-        """12 hexadecimal digits that change when a name, a content or the side of a file changes."""
+        """12 hexadecimal digits that change with the name, content or split of any file."""
         return text_sha256(json.dumps(self.manifest()))[:12]
 
     def summary(self) -> str:
@@ -74,11 +74,10 @@ def read_corpus(path: str = "", *, valid_fraction: float, seed: int) -> Corpus:
     """Finds, splits and reads the files of `path`: a directory (recursively, without links to directories), file or
     glob.
 
-    A file is for validation if a hash of seed and name, as a number in [0, 1), is below `valid_fraction`, whatever
-    other files there are. If a side would be empty, the file with the lowest hash validates, or the one with the
-    highest trains. A single file is cut in two, its last `valid_fraction` (by bytes, at a character) being the
-    validation text. An empty path is the standard library. Raises `ValueError` if `path` does not exist, cannot be read
-    or holds no text.
+    A file is for validation if a hash of seed and name, a number in [0, 1), is below `valid_fraction`, independent of
+    other files. If a split would be empty, it gets the file with the lowest (validation) or highest (training) hash. A
+    single file is cut in two; its last `valid_fraction` (by bytes, at a character) is the validation text. An empty
+    path is the standard library. Raises `ValueError` if `path` does not exist, cannot be read or holds no text.
     """
     try:
         files = find_files(path)
@@ -135,7 +134,7 @@ def _walk(root: Path, left_out: Iterable[str] = (), prefixes: tuple[str, ...] = 
     """Yields files below `root` except hidden ones, those in directories of `left_out`, and names with `prefixes`."""
 
     def stop(error: OSError) -> None:
-        raise error  # os.walk by itself passes over a directory that it cannot list
+        raise error  # os.walk skips directories that it cannot list
 
     for folder, folders, names in os.walk(root, onerror=stop):
         folders[:] = [n for n in folders if n not in left_out and not n.startswith((".", *prefixes))]

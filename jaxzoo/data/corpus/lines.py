@@ -16,7 +16,7 @@ from jaxzoo.config.json_files import refuse_pointer
 from jaxzoo.utils.extras import need
 
 CHUNK_BYTES = 2**16
-"""Bytes that are read at once."""
+"""Bytes per read."""
 ZSTD_BYTES = 2**9
 """Bytes that are decompressed at once; zstd expands them at most 32,768 times, to 16 MiB."""
 HELD_BYTES = 2**22
@@ -40,9 +40,9 @@ class TextDocument(NamedTuple):
 
     text: str
     subset: str
-    """Part of the corpus; empty if there are no parts."""
+    """Name of the subset; empty if the corpus has none."""
     split: str = ""
-    """Split that the document itself names; empty: that of its file."""
+    """Split named by the document itself; empty: the split of its file."""
     is_repaired: bool = False
     """Whether U+FFFD replaces bytes that are not UTF-8."""
 

@@ -1,4 +1,4 @@
-"""Small real corpus in the Pile's format, made of files of the Python installation.
+"""Small real corpus in the Pile's format, made from files of the Python installation.
 
 Two subsets: "Python source", the standard library's files as `files.find_files` gives them, and "Python reference",
 the topics of the language reference that `help()` shows, one document each. Installed packages may be a third, "Python

@@ -1,7 +1,8 @@
 """array_record shards of documents, and the metadata that makes them a data set.
 
-A piece is some files of a split. Its shards are cut once those of all splits hold `section_bytes` of text; its note,
-written last, has their content. `finish`, the last step of a build, names the shards.
+A piece is a group of files of a split. New shards begin when the current ones, of all splits together, hold
+`section_bytes` of text; the note of a piece, written last, describes its shards. `finish`, the last step of a build,
+gives the shards their final names.
 """
 
 import contextlib
@@ -82,7 +83,7 @@ def write_piece(piece: FilePiece, job: Job) -> None:
     note = job.note
     folder = note.parent.parent / "dataset"
     folder.mkdir(exist_ok=True)
-    for left in folder.glob(f"{note.stem}-*"):  # of a killed worker
+    for left in folder.glob(f"{note.stem}-*"):  # left by a killed worker
         left.unlink()
     skipped = Skipped()
     done = TextCounts()

@@ -30,9 +30,9 @@ THRESHOLD = 1250
 """Zoology's, for 10 billion tokens of training."""
 AGAIN = "remove its directory and count again"
 KEY_BYTES = 64
-"""Memory per key counted at once: sorted keys, distinct ones, their places and counts, twice."""
+"""Bytes of memory per key counted at once: sorted keys, distinct keys, their indices and counts, twice."""
 MERGE_BYTES = 72
-"""Memory per entry summed at once."""
+"""Bytes of memory per entry summed at once."""
 
 _TYPES = {"keys": "uint64", "counts": "int64"}
 

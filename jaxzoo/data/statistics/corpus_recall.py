@@ -54,7 +54,7 @@ class Cut:
     data: Path
     split: str
     length: int
-    """Tokens of a sequence."""
+    """Length of a sequence in tokens."""
     n: tuple[int, ...]
     """Lengths of n-grams."""
     sequences: int | None = None
@@ -148,7 +148,7 @@ def count_repeats(cut: Cut, index: int, stop: Bool[np.ndarray, "vocab"], job: Jo
     counts = np.zeros(_shape(cut, len(subsets)), np.int64)
     step = max(1, _BLOCK // cut.length)
     for row, subset in enumerate(subsets):
-        # The sequences of this shard, by number, among those that are evenly spread over all shards.
+        # Indices of this shard's sequences among the evenly spread sample of all shards.
         available = [note.subsets.get(subset, Counts()).tokens // cut.length for note in split.shards.values()]
         total = sum(available)
         first = sum(available[:index])

@@ -1,4 +1,4 @@
-"""N-gram baselines: scores that a model must beat before it has learnt anything about text.
+"""N-gram baselines for language models of text and DNA.
 
 All are counted on the training tokens and scored on the same targets as the model. The lowest order is the add-one
 share `p_0(w) = (c(w) + 1) / (N + V)`, N training tokens, V the vocabulary. Each higher order k is interpolated with the
@@ -10,13 +10,11 @@ n counts the training tokens w after the k tokens c, u(c) is the number of diffe
 without its first one; where c was never followed by any, p_k is p_(k-1).
 
 - Text: unigram and bigram, k = 0 and 1. Pairs with an end-of-text count like any others, as the model sees them.
-- DNA: k = 0 to 11. Contexts and counts are of the four bases. Where N or an end-of-text stands among the last k tokens,
-  the order below counts. N and end-of-text themselves have the add-one share of their kind, so that probabilities sum
-  to 1 over all six tokens. These are strong baselines: bacterial genomes are mostly genes, whose codons a context of 11
-  bases knows.
+- DNA: k = 0 to 11. Contexts and counts are of the four bases. If N or an end-of-text is among the last k tokens,
+  the next lower order is used. N and end-of-text have their add-one share, so that probabilities sum to 1 over all six
+  tokens. These are strong baselines: bacterial genomes are mostly genes, and 11 bases cover three codons.
 
-Contexts are the tokens before a target in the validation text, across windows: a model that reads a window alone knows
-less at its beginning.
+Contexts are the tokens before a target in the validation text, across windows; a model sees only its window.
 """
 
 import math

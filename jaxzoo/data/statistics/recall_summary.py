@@ -120,7 +120,7 @@ class PowerLaw(NamedTuple):
 
     alpha: float
     standard_error: float
-    """Standard error of alpha if counts are independent; those of one text are not, and the true error is larger."""
+    """Standard error of alpha for independent counts; counts of one text are dependent, so the true error is larger."""
     misfit: float
     """Largest difference between the cumulative shares of counts and law (Kolmogorov-Smirnov distance)."""
 
@@ -148,7 +148,7 @@ def fit_power_law(counts: Integer[np.ndarray, "m"]) -> PowerLaw | None:
     high = _STEEPEST
     while high - low > 1e-10:
         alpha = (low + high) / 2
-        if _shares(alpha, log_d) @ log_d > wanted:  # the law reaches too far
+        if _shares(alpha, log_d) @ log_d > wanted:  # the law's mean distance is too large
             low = alpha
         else:
             high = alpha

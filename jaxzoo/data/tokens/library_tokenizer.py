@@ -1,4 +1,4 @@
-"""Tokenizers of the library `tokenizers`, for models of others as they are and for training data without loss."""
+"""Tokenizers of the library `tokenizers`: unchanged for models of other libraries, lossless for training data."""
 
 import contextlib
 import json
@@ -21,14 +21,14 @@ UTF8_BYTES = bytes(byte for byte in range(0xF5) if byte not in (0xC0, 0xC1))
 MOST_IDS = 2**24
 """Bound of ids, for which tables are made."""
 PROBE = "Tab\tand  two spaces\r\n\n naïve ŁÓDŹ 漢字 😀 \0\x7f x=['a'] 12345 don't <0x41> "
-"""Text that a lossless tokenizer must reproduce, with everything that normalizers tend to change; in NFC."""
+"""Text that a lossless tokenizer must reproduce, with characters that normalizers often change; in NFC."""
 
 
 class LibraryTokenizer(Tokenizer):
     """`Tokenizer` of a `tokenizer.json`.
 
-    Special tokens are never made of text: the characters `<|endoftext|>` in a document are thirteen characters. The
-    begin tokens of the file's own template (its post-processor) are `begin`; `encode` leaves them out.
+    Text never becomes special tokens: `<|endoftext|>` in a document is thirteen characters. `begin` holds the begin
+    tokens of the file's template (its post-processor); `encode` leaves them out.
 
     Args:
       content: of a `tokenizer.json`.
@@ -165,7 +165,7 @@ class LibraryTokenizer(Tokenizer):
         return tuple(whole[: starts[0]]) if starts else ()
 
     def _pieces(self) -> list[bytes]:
-        """Returns what the library's decoder adds for each id after another token, if tokens stand for no bytes."""
+        """Returns what the library's decoder adds for each id after another token, for tokens without own bytes."""
         with _library_errors(self._where):
             first = self._library.encode("a", add_special_tokens=False).ids[:1]
             before = self._library.decode(first)

@@ -1,4 +1,4 @@
-"""Streaming decoder of tokens: whole characters only, and nothing of a stop string."""
+"""Streaming decoder of tokens, which holds back incomplete characters and stop strings."""
 
 import codecs
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Token shards: a corpus as arrays of token ids on disk, many times the size of memory.
+"""Token shards: a corpus as arrays of token ids on disk, which may be larger than memory.
 
 A token directory holds, for every split and every shard of it, three NumPy files and a note, and one manifest of all:
 
@@ -11,8 +11,8 @@ A token directory holds, for every split and every shard of it, three NumPy file
     train-00000.json              the note: counts by subset and digests; its shard is whole where it exists
     manifest.json                 tokenizer, dtype, counts by subset, digests; written last
 
-Notes and manifest hold a checksum of their own text. Shards do not depend on each other: whoever makes them, in
-whatever order, makes the same bytes.
+Notes and manifest hold a checksum of their own text. Shards are independent of each other: their bytes do not depend
+on the order or the process in which they are made.
 """
 
 import dataclasses
@@ -138,7 +138,7 @@ class TokenizedDocument(NamedTuple):
     """Without end-of-text; may be empty."""
     n_bytes: int
     subset: str
-    """Part of the corpus; empty if there are no parts."""
+    """Name of the subset; empty if the corpus has none."""
     is_repaired: bool = False
     """Whether U+FFFD replaces bytes that are not UTF-8."""
 

@@ -1,9 +1,9 @@
 """Windows of token shards in a global random order, read from disk on demand.
 
-An epoch of a text visits `(tokens - 1) // length` windows, each once. In the first epoch they start at the first token
-and are adjacent; the rest of the text is shorter than a window. In later epochs they start at another random token, in
-the text joined to a ring, so that documents are cut at other places. The order of an epoch is a permutation that is
-computed index by index (grain's global shuffle): memory does not grow with the text.
+An epoch of a text visits `(tokens - 1) // length` adjacent windows, each once. In the first epoch they start at the
+first token; less than a window remains at the end. In later epochs they start at a random token of the text joined to
+a ring, so that documents are cut at other positions. The order of an epoch is a permutation that is computed index by
+index (grain's global shuffle): memory does not grow with the text.
 
 Texts are mixed row by row. The text of row k is a function of k: after any number of rows, each text has its share to
 within fewer rows than there are texts, and exactly its share after a multiple of the sum of the weights (as the
@@ -70,7 +70,7 @@ class ShuffledText:
         self._length = length
         self._seed = tuple(seed)
         self._reverses = reverse_complements
-        # grain's own seed of epoch e is seed + e: seeds next to each other would share their orders.
+        # grain's own seed of epoch e is seed + e: neighbouring seeds would share orders.
         mixed = int(np.random.SeedSequence(self._seed).generate_state(1)[0])
         self._order = grain.MapDataset.range(self.n_windows).shuffle(seed=mixed).repeat()
 
@@ -109,7 +109,7 @@ def source_of(row: int, weights: Sequence[int]) -> tuple[int, int]:
             return source, row - before
         row = before
         total = rest
-    raise AssertionError("the last source gives what the others leave")
+    raise AssertionError("the last source takes all remaining rows")
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,4 +1,4 @@
-"""Tokenization of documents: one token shard for each file of a data set, made independently, restartable.
+"""Resumable tokenization of documents: one token shard per file of a data set.
 
 `request.json` records data and tokenizer; another request is refused. The result depends on these two alone, not on
 the number of workers or on interruptions.
@@ -104,7 +104,7 @@ def write_token_shard(data: Path, split: str, index: int, job: Job) -> None:
     """Makes the token shard of one file of the data, with the tokenizer next to its note."""
     note = job.note
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # workers are the parallelism; read when a batch is encoded
-    for draft in note.parent.glob(f"{note.stem}.*.tmp"):  # of a killed worker
+    for draft in note.parent.glob(f"{note.stem}.*.tmp"):  # left by a killed worker
         draft.unlink(missing_ok=True)
     tokenizer = load_tokenizer(note.parent)
     documents = _tokenized(BuiltData(data).shard(split, index), tokenizer)

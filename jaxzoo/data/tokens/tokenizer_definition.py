@@ -1,12 +1,12 @@
-"""Meaning of a `tokenizer.json`: identity, bytes of each id, and a lossless form for training data.
+"""Analysis of a `tokenizer.json`: fingerprint, bytes of each id, and a lossless form for training data.
 
 The library `tokenizers` decides which tokens a text becomes. This module adds:
 
-- the fingerprint, which is the same for the same meaning of all ids, whatever the files;
+- the fingerprint, which is equal if all ids have the same meaning, whatever the files;
 - the bytes of each id, of BPE over bytes (GPT-2: Radford et al. 2019; GPT-NeoX, Llama 3) and of BPE over characters
   with byte fallback (Llama 2, Mistral, Gemma);
-- the lossless form, in which a document's tokens stand for its bytes: no begin token, no added leading space, no
-  dropout, no truncation. If a file normalizes to NFC, the text is the normalized one.
+- the lossless form, in which the tokens of a document decode to its bytes: no begin token, no added leading space, no
+  dropout, no truncation. If a file normalizes to NFC, they decode to the normalized text.
 """
 
 import functools
