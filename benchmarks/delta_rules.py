@@ -22,8 +22,8 @@ from jaxzoo.utils.host_memory import keep_freed_memory
 from pallas_kernels import certificates
 from pallas_kernels.benchmark import ceilings, environment, report, run
 from pallas_kernels.benchmark.candidates import Candidate, Peers
-from pallas_kernels.delta_chunks import reference
 from pallas_kernels.delta_chunks.problem import GeneralProblem
+from pallas_kernels.delta_chunks.workloads import general_in_blocks
 from pallas_kernels.workload import Kind, Workload
 
 RULES = {
@@ -183,9 +183,9 @@ def _as_general(name: str) -> Callable:
         zeros = jnp.zeros(k.shape, v.dtype)
         log_decay = zeros if not decay else decay[0] + zeros if decay[0].ndim == 4 else decay[0][..., None] + zeros
         write = beta[..., None] * k
-        return reference.general_in_blocks(q, write, v, jnp.exp(log_decay) * k, -write, log_decay)[0]
+        return general_in_blocks(q, write, v, jnp.exp(log_decay) * k, -write, log_decay)[0]
 
-    return (lambda *x: reference.general_in_blocks(*x)[0]) if name == "general" else of_delta_rule
+    return (lambda *x: general_in_blocks(*x)[0]) if name == "general" else of_delta_rule
 
 
 def _fla(name: str) -> Callable:

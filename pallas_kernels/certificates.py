@@ -1,19 +1,17 @@
 """Architectures on which the kernels were verified: only there are they chosen automatically.
 
-A certificate is a report of `python -m pallas_kernels.verify`. It counts for an architecture (the compute capability of
-a GPU: an H100 and an H200 are one; the kind of another device), for a minor version of JAX, and for each op whose cases
-are all right. Each case names the lowered programs that ran. `kernels` holds the syntax hash (`kernel_sources`) of the
-code that lowers to these programs: a device run writes it, and `python -m pallas_kernels.verify --compare` renews it
-without a device after it has lowered every case again to the same programs. Code with another hash is not certified.
+A certificate is a report of `python -m pallas_kernels.verify`. It holds for an architecture (compute capability of a
+GPU, so an H100 and an H200 share it; else the device kind), a minor version of JAX, and each op whose cases are all
+right. Each case lists the lowered programs that ran. `kernels` has the syntax hash (`kernel_sources`) of the code that
+lowers to them: a device run writes it, and `python -m pallas_kernels.verify --compare` renews it without a device after
+lowering every case to the same programs. Code with another hash is not certified.
 
-PALLAS_KERNELS in the environment, the same on all hosts of a job, says which certificates count:
+The environment variable PALLAS_KERNELS, equal on all hosts of a job, selects certificates; `using` takes precedence:
 
-    not set     those in `pallas_kernels/certificates`
-    FILE        that one as well
+    not set     the certificates in `pallas_kernels/certificates`
+    FILE        these and FILE
     all         kernels are chosen wherever they serve a call
     none        no kernel is chosen
-
-A program may say the same by `using`, which takes precedence.
 """
 
 import contextlib
@@ -39,10 +37,7 @@ _SETTING: contextvars.ContextVar[str | None] = contextvars.ContextVar("kernel_se
 
 @contextlib.contextmanager
 def using(value: str | None) -> Iterator[None]:
-    """Programs lowered in this context choose kernels by `value`, as PALLAS_KERNELS would say; None: it says so itself.
-
-    "" is PALLAS_KERNELS not set.
-    """
+    """Context manager that replaces PALLAS_KERNELS by `value` ("": not set; None: no replacement)."""
     token = _SETTING.set(value)
     try:
         yield
@@ -51,22 +46,18 @@ def using(value: str | None) -> Iterator[None]:
 
 
 def setting() -> str:
-    """Current setting: "", "all" or the name of a file."""
+    """Current setting: "", "all", "none" or a file name."""
     value = _SETTING.get()
     return os.environ.get(SETTING, "") if value is None else value
 
 
 def architecture(device: Any) -> str | None:
-    """Compute capability of a GPU ("9.0"), kind of another device; None: the device is not known."""
+    """Compute capability of a GPU ("9.0") or device kind; None: unknown device."""
     return None if device is None else getattr(device, "compute_capability", None) or device.device_kind
 
 
 def objection(target: str | None, op: str | None = None) -> str | None:
-    """Why no kernel of `op` (None: of any op) is chosen automatically, or None; logs one line per architecture.
-
-    Args:
-      target: as `architecture` returns it.
-    """
+    """Why no kernel of `op` (None: of any op) is chosen on an `architecture`, or None; logs one line for each."""
     if setting() == "none":
         return f"{SETTING} is none"
     known = certified()
@@ -87,20 +78,20 @@ def objection(target: str | None, op: str | None = None) -> str | None:
 
 
 def choice() -> list[str]:
-    """All that the automatic choice depends on besides a program and its device; hosts of one job must agree on it."""
+    """Inputs of the automatic choice besides program and device; hosts of a job must agree on them."""
     found = ["all"] if setting() == "all" else sorted(f"{target}: {op}" for target, op in certified())
     return [minor_version(jax.__version__), *map(kernel_hash, OPS), *found]
 
 
 def certified() -> frozenset[tuple[str, str]]:
-    """(architecture, op) with certificates for this version of JAX and for the code of the op's kernels."""
+    """Pairs (architecture, op) with certificates for this version of JAX and this code."""
     known = reports()
     targets = {report["architecture"] for report in known}
     return frozenset(pair for pair in itertools.product(targets, OPS) if _proven(known, *pair))
 
 
 def verified_multiprocessors(target: str | None) -> frozenset[int]:
-    """Multiprocessors of the GPUs of one architecture on which kernels ran."""
+    """Multiprocessor counts of the GPUs of an architecture on which kernels ran."""
     return frozenset(report["cores"] for report in reports() if report["architecture"] == target)
 
 
@@ -115,7 +106,7 @@ def _named(target: str) -> str:
 
 
 def _proven(reports: list[dict[str, Any]], target: str, op: str) -> bool:
-    """Whether every case is right, or has only programs of cases that are."""
+    """Whether every case is right, or only has programs of right cases."""
     same = [x for x in reports if x["architecture"] == target and x["kernels"].get(op) == kernel_hash(op)]
     cases = [case for report in same for case in report["cases"] if case["case"].split()[0] == op]
     right = [case for case in cases if case["status"] == "ok"]
@@ -132,7 +123,7 @@ def _proven(reports: list[dict[str, Any]], target: str, op: str) -> bool:
 
 
 def reports() -> list[dict[str, Any]]:
-    """Reports of this version of JAX that count by the setting."""
+    """Reports of this version of JAX that the setting selects."""
     value = setting()
     if value == "none":
         return []
@@ -142,7 +133,7 @@ def reports() -> list[dict[str, Any]]:
 
 @functools.cache
 def _read(file: Path) -> dict[str, Any]:
-    """What a certificate needs of a report."""
+    """Reads the fields of a report that certificates need."""
     try:
         report = json.loads(file.read_text())
         cases = [{key: case[key] for key in ("case", "status", "programs") if key in case} for case in report["cases"]]
@@ -157,7 +148,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def minor_version(version: str) -> str:
-    """Major and minor number."""
+    """Major and minor version."""
     return ".".join(version.split(".")[:2])
 
 

@@ -1,10 +1,7 @@
-"""Shared machinery of the ops: implementations under one contract, and the choice between them.
+"""Choice between the implementations of an op, made while a program is lowered, by the target device.
 
-An op keeps a table {name: Backend} (`op.py`), and its `api.py` says what the functions of a Backend take and return.
-
-The choice is made while a program is lowered, by the device that it is lowered for: nothing of the host decides, and
-an implementation that does not run is never traced. (`jax.lax.platform_dependent` traces all of its branches and knows
-of the target no more than the name of its platform.)
+An op has a table {name: Backend} (`op.py`). Implementations that do not run are never traced.
+(`jax.lax.platform_dependent` traces all of its branches, and only knows the name of the target's platform.)
 """
 
 import contextlib
@@ -21,15 +18,15 @@ from jax.interpreters import batching, mlir
 from pallas_kernels import certificates
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-"""As JAX names what a program is lowered for."""
+"""JAX's names of lowering platforms."""
 
 
 H100_MULTIPROCESSORS = 132
-"""Multiprocessors of an H100 SXM and of an H200; kernels are planned for them where the GPU is not known."""
+"""Multiprocessors of an H100 SXM and an H200; the default for unknown GPUs."""
 
 
 class _Target(NamedTuple):
-    """What a program is lowered for; in place of an absent GPU it answers as JAX's devices do."""
+    """Target of lowering; it stands in for an absent GPU and has the attributes of JAX's devices."""
 
     platform: str
     multiprocessors: int
@@ -43,11 +40,10 @@ _LOWERING_FOR: contextvars.ContextVar[_Target | None] = contextvars.ContextVar("
 def lowering_for(
     platform: str, *, multiprocessors: int = H100_MULTIPROCESSORS, capability: str = "9.0"
 ) -> Iterator[None]:
-    """Says that programs traced in this context are lowered for `platform`, one of `PLATFORMS`.
+    """Context manager: programs traced inside are lowered for `platform`, one of `PLATFORMS`.
 
-    For ahead-of-time compilation on a host without such devices: a forward pass saves more for its backward pass where
-    a kernel that reads it may run, GPU kernels are planned for `multiprocessors`, and those that are certified for the
-    compute capability of the GPU are the automatic choice.
+    For ahead-of-time compilation on a host without such devices: forward passes save the residuals of kernels that may
+    run, GPU kernels are planned for `multiprocessors`, and kernels certified for `capability` are chosen automatically.
     """
     token = _LOWERING_FOR.set(_Target(platform, multiprocessors, capability if platform == "cuda" else None))
     try:
@@ -57,7 +53,7 @@ def lowering_for(
 
 
 def may_run_on(platform: str) -> bool:
-    """Whether a program that is traced now may run on `platform`: that of `lowering_for`, else of this process."""
+    """Whether a program traced now may run on `platform`: the one of `lowering_for`, else of this process."""
     target = _LOWERING_FOR.get()
     if target is not None:
         return platform == target.platform
@@ -65,8 +61,7 @@ def may_run_on(platform: str) -> bool:
 
 
 def may_run_by_default(platform: str, op: str | None = None) -> bool:
-    """Whether a program that is traced now may run on `platform` with verified kernels of `op` (None: of any op) as its
-    automatic choice."""
+    """Whether a program traced now may run on `platform` with verified kernels of `op` (None: of any op)."""
     if not may_run_on(platform):
         return False
     target = _LOWERING_FOR.get()
@@ -75,10 +70,9 @@ def may_run_by_default(platform: str, op: str | None = None) -> bool:
 
 
 def multiprocessors() -> int:
-    """Multiprocessors of the GPU that kernels are planned for: those of `lowering_for`, else of this process.
+    """Multiprocessors for which kernels are planned: of the GPU of `lowering_for`, else of this process.
 
-    A GPU with another count than those that kernels were verified on (an H100 PCIe has 114) runs the plans of an H100
-    SXM: these programs were verified.
+    A GPU with a count on which no kernel was verified (an H100 PCIe has 114) runs the plans of an H100 SXM.
     """
     target = _LOWERING_FOR.get()
     if target is not None:
@@ -102,19 +96,19 @@ class Backend(NamedTuple):
     """One implementation of an op."""
 
     platform: str | None
-    """Where it runs, one of `PLATFORMS`; None: everywhere."""
+    """Platform on which it runs, one of `PLATFORMS`; None: all."""
     objection: Callable[[Any], str | None]
-    """(problem) -> why the implementation cannot serve this problem anywhere, or None."""
+    """(problem) -> why the implementation cannot serve the problem on any device, or None."""
     forward: Callable
     backward: Callable
     target_objection: Callable[[Any, Any], str | None] = _any_target
-    """(problem, device) -> why it cannot on a device of its platform, or None; device None: it is not known."""
+    """(problem, device) -> why it cannot serve the problem on this device, or None; device None: unknown."""
     verified_only: bool = False
-    """Whether it is chosen automatically only on architectures with a certificate (`certificates.py`)."""
+    """Whether the automatic choice needs a certificate of the architecture (`certificates.py`)."""
     automatic: Callable[[Any], bool] = _every_problem
-    """(problem) -> whether it is chosen automatically; False: only by its name."""
+    """(problem) -> whether it may be chosen automatically."""
     saved_like: Callable[..., Any] | None = None
-    """(*operands, **options) -> shapes and dtypes of what `forward` saves for `backward`; None: the same as "xla"."""
+    """(*operands, **options) -> shapes and dtypes of the residuals; None: the same as "xla"."""
 
 
 Backends = Mapping[str, Backend]
@@ -123,10 +117,10 @@ Backends = Mapping[str, Backend]
 def choose(
     backends: Backends, problem: Any, implementation: str | None, *, kernels: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The implementation named, or those of `kernels` that serve the problem on their platforms, and "xla".
+    """The named implementation, or the `kernels` that serve the problem on their platforms, followed by "xla".
 
     Raises:
-      NotImplementedError: `implementation` objects; nothing falls back from a name.
+      NotImplementedError: the named implementation objects.
     """
     if implementation is None:
         able = (n for n in kernels if backends[n].automatic(problem) and backends[n].objection(problem) is None)
@@ -136,19 +130,13 @@ def choose(
 
 
 def run(backends: Backends, method: str, names: tuple[str, ...], problem: Any, *operands, **options):
-    """`method` ("forward" or "backward") of the first of `names` that serves the device that this is lowered for.
+    """Calls `method` ("forward" or "backward") of the first of `names` that serves the target device.
 
-    Args:
-      backends: the op's table; its functions return tuples of arrays, `NamedTuple`s of arrays and None, and all of
-        them the same shapes as those of "xla".
-      method: of the implementation.
-      names: as `choose` returned them.
-      problem: likewise.
-      operands: arrays, `NamedTuple`s of arrays, None.
-      options: hashable.
+    Operands and results are arrays, `NamedTuple`s of arrays and None; all implementations return the same shapes as
+    "xla". Options are hashable.
 
     Raises:
-      NotImplementedError: on lowering: the only implementation does not run on the device.
+      NotImplementedError: on lowering, if the only implementation does not run on the device.
     """
     like = getattr(backends["xla"], method)
     if names == ("xla",):
@@ -180,7 +168,7 @@ by_target.multiple_results = True
 
 
 def _flat(function: Callable, tree, options, mapped) -> Callable:
-    """The function of the leaves, mapped over axes: one entry of `mapped` for each `vmap` around it."""
+    """The function of the leaves, under one `vmap` for each entry of `mapped`."""
 
     def run(*leaves):
         return jax.tree.leaves(_call(function, tree, options, *leaves))
@@ -220,14 +208,13 @@ def _lower(platform: str, ctx, *operands, choices, like, problem, tree, options,
 
 
 def _device(ctx) -> Any:
-    """One of the devices that a program is lowered for, as `lowering_for` describes an absent GPU; None: they are not
-    known, or of several platforms."""
+    """One of the target devices, or the stand-in of `lowering_for`; None: unknown, or several platforms."""
     target = _LOWERING_FOR.get()
     if target is not None and target.platform == "cuda" and ctx.module_context.platforms == ("cuda",):
         return target
     try:
         backend = ctx.module_context.get_backend(optional=True)
-    except RuntimeError:  # no such device here: the backend, if there is one, is the compiler of a topology
+    except RuntimeError:  # no such device here: the backend, if any, is the compiler of a topology
         backend = ctx.module_context.backend
     return backend.devices()[0] if backend is not None and backend.devices() else None
 
@@ -243,7 +230,7 @@ def _target_objection(choice: _Choice, problem: Any, platform: str, device: Any)
 
 
 def op_of(problem: Any) -> str | None:
-    """The package of this one that a problem is of; None: none."""
+    """Name of the op's package that defines the problem, or None."""
     package, _, path = type(problem).__module__.partition(".")
     return path.partition(".")[0] if package == __package__ else None
 
@@ -266,7 +253,7 @@ def _refuse(name: str, reason: str | None) -> None:
 
 
 def mesh_objection(entry_point: str) -> str | None:
-    """No kernel runs where the compiler would have to partition it; `entry_point` is the op's function for a mesh."""
+    """Objection to a mesh on which the compiler would have to partition a kernel; `entry_point`: the op for meshes."""
     mesh = jax.sharding.get_abstract_mesh()
     free = tuple(n for n, size in mesh.shape.items() if n not in mesh.manual_axes and size > 1)
     if free:
@@ -275,14 +262,14 @@ def mesh_objection(entry_point: str) -> str | None:
 
 
 def hopper_objection(dtypes: tuple[str, ...], served: tuple[str, ...] = ("bfloat16",)) -> str | None:
-    """Why Mosaic GPU kernels do not serve `dtypes` of q, k, v, all one of `served`, on this version of JAX."""
+    """Objection of Mosaic GPU kernels to `dtypes` of q, k, v unless all are the same one of `served`."""
     if len(set(dtypes)) > 1 or dtypes[0] not in served:
         return f"dtypes of q, k, v are {dtypes}, not {' or '.join(f'all {name}' for name in served)}"
     return None
 
 
 def needs_wgmma(problem: Any, device: Any) -> str | None:
-    """Objection of a Mosaic GPU kernel to a GPU."""
+    """Objection of Mosaic GPU kernels to GPUs without wgmma."""
     del problem
     capability = getattr(device, "compute_capability", None)
     if device is not None and capability != "9.0":

@@ -1,4 +1,4 @@
-"""A halo: the tokens before a part of a sequence that is shared out over a mesh axis, from the parts that hold them."""
+"""Halo exchange: the tokens before a part of a sequence that is split over a mesh axis."""
 
 import math
 
@@ -8,14 +8,14 @@ from jax import lax
 
 
 def with_halo(x: jax.Array, size: int, old: jax.Array | None, *, axis: str, parts: int) -> jax.Array:
-    """`x` of this part after the `size` tokens before it; to be called inside a `shard_map`.
+    """Prepends the `size` tokens before this part to `x`, inside a `shard_map`.
 
-    As many exchanges as parts hold the halo, each of what is needed of one part.
+    It takes one exchange per part that holds tokens of the halo.
 
     Args:
-      x: (b, t, ...), t tokens of every part.
-      size: tokens of the halo; it may reach over several parts.
-      old: (b, size, ...), the tokens before the first part; None: zeros.
+      x: (b, t, ...), the t tokens of this part.
+      size: tokens of the halo, which may span several parts.
+      old: (b, size, ...), tokens before the first part; None: zeros.
       axis: mesh axis of the parts.
       parts: its size.
 

@@ -1,6 +1,6 @@
-"""Hash of the syntax trees of an op's kernels: what can change the programs that they lower to.
+"""Hash of the syntax trees of an op's kernels, which changes whenever their lowered programs could change.
 
-Docstrings, comments, layout and names of files do not count, nor does the version of Python that reads them.
+It ignores docstrings, comments, formatting, file names and the version of Python.
 """
 
 import ast
@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent
 CHOICE = {"certificates", "dispatch", "halo", "kernel_sources", "layout", "op", "programs", "registry", "workload"}
-"""Modules that choose, count, describe or share out over a mesh; what they hold is in no kernel."""
+"""Modules that contain no part of a kernel."""
 
 
 @functools.cache
@@ -28,7 +28,7 @@ def kernel_hash(op: str) -> str:
 
 
 def _imported(tree: ast.Module) -> Iterator[Path]:
-    """Files of this package that a module imports, anywhere in it."""
+    """Files of this package that a module imports at any level."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == ROOT.name:
             path = ROOT.joinpath(*(node.module or "").split(".")[1:])
@@ -47,7 +47,7 @@ def _tree_hash(tree: ast.Module) -> str:
 
 
 def _words(value: object) -> Iterator[str]:
-    """A syntax tree in words, without fields that are None or empty: versions of Python differ in these."""
+    """Words of a syntax tree, without empty fields, in which versions of Python differ."""
     if isinstance(value, ast.AST):
         yield type(value).__name__
         for name, child in ast.iter_fields(value):

@@ -1,4 +1,4 @@
-"""Pallas Mosaic GPU kernels of a lowered program, as text and as hashes that identify what they compute."""
+"""Pallas Mosaic GPU kernels of a lowered program: text and hash of each module."""
 
 import hashlib
 import re
@@ -12,14 +12,14 @@ _NAMES = re.compile(
     r'|(?P<kernel>llvm\.emit_c_interface, )sym_name = "[^"]*"',
     re.MULTILINE,
 )
-"""Names of a module: that of the kernel, and with JAX 0.11 a number of the module in its process."""
+"""Names in a module: the kernel's name, and with JAX 0.11 a counter of modules."""
 
 
 class Kernel(NamedTuple):
     """One kernel launch of a lowered program."""
 
     key: str
-    """JAX's hash, as compiled programs print it."""
+    """JAX's hash, as printed in compiled programs."""
     text: str
     """The module in MLIR's generic form, without source locations."""
 
@@ -31,7 +31,7 @@ class Kernel(NamedTuple):
 
 
 def kernels(lowered: jax.stages.Lowered) -> list[Kernel]:
-    """Mosaic GPU kernels of a program lowered for CUDA, in the order of the program; no GPU is needed."""
+    """Mosaic GPU kernels of a program lowered for CUDA, in program order; needs no GPU."""
     module: Any = lowered.compiler_ir("stablehlo")
     module.context.allow_unregistered_dialects = True
     found = []

@@ -1,4 +1,4 @@
-"""The kernel packages, and where their parts are: what compile checks and benchmarks go through."""
+"""List of the kernel packages, read by verify, benchmark and compile_check."""
 
 import importlib
 from types import ModuleType
@@ -7,22 +7,18 @@ OPS = (
     "taylor_attention", "sliding_window", "gated_linear_attention", "selective_scan", "delta_chunks", "ut_transform",
     "wkv4",
 )  # fmt: skip
-"""Packages next to this file, each with `api.py` (`BACKENDS`) and `workloads.py` (`GROUPS`)."""
+"""Packages with `api.py` (`BACKENDS`) and `workloads.py` (`GROUPS`, `CASES`)."""
 
 
 def load(op: str, part: str) -> ModuleType:
-    """A module of an op's package.
-
-    Raises:
-      ValueError: there is no such op.
-    """
+    """Imports a module of an op's package."""
     if op not in OPS:
         raise ValueError(f"op={op!r} must be one of {', '.join(OPS)}")
     return importlib.import_module(f"pallas_kernels.{op}.{part}")
 
 
 def native(op: str, platform: str) -> tuple[str, ...]:
-    """Implementations of an op for "gpu" or "tpu" that serve its forward and backward pass there."""
+    """Implementations of an op for "gpu" or "tpu" with a forward and a backward pass."""
     if platform == "gpu":
         return ("mosaic_gpu", "cudnn") if op == "sliding_window" else ("mosaic_gpu",)
     if op in ("delta_chunks", "ut_transform"):

@@ -1,4 +1,4 @@
-"""What the descriptions of calls share, for all ops and for attentions."""
+"""Base classes of problems, the descriptions of calls."""
 
 import abc
 import dataclasses
@@ -11,14 +11,14 @@ from jax.typing import DTypeLike
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call(abc.ABC):
-    """A call of an op: what an objection may depend on, and what a floor follows from."""
+    """A call of an op: sizes and dtypes, on which objections and floors depend."""
 
     DIMENSIONS: ClassVar[tuple[str, ...]] = ("b", "t", "h", "k", "v")
-    """Fields that describe the shape in tables."""
+    """Fields shown in tables."""
     NONZERO: ClassVar[dict[str, str]] = {"b": "batch", "h": "heads"}
-    """Fields that no kernel serves with 0, and their names in an error."""
+    """Fields that must not be 0 for kernels, and their names in errors."""
     ON_MESH: ClassVar[str]
-    """What to call on a mesh."""
+    """Function to call on a mesh."""
 
     b: int
     t: int
@@ -31,12 +31,12 @@ class Call(abc.ABC):
 
     @property
     def item(self) -> int:
-        """Bytes of a number of the tokens."""
+        """Bytes per number of the tokens."""
         return jnp.dtype(self.dtype).itemsize
 
     @property
     def unserved(self) -> str | None:
-        """Why no kernel serves a call, or None."""
+        """Why no kernel serves the call, or None."""
         sizes = {name: getattr(self, field) for field, name in self.NONZERO.items()}
         if all(sizes.values()):
             return None
@@ -44,7 +44,7 @@ class Call(abc.ABC):
         return f"{', '.join(first)} or {last} are 0"
 
     def sizes(self) -> dict[str, int | str]:
-        """By dimension, for tables."""
+        """Sizes by dimension, for tables."""
         return {name: getattr(self, name) for name in self.DIMENSIONS}
 
     def normal(self, key: jax.Array, *shape: int) -> jax.Array:
@@ -74,8 +74,7 @@ class Call(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shape(Call):
-    """q (b, t, h, k), k (b, t, g, k), v (b, t, g, v); g = 0: h. An op's `Problem` adds what else a call may have, and
-    its operations and bytes."""
+    """q (b, t, h, k), k (b, t, g, k), v (b, t, g, v); g = 0 means g = h."""
 
     h: int
     k: int
@@ -97,13 +96,13 @@ class Shape(Call):
         return float(self.b * self.t * self.item) * (self.h + self.kv_heads) * (self.k + self.v)
 
     def backward_bytes(self) -> float:
-        """q, k, v, y, dy and a float32 number for each query and head in, dq, dk, dv out, once."""
+        """q, k, v, y, dy and a float32 number per query and head in, dq, dk, dv out, once."""
         heads = (self.h + self.kv_heads) * (2 * self.k + 2 * self.v)
         return float(self.b * self.t) * (self.item * heads + 4 * self.h)
 
     @abc.abstractmethod
     def step_flops(self) -> float:
-        """FLOPs of one token in every row."""
+        """FLOPs of one token per row."""
 
     @abc.abstractmethod
     def step_bytes(self) -> float:

@@ -1,8 +1,7 @@
-"""Softmax attention of some queries to some keys, and its gradient: the dense core of every softmax mixer.
+"""Dense softmax attention and its gradient.
 
-Scores, softmax and sums are float32, the matmuls take the dtype of the queries; those of float32 are exact to float32
-on every platform. Not `jax.nn.dot_product_attention`, whose bfloat16 gradient does not compile under strict dtype
-promotion.
+Scores, softmax and sums are float32; matmuls have the dtype of the queries, and float32 matmuls full precision. The
+bfloat16 gradient of `jax.nn.dot_product_attention` does not compile under strict dtype promotion.
 """
 
 import jax
@@ -25,9 +24,9 @@ def softmax_attention(
       q: queries (..., r, t, k), `r` heads for each head of keys and values.
       k: keys (..., s, k), dtype of `q`.
       v: values (..., s, v), dtype of `q`.
-      visible: which keys a query sees, of the rank of the scores (..., r, t, s); axes of 1 are shared. Every
-        query sees at least one key; the others are finite.
-      bias: added to the scaled scores, float32, shaped likewise.
+      visible: mask of the keys that a query sees, broadcastable to the scores (..., r, t, s). Every query sees at least
+        one key; masked keys are finite.
+      bias: added to the scaled scores, float32, broadcastable to them.
       scale: factor of the scores.
 
     Returns:
@@ -43,13 +42,13 @@ def softmax_attention(
     highest = lax.stop_gradient(scores.max(axis=-1, keepdims=True, initial=-jnp.inf))
     weights = jnp.exp(scores - highest)
     total = weights.sum(axis=-1, keepdims=True)
-    # Normalised after the weights have met the values, which saves a pass over the scores.
+    # Normalizing after the product saves a pass over the scores.
     y = _matmul(f"...{r}ts,...sv->...{r}tv", weights.astype(q.dtype), v) / total
     return lax.expand_dims(y.astype(q.dtype), unit), lax.expand_dims((highest + jnp.log(total))[..., 0], unit)
 
 
 def softmax_attention_gradients(q, k, v, y, lse, dy, *, visible, scale: float):
-    """The gradients of `softmax_attention` without bias; y and lse as it returned them, dy as y.
+    """Gradients of `softmax_attention` without bias, from its results y and lse, and dy.
 
     With p_ij = exp(scale q_i.k_j - lse_i) and ds_ij = scale p_ij (dy_i.v_j - dy_i.y_i):
 
@@ -73,9 +72,9 @@ def softmax_attention_gradients(q, k, v, y, lse, dy, *, visible, scale: float):
 
 
 def _unit_axes(q) -> tuple[tuple[int, ...], str]:
-    """Leading axes of 1, and the name of the axis of `r` unless it is one of them.
+    """Leading axes of size 1, and "r" unless that axis is one of them.
 
-    Dropped, because XLA on a CPU fuses the softmax with the matmuls only where those have none (half the time).
+    They are dropped: XLA on a CPU fuses softmax and matmuls only without them, which halves the time.
     """
     unit = tuple(i for i, n in enumerate(q.shape[:-2]) if n == 1)
     return unit, "" if q.ndim - 3 in unit else "r"

@@ -1,11 +1,10 @@
-"""Workloads of compile checks and benchmarks, the same for every kernel package.
+"""Workloads of compile checks and benchmarks.
 
-A package lists its workloads in `workloads.py`: `GROUPS`, from the name of a group to its workloads. Groups named
-step... are one token of decoding, groups named cpu... are for a CPU.
+`GROUPS` in an op's `workloads.py` maps the name of a group to its workloads. Groups named step... are decode steps of
+one token, groups named cpu... are for a CPU.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -13,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 Kind = Literal["forward", "forward_backward", "step"]
-"""`forward_backward` returns the output and the gradients of every input; `step` is one token of decoding."""
+"""`forward_backward` returns the output and the gradients of every input; `step` is a decode step of one token."""
 KINDS: tuple[Kind, ...] = ("forward", "forward_backward", "step")
 SEQUENCE_KINDS: tuple[Kind, ...] = ("forward", "forward_backward")
 
@@ -28,19 +27,19 @@ class Workload:
     """Name of the shape."""
     kind: Kind
     sizes: dict[str, int | str]
-    """The shape, by dimension, for tables."""
+    """Sizes by dimension, for tables."""
     build: Callable[[str | None], Callable]
-    """The function of `inputs` by implementation; None: the automatic choice."""
+    """Implementation (None: the automatic choice) -> function of `inputs`."""
     truth: Callable
-    """The same function by the definition of the op: float64 outputs of float64 inputs, under `jax.enable_x64`."""
+    """Reference function: float64 outputs of float64 inputs, under `jax.enable_x64`."""
     inputs: Callable[[int], tuple]
-    """Seed -> random arrays; `abstract_inputs` gives their shapes without making them."""
+    """Seed -> random arrays."""
     flops: float
-    """Useful matmul operations: the compute floor."""
+    """Useful matmul FLOPs: the compute floor."""
     bytes: float
-    """Compulsory traffic with the main memory: the bandwidth floor."""
+    """Compulsory memory traffic: the bandwidth floor."""
     kept: float = 0.0
-    """Bytes that a TPU kernel keeps for its backward pass, apart from inputs and outputs."""
+    """Bytes of the residuals of a TPU kernel, beyond inputs and outputs."""
 
     def abstract_inputs(self) -> tuple:
         """Shapes and dtypes of the inputs."""
@@ -57,27 +56,27 @@ def _nothing(problem: Any) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OpWorkloads:
-    """Maker of an op's workloads: functions of its problem, which names shapes, inputs, FLOPs and bytes."""
+    """Makes an op's workloads from its problems, which define shapes, inputs, FLOPs and bytes."""
 
     op: str
     """Name of the kernel package."""
     call: Callable[[Any, str | None], Callable]
-    """(problem, implementation) -> the function of the problem's inputs, and of `initial_state` and `return_state`."""
+    """(problem, implementation) -> function of the problem's inputs, `initial_state` and `return_state`."""
     truth: Callable[[Any], Callable]
-    """Problem -> function of the inputs and a state or None: output and last state by the definition of the op."""
+    """Problem -> reference function of the inputs and a state (or None): output and last state."""
     state: Callable[[Any, int], Any] | None = None
-    """(problem, seed) -> a state to step from."""
+    """(problem, seed) -> random state of a decode step."""
     step: Callable[[Any, str | None], Callable] | None = None
-    """(problem, implementation) -> the function of a state and one token's inputs; None: `call` of one token."""
+    """(problem, implementation) -> function of a state and one token's inputs; None: `call` of one token."""
     step_truth: Callable | None = None
-    """The same by its definition; None: `truth` of one token."""
+    """Reference of `step`; None: `truth` of one token."""
     outputs: Callable[[Any, Any], Any] = _all
-    """(what `call` returns, problem) -> what of it is computed, and not a constant or an input."""
+    """(results of `call`, problem) -> results that are computed, i.e. neither constants nor inputs."""
     kept: Callable[[Any], float] = _nothing
-    """Problem -> bytes that a TPU kernel keeps for its backward pass, apart from inputs and outputs."""
+    """Problem -> `Workload.kept`."""
 
     def workload(self, name: str, problem: Any, kind: Kind) -> Workload:
-        """The workload of `kind` at `problem`; a step has `problem.b` rows and no length."""
+        """Workload of a kind and a problem; a step has `problem.b` rows and no length."""
         if kind == "step":
             flops, moved = problem.step_flops(), problem.step_bytes()
         else:
@@ -93,11 +92,11 @@ class OpWorkloads:
         )  # fmt: skip
 
     def group(self, shapes: Mapping[str, Any], *kinds: Kind) -> tuple[Workload, ...]:
-        """The workloads of every shape and kind."""
+        """Workloads of every shape and kind."""
         return tuple(self.workload(name, problem, kind) for name, problem in shapes.items() for kind in kinds)
 
     def groups(self, shapes: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[Workload, ...]]:
-        """The workloads of groups of shapes."""
+        """Workloads of groups of shapes."""
         return {
             name: self.group(group, *(("step",) if name.startswith("step") else SEQUENCE_KINDS))
             for name, group in shapes.items()
@@ -120,7 +119,7 @@ class OpWorkloads:
         return self.step_truth or _one_token(one)
 
     def _evaluated(self, call: Callable, problem: Any, kind: Kind) -> Callable:
-        """Outputs of a call, with the gradients of all inputs where the kind asks for them."""
+        """Function that returns outputs, and for forward_backward the gradients of all inputs."""
 
         def forward(*inputs):
             return self.outputs(call(*inputs), problem)
@@ -135,7 +134,7 @@ class OpWorkloads:
         return forward if kind == "forward" else forward_backward
 
     def _inputs(self, problem: Any, kind: Kind, seed: int) -> tuple:
-        """Inputs of the op; then cotangents of all that it returns, or before them a state."""
+        """Inputs of the op, followed by cotangents of its results, or for a step after a state."""
         if kind == "step":
             assert self.state is not None
             token = dataclasses.replace(problem, t=1).inputs(seed)
@@ -150,7 +149,7 @@ class OpWorkloads:
 
 
 def _one_token(call: Callable) -> Callable:
-    """The function of a state and one token's inputs, as a sequence of 1."""
+    """Function of a state and one token's inputs: `call` with a sequence of length 1."""
 
     def run(state, *token):
         y, state = call(*(x[:, None] for x in token), initial_state=state, return_state=True)
@@ -159,16 +158,22 @@ def _one_token(call: Callable) -> Callable:
     return run
 
 
-def in_blocks(recurrence: Callable, state: Any, arrays: tuple, size: int) -> tuple[jax.Array, Any]:
-    """Output and last state of `recurrence(*arrays, state)` -> output, state; gradients keep a state per block."""
+def in_blocks(recurrence: Callable, state: Any, arrays: tuple, size: int = 128) -> tuple[jax.Array, Any]:
+    """Output and last state of `recurrence(*arrays, state)`, whose gradients keep one state per block of tokens."""
     b, t = arrays[0].shape[:2]
-    block = t if t <= 2 * size else math.gcd(t, size)
-    blocks = [jnp.moveaxis(x.reshape(b, t // block, block, *x.shape[2:]), 1, 0) for x in arrays]
+    whole = t - t % size
 
     @jax.checkpoint
     def body(state, tokens):
         y, state = recurrence(*tokens, state)
         return state, y
 
-    state, y = jax.lax.scan(body, state, blocks)
-    return jnp.moveaxis(y, 0, 1).reshape(b, t, *y.shape[3:]), state
+    blocks = [jnp.moveaxis(x[:, :whole].reshape(b, -1, size, *x.shape[2:]), 1, 0) for x in arrays]
+    parts = []
+    if whole:
+        state, y = jax.lax.scan(body, state, blocks)
+        parts.append(jnp.moveaxis(y, 0, 1).reshape(b, whole, *y.shape[3:]))
+    if whole < t:
+        state, y = body(state, [x[:, whole:] for x in arrays])
+        parts.append(y)
+    return jnp.concatenate(parts, axis=1), state

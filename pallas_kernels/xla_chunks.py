@@ -1,4 +1,4 @@
-"""Recurrences in XLA on accelerators: many chunks of a sequence at once, which takes few launches."""
+"""Recurrences in XLA on accelerators: many chunks of a sequence at once, with few launches."""
 
 import math
 from typing import Any
@@ -11,49 +11,47 @@ from jax import lax
 from pallas_kernels.dispatch import may_run_on
 
 GROUP = 4
-"""Chunks that `states_before_affine` joins one after the other, before it joins such groups by doubling."""
+"""Chunks that `states_before_affine` joins sequentially, before it joins such groups by doubling."""
 STATES_AT_ONCE = 2**27
-"""Numbers, per device, in the states of the chunks that an accelerator computes at once; longer sequences are cut."""
+"""Numbers per device in the states of the chunks that are computed at once; longer sequences are split."""
 
 
 def in_parallel() -> bool:
-    """Whether a program takes many tokens at once: not on a CPU, which one chunk keeps busy."""
+    """Whether to process many chunks at once: not on a CPU, which one chunk keeps busy."""
     return not may_run_on("cpu")
 
 
 def product(spec: str, x: jax.Array, y: jax.Array, *, precision: lax.Precision) -> jax.Array:
-    """Returns `einsum(spec, x, y)`, float32. Where `precision` allows it, operands are bfloat16 on an accelerator: half
-    the bytes between kernels."""
+    """`einsum(spec, x, y)` in float32. If `precision` allows it, operands are bfloat16 on accelerators: half the bytes
+    between kernels."""
     if precision == lax.Precision.DEFAULT and in_parallel():
         x, y = x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)
     return jnp.einsum(spec, x, y, precision=precision, preferred_element_type=jnp.float32)
 
 
 def chunks_at_once(chunks: int, numbers: int) -> int:
-    """Chunks that are computed at once, each with so many numbers of states."""
+    """Chunks that are computed at once, with `numbers` in the state of each."""
     if not in_parallel():
         return 1
-    mesh = jax.sharding.get_abstract_mesh()  # inside of a shard_map the numbers are those of one device
+    mesh = jax.sharding.get_abstract_mesh()  # inside a shard_map, sizes are per device
     devices = math.prod(size for name, size in mesh.shape.items() if name not in mesh.manual_axes)
     most = STATES_AT_ONCE * devices // max(numbers, 1)
     return max(1, min(chunks, most))
 
 
 def tokens_at_once(t: int, numbers: int, *, least: int) -> int:
-    """Tokens of a chunk in which every token has a state of so many numbers: `least`, on a GPU as many as it allows."""
+    """Tokens of a chunk if every token has a state of `numbers`: `least`; on a GPU as many as memory allows."""
     return max(least, chunks_at_once(t, numbers)) if may_run_on("cuda") else least
 
 
 def states_before(state: Any, own: Any, kept: jax.Array | None, *, reverse: bool = False) -> tuple[Any, Any]:
-    """The state before every chunk, and after the last one.
-
-    Every chunk multiplies the state by a factor and adds its own sum; an associative scan puts the chunks together.
+    """The state before every chunk, and after the last one, by an associative scan.
 
     Args:
-      state: before the first chunk, arrays (b, h, ...).
-      own: what every chunk adds, arrays (b n, h, ...) of n chunks of each row.
-      kept: factors (b n or 1, h or 1, ...) of the states, with their first axes; None: 1.
-      reverse: from the last chunk to the first: a cotangent after every chunk, and before the first one.
+      state: state before the first chunk, arrays (b, h, ...).
+      own: sum that every chunk adds, arrays (b n, h, ...) of n chunks per row.
+      kept: decay factor of every chunk, (b n or 1, h or 1, ...); None: 1.
+      reverse: from the last chunk to the first: cotangents after every chunk, and before the first one.
 
     Returns:
       arrays (b n, h, ...) and (b, h, ...).
@@ -89,11 +87,11 @@ def states_before(state: Any, own: Any, kept: jax.Array | None, *, reverse: bool
 def states_before_affine(
     kept: jax.Array, change: jax.Array, own: jax.Array, state: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The states before n chunks of which each makes `(Diag(kept) + change) S + own` of a state S, and the last state.
+    """The states before n chunks with the update S <- (Diag(kept) + change) S + own, and the last state.
 
-    Chunks of a group are joined one after the other, all groups at once; then each group with the 1, 2, 4 .. groups
-    before it. That takes fewer kernels, and fewer bytes, than `lax.associative_scan` over chunks. The cotangent of a
-    state is that of the state after it times the transposed matrix, plus its own: the same from the last chunk on.
+    Chunks of a group are joined sequentially, all groups at once; then each group with the 1, 2, 4 .. groups before it.
+    That takes fewer kernels and bytes than `lax.associative_scan` over chunks. The backward pass is the same recurrence
+    from the last chunk to the first, with transposed matrices.
 
     Args:
       kept: (b, n, h, k).
@@ -123,8 +121,7 @@ def states_before_affine(
 
 
 def _stretches(kept: jax.Array, made: jax.Array) -> list[jax.Array]:
-    """By place in a group of chunks, what the group up to there adds and its matrix, side by side: (b, groups, h, k,
-    v + k)."""
+    """For each position in a group of chunks: sum and matrix of the group up to there, (b, groups, h, k, v + k)."""
     n, h, k, width = made.shape[1:]
     size, v = min(GROUP, n), width - k
     missing = -n % size

@@ -1,4 +1,4 @@
-"""`python -m pallas_kernels.benchmark OP`: checks and times an op, and writes JSON; the package says how."""
+"""`python -m pallas_kernels.benchmark OP`: checks and times an op, and writes JSON."""
 
 import argparse
 import dataclasses
@@ -22,7 +22,7 @@ examples:
   python -m pallas_kernels.benchmark --render benchmarks/results/taylor-nvidia-h200-2026-01-31.json
 
 Groups are those of the op's workloads.py; without --groups, those named cpu... on a CPU and all others elsewhere.
-The result grows with every row: what is interrupted keeps the rows that it has.
+The result is written after every row; an interrupted run keeps its rows.
 Exit status: 0; 1 where a candidate was wrong or failed; 2 for a bad command line.
 """
 
@@ -83,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """A command line that makes sense: what to measure, how, and the result so far."""
+    """A valid command line: workloads, candidates, settings, and the result so far."""
 
     cases: list[run.Case]
     candidates: list[Candidate]
@@ -96,13 +96,13 @@ def prepare(options: argparse.Namespace) -> Job:
     """Finds the workloads, candidates and peers.
 
     Raises:
-      ValueError: an option names what does not exist.
+      ValueError: an option has an unknown name.
       FileNotFoundError: the file of peers is missing.
-      FileExistsError: a result of this op, device and date is there.
+      FileExistsError: there is a result of this op, device and date.
     """
     if options.op is None:
         raise ValueError(f"op is missing: one of {', '.join(OPS)}, or --render FILE.json")
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch takes its memory next to JAX
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # leaves memory for torch
     groups = load(options.op, "workloads").GROUPS
     about = environment.describe()
     platform = about["platform"]
@@ -135,7 +135,7 @@ def prepare(options: argparse.Namespace) -> Job:
 
 
 def benchmark(job: Job) -> int:
-    """Measures, writes after every row, and prints."""
+    """Measures, writes the result after every row, and prints."""
     for note in job.result["notes"]:
         print(note, flush=True)
     platform, settings = job.result["platform"], job.settings
@@ -157,7 +157,7 @@ def default_groups(groups: Collection[str], platform: str) -> list[str]:
 
 
 def _shapes(groups: dict, name: str, quick: bool) -> list:
-    """The workloads of a group; quick: of its first, middle and last shape."""
+    """Workloads of a group; quick: only the first, middle and last shape."""
     if name not in groups:
         raise ValueError(f"--groups {name}: must be among {', '.join(groups)}")
     names = list(dict.fromkeys(w.name for w in groups[name]))
@@ -166,7 +166,7 @@ def _shapes(groups: dict, name: str, quick: bool) -> list:
 
 
 def _peers(file: Path | None, op: str, platform: str) -> Peers:
-    """The peers that a file of Python names for an op; it runs in this process."""
+    """Peers from `peers(op, platform)` of a Python file, which runs in this process."""
     if file is None:
         return Peers()
     spec = importlib.util.spec_from_file_location(file.stem, file)

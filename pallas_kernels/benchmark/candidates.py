@@ -1,4 +1,4 @@
-"""Candidates of a comparison: implementations of a package, other forms of its function, public peers."""
+"""Candidates of a comparison: implementations of an op, other forms of its function, public peers."""
 
 import contextlib
 import dataclasses
@@ -10,29 +10,29 @@ from pallas_kernels.workload import KINDS, Kind, Workload
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One competitor."""
+    """One candidate."""
 
     name: str
     build: Callable[[Workload], Callable]
-    """The function of the inputs; NotImplementedError: the candidate refuses the workload, and why."""
+    """Workload -> function of the inputs; raises NotImplementedError for unsupported workloads."""
     kinds: tuple[Kind, ...] = KINDS
-    """Workloads that it is meant for; others have no row of it."""
+    """Kinds of workloads that it supports."""
     inputs: Callable[[Workload, int], tuple] | None = None
-    """Workload and seed -> its own inputs; None: the workload's."""
+    """(workload, seed) -> inputs; None: the workload's."""
     truth: Callable[[Workload], Callable] | None = None
-    """Workload -> its own function of float64 inputs; None: the workload's."""
+    """Workload -> reference function of float64 inputs; None: the workload's."""
     program: Callable | None = None
-    """(function, input sets, calls, gradients=...) -> `programs.Program` of another framework; None: JAX compiles."""
+    """(function, input sets, calls, gradients=...) -> `programs.Program` of another framework; None: JAX."""
     context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
-    """Context in which its program is built, traced and lowered."""
+    """Context for building, tracing and lowering its program."""
     same_function: bool = True
-    """Whether the floor of the workload is a floor of this candidate."""
+    """Whether the floor of the workload holds for this candidate."""
 
 
 class Peers(NamedTuple):
-    """Public peers of an op, as `peers(op, platform)` of a file of `--peers` returns them."""
+    """Public peers of an op: result of `peers(op, platform)` in a file of `--peers`."""
 
     candidates: Sequence[Candidate] = ()
     notes: Sequence[str] = ()
-    """A line for each peer that is absent."""
+    """A line for each missing peer."""
     versions: Mapping[str, str] = {}

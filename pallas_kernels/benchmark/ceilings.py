@@ -1,4 +1,4 @@
-"""The two ceilings of a device, measured, and the floor that they set under a workload."""
+"""Measured bandwidth and FLOP/s of a device, and the floor of a workload that follows from them."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,18 +15,18 @@ MATMUL = {"cpu": (2048, "float32"), "gpu": (8192, "bfloat16"), "tpu": (8192, "bf
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ceilings:
-    """Rates that the device reaches on the bare operation."""
+    """Rates that the device reaches."""
 
     bandwidth: float
-    """Bytes read and written a second, by the negation of a large array."""
+    """Bytes read and written per second, in the negation of a large array."""
     flops: float
-    """Operations per second, by a square matmul of random numbers."""
+    """FLOP/s of a square matmul of random numbers."""
     matmul: str
-    """Its size and dtype."""
+    """Size and dtype of the matmul."""
 
 
 def measure(platform: str, *, seconds: float, repeats: int) -> Ceilings:
-    """Both, on the default device."""
+    """Measures both on the default device."""
     n, dtype = MATMUL[platform]
     length = COPY_BYTES[platform] // 4
 
@@ -43,7 +43,7 @@ def measure(platform: str, *, seconds: float, repeats: int) -> Ceilings:
 
 
 def floor(workload: Workload, ceilings: Ceilings) -> tuple[float, str]:
-    """(seconds, what bounds them: "memory" or "compute")."""
+    """Floor in seconds, and its bound: "memory" or "compute"."""
     memory, compute = workload.bytes / ceilings.bandwidth, workload.flops / ceilings.flops
     return max(memory, compute), "memory" if memory >= compute else "compute"
 

@@ -1,4 +1,4 @@
-"""Whether a program computes what its workload says, in relative L2 against float64."""
+"""Comparison of a program's outputs with float64, by relative L2 error."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,27 +10,26 @@ import numpy as np
 from pallas_kernels.workload import Workload
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}
-"""By the dtype that `dtypes` gives an output. float32 lands near 1e-6 and tf32, near 3e-4, does not pass for it;
-bfloat16 operands land between 1e-3 and 1e-2, and a gradient has two roundings more. Others, such as positions, are
-exact."""
+"""By the dtype that `dtypes` gives an output. float32 errors are near 1e-6, tf32 errors (3e-4) fail; errors of bfloat16
+are between 1e-3 and 1e-2, and gradients have two more roundings. Other outputs, such as positions, are exact."""
 TOKENS = {"cpu": 8192, "gpu": 16384}
-"""How many tokens of the batch float64 computes on a device."""
+"""Number of tokens that are computed in float64."""
 
 
 def truth_device() -> Any:
-    """Where float64 is at hand: the default device, or the host of a TPU."""
+    """Device for float64: the default device, or the host of a TPU."""
     return jax.devices("cpu")[0] if jax.default_backend() == "tpu" else jax.devices()[0]
 
 
 def checked_rows(workload: Workload) -> np.ndarray:
-    """Rows of the batch that are compared, the first and the last among them where they are two or more."""
+    """Compared rows of the batch, including the first and, if there is more than one, the last."""
     b, t = int(workload.sizes["b"]), int(workload.sizes.get("t", 1))
     budget = TOKENS.get(truth_device().platform, TOKENS["cpu"])
     return np.unique(np.linspace(0, b - 1, max(1, min(b, budget // max(t, 1)))).round().astype(int))
 
 
 def expected(truth: Callable, inputs: Any, rows: np.ndarray) -> list:
-    """Leaves of `truth` of `rows` of the inputs, float64."""
+    """Leaves of `truth` for some rows of the inputs, in float64."""
     arrays = jax.tree.map(lambda x: _wide(np.asarray(jnp.asarray(x)[rows])), inputs)
     with jax.enable_x64(True), jax.default_device(truth_device()):
         outputs = jax.jit(truth)(*arrays)
@@ -38,12 +37,12 @@ def expected(truth: Callable, inputs: Any, rows: np.ndarray) -> list:
 
 
 def _wide(x: np.ndarray) -> np.ndarray:
-    """float64; integers, such as positions, stay."""
+    """Converts to float64, except integers."""
     return x.astype(np.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
 def errors(actual: list[np.ndarray], expected: list[np.ndarray]) -> list[float]:
-    """Relative L2 of each array; NaN where a value is NaN."""
+    """Relative L2 error of each array; NaN if a value is NaN."""
     if [x.shape for x in actual] != [x.shape for x in expected]:
         raise ValueError(f"shapes {[x.shape for x in actual]} must be {[x.shape for x in expected]}")
     tiny = np.finfo(np.float64).tiny
@@ -54,7 +53,7 @@ def errors(actual: list[np.ndarray], expected: list[np.ndarray]) -> list[float]:
 
 
 def dtypes(workload: Workload, actual: list[np.ndarray]) -> list[str]:
-    """Dtype whose precision each output has: its own; for a float32 gradient of bfloat16 inputs, theirs."""
+    """Dtype that sets each output's tolerance: its own, or for gradients the dtype of the inputs."""
     inputs = workload.sizes.get("dtype")
     if workload.kind == "forward_backward" and isinstance(inputs, str):
         return [inputs] * len(actual)
@@ -62,7 +61,7 @@ def dtypes(workload: Workload, actual: list[np.ndarray]) -> list[str]:
 
 
 def objection(found: list[float], finite: bool, dtypes: list[str]) -> str | None:
-    """Why outputs of these dtypes, with these errors, are wrong, or None."""
+    """Why outputs with these errors are wrong, or None."""
     for i, (dtype, error) in enumerate(zip(dtypes, found, strict=True)):
         tolerance = TOLERANCE.get(dtype, 0.0)
         if not error <= tolerance:

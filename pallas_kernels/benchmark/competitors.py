@@ -1,4 +1,4 @@
-"""Competitors of an op: its implementations, other forms of its function, and softmax attention."""
+"""Candidates of an op: its implementations, other forms of its function, and softmax attention."""
 
 from collections.abc import Callable
 
@@ -15,24 +15,24 @@ EPS = 1e-12
 
 
 def candidates(op: str, platform: str) -> list[Candidate]:
-    """Everything but peers, on "cpu", "gpu" or "tpu"."""
+    """All candidates but peers, on "cpu", "gpu" or "tpu"."""
     names = ("auto", "reference", *registry.load(op, "api").BACKENDS)
     return [*map(implementation, names), *_other_forms(op, platform)]
 
 
 def default_names(op: str, platform: str) -> tuple[str, ...]:
-    """Candidates that run unless others are asked for; peers always do."""
+    """Candidates that run by default; peers always run by default."""
     native = ("reference",) if platform == "cpu" else registry.native(op, platform)
     return ("auto", "xla", *native, *(x.name for x in _other_forms(op, platform)))
 
 
 def implementation(name: str) -> Candidate:
-    """An implementation of the op's package; "auto": its own choice."""
+    """Candidate for an implementation of the op; "auto": the automatic choice."""
     return Candidate(name=name, build=lambda workload: workload.build(None if name == "auto" else name))
 
 
 def _other_forms(op: str, platform: str) -> list[Candidate]:
-    """Forms outside of the op's package; cuDNN's window is one of its implementations."""
+    """Forms outside the op's package."""
     if op == "sliding_window" and platform != "gpu":
         return [Candidate(name="jax_nn", build=_window, kinds=SEQUENCE_KINDS)]
     if op != "taylor_attention":
@@ -46,7 +46,7 @@ def _other_forms(op: str, platform: str) -> list[Candidate]:
 
 
 def by_kind(forward: Callable, workload: Workload) -> Callable:
-    """y = forward(q, k, v), with the gradients of all three where the kind asks for them."""
+    """Function y = forward(q, k, v), for forward_backward with the gradients of all three."""
 
     def forward_backward(q, k, v, dy):
         y, pull_back = jax.vjp(forward, q, k, v)
@@ -62,8 +62,8 @@ def _window(workload: Workload) -> Callable:
 def cumulative_sums(q, k, v):
     """Listing 1 of Based, from eqs. 2-4: y_i = phi(q_i) cumsum(phi(k) v^T)_i / phi(q_i).cumsum(phi(k))_i.
 
-    Materialises (t, b, h, 1 + k + k^2, v); phi(x) = [1, x / k^(1/4), (x x^T) / (2 k)^(1/2)]. The cumulative sum is
-    a scan, because `jnp.cumsum` is far slower on a CPU.
+    Materializes (t, b, h, 1 + k + k^2, v); phi(x) = [1, x / k^(1/4), (x x^T) / (2 k)^(1/2)]. Uses a scan, because
+    `jnp.cumsum` is far slower on a CPU.
     """
     group, dtype = q.shape[2] // k.shape[2], v.dtype
     q, k, v = (jnp.moveaxis(x.astype(jnp.float32), 1, 0) for x in (q, k, v))
@@ -88,7 +88,7 @@ def _paper_features(x):
 
 
 def softmax_inputs(workload: Workload, seed: int) -> tuple:
-    """The workload's values and cotangent, with queries and keys as wide as the values."""
+    """The workload's values and cotangent, with queries and keys of the width of the values."""
     _, _, v, *cotangent = workload.inputs(seed)
     h = int(workload.sizes["h"])
     keys = jax.random.split(jax.random.key(seed + 3), 2)

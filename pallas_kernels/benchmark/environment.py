@@ -1,4 +1,4 @@
-"""Environment in which a result was measured."""
+"""Device, versions and commit of a measurement."""
 
 import datetime
 import importlib.metadata
@@ -15,7 +15,7 @@ PACKAGES = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "nvidia-c
 
 
 def device_name() -> str:
-    """The accelerator's name, or the processor's with its cores."""
+    """Name of the accelerator, or of the processor with its cores."""
     if jax.default_backend() != "cpu":
         return jax.devices()[0].device_kind
     cores = f"{platform.machine()} CPU, {os.cpu_count()} cores"
@@ -25,7 +25,7 @@ def device_name() -> str:
 
 
 def slug(device: str) -> str:
-    """The device in a file's name; a processor by its architecture."""
+    """Device name for file names; for a processor its architecture."""
     cpu = re.search(r"(\w+) CPU, \d+ cores$", device)
     return re.sub(r"[^a-z0-9]+", "-", (f"cpu-{cpu[1]}" if cpu else device).lower()).strip("-")
 
@@ -41,16 +41,16 @@ def describe() -> dict:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, of the packages that are installed, and of the ptxas that is on the PATH."""
+    """Versions of Python, installed packages, and ptxas on the PATH."""
     found = {name: found for name in PACKAGES if (found := version(name))} | {"python": platform.python_version()}
-    if (ptxas := shutil.which("ptxas")) is not None:  # where there is none, Mosaic GPU runs that of nvidia-cuda-nvcc
+    if (ptxas := shutil.which("ptxas")) is not None:  # else Mosaic GPU uses nvidia-cuda-nvcc
         said = subprocess.run([ptxas, "--version"], capture_output=True, text=True, check=False).stdout
         found["ptxas"] = "".join(re.findall(r"V(\d[\d.]*)", said)[:1])
     return found
 
 
 def version(package: str) -> str | None:
-    """Version of an installed package, None where it is not installed."""
+    """Version of an installed package, or None."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -58,7 +58,7 @@ def version(package: str) -> str | None:
 
 
 def git_commit(folder: Path) -> str:
-    """Commit of the checkout whose root is `folder`, or "unknown"."""
+    """Commit of a checkout, or "unknown"."""
     if not (folder / ".git").exists():
         return "unknown"
     done = subprocess.run(
@@ -69,7 +69,7 @@ def git_commit(folder: Path) -> str:
 
 
 def free_bytes() -> int | None:
-    """Memory that arrays can still take on the default device; None: not known."""
+    """Free memory of the default device; None: unknown."""
     stats = jax.devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"] - stats["bytes_in_use"]

@@ -1,10 +1,8 @@
-"""Timed programs in JAX: calls in a row, each into its own donated buffers.
+"""Timed programs in JAX: several calls in a row, outs_i = f(inputs_i after outs_{i-1}).
 
-    outs_i = f(inputs_i after outs_{i-1})
-
-A program is compiled once, checked and then timed. `jax.lax.optimization_barrier` orders the calls, so that XLA
-neither merges nor overlaps them; every output is returned, so that none is dropped; donated buffers take the
-outputs, full of NaN before the check and the previous outputs after it, so that nothing is allocated in between.
+A program is compiled once, checked and then timed. `jax.lax.optimization_barrier` orders the calls, so XLA neither
+merges nor overlaps them; every output is returned, so none is removed; outputs go to donated buffers, which contain NaN
+before the check and previous outputs after it, so nothing is allocated.
 """
 
 import math
@@ -19,12 +17,12 @@ import numpy as np
 from pallas_kernels.workload import Workload
 
 COLD_BYTES = 256 * 2**20
-"""Bytes that rotating sets should cover: several times the last cache of today's chips."""
+"""Bytes that rotating sets should cover: several times the last-level cache."""
 MAX_CALLS, MAX_SETS = 8, 32
 
 
 class Memory(NamedTuple):
-    """Bytes; None: not known."""
+    """Bytes; None: unknown."""
 
     temp: int | None
     peak: int | None
@@ -36,11 +34,11 @@ class Program(Protocol):
     calls: int
 
     def outputs(self, rows: np.ndarray) -> tuple[list[np.ndarray], bool]:
-        """Leaves of the first call's outputs, `rows` of their first axis; whether all outputs are finite."""
+        """Some rows of the leaves of the first call's outputs; whether all outputs are finite."""
         ...
 
     def batch(self, n: int) -> float:
-        """Seconds of n programs."""
+        """Runs n programs; returns seconds."""
         ...
 
     def memory(self) -> Memory:
@@ -49,7 +47,7 @@ class Program(Protocol):
 
 
 def plan(workload: Workload, platform: str, seeds: int | None = None) -> tuple[int, int]:
-    """(input sets, calls in a program): 2 to 32 sets over `COLD_BYTES`, up to 8 small calls on an accelerator."""
+    """Numbers of input sets (2 to 32) and of calls in a program (up to 8 small calls on an accelerator)."""
     wanted = math.ceil(COLD_BYTES / max(workload.bytes, 1))
     sets = seeds or min(max(wanted, 2), MAX_SETS)
     calls = 1 if platform == "cpu" or wanted < 2 else min(sets, MAX_CALLS)
@@ -57,7 +55,7 @@ def plan(workload: Workload, platform: str, seeds: int | None = None) -> tuple[i
 
 
 def lower(function: Callable, inputs: tuple, calls: int) -> jax.stages.Lowered:
-    """The program of `calls` calls of `function` at the shapes of `inputs`."""
+    """Lowers `calls` calls of `function` with inputs of these shapes."""
     function = jax.jit(function)
     abstract = jax.eval_shape(lambda x: x, inputs)
     out = jax.eval_shape(function, *abstract)
@@ -75,7 +73,7 @@ def lower(function: Callable, inputs: tuple, calls: int) -> jax.stages.Lowered:
 
 
 class JaxProgram:
-    """See `Program`."""
+    """`Program` in JAX."""
 
     def __init__(self, compiled: jax.stages.Compiled, sets: list[tuple], calls: int):
         self.calls = calls
@@ -85,12 +83,12 @@ class JaxProgram:
         self._outs: Any = None
 
     def needed_bytes(self) -> int:
-        """Beyond the inputs."""
+        """Memory beyond the inputs."""
         analysis = self._analysis()
         return 0 if analysis is None else analysis.temp_size_in_bytes + analysis.output_size_in_bytes
 
     def start(self) -> None:
-        """The first program, into poisoned buffers."""
+        """Runs the first program with poisoned buffers."""
         self._turn = 0
         self._outs = jax.tree.map(_poison, self._compiled.out_info)
         self._run()
@@ -122,5 +120,5 @@ class JaxProgram:
 
 
 def _poison(x: jax.ShapeDtypeStruct) -> jax.Array:
-    """NaN; the largest of integers."""
+    """Array of NaN, or of the largest integer."""
     return jnp.full(x.shape, jnp.nan if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).max, x.dtype)

@@ -1,4 +1,4 @@
-"""Results as JSON, as a Markdown table and as a line while they come.
+"""Results as JSON, as Markdown tables and as progress lines.
 
 A result is one JSON object, `<op>-<device>-<date>.json`:
 
@@ -6,7 +6,7 @@ A result is one JSON object, `<op>-<device>-<date>.json`:
     device, platform, date, commit (of this repository), versions (packages and peers' commits)
     settings      the options of the run, and XLA_FLAGS
     ceilings      bandwidth (bytes/s), flops (FLOP/s), matmul (what flops was measured with)
-    notes         peers that were not run, and why
+    notes         missing peers, with reasons
     rows          a list of
       op, groups, name, kind, sizes, implementation
       floor_ms, bound ("memory" or "compute"), flops, bytes     of the workload
@@ -15,7 +15,7 @@ A result is one JSON object, `<op>-<device>-<date>.json`:
       temp_bytes, peak_bytes                                    of the program
       ms, ms_p10, ms_p90, calls (in a batch), calls_per_program, repeats, input_sets, share_of_floor     if "ok"
       kernels_us                                                microseconds of a call by kernel, with --trace
-      seconds                                                   that the row took: truth, check and times
+      seconds                                                   duration of truth, check and timing
 """
 
 import json
@@ -31,7 +31,7 @@ def save(result: dict, path: Path) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file as a whole or not at all, with the folders that lead to it."""
+    """Writes a file atomically, and creates its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
     unfinished.write_text(text)
@@ -39,11 +39,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def load(path: Path) -> dict:
-    """Reads a result.
-
-    Raises:
-      ValueError: the file is not one.
-    """
+    """Reads a result; raises ValueError for other files."""
     try:
         result = json.loads(path.read_text())
     except json.JSONDecodeError as error:
@@ -55,12 +51,12 @@ def load(path: Path) -> dict:
 
 
 def groups(result: dict) -> list[str]:
-    """The groups that have rows, in their order."""
+    """Groups with rows, in order."""
     return list(dict.fromkeys(group for row in result["rows"] for group in row["groups"]))
 
 
 def markdown(result: dict) -> str:
-    """One table for each group, under what it was measured with."""
+    """Page of a result: device and versions, and one table per group."""
     c = result["ceilings"]
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     parts = [
@@ -81,7 +77,7 @@ def markdown(result: dict) -> str:
 
 
 def progress(row: dict) -> str:
-    """A row as it comes."""
+    """Progress line of a row."""
     head = f"{row['name']} {KIND[row['kind']]}, {row['implementation']}:"
     if row["status"] != "ok":
         return f"{head} {row['status']}: {row['reason']}"

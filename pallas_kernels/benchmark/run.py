@@ -1,4 +1,4 @@
-"""The rows of a result: every workload by every candidate, checked, then timed."""
+"""Rows of a result: every workload with every candidate, checked, then timed."""
 
 import concurrent.futures
 import dataclasses
@@ -16,33 +16,33 @@ from pallas_kernels.benchmark.environment import free_bytes
 from pallas_kernels.workload import Workload
 
 CASES_AHEAD = {"cpu": 1, "gpu": 8, "tpu": 8}
-"""Workloads whose programs are compiled together."""
+"""Number of workloads that are compiled together."""
 SEED_STEP = 1000
-"""Between the seeds of two input sets: a workload may use the next few for its parts."""
+"""Distance between the seeds of input sets: a workload may use the next few seeds."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How long to measure."""
+    """Settings of the measurement."""
 
     seconds: float
     repeats: int
     seeds: int | None
     """Input sets; None: by size."""
     trace: bool = False
-    """Whether to record the times of single kernels too."""
+    """Whether to record the times of single kernels."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A workload and the groups that have it."""
+    """A workload and its groups."""
 
     workload: Workload
     groups: tuple[str, ...]
 
 
 def cases(groups: Mapping[str, Iterable[Workload]], kinds: tuple[str, ...]) -> list[Case]:
-    """The workloads of `groups`, a call at one shape once."""
+    """Workloads of `groups`, without duplicates."""
     found: dict[tuple, Case] = {}
     for group, workloads in groups.items():
         for workload in workloads:
@@ -56,7 +56,7 @@ def cases(groups: Mapping[str, Iterable[Workload]], kinds: tuple[str, ...]) -> l
 def all_rows(
     cases: list[Case], candidates: list[Candidate], ceilings: Ceilings, settings: Settings
 ) -> Iterator[tuple[int, dict]]:
-    """The rows of every case, with its place. Programs of several cases are compiled together, before any is timed."""
+    """Rows of every case, with its index. Programs of several cases are compiled together before timing."""
     ahead = CASES_AHEAD[jax.default_backend()]
     for start in range(0, len(cases), ahead):
         batch = cases[start : start + ahead]
@@ -69,7 +69,7 @@ def all_rows(
 
 
 def rows(case: Case, compiled: list[tuple[Candidate, Any]], ceilings: Ceilings, settings: Settings):
-    """One row for each candidate, given with its program or with the exception in its place."""
+    """One row per candidate; `compiled` has its program, or an exception."""
     workload, platform = case.workload, jax.default_backend()
     n_sets, calls = programs.plan(workload, platform, settings.seeds)
     sets = _Sets(workload, n_sets)
@@ -81,7 +81,7 @@ def rows(case: Case, compiled: list[tuple[Candidate, Any]], ceilings: Ceilings, 
             row |= _measured(candidate, made, sets, calls, known, settings)
         except NotImplementedError as error:
             row |= {"status": "refused", "reason": _line(error)}
-        except Exception as error:  # one candidate's failure, whatever it is, must not cost the others their rows
+        except Exception as error:  # a failing candidate must not affect the others
             row |= _failed(error)
         if row["status"] == "ok" and candidate.same_function:
             row["share_of_floor"] = row["floor_ms"] / row["ms"]
@@ -89,7 +89,7 @@ def rows(case: Case, compiled: list[tuple[Candidate, Any]], ceilings: Ceilings, 
 
 
 class _Sets:
-    """Input sets of the workload or of a candidate, made where they are asked for; only the latest are kept."""
+    """Input sets of the workload or of a candidate, created on demand; only the latest are kept."""
 
     def __init__(self, workload: Workload, count: int):
         self.workload, self._count = workload, count
@@ -109,7 +109,7 @@ def _maker(workload: Workload, candidate: Candidate) -> Callable[[int], tuple]:
 
 
 def _compile(jobs: list[tuple[Workload, Candidate]], settings: Settings) -> list[Any]:
-    """Programs, compiled side by side before anything is timed; an exception in the place of one."""
+    """Compiles programs in parallel; a failed one is replaced by its exception."""
 
     def lower(workload, candidate):
         try:
@@ -134,7 +134,7 @@ def _compile(jobs: list[tuple[Workload, Candidate]], settings: Settings) -> list
 
 
 def _measured(candidate: Candidate, made: Any, sets: _Sets, calls: int, known: dict, settings: Settings) -> dict:
-    """Status, errors, memory and times; `known` keeps the truth of inputs that candidates share."""
+    """Status, errors, memory and times; `known` caches truths that candidates share."""
     if isinstance(made, Exception):
         raise made
     workload, inputs = sets.workload, sets.of(candidate)

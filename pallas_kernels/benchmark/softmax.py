@@ -1,7 +1,4 @@
-"""Softmax attention, causal or over a window: what the linear and the local mixer replace, and its float64 truth.
-
-A window of w is the token itself and the w - 1 before it.
-"""
+"""Causal softmax attention, optionally over a window of w tokens (the token itself and w - 1 before it)."""
 
 import math
 from collections.abc import Callable
@@ -25,7 +22,7 @@ def jax_attention(platform: str, window: int | None = None) -> Callable:
 
 
 def truth(q, k, v, *, window: int | None = None, scale: float | None = None):
-    """Softmax attention in the dtype of q, a block of queries after the other: (block, t) scores, also backward."""
+    """Softmax attention in the dtype of q, in blocks of queries: (block, t) scores, also in the backward pass."""
     t, dim = q.shape[1], q.shape[3]
     k, v = (jnp.repeat(x, q.shape[2] // k.shape[2], axis=2) for x in (k, v))
     block = t if t <= WHOLE else math.gcd(t, WHOLE // 2)

@@ -1,4 +1,4 @@
-"""Medians of repeated batches; the clock is the caller's."""
+"""Median time of repeated batches."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ MIN_REPEATS = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Seconds a call over `repeats` batches of `calls` calls."""
+    """Seconds per call over `repeats` batches of `calls` calls."""
 
     median: float
     p10: float
@@ -24,8 +24,8 @@ class Timing:
 def measure(batch: Callable[[int], float], *, calls: int = 1, seconds: float, repeats: int) -> Timing:
     """Times a program of `calls` calls; `batch(n)` runs it n times, waits once and returns the seconds.
 
-    The program has run before. Programs are added to a batch until it takes `seconds / repeats`; of calls that take
-    longer than that, there are fewer repeats within `seconds`, but never fewer than three.
+    The program has run before. A batch grows until it takes `seconds / repeats`; for longer calls there are fewer
+    repeats, but at least three.
     """
     n, goal = 1, seconds / repeats
     while (elapsed := batch(n)) < goal and n < MAX_PROGRAMS:

@@ -1,4 +1,4 @@
-"""Times of a program's single kernels, as the device's own counter sees them."""
+"""Times of single kernels, from the profiler."""
 
 import collections
 import tempfile
@@ -12,7 +12,7 @@ PROGRAMS = 3
 
 
 def kernels(batch: Callable[[int], float], calls: int) -> dict[str, float]:
-    """Microseconds a call by kernel, longest first, of a program of `calls` calls that `batch` runs; {} on a CPU."""
+    """Microseconds per call by kernel, longest first, of a program with `calls` calls; {} on a CPU."""
     found: collections.Counter[str] = collections.Counter()
     for name, ns in launches(batch):
         found[name] += ns

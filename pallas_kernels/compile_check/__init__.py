@@ -1,7 +1,5 @@
-"""Every kernel, compiled ahead of time for GPUs and TPUs on a machine that has neither.
+"""Compiles every kernel ahead of time for absent GPUs and TPUs: `python -m pallas_kernels.compile_check`.
 
-    python -m pallas_kernels.compile_check
-
-A workload goes through the public API to machine code, each in a process of its own (`worker.py`), for each target
-(`targets.py`); what the compilers said about its kernels is read (`compiler_text.py`) and judged (`report.py`).
+Each workload is compiled through the public API in its own process (`worker.py`), for each target (`targets.py`). The
+compilers' messages about its kernels are parsed (`compiler_text.py`) and checked (`report.py`).
 """

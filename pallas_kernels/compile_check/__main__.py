@@ -1,4 +1,4 @@
-"""`python -m pallas_kernels.compile_check`: a table of every kernel, and whether it is fit to run."""
+"""`python -m pallas_kernels.compile_check`: compiles the kernels, prints a table and checks it."""
 
 import argparse
 import dataclasses
@@ -21,13 +21,13 @@ from pallas_kernels.compile_check.versions import differences
 from pallas_kernels.registry import OPS
 from pallas_kernels.workload import Kind
 
-DESCRIPTION = """Compile every kernel ahead of time for GPUs and TPUs, without either: registers, spills, shared memory,
-remarks of ptxas, VMEM, temporaries; launches, bytes, instructions and the time that they take at least. pip install
-'.[aot]' brings what it needs."""
-EXIT = """exit status: 0 all is well; 1 a kernel spills, ptxas remarks on one, it writes shared memory without a
-fence, takes more of it than a block may have, or touches registers of a wgmma in flight, a tensor map breaks the
-driver's rules, a TPU program copies its inputs, one does not compile, or it has more bundles, rounds or barriers than
-in counts.json; 2 something is not installed."""
+DESCRIPTION = """Compile every kernel ahead of time for absent GPUs and TPUs: registers, spills, shared memory, remarks
+of ptxas, VMEM, temporaries; launches, bytes, instructions and the least time that follows from them. Needs pip install
+'.[aot]'."""
+EXIT = """exit status: 0 no problem; 1 a kernel spills, has a remark of ptxas, writes shared memory without a fence,
+needs too much shared memory, or touches registers of a wgmma in flight, a tensor map violates the driver's rules, a TPU
+program copies its inputs, a program does not compile, or has more bundles, rounds or barriers than in counts.json; 2 a
+requirement is not installed."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -86,7 +86,7 @@ def compilers(target: str) -> str:
 
 
 def _worse(counts: table.Table) -> list[str]:
-    """Numbers that are worse than in the committed table; programs that it lacks are ignored."""
+    """Counts that are worse than in the committed table, which may lack programs."""
     committed = table.read()
     found = {name: table.regressions(entry, committed[name]) for name, entry in counts.items() if name in committed}
     return [f"{name}: {text}" for name, texts in found.items() for text in texts]
@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         "--implementation", metavar="NAME", help="one implementation; default: the op's choice for the platform"
     )
     parser.add_argument("--save", action="store_true", help="write the counts into the committed table")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every number to this file")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers to this file")
     text = "compare the kernels' working instructions and registers with FILE, which --json wrote under another JAX"
     parser.add_argument("--against", type=Path, metavar="FILE", help=text)
     return parser

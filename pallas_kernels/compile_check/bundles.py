@@ -1,8 +1,8 @@
-"""libtpu's final schedule of a Pallas kernel, read from the text that it dumps.
+"""Parser of libtpu's final schedule of a Pallas kernel.
 
-A TPU core issues one bundle (a VLIW instruction) per cycle. So a kernel takes at least the bundles of the loop over the
-grid, times its trips, in cycles. Its matrix units may need longer: libtpu's schedule of a matmul on a v5e streams more
-rows per cycle than its peak allows, so the rows are counted too.
+A TPU core issues one bundle (a VLIW instruction) per cycle: a kernel takes at least the bundles of the loop over the
+grid, times its trips, in cycles. Matrix units may need longer, because on a v5e the schedule streams more rows per
+cycle than the peak allows; so rows are counted too.
 
 A line is one bundle; `>` after its label counts the loops around it:
 
@@ -26,41 +26,41 @@ _ROWS = {"bf16": 16, "f32": 8}
 """Rows of a vmatmul: eight sublanes, packed where an element has less than 32 bits."""
 _FILE = re.compile(r"(\d+-([A-Za-z][\w.\-]*))-\d+-final_bundles\.txt$")
 _UNCOUNTED = ("VLOAD:FILL", "VSTORE:SPILL")
-"""Columns that are parts of others: registers that did not fit, and were loaded again and stored."""
+"""Columns that are contained in others: spilled registers, loaded and stored."""
 
 
 @dataclasses.dataclass
 class Loop:
-    """A loop of a kernel: bundles `first` to `last`, both within."""
+    """A loop of a kernel: bundles `first` to `last`, inclusive."""
 
     depth: int
     first: int
     last: int
     trips: int | None = None
-    """None: the bound is not in the text."""
+    """None: unknown bound."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """A kernel on a TPU core."""
+    """Schedule of a kernel on a TPU core."""
 
     bundles: float
-    """A grid step, inner loops counted as often as they run, both sides of every branch."""
+    """Bundles of a grid step, with trips of inner loops and both sides of every branch."""
     steps: int
-    """Trips of the loop over the grid; it has up to two more than grid points, for the pipeline to fill and drain."""
+    """Trips of the loop over the grid: the grid points, and up to two more for the pipeline."""
     units: dict[str, float]
-    """Unit -> share of its slots that a step fills."""
+    """Unit -> share of its slots in use."""
     fills: float
-    """Share of the slots for loads that fetch spilled registers."""
+    """Share of load slots that reload spilled registers."""
     spills: float
-    """Share of the slots for stores that spill registers."""
+    """Share of store slots that spill registers."""
     rows: float = 0.0
-    """Rows that a step streams through the matrix units, of all together."""
+    """Rows that a step streams through all matrix units."""
     unknown_trips: int = 0
-    """Loops counted once, because their bounds are not in the text."""
+    """Loops with unknown bounds, counted once."""
 
     def limits(self, target: Target) -> dict[str, float]:
-        """Microseconds that bundles and matmuls, padding and all, take at least, by what limits them."""
+        """Least microseconds of bundles and of matmuls (with padding), by limit."""
         flops = 2 * self.rows * self.steps * target.matrix_unit**2
         return {
             "issue": self.bundles * self.steps / target.clock * 1e6,
@@ -73,7 +73,7 @@ class Schedule:
 
 
 def read_schedule(bundles: str, utilization: str) -> Schedule:
-    """The schedule in `*-final_bundles.txt` and `*-final_hlo-static-per-bundle-utilization.txt` of one kernel."""
+    """Reads `*-final_bundles.txt` and `*-final_hlo-static-per-bundle-utilization.txt` of one kernel."""
     lines = [(m, line) for line in bundles.splitlines() if (m := _BUNDLE.match(line))]
     loops = _loops(lines)
     grid = max(
@@ -102,7 +102,7 @@ def read_schedule(bundles: str, utilization: str) -> Schedule:
 
 
 def read_schedules(folder: Path) -> dict[str, Schedule]:
-    """The schedules that libtpu dumped into a folder, by the name of the instruction in the program."""
+    """Schedules in a folder, by the name of the instruction in the program."""
     found = {}
     for file in folder.glob("*-final_bundles.txt"):
         named = _FILE.match(file.name)
@@ -117,7 +117,7 @@ def read_schedules(folder: Path) -> dict[str, Schedule]:
 
 
 def _loops(lines: list[tuple[re.Match, str]]) -> list[Loop]:
-    """Loops in the order of their first bundles."""
+    """Loops in order of their first bundles."""
     found, open_loops = [], []
     for i, (match, line) in enumerate(lines):
         depth = match["loops"].count(">")
@@ -136,7 +136,7 @@ def _loops(lines: list[tuple[re.Match, str]]) -> list[Loop]:
 
 
 def read_utilization(text: str) -> tuple[list[str], list[int], list[list[int]]]:
-    """Units, their slots in a bundle, and for each bundle the slots that it fills."""
+    """Units, their slots per bundle, and the used slots of each bundle."""
     lines = text.splitlines()
     units = [unit.strip() for unit in lines[1].split(",")]
     rows = [list(map(int, line.split())) for line in lines[4:] if line.strip()]

@@ -1,7 +1,7 @@
-"""Calls of a compiled program: kernels by what they execute, XLA's operations by their bytes.
+"""Calls of a compiled program, with their least times.
 
-The bound of a call is the longest of the times that its bytes, matmuls and instructions need at the target's rates.
-Launches, latencies and what they wait for each other are not in it.
+The bound of a call is the longest of the times of its bytes, matmuls and instructions at the target's rates, without
+launches, latencies and waits.
 """
 
 import dataclasses
@@ -23,16 +23,16 @@ class Call:
     name: str
     """Name of the kernel, or the opcode."""
     bytes: float
-    """Bytes moved; of a Mosaic GPU kernel's operands at most what it loads, which may be less than all of them."""
+    """Bytes moved; for operands of Mosaic GPU kernels at most the bytes that they load."""
     limits: dict[str, float]
-    """Microseconds of a run at least, by what limits it: memory, matmuls, issue, MUFU."""
+    """Least microseconds of a run by limit: memory, matmuls, issue, MUFU."""
     times: int = 1
     hopper: HopperCounts | None = None
     tpu: Schedule | None = None
 
     @property
     def bound(self) -> float:
-        """Microseconds of all runs, at least."""
+        """Least microseconds of all runs."""
         return self.times * max(self.limits.values())
 
     @property
@@ -41,24 +41,24 @@ class Call:
 
     @property
     def unknown_trips(self) -> int:
-        """Loops counted once, because how often they run is not known."""
+        """Loops with unknown trips, counted once."""
         return sum(x.unknown_trips for x in (self.hopper, self.tpu) if x is not None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dumps:
-    """Files that the compilers wrote next to the program."""
+    """Files written by the compilers."""
 
     sass: str = ""
-    """nvdisasm's text of every Mosaic GPU kernel, in the order of assembly."""
+    """Output of nvdisasm for every Mosaic GPU kernel, in order of assembly."""
     launches: dict[str, Launch] = dataclasses.field(default_factory=dict)
-    """By the hash of the kernel, as the program prints it."""
+    """Launches by kernel hash, as printed in the program."""
     schedules: dict[str, Schedule] = dataclasses.field(default_factory=dict)
-    """By the name of the instruction."""
+    """Schedules by name of the instruction."""
 
 
 def read_calls(hlo: str, kernels: list[Kernel], dumps: Dumps, target: Target) -> list[Call]:
-    """The program's calls in order; `kernels` as `compiler_text` reads them."""
+    """Calls of a program in order; `kernels` from `compiler_text`."""
     waiting = sass.read_sass(dumps.sass)
     known: dict[str, tuple[Kernel, sass.Kernel | None]] = {}
     for kernel in kernels:
@@ -88,5 +88,5 @@ def _memory(n_bytes: float, target: Target) -> dict[str, float]:
 
 
 def floor_microseconds(workload: Workload, target: Target) -> float:
-    """Time of the compulsory bytes at the memory's bandwidth, or of the useful operations at the matmul units' peak."""
+    """Larger of bytes / bandwidth and FLOPs / peak of a workload, in microseconds."""
     return max(workload.bytes / target.bandwidth, workload.flops / target.peak_flops) * 1e6

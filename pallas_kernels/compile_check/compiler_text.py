@@ -1,15 +1,15 @@
-"""Reading what compilers say: the report of ptxas, the instructions of a compiled program."""
+"""Parsers of ptxas' report and of the kernels in a compiled program."""
 
 import dataclasses
 import re
 
 IMPLEMENTATIONS = {"mosaic_gpu": "mosaic_gpu", "mosaic_gpu_v2": "mosaic_gpu", "tpu_custom_call": "mosaic_tpu"}
-"""Custom calls that are Pallas kernels, and the implementations that make them."""
+"""Custom calls of Pallas kernels, and their implementations."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """One compiled kernel. Sizes are in bytes; None where the compiler of the platform has no such number."""
+    """One compiled kernel. Sizes in bytes; None if the compiler does not report them."""
 
     name: str
     implementation: str
@@ -19,9 +19,9 @@ class Kernel:
     shared_memory: int | None = None
     vmem: int | None = None
     calls: tuple[str, ...] = ()
-    """Instructions of the program that run it."""
+    """Names of the program's instructions that run it."""
     identity: str | None = None
-    """Hash of a Mosaic GPU kernel, as the program prints it."""
+    """Hash of a Mosaic GPU kernel, as printed in the program."""
 
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+?)(?:_mosaic_gpu_kernel)?' for")
@@ -32,7 +32,7 @@ _WARNING = re.compile(r"ptxas (?:warning|error)\s*: (?!\(C|Registers are spilled
 
 
 def read_ptxas(text: str) -> tuple[list[Kernel], list[str]]:
-    """Kernels in the order of assembly, and the remarks: warnings, and all with a code, as C7511 for serial wgmma."""
+    """Kernels in order of assembly, and remarks: warnings, and messages with a code (C7511: serial wgmma)."""
     kernels = []
     parts = _ENTRY.split(text)
     for name, report in zip(parts[1::2], parts[2::2], strict=True):
@@ -55,7 +55,7 @@ _VMEM = re.compile(r"\"used_scoped_memory_configs\":\[\{\"memory_space\":\"1\",\
 
 
 def read_program(hlo: str, shared_memory: dict[str, int]) -> list[Kernel]:
-    """The Pallas kernels of a compiled program in the order of its text, equal ones once."""
+    """Pallas kernels of a compiled program in order, without duplicates."""
     kernels: dict[str, Kernel] = {}
     for line in hlo.splitlines():
         target, call = _TARGET.search(line), _CALL.match(line)
@@ -74,7 +74,7 @@ def read_program(hlo: str, shared_memory: dict[str, int]) -> list[Kernel]:
 
 
 def with_ptxas(kernels: list[Kernel], assembled: list[Kernel]) -> list[Kernel]:
-    """`kernels` of a program with the numbers of ptxas; among equal names the order is the same."""
+    """Adds ptxas' numbers to the `kernels` of a program; equal names are in the same order."""
     waiting = list(assembled)
     filled = []
     for kernel in kernels:

@@ -1,8 +1,8 @@
-"""The control flow of a lowered Mosaic GPU module: how often loops run, and what is loaded.
+"""Control flow of a lowered Mosaic GPU module: trip counts of loops, and bytes loaded.
 
-The bound of a loop is often a sum of a block's place in the grid, which SASS holds in registers. The module still has
-every loop as `scf.for` with bounds that are arithmetic on the numbers of blocks and threads, so they are computed
-here, for one thread of a block, and of a loop with loops, branches or loads in it, for a sample of its iterations.
+In SASS the bounds of loops are in registers. In the module every loop is an `scf.for` whose bounds are arithmetic on
+block and thread numbers. They are evaluated here for one thread of a block; for loops that contain loops, branches or
+loads, for a sample of the iterations.
 """
 
 import collections
@@ -13,9 +13,9 @@ import re
 from pallas_kernels.compile_check.module_text import Operation, walk
 
 Counts = dict[int, float]
-"""Number of a loop -> how often it runs."""
+"""Index of a loop -> trip count."""
 _SAMPLE = 24
-"""Blocks, or iterations of a loop, that stand for all."""
+"""Size of the sample of blocks or iterations."""
 _EXPECT = re.compile(r"mbarrier\.arrive\.expect_tx")
 _LOAD = re.compile(r"\(!llvm\.ptr\) -> vector<(\d+)x[a-z]+(\d+)>")
 
@@ -35,11 +35,11 @@ _ARITHMETIC = {
 }  # fmt: skip
 _SAME = ("index_cast", "index_castui", "extui", "extsi", "trunci", "bitcast")
 _COMPARE = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__lt__", "__le__", "__gt__", "__ge__")
-"""In the order of the predicates of `arith.cmpi`: eq, ne, slt, sle, sgt, sge, ult, ule, ugt, uge."""
+"""Predicates of `arith.cmpi` in order: eq, ne, slt, sle, sgt, sge, ult, ule, ugt, uge."""
 
 
 class Values:
-    """Integers of a program for one block and warpgroup, computed when they are asked for; None: not known."""
+    """Integers of a program for one block and warpgroup, evaluated lazily; None: unknown."""
 
     def __init__(self, operations: list[Operation], places: dict[str, list[int]] | None = None):
         self.made_by = {x.result: x for x in walk(operations) if x.result}
@@ -50,7 +50,7 @@ class Values:
         return self._copy({}, places)
 
     def with_counter(self, name: str, value: int) -> "Values":
-        """Inside a loop: what was computed stays, what was not known may depend on the counter."""
+        """Values inside a loop: unknown values may depend on the counter."""
         known: dict[str, int | None] = {k: v for k, v in self.known.items() if v is not None}
         return self._copy(known | {name: value}, self.places)
 
@@ -94,16 +94,16 @@ class Values:
 
 @dataclasses.dataclass
 class Tally:
-    """Operations of a thread of one block."""
+    """Counts of one thread of a block."""
 
     trips: Counts = dataclasses.field(default_factory=lambda: collections.defaultdict(float))
-    """NaN where a bound is not arithmetic."""
+    """NaN for unknown bounds."""
     loaded: float = 0.0
-    """Bytes, of its part of what TMA brings, and by loads; infinite where that is not known."""
+    """Bytes loaded by TMA and by the thread; infinite if unknown."""
 
 
 class Program:
-    """The control flow of a launch: its loops and loads, and the branches around them."""
+    """Control flow of a launch: loops, loads, and the branches around them."""
 
     def __init__(self, host: list[Operation], launch: Operation):
         self.values = Values(host)
@@ -125,7 +125,7 @@ class Program:
         return tally
 
     def _run(self, operations: list[Operation], values: Values, times: float, tally: Tally) -> None:
-        """Adds what happens when `operations` run `times` times."""
+        """Adds the counts of `operations`, run `times` times."""
         for operation in self._relevant(operations):
             if operation.name == "scf.for":
                 self._loop(operation, values, times, tally)
@@ -149,7 +149,7 @@ class Program:
             self._run(operation.regions[0], at, times * count * weight, tally)
 
     def _relevant(self, operations: list[Operation]) -> list[Operation]:
-        """Operations of a region that are counted, or contain some that are: a few of thousands."""
+        """Operations of a region that are counted or contain counted ones."""
         if id(operations) not in self._counted:
             self._counted[id(operations)] = [x for x in operations if self._counts(x)]
         return self._counted[id(operations)]
@@ -159,7 +159,7 @@ class Program:
         return inner or operation.name == "scf.for" or self._loads(operation)
 
     def _loads(self, operation: Operation) -> bool:
-        """Whether it brings something; a store in Pallas also loads what was there, which nobody uses."""
+        """Whether it loads data; a store in Pallas also has an unused load."""
         if operation.name == "llvm.inline_asm":
             return _EXPECT.search(operation.text) is not None
         loads = operation.name == "llvm.load" and _LOAD.search(operation.text) is not None
@@ -167,7 +167,7 @@ class Program:
 
 
 def _loaded(operation: Operation, values: Values) -> float:
-    """Bytes: what a barrier is told to expect of TMA, or a thread's load from global memory."""
+    """Bytes that a barrier expects from TMA, or of a thread's load."""
     if found := _LOAD.search(operation.text):
         return int(found[1]) * int(found[2]) / 8
     expected = values.of(operation.operands[1])
@@ -175,7 +175,7 @@ def _loaded(operation: Operation, values: Values) -> float:
 
 
 def _taken(operation: Operation, values: Values) -> list[list[Operation]]:
-    """The branches that run; all of them where that is not known."""
+    """Branches that run; all if unknown."""
     chosen = values.of(operation.operands[0]) if operation.operands else None
     if chosen is None or operation.name not in ("scf.if", "scf.index_switch"):
         return operation.regions
@@ -188,7 +188,7 @@ def _taken(operation: Operation, values: Values) -> list[list[Operation]]:
 
 
 def sample(count: int) -> list[tuple[int, float]]:
-    """(place, weight) of at most 24 of `count` places, the first and the last for themselves; weights add to 1."""
+    """(index, weight) of at most 24 of `count` indices, including the first and the last; weights sum to 1."""
     if count <= _SAMPLE:
         return [(i, 1 / count) for i in range(count)]
     inner = _SAMPLE - 2

@@ -1,12 +1,11 @@
-"""Writes to shared memory that a matmul, TMA, or warps that wait for an mbarrier, may read before they are there.
+"""Detects writes to shared memory without a fence before their readers.
 
-Matmuls and TMA read shared memory through the asynchronous proxy, which sees what threads wrote only after a fence
+Matmuls and TMA read shared memory through the asynchronous proxy, which sees threads' writes only after a fence
 (`fence.proxy.async`, in machine code FENCE.VIEW.ASYNC). Two rules:
 
-- in machine code, every way from a write (STS, STSM) to an arrival at an mbarrier or to a TMA store passes a fence;
-  what a matmul reads is in descriptors there, so
-- in the lowered module, which still says of which buffer a pointer is, no wgmma reads a buffer that its warpgroup has
-  written since the last fence.
+- in machine code, every path from a write (STS, STSM) to an arrival at an mbarrier or to a TMA store has a fence;
+- in the lowered module, which unlike machine code shows the buffers of matmuls, no wgmma reads a buffer that its
+  warpgroup has written since the last fence.
 """
 
 from pallas_kernels.compile_check.module_text import Operation, walk
@@ -14,7 +13,7 @@ from pallas_kernels.compile_check.sass import Kernel
 
 
 def unfenced_writes(kernel: Kernel) -> list[str]:
-    """A line for each arrival and TMA store that a write reaches without a fence."""
+    """One line for each arrival and TMA store that a write reaches without a fence."""
     found = {}
     for place, x in enumerate(kernel.code):
         if x.base in ("STS", "STSM") and (reader := _first_reader(kernel, place + 1)) is not None:
@@ -23,7 +22,7 @@ def unfenced_writes(kernel: Kernel) -> list[str]:
 
 
 def _first_reader(kernel: Kernel, start: int) -> int | None:
-    """The first arrival or TMA store on any way from `start` that no fence is on."""
+    """First arrival or TMA store on any path from `start` without a fence."""
     waiting, seen = [start], set()
     while waiting:
         place = waiting.pop()
@@ -44,18 +43,18 @@ def _first_reader(kernel: Kernel, start: int) -> int | None:
 
 
 _POINTER = {"nvvm.stmatrix": 0, "llvm.store": 1, "memref.store": 1, "vector.store": 1}
-"""Operations that write memory, and which of their operands says where."""
+"""Operations that write memory, and the index of their pointer operand."""
 
 
 def unfenced_matmuls(program: list[Operation]) -> list[str]:
-    """A line for each buffer that a wgmma of `program` reads after a write of the same warpgroup without a fence."""
+    """One line for each buffer that a wgmma reads after an unfenced write of the same warpgroup."""
     check = _Buffers(program)
     check.run(program, frozenset())
     return sorted(check.faults)
 
 
 class _Buffers:
-    """Which buffers of shared memory a pointer or descriptor is of: the `memref.view`s that it is computed from."""
+    """Shared-memory buffers of pointers and descriptors: the `memref.view`s from which they are computed."""
 
     def __init__(self, program: list[Operation]):
         self.made_by = {x.result: x for x in walk(program) if x.result}
@@ -74,7 +73,7 @@ class _Buffers:
         return self.known[name]
 
     def run(self, operations: list[Operation], written: frozenset[str]) -> frozenset[str]:
-        """Follows a program from where `written` waits for a fence; returns what waits after it."""
+        """Follows operations; `written`: buffers with unfenced writes; returns those after the operations."""
         for x in operations:
             if x.name in _POINTER:
                 written |= self.of(x.operands[_POINTER[x.name]])

@@ -1,7 +1,7 @@
-"""Instructions that a Hopper kernel executes, counted in its machine code, and the times that they take at least.
+"""Instructions that a Hopper kernel executes, and their least times.
 
-A block runs an iteration's instructions (`sass.py`) as often as the lowered module says (`launch.py`); what is outside
-of the main loops is left out. So the counts, and the bounds that follow from them, are lower ones.
+Instructions of an iteration come from machine code (`sass.py`), trip counts from the lowered module (`launch.py`). Code
+outside the main loops is ignored, so counts and times are lower bounds.
 """
 
 import collections
@@ -16,38 +16,38 @@ from pallas_kernels.compile_check.targets import Target
 WARPS, SCHEDULERS = 4, 4
 """Warps of a warpgroup; schedulers of a multiprocessor, each of which issues an instruction of a warp per cycle."""
 MUFU_CYCLES = 8
-"""Cycles in which a scheduler's special function unit serves a warp: 16 per cycle and multiprocessor (CUDA C++
-Programming Guide, arithmetic instructions of capability 9.0)."""
+"""Cycles of a warp in a scheduler's special function unit: 16 results per cycle and multiprocessor (CUDA C++
+Programming Guide, arithmetic instructions, capability 9.0)."""
 _HMMA = re.compile(r"HMMA\.(\d\d)(\d)(\d+)\.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopCounts:
-    """A main loop, and the warpgroups that run it."""
+    """Counts of a main loop, and the warpgroups that run it."""
 
     warpgroups: list[int]
     trips: float
-    """Iterations of a block; the mean over blocks."""
+    """Iterations per block, averaged over blocks."""
     instructions: dict[str, float]
-    """Kind (`HGMMA.64x64x16`, `MUFU`, ...) -> instructions of an iteration; inner loops as often as they run."""
+    """Kind (`HGMMA.64x64x16`, `MUFU`, ...) -> instructions per iteration, including inner loops."""
     rounds: int
-    """Waits for wgmma, which cannot overlap."""
+    """Waits for wgmma."""
     barriers: int
-    """BAR: warps of a warpgroup, or warpgroups, that wait for each other."""
+    """BAR instructions."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HopperCounts:
-    """A kernel's launch."""
+    """Counts of a kernel launch."""
 
     blocks: int
     loops: list[LoopCounts]
     unknown_trips: int
-    """Loops counted once, because how often they run is not known."""
+    """Loops with unknown trips, counted once."""
 
     @property
     def executed(self) -> dict[str, float]:
-        """Kind -> instructions that all warps of all blocks issue."""
+        """Kind -> instructions issued by all warps of all blocks."""
         found: dict[str, float] = collections.defaultdict(float)
         for loop in self.loops:
             runs = self.blocks * len(loop.warpgroups) * WARPS * loop.trips
@@ -56,7 +56,7 @@ class HopperCounts:
         return dict(found)
 
     def limits(self, target: Target) -> dict[str, float]:
-        """Microseconds that the instructions take at least, by what limits them."""
+        """Least microseconds by limit."""
         executed = self.executed
         slots = target.cores * SCHEDULERS * target.clock / 1e6
         flops = sum(n * flops_of(kind) for kind, n in executed.items())
@@ -68,7 +68,7 @@ class HopperCounts:
 
 
 def count(kernel: Kernel, launch: Launch) -> HopperCounts:
-    """The main loops: those with matmuls or known trips, outermost only, inner ones counted into them."""
+    """Counts the main loops: outermost loops with matmuls or known trips."""
     found = loops(kernel)
     trips = match_loops(kernel, found, launch.loops)
     busy = [x for x in found if any(y == x or y in x for y in trips) or matmuls(own(kernel, x, found))]
@@ -91,7 +91,7 @@ def count(kernel: Kernel, launch: Launch) -> HopperCounts:
 
 
 def _loop_counts(kernel: Kernel, loop: SassLoop, tree: list[SassLoop], trips: dict[SassLoop, float]) -> LoopCounts:
-    """One iteration of `loop`, as a warpgroup runs it that runs each loop of `tree` so often; NaN: once in it."""
+    """Counts one iteration of `loop`; `trips` of the loops of `tree` in a warpgroup, NaN: once per iteration."""
     instructions: dict[str, float] = collections.defaultdict(float)
     rounds = barriers = 0.0
     for each in tree:
@@ -112,10 +112,10 @@ def _loop_counts(kernel: Kernel, loop: SassLoop, tree: list[SassLoop], trips: di
 
 
 def match_loops(kernel: Kernel, found: list[SassLoop], module: list[ModuleLoop]) -> dict[SassLoop, dict[int, float]]:
-    """SASS loop -> warpgroup -> trips of a block, by the loop of the module with the same matmuls.
+    """SASS loop -> warpgroup -> trips per block, from the module's loop with the same matmuls.
 
-    Loops with equal matmuls are taken in the order of both texts. A multiple of a loop's matmuls is the loop unrolled.
-    In a kernel without matmuls the longest loop is the one that the module runs most often.
+    Loops with equal matmuls are matched in order; a multiple of a loop's matmuls means that it is unrolled. In a kernel
+    without matmuls, the longest loop matches the module's loop with most trips.
     """
     if found and module and not matmuls(kernel.code) and not any(x.wgmma for x in module):
         longest, most = max(found, key=lambda x: x.last - x.first), max(module, key=lambda x: x.trips)
@@ -135,7 +135,7 @@ def match_loops(kernel: Kernel, found: list[SassLoop], module: list[ModuleLoop])
 
 
 def _multiple(counts: dict[int, int], of: dict[str, int]) -> int:
-    """k where counts = k x of, else 0."""
+    """k if counts = k x of, else 0."""
     columns = {int(n): times for n, times in of.items()}
     if not columns or counts.keys() != columns.keys():
         return 0
@@ -144,12 +144,12 @@ def _multiple(counts: dict[int, int], of: dict[str, int]) -> int:
 
 
 def kind_of(x: Instruction) -> str:
-    """The operation's name, with its shape for a matmul."""
+    """Name of the operation, for matmuls with the shape."""
     return ".".join(x.operation.split(".")[:2]) if x.base in ("HGMMA", "HMMA") else x.base
 
 
 def flops_of(kind: str) -> int:
-    """FLOPs of one instruction: of a warp's quarter of an HGMMA, of an HMMA; 0 for others."""
+    """FLOPs of one instruction of a warp: HGMMA (a quarter) or HMMA, else 0."""
     if kind.startswith("HGMMA."):
         rows, columns, depth = map(int, kind.split(".")[1].split("x"))
         return 2 * rows * columns * depth // WARPS

@@ -1,8 +1,8 @@
-"""Instructions that touch registers which belong to a wgmma that has not ended.
+"""Detects instructions that touch registers of a wgmma in flight.
 
-A wgmma runs after it was issued. Its accumulators, and its A operand where that is in registers, are its own until
-`WARPGROUP.DEPBAR.LE gsb0, n`, which waits until at most n groups of matmuls are left; an HGMMA that names `gsb0` ends a
-group. In between nothing but another HGMMA may read or write the accumulators, and nothing may write the A operand.
+A wgmma owns its accumulators, and an A operand in registers, until `WARPGROUP.DEPBAR.LE gsb0, n`, which waits until at
+most n groups of matmuls are in flight; an HGMMA with `gsb0` ends a group. Until then only other HGMMA may read or write
+the accumulators, and nothing may write the A operand.
 """
 
 import re
@@ -13,9 +13,9 @@ from pallas_kernels.compile_check.sass import Instruction, Kernel
 _ADDRESS = re.compile(r"\[[^\]]*\]|desc\[[^\]]*\]")
 _PENDING = re.compile(r"gsb0, (0x\w+)")
 MOST_GROUPS = 8
-"""Groups of matmuls that are followed at once; more are in flight only in a loop that never waits."""
+"""Maximum number of groups in flight that are followed."""
 STORES = ("ST", "STS", "STSM", "STG", "STL", "RED", "SYNCS", "UTMASTG", "BAR", "BRA", "EXIT")
-"""Operations whose first operand is not a result."""
+"""Operations whose first operand is no result."""
 
 
 class Owned(NamedTuple):
@@ -26,7 +26,7 @@ class Owned(NamedTuple):
 
 
 def touched_in_flight(kernel: Kernel) -> list[str]:
-    """A line for each instruction that touches what a wgmma in flight owns, on any way through the kernel."""
+    """One line for each instruction that touches registers of a wgmma in flight, on any path."""
     found: dict[int, str] = {}
     nothing = Owned(frozenset(), frozenset())
     waiting: list[tuple[int, tuple[Owned, ...], Owned]] = [(0, (), nothing)]
@@ -61,14 +61,14 @@ def _joined(*parts: Owned) -> Owned:
 
 
 def _matmul(x: Instruction) -> Owned:
-    """64 n float32 accumulators of 128 threads, and four registers of a 64 x 16 operand of 16 bits."""
+    """Registers of a matmul: 64 n float32 accumulators of 128 threads, 4 of a 64 x 16 operand of 16 bits."""
     result, *operands = _numbers(_ADDRESS.sub("", x.text))
     a = [first for first in operands if first != result]
     return Owned(_run(result, x.columns // 2), frozenset().union(*(_run(first, 4) for first in a)))
 
 
 def _registers(x: Instruction) -> tuple[frozenset[int], frozenset[int]]:
-    """Registers that an instruction reads and writes."""
+    """Registers read and written by an instruction."""
     width = _width(x)
     read, written = frozenset(), frozenset()
     for place, operand in enumerate(x.text.split(x.operation, 1)[1].split(",")):
@@ -87,7 +87,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _width(x: Instruction) -> int:
-    """Registers of one operand: loads and stores name their bits or matrices, others one register."""
+    """Number of registers of one operand."""
     parts = x.operation.split(".")
     if x.base in ("LDSM", "STSM"):
         return int(parts[-1]) if parts[-1].isdigit() and len(parts[-1]) == 1 else 1

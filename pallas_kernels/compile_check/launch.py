@@ -1,7 +1,7 @@
-"""Facts of a lowered Mosaic GPU module that machine code lacks: grid, trip counts of loops, tensor maps.
+"""Grid, trip counts of loops and tensor maps of a lowered Mosaic GPU module.
 
-Loops and loads are counted for each warpgroup and a sample of blocks (`control_flow.py`). `hopper.py` finds the loops
-again in SASS by their wgmma instructions.
+Loops and loads are counted for each warpgroup and a sample of blocks (`control_flow.py`). `hopper.py` matches the loops
+with SASS by their wgmma instructions.
 """
 
 import collections
@@ -21,37 +21,37 @@ _WGMMA = re.compile(r"wgmma\.mma_async\S*?\.m64n(\d+)k")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModuleLoop:
-    """A loop in the program of one warpgroup, and how often a block runs it."""
+    """A loop of one warpgroup."""
 
     warpgroup: int
     index: int
-    """Index of the loop in the module's text; the same for warpgroups that share its code."""
+    """Index in the module's text; equal for warpgroups that share the code."""
     trips: float
-    """Iterations in a block, of all entries together: the mean over blocks; NaN where a bound is not arithmetic."""
+    """Total iterations per block, averaged over blocks; NaN if unknown."""
     wgmma: dict[str, int]
-    """Columns n -> instructions of m64 n in the body, without those of inner loops."""
+    """Columns n -> m64 n instructions in the body, without inner loops."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Launch:
-    """One kernel as its host code launches it."""
+    """Launch of a kernel."""
 
     grid: int
     """Blocks."""
     threads: int
-    """A block."""
+    """Threads per block."""
     shared_memory: int
     """Bytes per block."""
     loops: list[ModuleLoop]
     tensor_maps: list[TensorMap]
     loaded: float = math.inf
-    """Bytes that TMA and loads bring from global memory, each as often as it is asked for."""
+    """Bytes loaded from global memory, counted per load."""
     faults: list[str] = dataclasses.field(default_factory=list)
     """Faults found by `unfenced_matmuls`."""
 
 
 def read_launch(text: str) -> Launch:
-    """The launch in a module, printed in generic form."""
+    """Reads the launch of a module in generic form."""
     host = next(x for x in read_module(text) if x.name == "func.func" and any(x.regions)).regions[0]
     launch = next(x for x in host if x.name == "gpu.launch")
     values = Values(host)
@@ -71,14 +71,14 @@ def read_launch(text: str) -> Launch:
 
 
 def _count(program: Program, grid: list[int], block: list[int]) -> tuple[list[ModuleLoop], float]:
-    """The loops of every warpgroup, and the bytes that all blocks load."""
+    """Loops of every warpgroup, and bytes loaded by all blocks."""
     found, loaded = [], 0.0
     columns = [_wgmma(loop.regions[0]) for loop in program.loops]
     blocks = grid[0] * grid[1] * grid[2]
     for warpgroup in range(max(1, block[0] * block[1] * block[2] // WARPGROUP)):
         mean: dict[int, float] = collections.defaultdict(float)
         for place, weight in sample(blocks):
-            # The first thread may do what the others leave to it; the second stands for them all.
+            # The first thread may do extra work; the second stands for all others.
             first, second = (program.run(WARPGROUP * warpgroup + i, place, grid, block) for i in range(2))
             loaded += blocks * weight * (first.loaded + (WARPGROUP - 1) * second.loaded)
             for index, n in first.trips.items():
@@ -91,7 +91,7 @@ def _count(program: Program, grid: list[int], block: list[int]) -> tuple[list[Mo
 
 
 def _wgmma(operations: list[Operation]) -> collections.Counter:
-    """wgmma instructions by their columns, without those of inner loops."""
+    """wgmma instructions by columns, without inner loops."""
     found: collections.Counter = collections.Counter()
     for operation in operations:
         if operation.name == "llvm.inline_asm":

@@ -1,7 +1,7 @@
-"""The text of a lowered Mosaic GPU module as a tree of operations.
+"""Parser of a lowered Mosaic GPU module into a tree of operations.
 
-JAX serialises such modules in a dialect that Python knows nothing of, so every operation prints in MLIR's generic
-form, one per line, its regions between `({` and `})`:
+JAX serializes such modules in a dialect without Python bindings; operations are printed in MLIR's generic form, one per
+line, regions between `({` and `})`:
 
     %7 = "stable_mosaic_gpu.arith.addi"(%5, %6) : (index, index) -> index
     %9:2 = "stable_mosaic_gpu.scf.for"(%1, %2, %3, %4, %5) ({
@@ -25,10 +25,10 @@ _ARGUMENT = re.compile(r"(%\w+):")
 
 @dataclasses.dataclass(eq=False)
 class Operation:
-    """One operation; values are called by their names, those of an operation with several results `%9#0`, `%9#1`."""
+    """One operation; results of an operation with several ones are named `%9#0`, `%9#1`."""
 
     name: str
-    """As `scf.for`."""
+    """For example `scf.for`."""
     result: str | None
     operands: list[str]
     text: str
@@ -38,7 +38,7 @@ class Operation:
     """Arguments of the first region's block."""
 
     def integer(self, attribute: str) -> int | None:
-        """The value of an integer attribute."""
+        """Value of an integer attribute."""
         found = re.search(rf"\b{attribute} = (-?\d+|true|false)\b", self.text)
         if found is None:
             return None
@@ -46,7 +46,7 @@ class Operation:
 
 
 class _Scope:
-    """Operations of a region, and the values that it can see: MLIR uses the same names in regions side by side."""
+    """Operations of a region and visible values; MLIR reuses names in sibling regions."""
 
     def __init__(self, number: int, parent: Operation | None, names: collections.ChainMap):
         self.number, self.parent, self.names = number, parent, names
@@ -55,7 +55,7 @@ class _Scope:
             parent.regions.append(self.operations)
 
     def unique(self, name: str) -> str:
-        """The name, made different from those in neighbouring regions."""
+        """Makes the name unique among regions."""
         self.names[name] = f"{name}.{self.number}"
         return self.names[name]
 
@@ -65,7 +65,7 @@ class _Scope:
 
 
 def read_module(text: str) -> list[Operation]:
-    """The operations of a module's top level, their values under names that are unique."""
+    """Top-level operations of a module, with unique value names."""
     numbers = itertools.count()
     scopes = [_Scope(next(numbers), None, collections.ChainMap())]
     for line in text.splitlines():
@@ -91,7 +91,7 @@ def read_module(text: str) -> list[Operation]:
 
 
 def walk(operations: list[Operation]) -> Iterator[Operation]:
-    """Every operation, outer before inner, in the order of the text."""
+    """All operations in text order, outer before inner."""
     for operation in operations:
         yield operation
         for region in operation.regions:

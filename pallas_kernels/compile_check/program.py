@@ -1,4 +1,4 @@
-"""Instructions of a compiled program in order, and the bytes that each moves, from its HLO text."""
+"""Parser of HLO text: instructions of a compiled program in order, and the bytes that each moves."""
 
 import dataclasses
 import math
@@ -17,30 +17,30 @@ _FREE = (
     "parameter", "constant", "bitcast", "get-tuple-element", "tuple", "after-all", "partition-id", "replica-id",
     "copy-done", "async-done", "slice-done", "opt-barrier",
 )  # fmt: skip
-"""Opcodes that move nothing, or whose beginning is counted."""
+"""Opcodes that move nothing, or are counted at their start."""
 _VMEM = "S(1)"
-"""Part of a layout: an array that lies in a TPU's VMEM."""
+"""Layout of an array in a TPU's VMEM."""
 _SIZES = {"pred": 1, "bf16": 2}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """One instruction of a program that takes time."""
+    """One instruction that takes time."""
 
     name: str
     opcode: str
     text: str
-    """Its line."""
+    """Line of the HLO text."""
     read: float
-    """Bytes of operands, each whole and once."""
+    """Bytes of the operands, each counted once."""
     bytes: float
-    """... and of results."""
+    """Bytes of operands and results."""
     times: int
-    """How often it runs."""
+    """Number of runs."""
 
 
 def instructions(hlo: str) -> list[Instruction]:
-    """Instructions of the program, in order; of loops with an unknown number of trips, one."""
+    """Instructions of a program in order; loops with unknown trips count once."""
     computations: dict[str, list[re.Match]] = {}
     entry = current = ""
     for line in hlo.splitlines():
@@ -72,12 +72,12 @@ def _run(computations: dict[str, list[re.Match]], name: str, times: int) -> list
 
 
 def _prefetches(match: re.Match) -> bool:
-    """Whether an array goes to VMEM while something else runs: its bytes count where it is used."""
+    """Whether an array is prefetched to VMEM: its bytes count at its use."""
     return match["opcode"] == "copy-start" and _VMEM in match["type"].split("}")[0]
 
 
 def array_bytes(types: str) -> float:
-    """Bytes of the arrays in a type, as `(bf16[4,8]{1,0}, f32[])`."""
+    """Bytes of the arrays in a type, e.g. `(bf16[4,8]{1,0}, f32[])`."""
     total = 0.0
     for element, dimensions in _ARRAY.findall(types):
         bits = re.search(r"\d+", element)

@@ -1,4 +1,4 @@
-"""One compiled program: what is wrong with it, and its lines of the table."""
+"""Report on one compiled program: its problems and its lines of the table."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ from pallas_kernels.compile_check.hopper import LoopCounts
 from pallas_kernels.compile_check.targets import TARGETS
 
 COPY = 0.05
-"""Temporaries of a TPU program, as a share of inputs and outputs (and more than 1 MiB), that betray a copy of an input.
+"""Temporaries of a TPU program that indicate a copied input, as a share of inputs and outputs (and over 1 MiB).
 
-A kernel that takes arrays as they are keeps sums of rows at most, 1 % of them. A new layout of the queries alone is
-10 % at 16 features and 64 values a head; padded from 16 to 128 lanes, 80 %."""
+Kernels need about 1 %. A copy of the queries in another layout is 10 % for 16 features and 64 values per head; 80 % if
+padded from 16 to 128 lanes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,30 +28,30 @@ class Report:
     notes: list[str] = dataclasses.field(default_factory=list)
     """Remarks of ptxas."""
     temporary: int = 0
-    """Memory of the program beyond its inputs and outputs."""
+    """Memory beyond inputs and outputs."""
     inputs_outputs: int = 0
-    """Memory of its inputs and outputs."""
+    """Memory of inputs and outputs."""
     kept: float = 0.0
-    """Memory that its forward pass keeps for the backward pass."""
+    """Memory of residuals."""
     faults: list[str] = dataclasses.field(default_factory=list)
-    """Found in machine code and launches: unfenced writes, tensor maps that the driver refuses."""
+    """Unfenced writes, invalid tensor maps, touched registers of a wgmma in flight."""
     calls: list[Call] = dataclasses.field(default_factory=list)
-    """Instructions that the program runs."""
+    """Calls of the program."""
     work: list[tuple[str, int, dict[str, int]]] = dataclasses.field(default_factory=list)
-    """Hopper kernels in the order of assembly: name, registers, working instructions by kind (`versions.work`)."""
+    """Hopper kernels in order of assembly: name, registers, working instructions by kind (`versions.work`)."""
     floor: float = 0.0
-    """Microseconds of the compulsory bytes at the memory's bandwidth, or of the useful operations at the peak."""
+    """`floor_microseconds` of the workload."""
     seconds: float = 0.0
-    """Tracing, lowering and compiling."""
+    """Duration of tracing, lowering and compiling."""
     error: str | None = None
 
     @property
     def implementation(self) -> str:
-        """Implementation that the program really runs: that of its kernels, or XLA."""
+        """Implementation of the program's kernels, or "xla"."""
         return "+".join(sorted({kernel.implementation for kernel in self.kernels})) or "xla"
 
     def problems(self) -> list[str]:
-        """Reasons to fail; temporaries as in `COPY`."""
+        """Reasons to fail."""
         if self.error is not None:
             return [f"does not compile: {self.error}"]
         found = [f"ptxas: {note}" for note in self.notes] + self.faults
@@ -83,7 +83,7 @@ def header() -> str:
 
 
 def lines(report: Report) -> list[str]:
-    """A line a kernel; temporaries and seconds are the program's and stand on its first line. Then its problems."""
+    """One line per kernel, with the program's temporaries and seconds on the first; counts; problems."""
     table = []
     for i, kernel in enumerate(report.kernels or [None]):
         first = i == 0 and report.error is None
@@ -100,7 +100,7 @@ def lines(report: Report) -> list[str]:
 
 
 def _counts(report: Report) -> Iterator[str]:
-    """The program's launches, bytes and bound, and for each kernel what limits it."""
+    """Launches, bytes and bound of the program, and limits of each kernel."""
     if not report.calls:
         return
     launches, moved = (sum(x.times for x in report.calls), sum(x.times * x.bytes for x in report.calls))

@@ -1,4 +1,4 @@
-"""From the names of ops to reports, one process a program."""
+"""Compiles workloads in one process each, and makes their reports."""
 
 import importlib
 import os
@@ -26,24 +26,24 @@ from pallas_kernels.registry import OPS, load
 from pallas_kernels.workload import Workload
 
 ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",  # plugins describe devices here, they look for none
-    "JAX_ENABLE_COMPILATION_CACHE": "0",  # what comes from a cache is not reported
+    "JAX_PLATFORMS": "cpu",  # plugins only describe devices
+    "JAX_ENABLE_COMPILATION_CACHE": "0",  # cached kernels are not reported
     "JAX_TRACEBACK_FILTERING": "off",  # so that an error is the last line
     certificates.SETTING: "all",
     "MOSAIC_GPU_DUMP_PTXAS": "1",
     "MOSAIC_GPU_DUMP_SASS_CTRL": "1",
-    "TPU_SKIP_MDS_QUERY": "1",  # no question to a cloud's metadata server
+    "TPU_SKIP_MDS_QUERY": "1",  # no request to a metadata server
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # libtpu's lock is for devices; compilations may overlap
 }
 LIBTPU_DUMPS = {
     "xla_jf_dump_llo_text": "true", "xla_jf_dump_llo_html": "false", "xla_jf_dump_llo_static_gaps": "false",
     "xla_jf_dump_llo_pass_label_regex": "final_.*", "xla_jf_emit_annotations": "true", "xla_jf_debug_level": "2",
 }  # fmt: skip
-"""Flags with which libtpu writes the final bundles of every kernel, and how they use the units, and little else."""
+"""Flags with which libtpu writes the final bundles of every kernel and the utilization of units."""
 
 
 def workload_groups(op: str) -> tuple[str, ...]:
-    """Names of the groups of an op."""
+    """Names of an op's groups."""
     return tuple(load(op, "workloads").GROUPS)
 
 
@@ -55,7 +55,7 @@ def check(
     kinds: Sequence[str] | None = None,
     implementation: str | None = None,
 ) -> Iterator[Report]:
-    """Reports on the workloads of `groups` of every op that has them, as they are compiled; kinds None: all."""
+    """Compiles the workloads of `groups` of every op, and yields their reports; kinds None: all."""
     for op in ops:
         for group in groups:
             module = load(op, "workloads").__name__
@@ -70,7 +70,7 @@ def check_module(
     kinds: Sequence[str] | None = None,
     implementation: str | None = None,
 ) -> Iterator[Report]:
-    """The same for a group of any importable module that has `GROUPS`."""
+    """`check` for a group of an importable module with `GROUPS`."""
     groups: dict[str, tuple[Workload, ...]] = importlib.import_module(module).GROUPS
     for index, workload in enumerate(groups.get(group, ())):
         if kinds is None or workload.kind in kinds:
@@ -82,7 +82,7 @@ def check_module(
 
 
 def _compile(*arguments: str) -> tuple[str, dict[str, Any] | None]:
-    """Messages of the worker and the compilers, and their result; None if the worker failed."""
+    """Output of the worker and the compilers, and the result; None if the worker failed."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "result.pickle")
         command = [sys.executable, "-m", "pallas_kernels.compile_check.worker", *arguments, str(output)]
@@ -95,7 +95,7 @@ def _compile(*arguments: str) -> tuple[str, dict[str, Any] | None]:
 
 
 def _environment(folder: str) -> dict[str, str]:
-    """This process's, with what makes the compilers write what is read here; the TPU's into `folder`."""
+    """Environment in which the compilers write their reports; libtpu writes into `folder`."""
     dumps = " ".join(f"--{flag}={value}" for flag, value in (LIBTPU_DUMPS | {"xla_jf_dump_to": folder}).items())
     flags = f"{os.environ.get('LIBTPU_INIT_ARGS', '')} {dumps}".strip()
     disassembler = nvdisasm()
@@ -104,7 +104,7 @@ def _environment(folder: str) -> dict[str, str]:
 
 
 def _findings(said: str, result: dict[str, Any] | None, target: Target) -> dict[str, Any]:
-    """The fields of a report after its names."""
+    """Fields of a report."""
     if result is None:
         errors = re.findall(r"^[\w.]*(?:Error|Exception)\b.*", said, re.MULTILINE)
         return {"error": (errors or said.splitlines() or ["no output"])[-1][:500]}
@@ -120,8 +120,8 @@ def _findings(said: str, result: dict[str, Any] | None, target: Target) -> dict[
 
 
 def _faults(said: str, launches: dict[str, Launch]) -> list[str]:
-    """Faults that would fail or race on a device: tensor maps that break the driver's rules, writes without a fence,
-    registers of a wgmma in flight that are touched."""
+    """Faults that would fail or race on a device: invalid tensor maps, unfenced writes, registers of a wgmma in flight
+    that are touched."""
     maps = {problem for launch in launches.values() for x in launch.tensor_maps for problem in x.problems()}
     matmuls = {fault for launch in launches.values() for fault in launch.faults}
     code = (

@@ -1,4 +1,4 @@
-"""Machine code of a Hopper kernel, from nvdisasm's text.
+"""Parser of nvdisasm's text of Hopper kernels.
 
 control codes  /*address*/  [@predicate] operation operands
 0:-:2:-:04  /*1a40*/  @P0 LDSM.16.M88.4 R4, [R8+UR4] ;
@@ -22,35 +22,35 @@ class Instruction:
 
     @property
     def operation(self) -> str:
-        """As `HGMMA.64x64x16.F32.BF16`, without its predicate."""
+        """Operation without predicate, e.g. `HGMMA.64x64x16.F32.BF16`."""
         return _PREDICATE.sub("", self.text).split()[0]
 
     @property
     def base(self) -> str:
-        """As `HGMMA`."""
+        """First part of the operation, e.g. `HGMMA`."""
         return self.operation.split(".")[0]
 
     @property
     def columns(self) -> int:
-        """n of an HGMMA."""
+        """Columns n of an HGMMA."""
         return int(self.operation.split(".")[1].split("x")[1])
 
     @property
     def conditional(self) -> bool:
-        """Whether it may do nothing, as `@P0 EXIT` and `BRA P2, ...`."""
+        """Whether it is predicated, e.g. `@P0 EXIT` and `BRA P2, ...`."""
         return _CONDITIONAL.match(self.text) is not None
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """One function: instructions, and the places of labels among them."""
+    """One kernel: instructions, and indices of labels."""
 
     name: str
     code: list[Instruction]
     labels: dict[str, int]
 
     def target(self, place: int) -> int | None:
-        """Where the branch at `place` goes; None for other instructions."""
+        """Target of the branch at `place`; None for other instructions."""
         if self.code[place].base not in ("BRA", "BRX"):
             return None
         found = _TARGET.search(self.code[place].text)
@@ -58,7 +58,7 @@ class Kernel:
 
 
 def read_sass(text: str) -> list[Kernel]:
-    """The functions in the order of the text."""
+    """Kernels in text order."""
     kernels: list[Kernel] = []
     for line in text.splitlines():
         if section := _SECTION.match(line):
@@ -74,10 +74,7 @@ def read_sass(text: str) -> list[Kernel]:
 
 @dataclasses.dataclass(frozen=True)
 class SassLoop:
-    """Instructions `first` to `last` of a kernel: a loop, as its code lies in memory.
-
-    Code of the loop after its end (a barrier's retry) is left out: it is rarely run.
-    """
+    """Loop of the instructions `first` to `last`, without rarely run code after its end (a barrier's retry)."""
 
     first: int
     last: int
@@ -87,7 +84,7 @@ class SassLoop:
 
 
 def loops(kernel: Kernel) -> list[SassLoop]:
-    """Loops in the order of their first instructions: branches back to what every way to the branch has passed."""
+    """Loops in order: backward branches to an instruction that dominates the branch."""
     dominators = _dominators(kernel)
     found: dict[int, int] = {}
     for place in range(len(kernel.code)):
@@ -98,7 +95,7 @@ def loops(kernel: Kernel) -> list[SassLoop]:
 
 
 def own(kernel: Kernel, loop: SassLoop, among: list[SassLoop]) -> list[Instruction]:
-    """Instructions of a loop that are in no loop within it."""
+    """Instructions of a loop that are in no inner loop."""
     inner = [x for x in among if x in loop]
     places = range(loop.first, loop.last + 1)
     return [kernel.code[i] for i in places if not any(x.first <= i <= x.last for x in inner)]
@@ -110,7 +107,7 @@ def matmuls(code: list[Instruction]) -> dict[int, int]:
 
 
 def _dominators(kernel: Kernel) -> dict[int, set[int]]:
-    """For the last instruction of every block that can be reached, the first instructions of the blocks before it."""
+    """Last instruction of every reachable block -> first instructions of the blocks that dominate it."""
     starts = sorted({0, *kernel.labels.values(), *(i + 1 for i, x in enumerate(kernel.code) if x.base in _ENDS)})
     starts = [i for i in starts if i < len(kernel.code)]
     lasts = [following - 1 for following in [*starts[1:], len(kernel.code)]]
@@ -140,4 +137,4 @@ def _dominators(kernel: Kernel) -> dict[int, set[int]]:
 
 
 _ENDS = ("BRA", "BRX", "EXIT", "RET")
-"""Instructions that end a block; a BRA without a predicate, or EXIT, is never passed."""
+"""Instructions that end a block."""

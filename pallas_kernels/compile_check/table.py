@@ -1,8 +1,7 @@
-"""Counts of the headline programs, committed as `counts.json`, and what has become worse since.
+"""Counts of the headline programs, committed as `counts.json`, and regressions from them.
 
-    python -m pallas_kernels.compile_check --save      rewrites the entries of the programs that it compiles
-
-The numbers depend on the compilers, so an entry names those that made it.
+`python -m pallas_kernels.compile_check --save` rewrites the entries of the compiled programs. An entry names its
+compilers, on which the counts depend.
 """
 
 import json
@@ -13,7 +12,7 @@ from pallas_kernels.compile_check.calls import Call
 
 FILE = Path(__file__).with_name("counts.json")
 TOLERANCE, OTHER_COMPILERS = 1.05, 1.15
-"""How much more than the table is allowed: bundles per step, with the table's compilers and with others."""
+"""Allowed growth of bundles per step, with the table's compilers and with others."""
 
 Table = dict[str, dict[str, Any]]
 
@@ -24,7 +23,7 @@ def key(*names: str) -> str:
 
 
 def entry(calls: list[Call], floor: float, compilers: str) -> dict[str, Any]:
-    """Entry of a program: launches, bytes moved, least microseconds of the calls and of the compulsory work."""
+    """Entry of a program: launches, bytes moved, bound and floor in microseconds, counts of kernels."""
     return {
         "compilers": compilers,
         "launches": sum(call.times for call in calls),
@@ -55,16 +54,16 @@ def read() -> Table:
 
 
 def save(entries: Table) -> None:
-    """Writes `entries` over those of the same programs, a line each, in the order of their names."""
+    """Replaces entries of the table, one line each, sorted by name."""
     table = (read() if FILE.exists() else {}) | entries
     lines = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in sorted(table.items())]
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def regressions(found: dict[str, Any], committed: dict[str, Any] | None) -> list[str]:
-    """Numbers that are worse in `found` than in the committed entry: bundles per step on TPUs, rounds and barriers.
+    """Counts that are worse in `found` than in the committed entry: bundles per step on TPUs, rounds and barriers.
 
-    Kernels are compared in order, by name; an entry or a kernel that the table lacks has to be saved first.
+    Kernels are matched in order by name; a missing entry or kernel is a regression.
     """
     if committed is None:
         return ["counts.json has no such program; compile_check --save"]

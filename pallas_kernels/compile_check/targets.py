@@ -1,4 +1,4 @@
-"""Targets of ahead-of-time compilation: absent devices that JAX's plugins describe from a text or a name."""
+"""Targets of ahead-of-time compilation: absent devices, described by JAX's plugins."""
 
 import dataclasses
 import importlib.util
@@ -35,21 +35,21 @@ platform_name: "CUDA"
 dnn_version_info { major: 9 minor: 10 }
 device_description_str: "NVIDIA H100 80GB HBM3"
 """
-"""XLA's description of a GPU (its message GpuTargetConfigProto). The limits of blocks, threads, registers and shared
-memory are those of compute capability 9.0 in NVIDIA's CUDA programming guide; cores, clock, memory, bandwidth and
-L2 are an H100 SXM's. ACCELERATED_FEATURES means sm_90a, without which there is no wgmma. An H200 differs in memory."""
+"""XLA's description of a GPU (GpuTargetConfigProto). Limits of blocks, threads, registers and shared memory: compute
+capability 9.0 in NVIDIA's CUDA programming guide; cores, clock, memory, bandwidth and L2: H100 SXM (an H200 differs in
+memory). ACCELERATED_FEATURES selects sm_90a, which wgmma needs."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A kind of device, and up to 8 of it in one host."""
+    """A kind of device, up to 8 per host."""
 
     name: str
     platform: Literal["cuda", "tpu"]
     bandwidth: float
-    """Bytes per second between the chip and its memory."""
+    """Memory bandwidth in bytes/s."""
     peak_flops: float
-    """FLOP/s of its matmul units, bfloat16 in, float32 out, dense."""
+    """Dense matmul FLOP/s, bfloat16 to float32."""
     clock: float
     """Cycles per second."""
     cores: int
@@ -57,10 +57,10 @@ class Target:
     matrix_unit: int = 0
     """Rows and columns of a TPU's matrix unit."""
     shared_memory: int | None = None
-    """Bytes of shared memory that a thread block of a GPU may have."""
+    """Maximum shared memory of a thread block, in bytes."""
 
     def devices(self, count: int = 1) -> list[Any]:
-        """Devices to compile for; nothing runs on them."""
+        """Devices for compilation only."""
         if self.platform == "cuda":
             shape = f"1x1x{count}"  # slices x hosts x devices
             found = topologies.get_topology_desc(self.name, "cuda", target_config=H100, topology=shape).devices
@@ -77,13 +77,12 @@ TARGETS = {
         Target("v6e", "tpu", bandwidth=1640e9, peak_flops=918e12, clock=1.75e9, cores=1, matrix_unit=256),
     )
 }
-"""Sources. H100 SXM: NVIDIA's data sheet; the clock is the highest, at which the peak would be 1070 TFLOP/s (the data
-sheet's is 4096 operations per cycle and multiprocessor at 1.83 GHz). v5e, v6e: cloud.google.com/tpu/docs, memory and
-peak; the clocks are those at which four matrix units of 128 x 128 and of 256 x 256 reach the peaks."""
+"""Sources. H100 SXM: NVIDIA's data sheet (its peak is at 1.83 GHz); the clock is the highest. v5e, v6e: bandwidth and
+peak from cloud.google.com/tpu/docs; clocks at which four matrix units of 128 x 128 and 256 x 256 reach the peaks."""
 
 
 def missing(platform: str) -> str | None:
-    """Requirement of compiling for `platform` that is missing, with the command that installs it, or None."""
+    """Missing requirement for `platform`, with the command that installs it, or None."""
     if platform == "tpu":
         return None if _installed("libtpu") else "libtpu is not installed; pip install libtpu"
     if not any(_installed(f"jax_plugins.xla_cuda{version}") for version in (12, 13)):
@@ -98,12 +97,12 @@ def missing(platform: str) -> str | None:
 
 
 def ptxas() -> Path | None:
-    """The assembler that Mosaic GPU calls: of the PATH, of pip's nvidia-cuda-nvcc, of /usr/local/cuda."""
+    """Path of ptxas: on the PATH, from pip's nvidia-cuda-nvcc, or in /usr/local/cuda."""
     return _cuda_tool("ptxas")
 
 
 def nvdisasm() -> Path | None:
-    """NVIDIA's disassembler: of the PATH, of pip's nvidia-cuda-nvdisasm, of /usr/local/cuda."""
+    """Path of nvdisasm: on the PATH, from pip's nvidia-cuda-nvdisasm, or in /usr/local/cuda."""
     return _cuda_tool("nvdisasm")
 
 

@@ -1,6 +1,6 @@
-"""The tensor maps that a Mosaic GPU kernel's host code asks the CUDA driver for, and the driver's rules on them.
+"""Tensor maps in a Mosaic GPU kernel's host code, checked against the CUDA driver's rules.
 
-An encoding that breaks a rule compiles and fails at the launch, on a device only.
+An invalid map compiles, and fails at the launch on a device.
 """
 
 import collections
@@ -15,7 +15,7 @@ _ARRAY = re.compile(r"memref<(?P<sizes>(?:\d+x)+)[a-z]+(?P<bits>\d+)\w*(?:, stri
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TensorMap:
-    """Arguments of one `cuTensorMapEncodeTiled`, the outermost dimension first."""
+    """Arguments of one `cuTensorMapEncodeTiled`, outermost dimension first."""
 
     sizes: list[int]
     strides: list[int]
@@ -26,7 +26,7 @@ class TensorMap:
     item_bytes: int
 
     def problems(self) -> list[str]:
-        """Rules of the CUDA driver API (cuTensorMapEncodeTiled) that the arguments break."""
+        """Violated rules of the CUDA driver API (cuTensorMapEncodeTiled)."""
         row = self.box[-1] * self.item_bytes
         strides = [stride * self.item_bytes for stride in self.strides[:-1]]
         rules = (
@@ -48,7 +48,7 @@ class TensorMap:
 
 
 def read_tensor_maps(host: list[Operation]) -> list[TensorMap]:
-    """The maps that the operations of the host's function make, each from the array that it looked at last."""
+    """Tensor maps of the host function's operations, each for the array inspected last."""
     made_by = {operation.result: operation for operation in host if operation.result}
     stored: dict[str, dict[int, int]] = collections.defaultdict(dict)
     constant = {name: n for name, x in made_by.items() if (n := x.integer("value")) is not None}
@@ -69,7 +69,7 @@ def read_tensor_maps(host: list[Operation]) -> list[TensorMap]:
 
 
 def _element(store: Operation, made_by: dict, constant: dict[str, int]) -> tuple[str, int]:
-    """The array that a store goes to, and the place in it: by a memref, or (before jax 0.12) by a pointer."""
+    """Array and index of a store, through a memref or (before jax 0.12) a pointer."""
     if store.name == "memref.store":
         return store.operands[1], constant.get(store.operands[2], 0)
     pointer = made_by[store.operands[1]]

@@ -1,7 +1,7 @@
-"""The same kernels compiled under two versions of JAX: instructions that do the work, and registers.
+"""Compares kernels compiled under two versions of JAX: working instructions and registers.
 
-A kernel that was verified under one version, and has the same work under another, is expected to be right there. The
-condition is necessary; only a device makes a certificate.
+A kernel that was verified under one version and has the same work under another is expected to be right there, but only
+a device run makes a certificate.
 """
 
 import collections
@@ -16,26 +16,21 @@ WORK = re.compile(
     r"HGMMA|HMMA|MUFU|F(ADD|MUL|FMA|MNMX)|H(ADD2|MUL2|FMA2)|LD[GSL]|LDSM|ST[GSL]|STSM|UTMA|UBLK|SYNCS|BAR|MEMBAR|FENCE"
     r"|WARPGROUP|DEPBAR"
 )
-"""Begin of the names of instructions that compute, load, store, copy or wait; the others address and branch."""
+"""Instructions that compute, load, store, copy or wait; others compute addresses or branch."""
 _CONSTANT = re.compile(r"HFMA2\S* \S+ -?RZ, -?RZ,")
-"""A constant of ptxas, not work: 0 x 0 + c."""
+"""A constant, 0 x 0 + c, which is not work."""
 REGISTERS = 5
-"""How far the numbers of registers may differ."""
+"""Allowed difference of register counts."""
 
 
 def work(kernel: Kernel) -> dict[str, int]:
-    """How often each kind of working instruction stands in the code."""
+    """Working instructions in the code by kind."""
     kinds = (kind_of(x) for x in kernel.code if WORK.match(x.base) and not _CONSTANT.match(x.text))
     return dict(sorted(collections.Counter(kinds).items()))
 
 
 def differences(programs: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> tuple[int, list[str]]:
-    """Number of kernels that both versions compiled, and a line for each that differs.
-
-    Args:
-      programs: entries of `--json`, of one version.
-      others: of the other.
-    """
+    """Number of kernels in the `--json` entries of both versions, and a line for each that differs."""
     known = {_key(entry): entry for entry in others}
     lines, count = [], 0
     for entry in programs:

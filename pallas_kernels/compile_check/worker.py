@@ -1,7 +1,6 @@
-"""Compiles one workload for one target and pickles what it learnt: a process of its own, started by `run.py`.
+"""Compiles one workload for one target and pickles the result, in a process started by `run.py`.
 
-Its own, because ptxas writes to the file descriptors of the process, and because a kernel that the process has compiled
-before comes from a cache and is not reported again.
+ptxas writes to the file descriptors of the process, and a process reports a kernel only when it compiles it first.
 """
 
 import importlib
@@ -23,10 +22,10 @@ from pallas_kernels.workload import Workload
 
 
 def compile_workload(workload: Workload, target: Target, implementation: str | None) -> dict:
-    """Text, bytes and seconds of the compiled program.
+    """HLO, launches, memory and seconds of the compiled program.
 
-    Sequences enter and leave as (b, t, heads * width), as projections make them: XLA would lay out a parameter whose
-    last axis is 16 anew on a TPU, and that is no work of the kernel.
+    Sequences enter and leave as (b, t, heads * width), like the results of projections: on a TPU, XLA would copy a
+    parameter whose last axis is 16.
     """
     inputs, run = workload.abstract_inputs(), workload.build(implementation)
 
@@ -57,12 +56,12 @@ def compile_workload(workload: Workload, target: Target, implementation: str | N
 
 
 def launches(lowered: jax.stages.Lowered) -> dict[str, Launch]:
-    """The launch of each Mosaic GPU kernel of a program, by the hash of the kernel as compiled programs print it."""
+    """Launches of the Mosaic GPU kernels of a program, by `Kernel.key`."""
     return {kernel.key: read_launch(kernel.text) for kernel in kernels(lowered)}
 
 
 def main(workloads: str, group: str, index: str, target: str, implementation: str, output: str) -> None:
-    """`workloads` is the module that has GROUPS; an empty `implementation` is the automatic choice."""
+    """Compiles a workload of the module `workloads`; an empty `implementation` is the automatic choice."""
     workload = importlib.import_module(workloads).GROUPS[group][int(index)]
     result = compile_workload(workload, TARGETS[target], implementation or None)
     Path(output).write_bytes(pickle.dumps(result))

@@ -1,20 +1,20 @@
-"""The general delta rule in chunks, in plain XLA: what each of its kernels makes, one function each.
+"""The general delta rule in chunks, in plain XLA, with one function per kernel.
 
-With G the sums of log decays from the start of a chunk of c tokens, S the state before it, `before` the sums one token
-ago, and A, L decayed products of one token with earlier ones (A strictly, and read before the token's own decay),
+With G the sums of log decays from the start of a chunk of c tokens, S the state before it, and A, L decayed products of
+tokens with earlier ones (A strictly, read before the token's own decay),
 
     read_i = exp(G_i-1) u_i    query_i = exp(G_i) q_i    write_i = exp(G_c - G_i) k_i    change_i = exp(G_c - G_i) z_i
     X = mix (A_uk V + read S)                            mix = (I - A_uz)^-1, by `ut_transform`
     Y = L_qk V + L_qz X + query S
     S' = Diag(keep) S + write^T V + change^T X           keep = exp(G_c)
 
-X is what the tokens read, u_t^T S_{t-1}. In reverse, with U the cotangent of the state after the chunk,
+X are the reads u_t^T S_{t-1}. In reverse, with U the cotangent of the state after the chunk,
 
     dX = mix^T (L_qz^T dY + change U)                    dV = L_qk^T dY + A_uk^T dX + write U
     U' = Diag(keep) U + query^T dY + read^T dX
 
-are the cotangents of A_uk V + read S, of V and of the state before the chunk. No inverse is differentiated: as X solves
-(I - A_uz) X = A_uk V + read S, the cotangents of the four products are those of [dY; dX] [V; X]^T.
+are the cotangents of A_uk V + read S, of V and of the state before the chunk. The inverse is not differentiated: X
+solves (I - A_uz) X = A_uk V + read S, so the cotangents of the four products are [dY; dX] [V; X]^T.
 """
 
 from typing import Any, NamedTuple
@@ -32,11 +32,11 @@ CHUNK = 64
 
 
 class Prepared(NamedTuple):
-    """Everything about chunks that does not depend on a state: products (b, n, h, c, c) and tokens (b, t, h, k) in the
-    dtype of the inputs, keep (b, n, h, k) float32."""
+    """Arrays that do not depend on states: products (b, n, h, c, c) and tokens (b, t, h, k) in the dtype of the inputs,
+    keep (b, n, h, k) float32."""
 
     uk: jax.Array
-    """A_uk; row i is a token that reads, column j one that wrote."""
+    """A_uk; row i reads, column j writes."""
     system: jax.Array
     """-A_uz."""
     qk: jax.Array
@@ -49,18 +49,18 @@ class Prepared(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """Kept for the backward pass, in the dtype of the inputs."""
+    """Residuals, in the dtype of the inputs."""
 
     x: jax.Array
     """X, (b, t, h, v)."""
     states: jax.Array
-    """Those before every chunk, transposed, (b, n, h, v, k)."""
+    """States before every chunk, transposed, (b, n, h, v, k)."""
     mix: jax.Array
     """(b, n, h, c, c)."""
 
 
 def prepare(q, k, u, z, log_decay) -> Prepared:
-    """Of tokens (b, t, h, k), t a multiple of the chunk; log_decay likewise, float32. Differentiable."""
+    """`Prepared` of tokens (b, t, h, k), t a multiple of the chunk; float32 log_decay (b, t, h, k). Differentiable."""
     b, t, h, width = q.shape
     q, k, u, z, log_decay = (_heads_first(x) for x in (q, k, u, z, log_decay))
     precision = _precision(q.dtype)
@@ -95,12 +95,12 @@ def prepare(q, k, u, z, log_decay) -> Prepared:
 
 
 def inverse(system):
-    """(I + system)^-1 in the dtype of the system, in float32."""
+    """(I + system)^-1 in the dtype of the system, computed in float32."""
     return ut_transform.inverse(system.astype(jnp.float32), None, system.dtype)
 
 
 def recur(v, given: Prepared, mix, state, *, save: bool):
-    """Y, the last state (b, h, k, v) float32, and X and the states of `Saved` where save, else None.
+    """Y, the last state (b, h, k, v) float32, and, if save, X and the states of `Saved`, else None.
 
     state: S before the first chunk; None: zeros.
     """
@@ -150,7 +150,7 @@ def recur_reverse(dy, given: Prepared, mix, dstate):
 
 
 def gradients(q, k, u, z, log_decay, v, x, dy, dx, before, after):
-    """dq, dk, du, dz and the gradient of log_decay; before and after: the states S and U, transposed."""
+    """dq, dk, du, dz and the gradient of log_decay; before and after: S and U, transposed."""
     matmul = _matmul(v.dtype)
     v, x, dy, dx = (_by_chunk(a).swapaxes(2, 3) for a in (v, x, dy, dx))
     vectors = (matmul(dx, before), matmul(dy, before), matmul(v, after), matmul(x, after))
@@ -166,14 +166,14 @@ def gradients(q, k, u, z, log_decay, v, x, dy, dx, before, after):
         change=dchange,
         keep=(before.astype(jnp.float32) * after.astype(jnp.float32)).sum(-2),
     )
-    # In float32: rounding of what `prepare` makes has no derivative.
+    # In float32: the rounding of `prepare` has no derivative.
     inputs = [a.astype(jnp.float32) for a in (q, k, u, z)]
     found = jax.vjp(prepare, *inputs, log_decay)[1](cotangents)
     return *(a.astype(q.dtype) for a in found[:4]), found[4]
 
 
 def _chunked(given: Prepared) -> Prepared:
-    """Tokens cut into chunks, (b, n, c, h, k)."""
+    """Tokens in chunks, (b, n, c, h, k)."""
     cut = {name: _by_chunk(getattr(given, name)) for name in ("read", "query", "write", "change")}
     return given._replace(**cut)
 

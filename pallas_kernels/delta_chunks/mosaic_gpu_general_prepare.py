@@ -1,12 +1,12 @@
-"""The general delta rule on Hopper: all of a chunk that does not depend on a state, all chunks at once.
+"""The general delta rule on Hopper: everything that does not depend on states, for all chunks at once.
 
-The four products of u and q with k and z share the decays, which `hopper/levels.py`
-makes: at a level a row of M_1 is a query q or a key k, one of M_2 is u or z, by a binary digit of its number, times the
-decay to the middle of its block. So M_a M_b^T has products of both kinds of rows, and those below the diagonal count.
+The four products of u and q with k and z share the decays of `hopper/levels.py`: at a level a row of M_1 is q or k, a
+row of M_2 is u or z, depending on a binary digit of its index, times the decay to the middle of its block. The products
+of a level are below the diagonal of M_a M_b^T.
 
-u reads the state before the decay of its token, which is the state after the token before. So u is shifted up by one
-row, by a product with a mask, and the results are shifted down again; this is exact, as each row of the mask has one 1.
-Meanwhile the first row stands in the last place: it meets the state without a decay, and no token of the chunk.
+u reads the state before the decay of its token, which is the state after the previous token. So u is shifted up by one
+row, by an exact product with a mask, and the results are shifted down again. Meanwhile the first row is in the last
+place: it reads the state without a decay, and no token of the chunk.
 """
 
 import functools
@@ -32,19 +32,19 @@ from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
 from pallas_kernels.hopper.tiles import WGMMA, launch, read
 
 PIECE = 8
-"""Chunks in turn."""
+"""Chunks per thread block."""
 HALF, LAST = CHUNK // 2, CHUNK - 1
 KEEP_ROWS = 8
-"""Copies of `keep` that are written: rows of a tile."""
+"""Number of written copies of `keep`: rows of a tile."""
 TOKENS = {"u": "read", "q": "query", "k": "write", "z": "change"}
-"""By what they are made of, in whose place."""
+"""Input -> output that overwrites it."""
 PRODUCTS = {"uk": (1, 0), "system": (1, 1), "qk": (0, 0), "qz": (0, 1)}
-"""Rows and columns: those of M_1 (0) or M_2 (1); the system's are negative."""
+"""Rows and columns: from M_1 (0) or M_2 (1); the system is negated."""
 LAST_PRODUCT = len(PRODUCTS) - 1
 
 
 def prepare(q, k, u, z, log_decay, *, interpret=None) -> Prepared:
-    """As `general_xla.prepare`, keys of 64 channels. One warpgroup of a thread block takes `PIECE` chunks in turn."""
+    """`general_xla.prepare` for keys of 64 channels; a thread block of one warpgroup processes `PIECE` chunks."""
     b, t, h, _ = q.shape
     n = t // CHUNK
 
@@ -106,10 +106,9 @@ def prepare(q, k, u, z, log_decay, *, interpret=None) -> Prepared:
 
 
 def _chunk(r, chunk: Chunk, rows: Rows):
-    """Writes the products, and in place of q, k, u, z and the decays what is made of them.
+    """Writes the products, and the outputs over q, k, u, z and the decays.
 
-    Half of the channels after the other, as registers hold. Pairs of levels 0 to 3 are of one warp's rows, and are
-    multiplied there.
+    Processes one half of the channels at a time, to save registers. Pairs of levels 0 to 3 are within a warp's rows.
     """
     none = plgpu.layout_cast(jnp.zeros((CHUNK, PIECE_ROWS), jnp.float32), WGMMA)
     parts = lax.fori_loop(0, 2, lambda half, parts: _half(r, chunk, rows, half, parts), (none,) * 4)
@@ -145,13 +144,12 @@ def _chunk(r, chunk: Chunk, rows: Rows):
 
 
 def _place(r, i: int, half: int):
-    """Where half of the columns of a product is staged; the last one's operands are read by then, and give way."""
+    """Tile for half of the columns of a product; the last product overwrites its operands."""
     return r.levels_s.at[half] if i == LAST_PRODUCT else r.products_s.at[2 * i + half]
 
 
 def _once(r, function):
-    """function(), in a loop of one trip, which the compiler does not know: it would mix it with what follows, and hold
-    more in registers."""
+    """Calls function() in a loop of one trip, which keeps the compiler from moving code and saves registers."""
 
     def run(_, carry):
         function()
@@ -161,7 +159,7 @@ def _once(r, function):
 
 
 def _half(r, chunk: Chunk, rows: Rows, half, parts):
-    """Adds the products of pairs of a warp's rows to `parts`; writes the rest of half of the channels."""
+    """Adds products of pairs of a warp's rows to `parts`; writes the other results of half of the channels."""
     q, k, u, z, decay = (getattr(r, f"{name}_s").at[half] for name in ("q", "k", "u", "z", "decay"))
 
     def row():
@@ -215,6 +213,6 @@ def _half(r, chunk: Chunk, rows: Rows, half, parts):
 
 
 def _pair(r, half):
-    """Row and column of an element of (64, 16), of the rows of its warp."""
+    """Row and column of each element of (64, 16) within the rows of its warp."""
     i, j = (plgpu.broadcasted_iota(jnp.int32, (CHUNK, PIECE_ROWS), axis, layout=WGMMA) for axis in range(2))
     return i & (PIECE_ROWS - 1), j + r.index_s[0, half, 0]

@@ -1,16 +1,16 @@
-"""The general delta rule on Hopper: gradients of all that is no value, from the states of both passes, chunk by chunk.
+"""The general delta rule on Hopper: gradients of q, k, u, z and decays, chunk by chunk, from the states of both passes.
 
-With D = [dY; dX] and W = [V; X], the cotangents of the four products of a chunk are those of D W^T. As in the kernel
-for decays per channel of gated linear attention, of which this is two by two, let H_ab be
+With D = [dY; dX] and W = [V; X], D W^T has the cotangents of the four products of a chunk. As in the kernel for decays
+per channel of gated linear attention, let H_ab be
 
     D_a W_b^T below the diagonal, and W_a D_b^T on and above it
 
-so that row i of H_a1 M_1 + H_a2 M_2, with M_1 of q and k, M_2 of u and z (`mosaic_gpu_general_prepare.py`), is the
-gradient of row i of M_a, by pairs of one level. Times that row it is the cotangent of its decay. The states add
+so row i of H_a1 M_1 + H_a2 M_2, with M_1 of q and k, M_2 of u and z (`mosaic_gpu_general_prepare.py`), is the gradient
+of row i of M_a from pairs of one level. Times that row it is the cotangent of its decay. The states add
 
     dq: exp(G) (dY S^T)      du: exp(G) (dX S^T)      dk: exp(G_c - G) (V U^T)      dz: exp(G_c - G) (X U^T)
 
-u and dX are moved up by one row, the first to the last place: that one meets no token of the chunk, and the state
+u and dX are shifted up by one row, the first to the last place: that row reads no token of the chunk, and the state
 without a decay.
 """
 
@@ -39,9 +39,9 @@ from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
 from pallas_kernels.hopper.tiles import NARROW, WGMMA, launch, read
 
 PIECE = 8
-"""Chunks in turn."""
+"""Chunks per thread block."""
 WARPGROUPS = 2
-"""Each has half of the channels of the keys."""
+"""Each processes half of the channels of the keys."""
 HALF = CHUNK // WARPGROUPS
 TOKENS = ("q", "k", "u", "z", "decay")
 VALUES = ("v", "x", "dy", "dx")
@@ -50,8 +50,7 @@ LAST = CHUNK - 1
 
 
 def gradients(q, k, u, z, log_decay, v, x, dy, dx, before, after, *, interpret=None):
-    """As `general_xla.gradients`. A thread block takes `PIECE` chunks in turn; results take the place of what they are
-    gradients of."""
+    """`general_xla.gradients` on Hopper. A thread block processes `PIECE` chunks; gradients overwrite inputs."""
     b, t, h, _ = q.shape
     n = t // CHUNK
 
@@ -128,7 +127,7 @@ def gradients(q, k, u, z, log_decay, v, x, dy, dx, before, after, *, interpret=N
 
 
 def _move_up(r, chunk: Chunk, warpgroup):
-    """Rows of u, a half by each warpgroup, and of dX by the second."""
+    """Shifts rows of u (half per warpgroup) and of dX (second warpgroup)."""
     up = as_operand((chunk.j == chunk.i + 1) | (chunk.j == chunk.i - LAST))
     u, dx = r.u_s.at[warpgroup + chunk.zero()], r.values_s.at[3 + chunk.zero()]
     moved = chunk.half_products([(up, u)]).astype(jnp.bfloat16)
@@ -145,7 +144,7 @@ def _move_up(r, chunk: Chunk, warpgroup):
 
 
 def _slopes(r, chunk: Chunk, rows: Rows, warpgroup):
-    """H_a1 and H_a2, a by the warpgroup, and of them the pairs of a warp's rows; the last row of dX has no part."""
+    """Writes H_a1 and H_a2 (a: the warpgroup) and their pairs within a warp's rows; ignores the last row of dX."""
 
     def tile(i):
         return r.values_s.at[i + chunk.zero()]
@@ -165,10 +164,9 @@ def _slopes(r, chunk: Chunk, rows: Rows, warpgroup):
 
 
 def _half_gradients(r, chunk: Chunk, rows: Rows, half):
-    """Writes the gradients of half of the channels in the place of what they are gradients of.
+    """Overwrites half of the channels with their gradients.
 
-    Pairs within a warp's rows are multiplied there, and sums over tokens are products of these rows too; to them come
-    those of other warps.
+    Pairs within a warp's rows are multiplied in the warp; sums over tokens add the contributions of other warps.
     """
     slopes, weighted, values = (lambda i, x=x: x.at[i + chunk.zero()] for x in (r.slopes_s, r.weighted_s, r.values_s))
     q, k, u, z, decay = (getattr(r, f"{name}_s").at[half + chunk.zero()] for name in TOKENS)
@@ -186,8 +184,7 @@ def _half_gradients(r, chunk: Chunk, rows: Rows, half):
     same = [own(i) * as_operand(near.i == near.j) for i in range(4)]
 
     def once(function, carry):
-        """function(*carry), in a loop of one trip, which the compiler does not know: it would delay sums, and hold
-        their terms in registers."""
+        """Calls function(*carry) in a loop of one trip, so the compiler does not delay sums."""
         return lax.fori_loop(0, 1 + masks().zero, lambda _, carry: function(*carry), carry)
 
     def weigh(level, a):
@@ -197,7 +194,7 @@ def _half_gradients(r, chunk: Chunk, rows: Rows, half):
         return x, (x * decays.own).astype(jnp.bfloat16)
 
     def level_gradients(level, a, own_, x_found, y_found, dlog, slope):
-        """Adds the gradients of M_a by pairs of a level to those of its inputs, and their cotangents to the slopes."""
+        """Adds the gradients of M_a from pairs of a level to its inputs', and their cotangents to the slopes."""
         decays.own, near = own_, masks()
         if level < LEVELS - 2:
             mask = near.pairs(level)
@@ -215,20 +212,20 @@ def _half_gradients(r, chunk: Chunk, rows: Rows, half):
         return own_, *rows.add(level, x_found, y_found, new), dlog, slope
 
     def go_on(level, own_, other):
-        """The decays of the level after one."""
+        """Decays of the next level."""
         decays.level, decays.own, decays.other = level, own_, other
         decays.next()
         return decays.own, decays.other
 
     def weigh_all(level):
-        """M_1 and M_2, for products of all warps."""
+        """Writes M_1 and M_2 for products of all warps."""
         plgpu.commit_smem()
         for a in range(2):
             weighted(2 * half + a)[...] = weigh(level, a)[1]
         plgpu.commit_smem()
 
     def end(x, state, value, factor, found, through):
-        """Writes the gradient of an input, with what passes through a state; adds the cotangent of this to through."""
+        """Writes the gradient of an input, including the state; adds the state's cotangent to `through`."""
         new = chunk.half_products([(read(values(value)), state)]) * factor
         seen = jnp.where(masks().row_of(HALF) == LAST, 0.0, new) if x is u else new
         through = through + load(x) * seen
@@ -236,7 +233,7 @@ def _half_gradients(r, chunk: Chunk, rows: Rows, half):
         return factor, found, through
 
     def ends(state, inputs, values, factors, found):
-        """Both gradients that pass through a state; the cotangents of their decays, for other rows."""
+        """Writes both gradients with contributions of a state; returns cotangents of their decays for other rows."""
         through = none
         for each in zip(inputs, values, factors, found, strict=True):
             step = functools.partial(end, each[0], state, each[1])

@@ -1,13 +1,13 @@
-"""Gradients of the recurrence over chunks on Hopper, from the states of both passes: every chunk by itself.
+"""Gradients of the recurrence over chunks on Hopper, chunk by chunk, from the states of both passes.
 
     dread = z S^T           dwrite = y U^T          dmix = (dy + write U) (x + read S)^T            dkeep = sum_v S * U
 
-with S before and U after the chunk, and z the gradient of x. A thread block takes up to `PIECE` chunks of a row and
-head, one after another; tiles are (64, 64), i of keys and j of values. The kernel moves every array once: bytes bound
-it, and a ring of as many chunks as shared memory holds loads ahead.
+with S before and U after the chunk, and z the gradient of x. A thread block processes up to `PIECE` chunks of a row and
+head in turn; tiles are (64, 64), i of keys and j of values. Every array is moved once, and bytes limit the kernel; a
+ring of as many chunks as fit in shared memory loads ahead.
 
-Pallas' own barriers are off: the wait for the copies of the last chunk's gradients, `commit_smem` of x + read S, which
-wgmma reads, and `commit_smem` of the gradients are the barriers, after the last of which the slot is loaded again.
+Pallas' own barriers are off. Barriers are the wait for the copies of the previous chunk's gradients, `commit_smem` of x
++ read S, and `commit_smem` of the gradients, after which the slot is reloaded.
 """
 
 from typing import Any
@@ -24,25 +24,25 @@ from pallas_kernels.hopper.ring import Ring
 from pallas_kernels.hopper.tiles import WGMMA, Mma, launch
 
 PIECE = 16
-"""Chunks in turn."""
+"""Chunks per thread block."""
 MOST_STAGES = 2
 VALUES, KEYS, STATES = ("x", "y", "dy", "dx"), ("read", "write"), ("before", "after")
 
 
 def _tiles(rows: int, columns: int) -> dict[str, int]:
-    """Tiles of a chunk of each of the arrays."""
+    """Tiles of a chunk for each array."""
     return dict.fromkeys(VALUES, columns) | dict.fromkeys(KEYS, rows) | dict.fromkeys(STATES, rows * columns)
 
 
 def stages(k: int, v: int) -> int:
-    """Chunks that shared memory holds, with what they stage; 0: not even one."""
+    """Number of chunks, with staged outputs, that fit in shared memory."""
     rows, columns = k // CHUNK, v // CHUNK
     left = SHARED_BYTES // TILE_BYTES - (2 * rows + 1 + columns)
     return max(0, min(MOST_STAGES, left // sum(_tiles(rows, columns).values())))
 
 
 def gradients(x, read, write, y, dy, dx, before, after, *, interpret=None):
-    """As `xla.gradients`."""
+    """`xla.gradients` on Hopper."""
     (b, t, h, v), k = x.shape, read.shape[3]
     rows, columns, n, depth = k // CHUNK, v // CHUNK, t // CHUNK, stages(k, v)
     if depth == 0:  # a chunk exceeds the shared memory
@@ -108,11 +108,11 @@ def gradients(x, read, write, y, dy, dx, before, after, *, interpret=None):
 
 
 def _chunk(r, mma: Mma, slot, rows: int, columns: int):
-    """Stages the gradients of a chunk. Loops are not unrolled: registers would not do."""
+    """Stages the gradients of a chunk; unrolled loops would need too many registers."""
     before, after = (lambda i, j, ref=ref: ref.at[slot, i * columns + j] for ref in (r.before_s, r.after_s))
 
     def add_to_dmix(j, dmix):
-        """By values j."""
+        """Adds the values j to dmix."""
         reads = [(r.read_s.at[slot, i], before(i, j)) for i in range(rows)]
         mixed, total = _products(reads, [(r.write_s.at[slot, i], after(i, j)) for i in range(rows)])
         r.mixed_s[j] = (mixed + _load(r.x_s.at[slot, j])).astype(jnp.bfloat16)
@@ -136,12 +136,12 @@ def _chunk(r, mma: Mma, slot, rows: int, columns: int):
 
 
 def _load(ref):
-    """A tile in registers, float32."""
+    """Loads a tile into registers, in float32."""
     return plgpu.load(ref, layout=WGMMA).astype(jnp.float32)
 
 
 def _products(*sums):
-    """For each of `sums`, a list of pairs of tiles, the sum of their products; all in flight together."""
+    """For each list of pairs of tiles, the sum of products; all in flight together."""
 
     def run(*accs):
         for acc, pairs in zip(accs, sums, strict=True):

@@ -1,4 +1,4 @@
-"""Description of a call of the recurrence over chunks, in backends, tests and benchmarks."""
+"""Problem descriptions of the recurrence over chunks and the general delta rule."""
 
 import dataclasses
 from typing import ClassVar
@@ -27,10 +27,10 @@ class Problem(Call):
         return self.t // self.chunk
 
     def inputs(self, seed: int = 0) -> tuple[jax.Array, ...]:
-        """x, read, write, mix and keep of `delta_chunks`, of sizes with which states stay of the size of x.
+        """x, read, write, mix and keep of `delta_chunks`, scaled so that states stay as large as x.
 
-        read and write have rows of norm 1 on average, so that a chunk takes at most about what the state holds; mix is
-        lower triangular with a diagonal near 1; keep lies in [0.5, 1].
+        Products of read and write have norm about 1 per chunk; mix is lower triangular with a diagonal near 1; keep is
+        in [0.5, 1].
         """
         keys = jax.random.split(jax.random.key(seed), 5)
         tokens, chunks = (self.b, self.t, self.h), (self.b, self.chunks, self.h)
@@ -54,18 +54,18 @@ class Problem(Call):
         return self._tokens(4 * self.k + 4 * self.v + 2 * self.chunk) + 2 * self._keeps()
 
     def _tokens(self, numbers: int) -> float:
-        """Bytes of so many numbers per token and head."""
+        """Bytes of `numbers` per token and head."""
         return float(self.b * self.t * self.h) * numbers * self.item
 
     def _keeps(self) -> float:
         return 4.0 * self.b * self.chunks * self.h * self.k
 
     def forward_flops(self) -> float:
-        """Products of read and S, of write^T and y, and of mix with (x + read S), all 64 x 64 entries counted."""
+        """Products read S, write^T y and mix (x + read S), with all 64 x 64 entries."""
         return float(self.b * self.t * self.h) * (4 * self.k + 2 * self.chunk) * self.v
 
     def backward_flops(self) -> float:
-        """The recurrence of the cotangents, then dread, dwrite, write U and read S again, and dmix."""
+        """The recurrence of the cotangents, dread, dwrite, write U, read S, and dmix."""
         return self.forward_flops() + float(self.b * self.t * self.h) * (8 * self.k + 2 * self.chunk) * self.v
 
 
@@ -80,7 +80,7 @@ class GeneralProblem(Call):
     v: int
 
     def inputs(self, seed: int = 0) -> tuple[jax.Array, ...]:
-        """q, k, v, u, z and log_decay as RWKV-7 makes them: u of length 1, z = -a u with rates a in [0, 1]."""
+        """q, k, v, u, z and log_decay as in RWKV-7: u of length 1, z = -a u with rates a in [0, 1]."""
         keys = jax.random.split(jax.random.key(seed), 6)
         tokens = (self.b, self.t, self.h)
         q, k, u = (jax.random.normal(key, (*tokens, self.k), jnp.float32) for key in keys[:3])
@@ -99,20 +99,18 @@ class GeneralProblem(Call):
         return self._tokens(8 * self.k + 3 * self.v) + 2 * self._decays()
 
     def _tokens(self, numbers: int) -> float:
-        """Bytes of so many numbers per token and head."""
+        """Bytes of `numbers` per token and head."""
         return float(self.b * self.t * self.h) * numbers * self.item
 
     def _decays(self) -> float:
         return 4.0 * self.b * self.t * self.h * self.k
 
     def forward_flops(self) -> float:
-        """Four products of tokens with tokens, what they weigh, mix, and those with the state; chunks of 64, all
-        entries counted."""
+        """Products of tokens within chunks of 64, of their weights, and with the state; all entries counted."""
         return float(self.b * self.t * self.h) * 2 * (4 * 64 * self.k + 4 * 64 * self.v + 4 * self.k * self.v)
 
     def backward_flops(self) -> float:
-        """Everything before states again; the recurrence of the cotangents, dv, products of cotangents with values,
-        what they weigh, and gradients of the vectors that meet the states."""
+        """Recomputation, the recurrence of the cotangents, and gradients of all operands."""
         each = 4 * 64 * self.k + (2 * 64 + 3 * self.k) * self.v + (2 * 64 + self.k) * self.v
         each += 4 * 64 * self.v + 8 * 64 * self.k + 4 * self.k * self.v
         return float(self.b * self.t * self.h) * 2 * each

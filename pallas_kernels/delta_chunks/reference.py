@@ -1,4 +1,4 @@
-"""The recurrence over chunks as its definition, chunk by chunk; the general delta rule token by token."""
+"""References: the recurrence over chunks, and the general delta rule token by token."""
 
 import functools
 
@@ -7,9 +7,10 @@ import jax.numpy as jnp
 
 
 def recurrence(x, read, write, mix, keep, *, initial_state=None):
-    """The equation of `api.py`, in float64 of float64 inputs (under `jax.enable_x64`), else in float32.
+    """The equation of `api.py`, in float64 for float64 inputs (under `jax.enable_x64`), else in float32.
 
-    Differentiable to any order and forwards too. Arguments as those of `delta_chunks`; returns y and the last state.
+    Differentiable to any order in forward and reverse mode. Arguments: see `delta_chunks`; returns y and the last
+    state.
     """
     dtype = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
     (b, _, h, v), size = x.shape, mix.shape[3]
@@ -28,9 +29,9 @@ def recurrence(x, read, write, mix, keep, *, initial_state=None):
 
 
 def general_recurrence(q, k, v, u, z, log_decay, *, initial_state=None):
-    """The equation of `general.py`, in float64 of float64 inputs (under `jax.enable_x64`), else in float32.
+    """The equation of `general_api.py`, in float64 for float64 inputs (under `jax.enable_x64`), else in float32.
 
-    Differentiable to any order and forwards too. Arguments as those of `general_delta_rule`; returns y and the last
+    Differentiable to any order in forward and reverse mode. Arguments: see `general_delta_rule`; returns y and the last
     state.
     """
     dtype = jnp.float64 if v.dtype == jnp.float64 else jnp.float32
@@ -47,21 +48,3 @@ def general_recurrence(q, k, v, u, z, log_decay, *, initial_state=None):
     zeros = jnp.zeros((b, h, k.shape[3], width), dtype)
     state, y = jax.lax.scan(token, zeros if initial_state is None else initial_state.astype(dtype), tokens)
     return y.swapaxes(0, 1).astype(v.dtype), state
-
-
-def general_in_blocks(q, k, v, u, z, log_decay, *, initial_state=None, block=64):
-    """`general_recurrence` whose gradient keeps the state before every block of tokens alone."""
-    b, t, h, width = v.shape
-    arrays, whole = (q, k, v, u, z, log_decay), t // block * block
-
-    @jax.checkpoint
-    def run(state, tokens):
-        y, state = general_recurrence(*tokens, initial_state=state)
-        return state, y
-
-    dtype = jnp.float64 if v.dtype == jnp.float64 else jnp.float32
-    state = jnp.zeros((b, h, k.shape[3], width), dtype) if initial_state is None else initial_state.astype(dtype)
-    blocks = [x[:, :whole].reshape(b, -1, block, *x.shape[2:]).swapaxes(0, 1) for x in arrays]
-    state, y = jax.lax.scan(run, state, blocks)
-    rest, state = general_recurrence(*(x[:, whole:] for x in arrays), initial_state=state)
-    return jnp.concatenate([y.swapaxes(0, 1).reshape(b, whole, h, width), rest], axis=1), state

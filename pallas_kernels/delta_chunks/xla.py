@@ -1,12 +1,12 @@
-"""The recurrence over chunks in plain XLA: a scan, each of whose steps is three matmuls of all rows and heads.
+"""The recurrence over chunks in plain XLA: a scan with three matmuls per step.
 
     y_c = mix_c (x_c + read_c S_c)                  S_{c+1} = Diag(keep_c) S_c + write_c^T y_c
 
-Its transpose is itself, from the last chunk to the first, with read and write exchanged and mix transposed:
+Its transpose is the same recurrence from the last chunk to the first, with read and write exchanged, mix transposed:
 
     z_c = mix_c^T (dy_c + write_c U_{c+1})          U_c = Diag(keep_c) U_{c+1} + read_c^T z_c
 
-U_c is the cotangent of S_c. With the states of both, all gradients are sums over one chunk (`gradients`).
+U_c is the cotangent of S_c. From S and U, all gradients are sums over one chunk (`gradients`).
 """
 
 import jax
@@ -22,14 +22,14 @@ def recur(
     """One of the recurrences of the module docstring.
 
     Args:
-      x, read, write, mix, keep: as `api.py` says. In reverse dy, write, read, mix, keep.
+      x, read, write, mix, keep: see `api.py`; in reverse dy, write, read, mix, keep.
       state: S before the first chunk (b, h, k, v) float32, in reverse U after the last; None: zeros.
-      save_states: whether states are returned.
-      reverse: the second recurrence.
+      save_states: whether to return states.
+      reverse: whether to run the second recurrence.
 
     Returns:
       y or z; S after the last chunk or U before the first, float32; S before or U after every chunk
-      (b, n, h, k, v), or None. The first and the third are in the dtype of x.
+      (b, n, h, k, v), or None. The first and third are in the dtype of x.
     """
     (b, t, h, v), size = x.shape, mix.shape[3]
     matmul, mixing = _matmul(x.dtype), "bhji,bhjv->bihv" if reverse else "bhij,bhjv->bihv"
@@ -50,7 +50,7 @@ def recur(
 
 
 def gradients(x, read, write, y, dy, dx, before, after) -> tuple[jax.Array, ...]:
-    """Gradients of read, write, mix and keep, all chunks at once.
+    """Gradients of read, write, mix and keep, for all chunks at once.
 
     Args:
       x, read, write, y, dy: of the forward pass; dx: z.
@@ -71,7 +71,7 @@ def gradients(x, read, write, y, dy, dx, before, after) -> tuple[jax.Array, ...]
 
 
 def _matmul(dtype):
-    """`einsum` of two arrays, float32; their operands are as exact as the inputs, of dtype."""
+    """`einsum` of two arrays in float32, with the precision of `dtype`."""
     precision = lax.Precision.DEFAULT if dtype == jnp.bfloat16 else lax.Precision.HIGHEST
 
     def matmul(spec: str, x: jax.Array, y: jax.Array) -> jax.Array:

@@ -1,17 +1,16 @@
-"""Scores of the tokens of one chunk under decays, and the decay from and to the borders of the chunk.
+"""Decayed scores within a chunk, and the decays from and to the borders of the chunk.
 
     scores[i, j] = sum_k rows[i, k] columns[j, k] exp(log_decay[j + 1, k] + .. + log_decay[i, k])        i >= j
 
-No exponent is positive, and no sum is a difference of two sums, which would round away small decays next to large ones.
-A decay per token and head is a factor of the score. A decay per channel of the keys is not, and splitting it into a
-part of i and a part of j would give one of them a positive exponent, unless j is before a border and i is not: then one
-part is the sum from j to the border and the other that from the border to i. So the chunk is cut into short
-pieces, whose pairs have a sum of their own for every channel. On a CPU two neighbours are joined, and the results
-again, until the chunk is whole: each time the border between the two serves all pairs of tokens across it. On an
-accelerator, where that is many small kernels, the border before each piece serves its pairs with all earlier tokens.
+Exponents are nonpositive, and no sum is a difference of two sums, which would lose small decays next to large ones. A
+decay per token and head is a factor of the score. A decay per channel of the keys is not: it can be split into factors
+of i and j with nonpositive exponents only at a border between j and i. So the chunk is cut into short pieces, within
+which every pair has its own sum per channel. On a CPU neighboring pieces are joined recursively: the border between two
+serves all pairs across it. On an accelerator, to avoid many small kernels, the border before each piece serves its
+pairs with all earlier tokens.
 
-Sums are matrix products with a triangle of ones: on a CPU they are several times faster than `jnp.cumsum`. Channel
-decays of an accelerator are added up by selection instead, which its compiler fuses with what reads the sums.
+Sums are matrix products with a triangle of ones, on a CPU several times faster than `jnp.cumsum`. On an accelerator
+channel decays are summed by selection, which the compiler fuses with the readers of the sums.
 """
 
 import jax
@@ -22,8 +21,8 @@ from jax import lax
 from pallas_kernels.xla_chunks import in_parallel, product
 
 PIECE, SHORT = 16, 8
-"""A short sequence is one chunk of whole `PIECE`s; pieces with sums of their own have at least `SHORT` tokens: the
-length of the chunk over a power of two."""
+"""A short sequence is one chunk of whole `PIECE`s; pieces have at least `SHORT` tokens: the chunk length over a power
+of two."""
 
 
 def decayed_scores(
@@ -33,7 +32,7 @@ def decayed_scores(
     *,
     precision: lax.Precision,
 ) -> jax.Array:
-    """The equation of the module docstring where i >= j; finite numbers elsewhere, to be masked by the caller.
+    """The equation of the module docstring for i >= j; other entries are finite and must be masked.
 
     Args:
       rows: queries (b, h, c, k), float32.
@@ -68,7 +67,7 @@ def decayed_scores(
 
 
 def sums_to_borders(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sums over the tokens (axis -2) from the first to each one, both included; and over those after each one."""
+    """Sums over the tokens (axis -2) up to each one, inclusive, and over the tokens after each one."""
     if x.shape[-1] > 1 and in_parallel():
         return _piece_by_piece(x)
     c = x.shape[-2]
@@ -81,7 +80,7 @@ def _products(rows: jax.Array, columns: jax.Array, precision: lax.Precision) -> 
 
 
 def _piece(c: int) -> int:
-    """Tokens of a piece of a chunk of c."""
+    """Tokens of a piece in a chunk of c."""
     while c % 2 == 0 and c // 2 >= SHORT:
         c //= 2
     return c
@@ -97,14 +96,14 @@ def _pieces(x: jax.Array, piece: int) -> jax.Array:
 
 
 def _near(rows: jax.Array, columns: jax.Array, log_decay: jax.Array) -> jax.Array:
-    """Scores within pieces, of arrays (b, h, n, c, k). The sum over k is over an outer axis: vectorized on a CPU."""
+    """Scores within pieces, from arrays (b, h, n, c, k). k is an outer axis, to vectorize on a CPU."""
     rows, columns = (x.swapaxes(3, 4) for x in (rows, columns))
     return (jnp.exp(_between(log_decay)) * rows[..., :, None] * columns[..., None, :]).sum(3)
 
 
 def _at_once(rows: jax.Array, columns: jax.Array, log_decay: jax.Array, precision: lax.Precision) -> jax.Array:
-    """`decayed_scores` of pieces (b, h, n, p, k). In few large kernels: each key is decayed to the border before every
-    later piece, and there is one product per piece with all keys."""
+    """`decayed_scores` of pieces (b, h, n, p, k) in few large kernels: each key is decayed to the border before every
+    later piece, with one product per piece."""
     n, p = rows.shape[2:4]
     i, j = np.indices((p, p))[..., None]
     inside = sum(_selected(log_decay[:, :, :, m, None, None], (j < m) & (m <= i)) for m in range(p))
@@ -122,7 +121,7 @@ def _at_once(rows: jax.Array, columns: jax.Array, log_decay: jax.Array, precisio
 
 
 def _piece_by_piece(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`sums_to_borders` of channel decays, of sums that `_at_once` has too."""
+    """`sums_to_borders` of channel decays, from the sums of `_at_once`."""
     pieces = _pieces(x, _piece(x.shape[2]))
     whole = pieces.sum(3)
     before = _sums(pieces, np.less_equal) + _sums(whole, np.less)[:, :, :, None]
@@ -131,7 +130,7 @@ def _piece_by_piece(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _sums(x: jax.Array, chosen: np.ufunc) -> jax.Array:
-    """The sum over the tokens m (axis -2) with `chosen(m, i)`, for each token i."""
+    """Sum over the tokens m (axis -2) with `chosen(m, i)`, for each token i."""
     token = np.arange(x.shape[-2])
     return _selected(x[..., None, :], chosen(token[:, None], token)[..., None]).sum(-3)
 
@@ -141,7 +140,7 @@ def _selected(x: jax.Array, where: np.ndarray) -> jax.Array:
 
 
 def _between(x: jax.Array) -> jax.Array:
-    """(..., t, f) -> (..., f, i, j): the sum over j + 1 .. i, 0 where i <= j."""
+    """Sums over j + 1 .. i, 0 for i <= j: (..., t, f) -> (..., f, i, j)."""
     t = x.shape[-2]
     after = np.tri(t, k=-1, dtype=np.float32).reshape((1,) * (x.ndim - 1) + (t, t))  # m, j: whether m > j
     terms = x.swapaxes(-1, -2)[..., :, None] * after
@@ -149,5 +148,5 @@ def _between(x: jax.Array) -> jax.Array:
 
 
 def _triangle_product(triangle: np.ndarray, x: jax.Array) -> jax.Array:
-    """`triangle @ x` over the last two axes of `x`, in full precision: decays are exponents."""
+    """`triangle @ x` over the last two axes of `x`, in full precision, as decays are exponents."""
     return jnp.einsum("im,...mj->...ij", triangle, x, precision=lax.Precision.HIGHEST)

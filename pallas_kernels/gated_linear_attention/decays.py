@@ -1,17 +1,17 @@
-"""Sums of log decays within chunks, for the kernels."""
+"""Sums of log decays within chunks."""
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 SMALLEST = -128.0
-"""exp of it is 0 in float32: smaller log decays change nothing but the rounding of the sums."""
+"""Lower bound of log decays, whose exp is 0 in float32, to limit rounding of sums."""
 
 
 def log2_from_start(log_decay, chunk: int, padded: int):
-    """Log decays (b, t, h) -> sums of their logarithms of base 2 from the start of each chunk, (b, padded, h).
+    """Sums of base-2 log decays from the start of each chunk: (b, t, h) -> (b, padded, h).
 
-    A difference of two sums has the rounding of the sums: of 128 decays, 1e-5 of a weight where all are e^-1.
+    Differences of sums have the rounding of the sums: 1e-5 of a weight for 128 decays of e^-1.
     """
     bounded = jnp.maximum(log_decay, SMALLEST) * np.float32(1 / np.log(2))
     bounded = jnp.pad(bounded, ((0, 0), (0, padded - bounded.shape[1]), (0, 0)))
@@ -19,7 +19,7 @@ def log2_from_start(log_decay, chunk: int, padded: int):
 
 
 def sums_to_end(x, chunk: int):
-    """(b, padded, h) -> sums from each token to the end of its chunk, both included."""
+    """Sums from each token to the end of its chunk, inclusive: (b, padded, h)."""
     return _by_triangle(np.tri(chunk, dtype=np.float32).T, x)
 
 

@@ -1,7 +1,7 @@
-"""Hopper kernels of decays per channel: their sizes, and which warpgroup of the kernel of outputs takes what.
+"""Hopper kernels with decays per channel: geometry, and the work of warpgroups in the kernel of outputs.
 
-A thread block of that kernel has two warpgroups. With keys of 128 channels they take the halves of a chunk's keys, one
-chunk after another; with keys of 64 each has chunks of its own, and a place in shared memory for one of them.
+A thread block of that kernel has two warpgroups. With keys of 128 channels each takes half of a chunk's keys; with keys
+of 64 each has its own chunks, one at a time in shared memory.
 """
 
 import dataclasses
@@ -15,14 +15,14 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.hopper.levels import CHUNK, float_tile, tile
 
 PIECE = 8
-"""Chunks in turn, of kernels that take all chunks at once."""
+"""Chunks per thread block, in kernels that process all chunks at once."""
 WARPGROUPS = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
-    """Sizes: h heads of values, each a part of one of the call; n chunks; rows and columns, tiles of 64 keys and of 64
-    values; sharing, heads of values to one of q and k; parts, to one of decays."""
+    """Sizes: h heads (parts of heads) of values; n chunks; rows and columns: tiles of 64 keys and of 64 values;
+    sharing: heads of values per head of q and k; parts: heads of values per head of decays."""
 
     b: int
     h: int
@@ -40,7 +40,7 @@ class Geometry:
 
     @property
     def together(self) -> bool:
-        """Whether both warpgroups take the same chunks."""
+        """Whether both warpgroups share a chunk."""
         return self.rows > 1
 
     @property
@@ -53,12 +53,12 @@ class Geometry:
         return {"b": self.b, "h": self.h, "piece": -(-self.n // (PIECE * self.places))}
 
     def widths(self, *names: str) -> dict[str, int]:
-        """Tiles of a chunk of each of the arrays."""
+        """Tiles of a chunk for each array."""
         others = {"v": self.columns, "states": self.rows * self.columns}
         return {name: others.get(name, self.rows) for name in names}
 
     def scratch(self, *names: str) -> dict[str, Any]:
-        """Shared memory of the arrays, their barriers, and those of `Stream.meet`."""
+        """Shared memory of the arrays, and barriers."""
         widths = self.widths(*names)
         found = {f"{x}_s": (float_tile if x == "decay" else tile)(self.places * n) for x, n in widths.items()}
         found["full"] = plgpu.Barrier(num_arrivals=sum(widths.values()), num_barriers=self.places)
@@ -66,7 +66,7 @@ class Geometry:
 
 
 class Stream:
-    """The chunks of a warpgroup, of the arrays `names`."""
+    """Chunks of a warpgroup, of the arrays `names`."""
 
     def __init__(self, r, g: Geometry, *names: str):
         self.r, self.g, self.names = r, g, names
@@ -77,12 +77,12 @@ class Stream:
         self.first, self.count = first, jnp.clip(g.n - first, 0, PIECE)
 
     def tiles(self, name: str) -> list[Any]:
-        """Those of the chunk in shared memory; states (values, keys) by values."""
+        """Tiles of the chunk in shared memory; states are (values, keys)."""
         width = self.g.widths(name)[name]
         return [getattr(self.r, f"{name}_s").at[self.place * width + i + self.zero] for i in range(width)]
 
     def own(self, name: str) -> Any:
-        """That of the keys of the warpgroup."""
+        """Tile of the warpgroup's keys."""
         return getattr(self.r, f"{name}_s").at[self.warpgroup + self.zero]
 
     def rows(self, position):
@@ -103,7 +103,7 @@ class Stream:
                 plgpu.copy_gmem_to_smem(source, slot, self.r.full.at[self.place])
 
     def load(self, position):
-        """Fills the place, which everyone has left, with the chunk at a position, if there is one."""
+        """Loads the chunk at a position, if it exists, into shared memory that is free."""
         wanted = position < self.count
         if self.g.together:
             wanted &= self.warpgroup == 0
@@ -118,7 +118,7 @@ class Stream:
         plgpu.barrier_wait(self.r.met)
 
     def share(self):
-        """Waits for the other warpgroup where both have a chunk."""
+        """Waits for the other warpgroup if both share a chunk."""
         if self.g.together:
             self.meet()
 

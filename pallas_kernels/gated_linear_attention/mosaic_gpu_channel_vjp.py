@@ -1,13 +1,13 @@
-"""Hopper kernel: gradients of queries, keys and log decays per channel, all chunks at once.
+"""Hopper kernel: gradients of queries, keys and log decays per channel, for all chunks at once.
 
-With H_ij = dY_i.V_j below the diagonal, V_i.dY_j on and above it, S before and dS after the chunk, and the names of
+With H_ij = dY_i.V_j below the diagonal, V_i.dY_j on and above it, S before and dS after the chunk, and the notation of
 `hopper/levels.py`,
 
     dQ, dK = sum over sizes exp(E) * (H_size M) + exp(a) * (dY S^T), exp(a_c - a) * (V dS^T)
 
-a row of H_size M being that of a query or of a key; times that query or key it is the cotangent of E, whose log decays
-are those of L^T, L of 0 and 1: a sum over the pairs around each token, without pairs that would cancel. H_size holds
-the pairs of one size; a token and itself have no decay.
+A row of H_size M belongs to a query or a key; times that query or key it is the cotangent of E. L^T, a matrix of 0 and
+1, maps it to log decays: a sum over the pairs around each token, without cancellation. H_size has the pairs of one
+size; a token has no decay with itself.
 """
 
 import functools
@@ -41,8 +41,8 @@ KEYS, VALUES, STATES = ("q", "k", "decay"), ("v", "dy"), ("states", "dstates")
 def gradients(q, k, v, dy, decay, states, dstates, g: Geometry, *, interpret=None):
     """dq, dk in bfloat16 and ddecay in float32, tiles (b, n 64, h k / 64, 64); all arguments are tiles.
 
-    One warpgroup of a thread block takes `PIECE` chunks in turn, 64 channels of the keys. Results take the place of
-    what they are gradients of. Two blocks of at most 112 KiB fit into a multiprocessor.
+    A thread block of one warpgroup processes `PIECE` chunks in turn, 64 channels of the keys. Gradients overwrite their
+    inputs. Two blocks of at most 112 KiB fit into a multiprocessor.
     """
 
     def body(r):
@@ -110,10 +110,10 @@ def gradients(q, k, v, dy, decay, states, dstates, g: Geometry, *, interpret=Non
 
 
 def chunk_gradients(r, chunk: Chunk, rows: Rows):
-    """Writes dq, dk and the gradient of the log decays in place of q, k and the log decays.
+    """Writes dq, dk and the gradient of the log decays over q, k and the log decays.
 
-    Half of the channels after the other, as registers hold. H of pairs within a warp's rows is multiplied there, and
-    sums over tokens are products of these rows too; to them come those of other warps.
+    Processes one half of the channels at a time, to save registers. Pairs within a warp's rows are multiplied in the
+    warp; sums over tokens add the contributions of other warps.
     """
 
     def tiles(name):
@@ -138,8 +138,7 @@ def chunk_gradients(r, chunk: Chunk, rows: Rows):
         decays, same = Decays(rows, read(decay)), own * as_operand(near.i == near.j)
 
         def once(function, carry):
-            """function(*carry), in a loop of one trip, which the compiler does not know: it would delay sums, and hold
-            their terms in registers."""
+            """Calls function(*carry) in a loop of one trip, so the compiler does not delay sums."""
             return lax.fori_loop(0, 1 + masks().zero, lambda _, carry: function(*carry), carry)
 
         def level_gradients(level, own_, other, dq, dk, dlog, _):
@@ -163,8 +162,8 @@ def chunk_gradients(r, chunk: Chunk, rows: Rows):
             return decays.own, decays.other, dq, dk, dlog, slope
 
         def ends(x, past, until, total, slope, dlog):
-            """Adds what passes through a state to the gradient of x, and its cotangents and those of the last level to
-            the log decays of the warp's rows; returns the former for other rows."""
+            """Adds the state's contribution to the gradient of x, and its cotangents and those of the last level to the
+            log decays of the warp's rows; returns the former for other rows."""
             found = chunk.half_products([(read(a), b) for a, b in past]) * until
             through = load(x) * found
             last = through + rows.choose((LEVELS - 1,), *((slope, 0.0) if x is q else (0.0, slope)))
@@ -176,7 +175,7 @@ def chunk_gradients(r, chunk: Chunk, rows: Rows):
         carry = decays.own, decays.other, rows.multiply(same, read(k)), rows.multiply(same, read(q)), none, none
         for level in range(LEVELS):
             step = functools.partial(level_gradients, level)
-            carry = step(*carry) if level == 4 else once(step, carry)  # level 4 is between two others
+            carry = step(*carry) if level == 4 else once(step, carry)  # level 4 is between two calls of `once`
         until, since, dq, dk, dlog, slope = carry
         queries = functools.partial(ends, q, list(zip(douts, past, strict=True)), since)
         dq, later, dlog = once(queries, (dq, slope, dlog))

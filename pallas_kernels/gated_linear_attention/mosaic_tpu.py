@@ -1,4 +1,4 @@
-"""Gated linear attention on TPU, decays per token and head, forward and backward: one Pallas Mosaic kernel each.
+"""Gated linear attention on TPU with decays per token and head: one Pallas Mosaic kernel each for forward and backward.
 
 With a_i the sum of log decays from the start of a chunk of c tokens, D_ij = exp(a_i - a_j) for j <= i, else 0, e_i =
 exp(a_i), w_j = exp(a_c - a_j), and the state S before the chunk:
@@ -10,20 +10,18 @@ Backward, with G = (dY V^T) * D, the cotangent dS of the state after the chunk, 
     dQ = G K + (e * dY) S^T      dK = G^T Q + (w * V) dS^T      dV = P^T dY + w * (K dS)
     dS <- exp(a_c) dS + Q^T (e * dY)
 
-A log decay weighs every pair of a token before it and one from it on: within the chunk, before it, after it, or both
+The gradient of the log decay of token m sums over all pairs around it:
 
     dg_m = sum_{i>=m} (sum_j R_ij - sum_j R_ji) + sum_{i>=m} e_i dY_i.(Q S)_i + sum_{j<m} w_j V_j.(K dS)_j
            + exp(a_c) <S, dS>
 
-No sum reaches over more than a chunk: the usual sum of q.dq - k.dk over all later tokens would collect their rounding,
-where the gradient of a decay is local. The backward kernel has S and dS of a chunk at one time: it takes blocks from
-the last to the first, recomputes the states of a block from the one before it, which the forward pass saves, and then
-takes its chunks in reverse. Everything is read and written once; scores are computed with keys on the sublanes.
+No sum exceeds a chunk: the usual sum of q.dq - k.dk over all later tokens would accumulate rounding. The backward
+kernel processes blocks from the last to the first, recomputes the states of a block from the saved state before it, and
+then processes its chunks in reverse. All arrays are read and written once; scores have keys on the sublanes.
 
-Matmuls go to the matrix units in the order of the program, so what does not wait for the state is written for all heads
-of a chunk before what does. To spread a column (c, 1) over the lanes is slower than an exponential: a is spread once,
-and e, w and D are exponentials of that. bfloat16: one pass, float32 accumulation; P, G and the state are rounded as
-operands.
+Matmuls are issued in program order, so work that does not need the state comes first, for all heads of a chunk.
+Broadcasting a column (c, 1) over the lanes is slower than an exponential, so a is broadcast once, and e, w and D are
+exponentials of it. bfloat16: one pass, float32 accumulation; P, G and the state are rounded as operands.
 """
 
 import jax.numpy as jnp
@@ -43,7 +41,7 @@ from pallas_kernels.tpu.lanes import matmul, matmul_nt, only_lanes
 
 
 def forward(q, k, v, log_decay, state, options, *, chunk=CHUNK, interpret=False):
-    """y, the last state or None, the states before each block or None; arrays as `api.py` says."""
+    """y, the last state or None, the states before each block or None (contract in `api.py`)."""
     g = make_geometry(q, v, chunk=chunk)
     arrays = Arrays(g)
     inputs = {"q": arrays.keys(q), "k": arrays.keys(k), "v": arrays.values(v)}
@@ -61,7 +59,7 @@ def forward(q, k, v, log_decay, state, options, *, chunk=CHUNK, interpret=False)
 
 
 def backward(q, k, v, log_decay, state, borders, dy, dstate, options, *, chunk=CHUNK, interpret=False):
-    """Gradients of q, k, v, log_decay and state, None where that is."""
+    """Gradients of q, k, v, log_decay and state (or None)."""
     g = make_geometry(q, v, chunk=chunk)
     arrays = Arrays(g, backwards=True)
     inputs = {"q": arrays.keys(q), "k": arrays.keys(k), "v": arrays.values(v), "dy": arrays.values(dy)}
@@ -91,10 +89,10 @@ def backward(q, k, v, log_decay, state, borders, dy, dstate, options, *, chunk=C
 
 
 class _Chunk:
-    """One chunk of a block: its tokens, and its decays by pack and head.
+    """One chunk of a block.
 
     rows (heads, c) and columns (c, heads): a; last (1, heads): a_c; `since`, `until` and `whole`: e, w and exp(a_c)
-    over the values of a pack.
+    broadcast over the values of a pack.
     """
 
     def __init__(self, refs, g: Geometry, n: int):
@@ -115,14 +113,14 @@ class _Chunk:
         return [(pack * self.g.pack + i, i) for i in range(self.g.pack)]
 
     def key_head(self, x, i: int):
-        """x (c, keys), zeros beyond the lanes of head i of a pack."""
+        """x (c, keys) with zeros outside the lanes of head i of a pack."""
         return x if self.g.shared else only_lanes(x, i * self.g.k, self.g.k)
 
     def value_head(self, x, i: int):
         return only_lanes(x, i * self.g.v, self.g.v)
 
     def between(self, head: int, *, queries: int):
-        """D (c, c), queries on that axis."""
+        """D (c, c), with queries on axis `queries`."""
         row, column = self.rows[head : head + 1], self.columns[:, head : head + 1]
         first, second = (lax.broadcasted_iota(jnp.int32, (self.g.chunk,) * 2, axis) for axis in (0, 1))
         exponent, met = (column - row, first >= second) if queries == 0 else (row - column, first <= second)
@@ -137,7 +135,7 @@ class _Chunk:
         return jnp.where(lane < self.g.v, *parts)
 
     def since(self, pack: int):
-        # Exponentials of what is broadcast over the lanes, not the reverse: one broadcast, the slow part, serves all.
+        # Exponentials after the broadcast, which is slow and shared.
         return jnp.exp2(self.over_values(self.columns, pack))
 
     def until(self, pack: int):
@@ -147,7 +145,7 @@ class _Chunk:
         return jnp.exp2(self.over_values(self.last, pack))
 
     def added(self, keys, values):
-        """keys^T values, in the blocks of a head's own keys."""
+        """keys^T values, block diagonal over heads."""
         g = self.g
         found = matmul(keys, values.astype(g.dtype), ((0,), (0,)))
         if g.shared or g.pack == 1:
@@ -240,7 +238,7 @@ def _backward_kernel(refs, g: Geometry):
 
 
 def _slopes(chunk: _Chunk):
-    """By head P^T, G^T, and the sums of R by query (1, c) and by key (c, 1)."""
+    """For each head: P^T, G^T, and the sums of R by query (1, c) and by key (c, 1)."""
     found = {}
     for pack in range(chunk.g.packs):
         q, k, v, dy = (
@@ -257,7 +255,7 @@ def _slopes(chunk: _Chunk):
 
 
 def _around(chunk: _Chunk, pack: int):
-    """What the states around the chunk give: dq, dk, dv; by head, what they add to dg as sums to the end of the chunk,
+    """Contributions of the states around the chunk: dq, dk, dv; per head, terms of dg summed to the end of the chunk,
     (c, 1), and at its end, (1, 1). Carries dS to the start of the chunk."""
     g, refs = chunk.g, chunk.refs
     q, k = chunk.keys("q", pack), chunk.keys("k", pack)
@@ -277,7 +275,7 @@ def _around(chunk: _Chunk, pack: int):
 
 
 def _pull_back(chunk: _Chunk, slopes):
-    """dq, dk, dv, the numbers of which dg is the sum to the end of the chunk, and dS before the chunk."""
+    """dq, dk, dv, the terms of dg (summed later to the end of the chunk), and dS before the chunk."""
     g, refs = chunk.g, chunk.refs
     columns, ends, totals = [], [], {}
     for pack, around in enumerate([_around(chunk, pack) for pack in range(g.packs)]):

@@ -1,4 +1,4 @@
-"""Gated linear attention on TPU, decays per channel of the keys, forward and backward: one Pallas Mosaic kernel each.
+"""Gated linear attention on TPU with decays per channel of the keys: a Pallas Mosaic kernel each for both passes.
 
 With a_i the sum of log decays from the start of a chunk of c tokens, per channel, e_i = exp(a_i), w_j = exp(a_c - a_j)
 (below: never a difference), and the state S before the chunk,
@@ -12,29 +12,28 @@ state after the chunk,
     dQ, dK = sum over levels E * (H_level M) + e * (dY S^T), w * (V dS^T)      dV = P^T dY + (w * K) dS
     dS <- exp(a_c) * dS + (e * Q)^T dY
 
-a row of H_level M being dQ of a query and dK of a key; times that query or key, it is the cotangent of the exponent.
+A row of H_level M is dQ of a query or dK of a key; times that query or key, it is the cotangent of the exponent.
 
-Heads of 64 channels go in pairs: both fill the lanes of one operand, the keys of each with zeros in the lanes of the
-other are the rows of the second, and P has c rows for 2 c columns. The state of a pack is kept transposed, (values,
-keys), so that its decays are a row. Scans, borders and grid are those of `mosaic_tpu.py`. bfloat16: operands are
-rounded, accumulation and exponentials are float32.
+Heads of 64 channels are processed in pairs: both fill the lanes of one operand; the other operand has the keys of each
+head in its own rows, with zeros in the other lanes, so P is (c, 2 c). The state of a pack is transposed, (values,
+keys), so decays are a row. Scans, borders and grid: see `mosaic_tpu.py`. bfloat16: operands are rounded, accumulation
+and exponentials are float32.
 
-Decays within a chunk are products, since every pair of tokens has a border between them. Two tokens j < i of a chunk of
-c = 2^n differ in their binary digits; let `size` = 2^m be the highest in which they do. They lie in the two halves of a
-block of 2 size tokens, and the border between the halves splits the decay of the pair:
+Two tokens j < i of a chunk of c = 2^n are in the two halves of a block of 2 size tokens, where `size` = 2^m is the
+highest binary digit in which i and j differ. The border between the halves splits their decay:
 
     exp2(sum g over j+1 .. i) = exp2(sum from j+1 to the border) exp2(sum from the border to i)
 
-Both exponents are sums of log decays: none is positive, and none is a difference. A token is a key or a query of its
-block by its digit, so a level needs one exponent and one operand per token, and M M^T holds all of its pairs. There are
-log2(c) levels; a token and itself have no decay. The sums of a level follow from those of the level before it:
+Both exponents are sums of log decays, so nonpositive. A token's digit makes it a key or a query of its block, so a
+level has one exponent and one operand per token, and M M^T has all pairs of the level. There are log2(c) levels. The
+sums of a level follow from the previous level:
 
     prefix: from the beginning of the half to the token      suffix: from the next token to the end of the half
 
-`pull_back` is the transpose of these additions. The gradient of a log decay is thereby a sum over exactly the pairs
-that surround it, level by level: no two numbers cancel.
+`pull_back` is the transpose of these additions: the gradient of a log decay is a sum over the pairs around it, without
+cancellation.
 
-Arrays are (c, lanes) float32. Rows are chosen by a digit: whole tiles of 8 are taken apart for free, others selected.
+Arrays are (c, lanes) float32.
 """
 
 import jax.numpy as jnp
@@ -51,7 +50,7 @@ SUBLANES = 8
 
 
 def halves(first, second, size: int):
-    """Rows of `first` in the first half of each block of 2 size rows, of `second` in the second."""
+    """Rows of `first` in the first half of each block of 2 size rows, else of `second`."""
     if size >= SUBLANES:
         return jnp.concatenate([(second if r & size else first)[r : r + size] for r in range(0, len(first), size)])
     tiles = -1, SUBLANES, first.shape[1]
@@ -60,7 +59,7 @@ def halves(first, second, size: int):
 
 
 def sums(x):
-    """[exponents of the level of size 1, 2, .., c / 2], prefix and suffix of the whole chunk, of log decays x."""
+    """Exponents of the levels of size 1, 2, .., c / 2, and prefix and suffix of the whole chunk, from log decays x."""
     prefix, suffix, levels = x, jnp.zeros_like(x), []
     for size in sizes(len(x)):
         levels.append(halves(suffix, prefix, size))
@@ -70,7 +69,7 @@ def sums(x):
 
 
 def pull_back(level: int, dlevel, dprefix, dsuffix):
-    """The cotangents of prefix and suffix before a level of `sums`, of those of its exponents and of both after it."""
+    """Cotangents of prefix and suffix before a level of `sums`, from those of its exponents and of both after it."""
     size = 2**level
     other = _sibling(halves(dsuffix, dprefix, size), size)
     dprefix, dsuffix = dprefix + other, dsuffix + other
@@ -83,7 +82,7 @@ def sizes(c: int) -> list[int]:
 
 
 def levels_of_pairs(c: int, heads: int):
-    """(c, heads c): 1 + the level of row i and column j of any head, 0 where they are the same token; and i - j."""
+    """1 + the level of row i and column j, 0 for the same token, and i - j: (c, heads c)."""
     row, column = (lax.broadcasted_iota(jnp.int32, (c, heads * c), axis) for axis in (0, 1))
     column = column & (c - 1)
     differ = row ^ column
@@ -91,7 +90,7 @@ def levels_of_pairs(c: int, heads: int):
 
 
 def _sibling(x, size: int):
-    """Row i is row i xor size of x."""
+    """Permutes rows: row i is row i xor size of x."""
     if size >= SUBLANES:
         return jnp.concatenate([x[r ^ size : (r ^ size) + size] for r in range(0, len(x), size)])
     tiles = x.reshape(-1, SUBLANES, x.shape[1])
@@ -105,7 +104,7 @@ LOG2_E = np.float32(1 / np.log(2))
 
 
 def forward(q, k, v, log_decay, state, options, *, chunk=None, interpret=False):
-    """As `mosaic_tpu.forward`, of log_decay (b, t, h, k)."""
+    """`mosaic_tpu.forward` for log_decay (b, t, h, k)."""
     g = make_geometry(q, v, chunk=chunk, channel=True)
     arrays = Arrays(g)
     inputs = {"q": arrays.keys(q), "k": arrays.keys(k), "v": arrays.values(v), "decay": arrays.keys(log_decay)}
@@ -123,7 +122,7 @@ def forward(q, k, v, log_decay, state, options, *, chunk=None, interpret=False):
 
 
 def backward(q, k, v, log_decay, state, borders, dy, dstate, options, *, chunk=None, interpret=False):
-    """As `mosaic_tpu.backward`, of log_decay (b, t, h, k)."""
+    """`mosaic_tpu.backward` for log_decay (b, t, h, k)."""
     g = make_geometry(q, v, chunk=chunk, channel=True)
     arrays = Arrays(g, backwards=True)
     inputs = {"q": arrays.keys(q), "k": arrays.keys(k), "v": arrays.values(v), "dy": arrays.values(dy)}
@@ -142,7 +141,7 @@ def backward(q, k, v, log_decay, state, borders, dy, dstate, options, *, chunk=N
 
 
 class _Pack:
-    """The heads of a pack in chunk n of a block: q and k (c, keys) float32, v (c, values), and the sums of decays."""
+    """Heads of a pack in chunk n of a block: q and k (c, keys) float32, v (c, values), and sums of decays."""
 
     def __init__(self, refs, g: Geometry, n, index: int):
         self.refs, self.g, self.n, self.index = refs, g, n, index
@@ -158,12 +157,12 @@ class _Pack:
         return self.refs[name][0, self.at, self.g.value_lanes(self.index)]
 
     def stacked(self, x):
-        """x (c, pack * width) -> (pack * c, pack * width), each head in rows of its own."""
+        """x (c, pack * width) -> (pack * c, pack * width), with each head in its own rows."""
         heads, width = self.g.pack, x.shape[1] // self.g.pack
         return x if heads == 1 else jnp.concatenate([only_lanes(x, i * width, width) for i in range(heads)])
 
     def pairs(self, levels, *, second: bool):
-        """The pairs of all levels by rows of the first or second halves, columns of the others; rounded."""
+        """Rounded products of the pairs of all levels; rows are in the first or second halves."""
         found = jnp.zeros(levels.shape, jnp.float32)
         for level, operand in enumerate(self.operands):
             size, low = 2**level, operand.astype(self.g.dtype)
@@ -181,7 +180,7 @@ class _Pack:
         return found.astype(self.g.dtype)
 
     def own(self, x, y, width: int):
-        """x . y of each head and token, (c, pack * width)."""
+        """x . y per head and token, broadcast to (c, pack * width)."""
         product, heads = x * y, self.g.pack
         if heads == 1:
             return product.sum(1, keepdims=True)
@@ -190,7 +189,7 @@ class _Pack:
         return jnp.where(lane < width, *(part.sum(1, keepdims=True) for part in parts))
 
     def added(self, values, keys):
-        """values^T keys, in the blocks of a head's own keys."""
+        """values^T keys, block diagonal over heads."""
         g = self.g
         found = matmul(values, keys.astype(g.dtype), ((0,), (0,)))
         if g.pack == 1:
@@ -200,7 +199,7 @@ class _Pack:
 
 
 def _each_chunk(refs, g: Geometry, prepare, conclude, *, backwards: bool = False) -> None:
-    """For all chunks of a block and all packs, conclude(pack, *prepare(pack)); the next pack is prepared before it."""
+    """conclude(pack, *prepare(pack)) for all chunks and packs; `prepare` of the next pack runs before."""
 
     def step(i, carry):
         n, pending = g.chunks - 1 - i if backwards else i, None

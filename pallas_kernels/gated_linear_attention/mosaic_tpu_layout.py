@@ -1,11 +1,11 @@
 """Geometry of the TPU kernels: heads, packs of heads and chunks of a grid step, and their arrays.
 
-Heads stay packed on the last axis, (b, t, heads * width), as projections produce them. A grid step (b, step, block)
-takes `heads` heads of values with the `key_heads` of q and k that serve them, and the chunks of its block in turn. A
-pack is as many heads as fill whole tiles of lanes, 2 where a width is 64: its state is one matrix (keys, values), block
-diagonal where its heads have q and k of their own, so that one product serves them all.
+Heads are packed on the last axis, (b, t, heads * width), as in the results of projections. A grid step (b, step, block)
+processes `heads` heads of values with their `key_heads` of q and k, and the chunks of its block in order. A pack is as
+many heads as fill whole tiles of lanes (2 for a width of 64); its state is one matrix (keys, values), block diagonal if
+its heads have their own q and k.
 
-Decays enter as their logarithms of base 2, summed from the start of each chunk, time on the lanes.
+Decays enter as base-2 logarithms, summed from the start of each chunk, time on the lanes.
 """
 
 import dataclasses
@@ -20,18 +20,17 @@ from pallas_kernels.gated_linear_attention.problem import Problem
 from pallas_kernels.tpu.lanes import LANES, Specs, call_by_name
 
 CHUNK = 128
-"""Tokens of a chunk; with decays per channel, those times the heads of a pack."""
+"""Tokens of a chunk; with decays per channel, tokens times heads of a pack."""
 BLOCK = 512
-"""Tokens of a grid step, at most; the forward pass saves the states between them."""
+"""Maximum tokens of a grid step; the forward pass saves the states between steps."""
 MAX_HEADS, MAX_CHANNEL_PACKS = 8, 4
 BLOCK_BYTES = 16 * 2**20
-"""Bytes of a grid step's q, k, v, dy, dq, dk, dv, decays per channel and their gradients, twice, for the copies that
-overlap the work."""
+"""Maximum bytes of a grid step's q, k, v, dy, dq, dk, dv, decays per channel and their gradients, double-buffered."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """Everything static about one call."""
+    """Static sizes of a call."""
 
     b: int
     t: int
@@ -47,7 +46,7 @@ class Geometry:
     chunks: int
     """Chunks of a grid step."""
     channel: bool
-    """Whether decays are per channel: states are then transposed."""
+    """Whether decays are per channel; states are then transposed."""
 
     @property
     def shared(self) -> bool:
@@ -77,18 +76,18 @@ class Geometry:
 
     @property
     def state(self) -> tuple[int, int]:
-        """Keys and values of a pack; values and keys where decays are per channel."""
+        """Shape of a pack's state: (keys, values), transposed with decays per channel."""
         keys, values = (self.k if self.shared else self.pack * self.k), self.pack * self.v
         return (values, keys) if self.channel else (keys, values)
 
     @property
     def saved(self) -> tuple[int, int, int]:
-        """States that a grid step saves for the backward pass, and the shape of each: one before the block; before each
-        chunk where decays are per channel, whose sums take longer than those bytes, without the zeros."""
+        """Number and shape of the states that a grid step saves: one before the block; with decays per channel, where
+        recomputing takes longer than the bytes, one before each chunk, without the zeros."""
         return (self.chunks, self.v, self.pack * self.k) if self.channel else (1, *self.state)
 
     def key_lanes(self, pack: int) -> slice:
-        """Where the q and k of a pack are."""
+        """Lanes of q and k of a pack."""
         width = self.k if self.shared else self.pack * self.k
         first = pack * self.pack * self.g // self.h * self.k if self.shared else pack * width
         return slice(first, first + width)
@@ -99,7 +98,7 @@ class Geometry:
 
 
 def _heads(h: int, g: int, k: int, v: int) -> tuple[int, int] | None:
-    """Heads of a grid step and of a pack, or None if they fill no tiles."""
+    """Heads of a grid step and of a pack, or None if they do not fill tiles."""
     group = h // g
     for heads in range(min(h, MAX_HEADS), 0, -1):
         if h % heads or (group % heads and heads % group):
@@ -133,7 +132,7 @@ def make_geometry(q, v, *, chunk: int | None = None, channel: bool = False) -> G
     found = _heads(h, g, k_dim, v_dim)
     assert found is not None
     heads, pack = found
-    if channel:  # a grid step's packs are unrolled, each several times the program of scalar decays
+    if channel:  # packs are unrolled, and their program is several times as long as with scalar decays
         heads = max(n for n in range(pack, MAX_CHANNEL_PACKS * pack + 1, pack) if heads % n == 0)
     chunk = chunk or (CHUNK // pack if channel else CHUNK)
     token_bytes = 2 * heads * (v.dtype.itemsize * (4 * k_dim + 3 * v_dim) + 8 * k_dim * channel)
@@ -145,14 +144,13 @@ def make_geometry(q, v, *, chunk: int | None = None, channel: bool = False) -> G
 
 
 def _chunks_of_block(chunks: int, most: int) -> int:
-    """Chunks of a grid step: those that divide all chunks, so that nothing is padded, unless they are few."""
+    """Chunks of a grid step: a divisor of all chunks, to avoid padding, unless it is small."""
     even = max(n for n in range(1, most + 1) if chunks % n == 0)
     return even if 2 * even >= min(most, chunks) else pl.cdiv(chunks, pl.cdiv(chunks, most))
 
 
 def border_shape(p: Problem) -> tuple[int, ...]:
-    """Shape of the states that the forward pass saves: (b, packs of all heads, blocks or chunks, keys, values), or
-    values, keys."""
+    """Shape of the saved states: (b, packs of all heads, blocks or chunks, keys, values), or (.., values, keys)."""
     q, v = (jax.ShapeDtypeStruct((p.b, p.t, n, width), p.dtype) for n, width in ((p.kv_heads, p.k), (p.h, p.v)))
     g = make_geometry(q, v, channel=p.channel)
     return (g.b, g.steps * g.packs, g.n_blocks * g.saved[0], *g.saved[1:])
@@ -176,7 +174,7 @@ class Arrays:
         return self._padded(x), self._lanes(g.key_heads * g.k, lambda s: lax.div(s, jnp.int32(sharing)))
 
     def key_gradients(self, dtype=None) -> tuple[jax.ShapeDtypeStruct, pl.BlockSpec]:
-        """Gradients of the keys, a part per grid step; float32 where parts are added up."""
+        """Gradients of the keys, a part per grid step; float32 if parts are added up."""
         g = self.geometry
         width = g.key_heads * g.k
         dtype = dtype or (g.dtype if g.steps * g.key_heads == g.g else jnp.float32)
@@ -184,35 +182,35 @@ class Arrays:
         return shape, self._lanes(width, lambda s: s)
 
     def values(self, x=None) -> tuple[Any, pl.BlockSpec]:
-        """v or dy (b, t, h, v); None: an output alike."""
+        """v or dy (b, t, h, v); None: an output like it."""
         g = self.geometry
         shape = (g.b, g.n_blocks * g.block, g.h * g.v)
         x = jax.ShapeDtypeStruct(shape, g.dtype) if x is None else self._padded(x)
         return x, self._lanes(g.heads * g.v, lambda s: s)
 
     def decays(self, x=None) -> tuple[Any, pl.BlockSpec]:
-        """(b, t', h) float32 numbers per token and head; None: an output alike."""
+        """(b, t', h) float32 numbers per token and head; None: an output like it."""
         g = self.geometry
         shape = (g.b, g.steps, g.heads, g.n_blocks * g.block)
         x = jax.ShapeDtypeStruct(shape, jnp.float32) if x is None else x.swapaxes(1, 2).reshape(shape)
         return x, pl.BlockSpec((1, 1, g.heads, g.block), lambda b, s, n: (b, s, 0, self.block_id(n)))
 
     def state(self, x=None) -> tuple[Any, pl.BlockSpec]:
-        """(b, h, k, v), as the kernels keep it; None: an output alike."""
+        """(b, h, k, v), as the kernels keep it; None: an output like it."""
         g = self.geometry
         shape = (g.b, g.steps * g.packs, *g.state)
         x = jax.ShapeDtypeStruct(shape, jnp.float32) if x is None else _packed(x, g)
         return x, pl.BlockSpec((1, g.packs, *g.state), lambda b, s, n: (b, s, 0, 0))
 
     def borders(self, x=None) -> tuple[Any, pl.BlockSpec]:
-        """The states that are saved, rounded as matmuls read them; None: an output alike."""
+        """The states that are saved, rounded as matmuls read them; None: an output like it."""
         g, (saves, *shape) = self.geometry, self.geometry.saved
         if x is None:
             x = jax.ShapeDtypeStruct((g.b, g.steps * g.packs, g.n_blocks * saves, *shape), g.dtype)
         return x, pl.BlockSpec((1, g.packs, saves, *shape), lambda b, s, n: (b, s, self.block_id(n), 0, 0))
 
     def _padded(self, x):
-        """(b, t, heads, width) -> (b, t', heads * width), zeros after the last token."""
+        """(b, t, heads, width) -> (b, t', heads * width), padded with zeros."""
         g = self.geometry
         x = x.reshape(*x.shape[:2], -1)
         return jnp.pad(x, ((0, 0), (0, g.n_blocks * g.block - g.t), (0, 0)))
@@ -239,8 +237,8 @@ def unpacked(state, g: Geometry):
 
 
 def call(kernel, g: Geometry, inputs: Specs, outputs: Specs, *, interpret, name: str, states: int) -> dict[str, Any]:
-    """pallas_call of a kernel of a mapping from names to refs: inputs, outputs, and the scratch `carry` (packs,
-    *g.state) and `states` (that many of it)."""
+    """pallas_call of a kernel that takes refs by name: inputs, outputs, and the scratch `carry` (packs, *g.state) and
+    `states` (that many)."""
     scratch = {"carry": (g.packs, *g.state)} | ({"states": (states, g.packs, *g.state)} if states else {})
     grid = (g.b, g.steps, g.n_blocks)
     return call_by_name(lambda refs: kernel(refs, g), grid, inputs, outputs, scratch, interpret=interpret, name=name)

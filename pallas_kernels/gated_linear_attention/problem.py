@@ -1,4 +1,4 @@
-"""Description of a call of gated linear attention, in backends, tests and benchmarks."""
+"""Problem description of gated linear attention."""
 
 import dataclasses
 from typing import ClassVar
@@ -11,15 +11,12 @@ from pallas_kernels.shape import Shape
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Problem(Shape):
-    """A call of gated linear attention.
-
-    g heads of queries and of keys, h of values; log decays are float32.
-    """
+    """A call of gated linear attention: g heads of queries and keys, h heads of values, float32 log decays."""
 
     ON_MESH: ClassVar = "sharded_gated_linear_attention"
 
     channel: bool = False
-    """Whether the decay is one per channel of the keys."""
+    """Whether there is a decay per channel of the keys."""
 
     def sizes(self) -> dict[str, int | str]:
         """By dimension, for tables."""
@@ -31,7 +28,7 @@ class Problem(Shape):
         return self.h * (self.k if self.channel else 1)
 
     def inputs(self, seed: int = 0) -> tuple[jax.Array, ...]:
-        """Normal q, k / sqrt(k), v, and log decays with which a state lasts for 4 to 400 tokens."""
+        """Normal q, k / sqrt(k), v, and log decays for lifetimes of 4 to 400 tokens."""
         keys = jax.random.split(jax.random.key(seed), 4)
         shapes = [(self.kv_heads, self.k), (self.kv_heads, self.k), (self.h, self.v)]
         q, k, v = (
@@ -46,17 +43,17 @@ class Problem(Shape):
         return float(self.b * self.t) * (self.item * 2 * (self.kv_heads * self.k + self.h * self.v) + 4 * self.decays)
 
     def backward_bytes(self) -> float:
-        """q, k, v, dy and decays in, dq, dk, dv and those of decays out, once."""
+        """q, k, v, dy and decays in, all gradients out, once."""
         return float(self.b * self.t) * (
             self.item * (4 * self.kv_heads * self.k + 3 * self.h * self.v) + 8 * self.decays
         )
 
     def forward_flops(self, chunk: int = 64) -> float:
-        """2 c (k + v) in whole (c, c) blocks and 4 k v across chunks, per token and head; or one block of all t."""
+        """Per token and head: 2 c (k + v) within chunks and 4 k v across them, or one chunk of all t."""
         return self._cheaper(chunk, block=2 * (self.k + self.v), across=4 * self.k * self.v)
 
     def backward_flops(self, chunk: int = 64) -> float:
-        """Scores, dy v^T, dq, dk, dv once within blocks; dq, dk, dv and both states across them."""
+        """Scores, dy v^T, dq, dk, dv within chunks; dq, dk, dv and both states across them."""
         return self._cheaper(chunk, block=2 * (3 * self.k + 2 * self.v), across=10 * self.k * self.v)
 
     def _cheaper(self, chunk: int, *, block: int, across: int) -> float:

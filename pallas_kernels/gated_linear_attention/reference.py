@@ -1,13 +1,13 @@
-"""Gated linear attention as its definition, token by token."""
+"""Reference of gated linear attention, token by token."""
 
 import jax
 import jax.numpy as jnp
 
 
 def recurrence(q, k, v, log_decay, *, initial_state=None, segment_ids=None):
-    """The equation of `api.py`, in float64 of float64 inputs (under `jax.enable_x64`), else in float32.
+    """The equation of `api.py`, in float64 for float64 inputs (under `jax.enable_x64`), else in float32.
 
-    Differentiable to any order and forwards too. Arguments and results as those of `gated_linear_attention`.
+    Differentiable to any order in forward and reverse mode. Arguments and results: see `gated_linear_attention`.
     """
     (b, t, h, v_dim), k_dim = v.shape, k.shape[3]
     dtype = v.dtype if v.dtype == jnp.float64 else jnp.float32

@@ -1,20 +1,24 @@
-"""Workloads of gated linear attention: shapes, their calls, and their truth."""
+"""Workloads of gated linear attention: shapes and calls of benchmarks and compile checks, and verified cases."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pallas_kernels.gated_linear_attention import mosaic_tpu_layout, reference
-from pallas_kernels.gated_linear_attention.api import gated_linear_attention
+from pallas_kernels.gated_linear_attention.api import OP, gated_linear_attention
 from pallas_kernels.gated_linear_attention.problem import Problem
+from pallas_kernels.gated_linear_attention.xla import RESET
+from pallas_kernels.op import Options
+from pallas_kernels.verify.case import Variant
+from pallas_kernels.verify.kernel_case import HEADLINE, Inputs, KernelCase, both_passes
 from pallas_kernels.workload import OpWorkloads, in_blocks
 
-BLOCK = 128
-"""Tokens whose states the gradients of the truth keep at once."""
 TEXT: dict[str, Any] = {"b": 4, "t": 2048, "h": 4, "k": 64, "v": 64, "dtype": jnp.float32}
 SHAPES = {
     "headline": {f"b4_h16_t8192_k{n}": Problem(b=4, t=8192, h=16, k=n, v=n) for n in (64, 128)},
@@ -28,8 +32,8 @@ SHAPES = {
     },
     "cpu": {"text_t2048": Problem(**TEXT), "text_t2048_channel": Problem(**TEXT, channel=True)},
 }
-"""Shapes of the floors in README.md, the same with decays per channel, lengths at batch 1, heads and widths of
-published models (Dao and Gu 2024; Sun et al. 2023; Yang et al. 2024), and shapes for a CPU."""
+"""Shapes of the floors in README.md, also with decays per channel; lengths at batch 1; published models (Dao and Gu
+2024; Sun et al. 2023; Yang et al. 2024); shapes for a CPU."""
 
 
 def _call(problem: Problem, implementation: str | None) -> Callable:
@@ -41,7 +45,7 @@ def _truth(problem: Problem) -> Callable:
     def run(q, k, v, log_decay, state):
         if state is None:
             state = jnp.zeros((q.shape[0], problem.h, problem.k, problem.v), v.dtype)
-        return in_blocks(_recurrence, state, (q, k, v, log_decay), BLOCK)
+        return in_blocks(_recurrence, state, (q, k, v, log_decay))
 
     return run
 
@@ -55,7 +59,7 @@ def _state(problem: Problem, seed: int) -> jax.Array:
 
 
 def _kept(problem: Problem) -> float:
-    """The states that mosaic_tpu saves."""
+    """Bytes of the states that mosaic_tpu saves."""
     if mosaic_tpu_layout.objection(problem) is not None:
         return 0.0
     return float(math.prod(mosaic_tpu_layout.border_shape(problem)) * jnp.dtype(problem.dtype).itemsize)
@@ -63,3 +67,64 @@ def _kept(problem: Problem) -> float:
 
 WORKLOADS = OpWorkloads(op="gated_linear_attention", call=_call, truth=_truth, state=_state, kept=_kept)
 GROUPS = WORKLOADS.groups(SHAPES)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GatedCase(KernelCase):
+    """y and the final state, or all gradients; q and k have g heads, v has h; documents of 37 tokens."""
+
+    OP: ClassVar = OP
+
+    k: int = 64
+    v: int = 64
+    documents: bool = False
+    channel: bool = False
+
+    @property
+    def problem(self) -> Problem:
+        sizes: dict[str, Any] = {"b": self.b, "t": self.t, "h": self.h, "g": self.g, "k": self.k, "v": self.v}
+        return Problem(**sizes, dtype=self.dtype, channel=self.channel)
+
+    @property
+    def words(self) -> list[str]:
+        words = [f"t{self.t}", f"h{self.h}", f"g{self.g}", f"k{self.k}", f"v{self.v}", self.dtype]
+        return words + ["channel"] * self.channel + ["documents"] * self.documents
+
+    @property
+    def bound(self) -> float:
+        return max(super().bound, 8e-3) if self.dtype == "bfloat16" else super().bound
+
+    @property
+    def compared(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return ("y", "s"), ("dq", "dk", "dv", "dlog_decay", "ds")
+
+    def inputs(self, seed: int) -> Inputs:
+        """Every third token decays little."""
+        rng = np.random.default_rng(seed)
+        heads = ((self.g, self.k), (self.g, self.k), (self.h, self.v), (self.h, self.v))
+        q, k, v, dy = (self.tokens(rng, *shape) for shape in heads)
+        k = (k.astype(np.float64) * self.k**-0.5).astype(k.dtype)
+        shape = (self.b, self.t, self.h, *[self.k] * self.channel)
+        size = np.where(np.arange(self.t) % 3 == 0, 1e-3, 0.5)
+        decay = (-rng.random(shape) * size.reshape(-1, *[1] * (len(shape) - 2))).astype(np.float32)
+        if self.documents:
+            decay[:, 37::37] = RESET
+        state, dstate = np.float32(0.3) * self.floats(rng, 2, self.b, self.h, self.k, self.v)
+        return Inputs((q, k, v, decay, state), (dy, dstate))
+
+    def options(self, variant: Variant) -> dict[str, Any]:
+        return {"options": Options(return_state=True, save_states=True)}
+
+    def reference(self, q, k, v, log_decay, state):
+        return reference.recurrence(q, k, v, log_decay, initial_state=state)
+
+
+SMALL: list[dict[str, Any]] = [{"t": 64}, {"t": 65, "b": 2}, {"t": 72, "g": 1, "k": 128}]
+WIDE: dict[str, Any] = {"t": 200, "documents": True, "v": 128, "k": 128}
+LONG: list[dict[str, Any]] = [{"t": 8184, "b": 2}, HEADLINE]
+VERIFIED = [*SMALL, WIDE, *LONG, *(x | {"channel": True} for x in ({"t": 65, "b": 2}, WIDE, *LONG))]
+CASES = {
+    "gpu": both_passes(GatedCase, "mosaic_gpu", *VERIFIED),
+    "tpu": both_passes(GatedCase, "mosaic_tpu", *VERIFIED),
+    "cpu": both_passes(GatedCase, "mosaic_gpu", {"t": 40, "h": 1, "g": 1}),
+}

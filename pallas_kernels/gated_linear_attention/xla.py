@@ -1,12 +1,10 @@
 """Decayed linear attention in plain XLA: chunk by chunk on a CPU, many chunks at once on an accelerator.
 
-A chunk of tokens meets itself by its scores (`decayed_scores.py`) and everything before it by the state. On a CPU a
-scan takes one chunk after another, whose arrays stay in its caches. On an accelerator, where each step of a scan is a
-dozen launches, what is within chunks is computed for all chunks at once, and their states are summed by an associative
-scan.
+A chunk uses scores within the chunk (`decayed_scores.py`) and the state for earlier tokens. A CPU scans the chunks,
+whose arrays stay in its caches. On an accelerator, where each step of a scan takes a dozen launches, all chunks are
+computed at once, with an associative scan of their states.
 
-Memory: the inputs and one state a chunk; everything inside a chunk is computed again in the backward pass. Sums and
-states are float32.
+Memory: the inputs and one state per chunk; the backward pass recomputes chunks. Sums and states are float32.
 """
 
 import functools
@@ -25,22 +23,22 @@ from pallas_kernels.gated_linear_attention.decayed_scores import (
 from pallas_kernels.xla_chunks import chunks_at_once, product, states_before
 
 CHUNK = 64
-"""Tokens of a chunk, unless the caller says otherwise."""
+"""Default chunk length."""
 RESET = -8192.0
-"""Log decay of a token that begins a document: exp of it is 0, and sums of many of them are exact."""
+"""Log decay of a token that begins a document: its exp is 0, and sums of many are exact."""
 
 
 class LinearState(NamedTuple):
-    """The sums over the past, float32."""
+    """Sums over past tokens, float32."""
 
     s: jax.Array
     """(b, h, k, v): decayed sum of `k_j v_j^T`."""
     z: jax.Array | None
-    """(b, h, k): decayed sum of `k_j`; None where nothing is normalised."""
+    """(b, h, k): decayed sum of `k_j`; None without normalization."""
 
 
 class Tokens(NamedTuple):
-    """Inputs of a scan per token."""
+    """Inputs of a scan, per token."""
 
     q: jax.Array
     """(b, t, h, k)."""
@@ -55,7 +53,7 @@ class Tokens(NamedTuple):
 
 
 def with_resets(log_decay: jax.Array | None, segment_ids: jax.Array | None) -> Any:
-    """Log decays (b or 1, t, h or 1, k or 1) with which every document but the first forgets what is before it."""
+    """Log decays (b or 1, t, h or 1, k or 1) that reset the state at every document but the first."""
     if segment_ids is None:
         return log_decay
     starts = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0
@@ -63,7 +61,7 @@ def with_resets(log_decay: jax.Array | None, segment_ids: jax.Array | None) -> A
 
 
 def forward(q, k, v, log_decay, state) -> tuple[jax.Array, jax.Array]:
-    """y and the last state, as `api.py` says; differentiable."""
+    """y and the last state (contract in `api.py`); differentiable."""
     b, t, h, v_dim = v.shape
     if q.shape[2] != h:
         q, k = (jnp.repeat(x, h // q.shape[2], axis=2) for x in (q, k))
@@ -74,7 +72,7 @@ def forward(q, k, v, log_decay, state) -> tuple[jax.Array, jax.Array]:
 
 
 def backward(q, k, v, log_decay, state, dy, dstate):
-    """Gradients of `forward`, which is computed again."""
+    """Gradients of `forward`, which is recomputed."""
     if dstate is None:
         dstate = jnp.zeros((v.shape[0], v.shape[2], k.shape[3], v.shape[3]), jnp.float32)
     return jax.vjp(forward, q, k, v, log_decay, state)[1]((dy, dstate))
@@ -83,7 +81,7 @@ def backward(q, k, v, log_decay, state, dy, dstate):
 def scan(
     tokens: Tokens, state: LinearState, *, eps: float = 0.0, chunk_size: int = CHUNK
 ) -> tuple[jax.Array, LinearState]:
-    """y (b, t, h, v) in the dtype of v, divided by q . z + eps where the state has a z, and the state after t tokens.
+    """y (b, t, h, v) in the dtype of v, divided by q . z + eps if the state has a z, and the state after t tokens.
 
     Differentiable in all arrays.
     """
@@ -116,13 +114,13 @@ def scan(
 
 
 def quotient(num: jax.Array, den: jax.Array, eps: float) -> jax.Array:
-    """`num / (den + eps)`; 0 where a token, such as one of padding, has no weight at all, in gradients too."""
+    """`num / (den + eps)`; 0, with zero gradients, for tokens without weights, such as padding."""
     total = den + np.float32(eps)
     return num / jnp.where(total == 0, 1.0, total)[..., None]
 
 
 def cut(x: jax.Array, size: int, at_once: int) -> jax.Array:
-    """(b, t, ...) -> (n, b at_once, size, ...). Zeros after the last token: keys that add nothing, decays of 1."""
+    """(b, t, ...) -> (n, b at_once, size, ...), padded with zeros: zero keys, decays of 1."""
     b, t, *rest = x.shape
     n = -(-t // (at_once * size))
     x = jnp.pad(x, [(0, 0), (0, n * at_once * size - t)] + [(0, 0)] * len(rest))
@@ -130,7 +128,7 @@ def cut(x: jax.Array, size: int, at_once: int) -> jax.Array:
 
 
 def _chunks(state: LinearState, tokens: Tokens, n: int, *, precision):
-    """`_chunk` of n chunks of every row at once, of tokens (b n, c, h, .)."""
+    """`_chunk` for n chunks of every row at once, with tokens (b n, c, h, .)."""
     b = state.s.shape[0]
     rows = b * n
     tokens = jax.tree.map(lambda x: x if len(x) == rows else jnp.tile(x, (b,) + (1,) * (x.ndim - 1)), tokens)
@@ -143,7 +141,7 @@ def _chunks(state: LinearState, tokens: Tokens, n: int, *, precision):
 
 
 def _chunk(state: LinearState, q, k, v, log_decay, squares, *, precision):
-    """num (b, h, c, v), den (b, h, c) or None, and the state after the chunk, of tokens (b, c, h, .)."""
+    """num (b, h, c, v), den (b, h, c) or None, and the state after the chunk, from tokens (b, c, h, .)."""
     matmul = functools.partial(product, precision=precision)
     q, k, v = (x.astype(jnp.float32).swapaxes(1, 2) for x in (q, k, v))
     decay = None if log_decay is None else log_decay.swapaxes(1, 2)
@@ -165,8 +163,8 @@ def _chunk(state: LinearState, q, k, v, log_decay, squares, *, precision):
 
 
 def _factors(log_decay, c: int):
-    """Decays to each token from the start of its chunk, from it to the end, and of the whole: (b or 1, h or 1, c,
-    k or 1), the last without c."""
+    """Decays from the start of the chunk to each token, from it to the end, and of the whole chunk: (b or 1, h or 1, c,
+    k or 1), the last one without c."""
     decay = jnp.zeros((1, 1, c, 1)) if log_decay is None else log_decay.swapaxes(1, 2)
     reads, writes = (jnp.exp(x) for x in sums_to_borders(decay))
     return reads, writes, jnp.exp(decay.sum(2))

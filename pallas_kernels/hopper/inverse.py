@@ -1,14 +1,14 @@
-"""Inverse of I + A on Hopper, A (64, 64) strictly lower triangular, in the registers of one warpgroup.
+"""Inverse of I + A on Hopper, with A (64, 64) strictly lower triangular, in the registers of one warpgroup.
 
-By blocks: with T_s the inverse of the diagonal blocks of size s, and A_s the part of A that joins two of them,
+By blocks: with T_s the inverse of the diagonal blocks of size s, and A_s the part of A between two of them,
 
     T_2s = T_s - T_s A_s T_s                T_1 = I
 
-which is substitution, and as stable: no power of A appears (of a key that repeats, with beta 2, A^32 has entries of
-2e27). Up to s = 8 all is within the 16 rows of a warp, by its own matmuls (`Rows.multiply`); s = 16 and 32 take wgmma.
+which is as stable as substitution: no power of A appears (for a repeated key with beta 2, A^32 has entries of 2e27). Up
+to s = 8 the products are within the 16 rows of a warp (`Rows.multiply`); s = 16 and 32 use wgmma.
 
-Operands of matmuls are sums of two bfloat16 numbers, x = high + low, 16 bits together, and a product is three. With
-one the error would be 2^-9 |T| |A| |T|, which is 0.17 of the result where keys nearly repeat; this is 2^-16 of it.
+Operands of matmuls are sums of two bfloat16 numbers, x = high + low, 16 bits together, and a product takes three
+matmuls. With a single bfloat16 the error 2^-9 |T| |A| |T| is 0.17 of the result if keys nearly repeat; now it is 2^-16.
 """
 
 import jax.numpy as jnp
@@ -23,18 +23,18 @@ HALF = CHUNK // 2
 
 
 def scratch(interpret) -> dict:
-    """Shared memory of `inverse`: two bfloat16 numbers for each of A's and of T's entries that wgmma reads."""
+    """Shared memory of `inverse`: two bfloat16 numbers for each entry of A and T that wgmma reads."""
     narrow = plgpu.SMEM((2, CHUNK, PIECE_ROWS), jnp.bfloat16, transforms=NARROW)
     found = {"blocks_s": narrow, "below_s": half_tile(2), "top_s": half_tile(2)}
     return found if interpret is None else found | {"half_staging": half_tile(1)}
 
 
 def inverse(r, rows: Rows, mma: Mma, a, zero):
-    """(I + a)^-1 (64, 64) float32 of a, float32 and 0 on the diagonal and above it. zero: 0 that the compiler does not
-    know: masks that it computed before a loop would hold registers.
+    """(I + a)^-1 (64, 64) float32, for a float32, strictly lower triangular. zero: 0 that the compiler does not know,
+    so it does not compute masks before a loop.
 
-    Barriers: `commit_smem` orders the stores of `blocks_s`, `below_s` before the wgmma that read them, and another
-    those of `top_s`. Their next writes come after a later `commit_smem`, by which all warps have awaited these.
+    Barriers: one `commit_smem` orders the stores of `blocks_s` and `below_s` before the wgmma that read them, another
+    one those of `top_s`. The next writes follow a later `commit_smem`, after these wgmma.
     """
     blocks = _of_warps(rows, rows.diagonal(a), zero)
     _store(r.blocks_s, blocks)
@@ -77,7 +77,7 @@ def _split(x):
 
 
 def _times(rows: Rows, x, y):
-    """x y within each warp, of pairs of `_split`."""
+    """x y within each warp, for pairs from `_split`."""
     found = rows.multiply(x[1], y[0])
     return rows.multiply(x[0], y[0], rows.multiply(x[0], y[1], found))
 
@@ -88,21 +88,21 @@ def _store(ref, x):
 
 
 def _repeat(rows: Rows, x, times: int):
-    """x so many times side by side."""
+    """Concatenates x with itself."""
     while times > 1:
         x, times = rows.concatenate(x, x), times // 2
     return x
 
 
 def _fold(rows: Rows, x):
-    """The sum of the four blocks of 16 columns."""
+    """Sum of the four blocks of 16 columns."""
     for _ in range(2):
         x = rows.half(x, 0) + rows.half(x, 1)
     return x
 
 
 def _products(mma: Mma, width: int, x, parts):
-    """x y (64, width), x in registers and y in shared memory, in two parts."""
+    """x y (64, width), with x in registers and y in shared memory in two parts."""
     high, low = _split(x)
 
     def run(acc):

@@ -1,16 +1,15 @@
-"""Inside the Hopper kernels for decays per channel: one chunk of 64 tokens, 64 channels of its keys, one warpgroup.
+"""Hopper kernels with decays per channel: one chunk of 64 tokens, 64 channels of its keys, in one warpgroup.
 
-Two tokens j < i of a chunk differ in their binary digits; let `size` be the highest in which they do. As on the TPU
-(`mosaic_tpu_channel.py`), the decay between them is a product of two, to and from the middle of a block of 2 size
-tokens, and a token is a query or a key of its block by that digit:
+Let `size` be the highest binary digit in which two tokens j < i of a chunk differ. As on the TPU
+(`mosaic_tpu_channel.py`), the decay between them is the product of the decays to and from the middle of a block of 2
+size tokens, and that digit makes a token a query or a key of its block:
 
     E_i = sum g over [start of its half, i] for a query, over [i + 1, end of its half] for a key         M = exp(E) x
     exp(sum g over j + 1 .. i) q_i k_j = (M M^T)_ij
 
-Outputs and gradients have exp(E) as products of those of the level before (`Decays`), so that one exponential per
-token and channel is enough. The scan of states takes its sums of log decays by tensor cores, as products with a mask
-(`Chunk.factor`); log decays are two bfloat16 numbers there, 16 bits together: a weight e^-x is off by at most 2^-17 x
-e^-x, less than the rounding of its operand.
+exp(E) is a product of the decays of the previous level (`Decays`), so one exponential per token and channel is enough.
+The scan of states sums log decays by tensor cores, as products with a mask (`Chunk.factor`); log decays are sums of two
+bfloat16 numbers there, 16 bits together: a weight e^-x has an error of at most 2^-17 x e^-x, less than its rounding.
 """
 
 from typing import Any
@@ -40,25 +39,25 @@ def float_tile(*slots):
 
 
 def half_tile(*slots, dtype=jnp.bfloat16):
-    """Shared (*slots, 64, 32): half of the channels."""
+    """Shared (*slots, 64, 32) tiles: half of the channels."""
     width = CHUNK // 2
     half = plgpu.TilingTransform((8, width)), plgpu.SwizzleTransform(width * jnp.dtype(dtype).itemsize)
     return plgpu.SMEM((*slots, CHUNK, width), dtype, transforms=half)
 
 
 def chunk_scratch(warpgroups: int, interpret):
-    """Scratch of `Chunk`, but for its tiles."""
+    """Scratch of `Chunk`, without its tiles."""
     found: dict[str, Any] = {"index_s": plgpu.SMEM((warpgroups, 2, CHUNK), jnp.int32)}
     return found if interpret is None else found | {"staging": tile(warpgroups)}
 
 
 def load(ref):
-    """A tile in registers, float32."""
+    """Loads a tile into registers, in float32."""
     return plgpu.load(ref, layout=WGMMA).astype(jnp.float32)
 
 
 class Chunk:
-    """Sums and products of a warpgroup. parts: its two tiles for log decays; operand: for what products read."""
+    """Sums and products of a warpgroup. parts: its two tiles for log decays; operand: its tile for operands."""
 
     def __init__(self, r, warpgroup, parts, operand, interpret):
         self.r, self.warpgroup, self.parts, self.operand = r, warpgroup, parts, operand
@@ -66,7 +65,7 @@ class Chunk:
         self.turn: Any = jnp.int32(0)
 
     def write_indices(self):
-        """Writes 0 .. 63 twice, before `i` and `j` are read."""
+        """Writes 0 .. 63 twice, for `i` and `j`."""
         for turn in range(2):
             self.r.index_s[self.warpgroup, turn] = plgpu.broadcasted_iota(jnp.int32, (CHUNK,), 0, layout=PER_ROW)
         plgpu.commit_smem()
@@ -76,14 +75,13 @@ class Chunk:
         return self.r.index_s.at[self.warpgroup, lax.rem(self.turn, jnp.int32(2))]
 
     def zero(self):
-        """0, which the compiler does not know: it would compute descriptors and addresses long before their use, and
-        hold registers, or spill, until then."""
+        """0 that the compiler does not know, so it computes descriptors and addresses late, which saves registers."""
         return self._index[0]
 
     @property
     def i(self):
-        """Row of each element of a tile. From shared memory, in turns of chunks: masks that do not depend on the chunk
-        would be computed before the loop, and hold registers through it."""
+        """Row of each element of a tile, from alternating shared memory: masks that do not depend on the chunk would be
+        computed before the loop and hold registers."""
         return rows_to(plgpu.load(self._index, layout=PER_ROW))
 
     @property
@@ -91,13 +89,13 @@ class Chunk:
         return columns_to(plgpu.load(self._index, layout=PER_COLUMN))
 
     def store(self, x):
-        """Writes a tile for the next product, when all warps have left the one before."""
+        """Writes the operand tile, after all warps have left the previous one."""
         plgpu.commit_smem()
         self.operand[...] = x.astype(jnp.bfloat16)
         plgpu.commit_smem()
 
     def split(self, decay):
-        """Stores log decays of base 2 as sums of two parts."""
+        """Stores base-2 log decays as sums of two parts."""
         x = plgpu.load(decay, layout=WGMMA) * LOG2_E
         high = x.astype(jnp.bfloat16)
         self.parts[0][...] = high
@@ -105,11 +103,11 @@ class Chunk:
         plgpu.commit_smem()
 
     def factor(self, mask):
-        """exp of sums of log decays: of the tokens `mask` (64, 64), an operand or a tile."""
+        """exp of the sums of log decays over the tokens of `mask` (64, 64), an operand or a tile."""
         return jnp.exp2(self.product(mask, *self.parts))
 
     def product(self, x, *ys):
-        """x (y + ..), x in registers or a tile."""
+        """x (y + ..), with x in registers or a tile."""
         return self.products(*((x, y) for y in ys))
 
     def products(self, *pairs):
@@ -122,7 +120,7 @@ class Chunk:
         return pl.run_scoped(run, plgpu.ACC((CHUNK, CHUNK), jnp.float32))
 
     def half_products(self, pairs):
-        """The sum of x y over pairs, y half of the channels."""
+        """The sum of x y over pairs, with half of the channels of y."""
 
         def run(acc):
             self.add(acc, *pairs)
@@ -136,10 +134,10 @@ class Chunk:
 
 
 class Decays:
-    """The decays of a level, of one after another: products of those of the level before, and of no other exponentials.
+    """Decays of one level at a time, computed as products of the previous level's decays, without new exponentials.
 
-    own: exp(E), for queries from the start of their half of a block, for keys to its end.
-    other: the two exchanged. After the last level own is to the end of the chunk, and other from its start.
+    own: exp(E), for queries from the start of their half of a block, for keys to its end; other: the two exchanged.
+    After the last level, own is the decay to the end of the chunk, and other from its start.
     """
 
     def __init__(self, rows: Rows, log_decay, column: int = 0):
@@ -148,17 +146,17 @@ class Decays:
         self.own, self.other = rows.choose((0,), decay, 1.0), rows.choose((0,), 1.0, decay)
 
     def next(self):
-        """Goes on to blocks twice as long: the half of a block that a row is in is joined by the other half."""
+        """Advances to blocks twice as long."""
         self.own, self.other = self.rows.advance(self.own, self.other, self.level, self.column)
         self.level += 1
 
 
 def scores(rows: Rows, operands, q, k, decay, zero, *, reverse: bool):
-    """P (64, 64) float32 of tiles, in reverse its transpose; writes exp(a) Q, in reverse exp(a_c - a) K, in its place.
+    """P (64, 64) float32, in reverse its transpose; overwrites Q with exp(a) Q, in reverse K with exp(a_c - a) K.
 
-    Half of the channels after the other, as registers hold. Pairs of levels 0 to 3 are of one warp's rows, and are
-    multiplied there. The others are in the products of the two operands of shared memory with themselves. zero: makes
-    a 0 that the compiler does not know, for masks that hold registers in one half alone.
+    Processes one half of the channels at a time, to save registers. Pairs of levels 0 to 3 are within a warp's rows;
+    the others come from products of two shared operands with themselves. zero: makes a 0 that the compiler does not
+    know.
     """
     found, halves = 0.0, []
     for half in range(2):
@@ -202,8 +200,8 @@ def as_operand(mask):
 
 
 class Near:
-    """Masks (64, 16) of pairs of a warp's rows, bfloat16. zero: 0 of shared memory, without which the compiler would
-    compute them before the loop, and hold registers."""
+    """Masks (64, 16) of pairs of a warp's rows, bfloat16. zero: 0 from shared memory, so the compiler does not compute
+    the masks before the loop."""
 
     def __init__(self, zero):
         self.zero, self.row, self.j = zero, iota((CHUNK, PIECE_ROWS), 0), iota((CHUNK, PIECE_ROWS), 1) + zero
@@ -218,6 +216,6 @@ class Near:
         return as_operand((apart >= 1 << level) & (apart < 2 << level))
 
     def sums(self, level: int):
-        """The transpose of L: whose log decays a slope of the level belongs to."""
+        """L^T: maps slopes of the level to log decays."""
         query = ((self.row & ~(PIECE_ROWS - 1) | self.j) >> level & 1) != 0
         return as_operand(((self.i ^ self.j) < 1 << level) & ((self.i <= self.j) == query))

@@ -1,4 +1,4 @@
-"""Hopper kernels: a ring of chunks in shared memory, which TMA fills ahead of the warpgroups that read it."""
+"""Hopper kernels: a ring of chunks in shared memory, filled ahead of time by TMA."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,15 +12,15 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 @dataclasses.dataclass(frozen=True)
 class Ring:
-    """TMA ring of chunks. loads: (gmem ref, function of the first row -> index, function of the slot -> smem)."""
+    """TMA ring of chunks. loads: (gmem ref, function first row -> index, function slot -> smem)."""
 
     loads: tuple[tuple[Any, Callable, Callable], ...]
     row: Callable  # scan position -> first row in time
     count: Any  # chunks in this scan, traced
     stages: int
     full: Any
-    empty: Any | None  # arrivals of the other warpgroup; None without one
-    lag: int = 2  # scan positions after which a slot is loaded again, less than stages
+    empty: Any | None  # barriers for arrivals of another warpgroup, or None
+    lag: int = 2  # scan positions after which a slot is reloaded, less than stages
 
     def issue(self, position):
         slot = lax.rem(position, jnp.int32(self.stages))
@@ -36,12 +36,12 @@ class Ring:
                 self.issue(jnp.int32(i))
 
     def _freed(self, position):
-        """The position, `lag` ago, whose slot both warpgroups leave, and whether it is to be loaded again."""
+        """The position `lag` ago, whose slot is free, and whether to reload its slot."""
         free = position - self.lag
         return free, (free >= 0) & (free + self.stages < self.count)
 
     def await_free(self, position):
-        """Waits for the other warpgroup to leave the slot that `refill` loads into."""
+        """Waits until the other warpgroup has left the slot of `refill`."""
         free, wanted = self._freed(position)
         if self.empty is not None:
 
@@ -50,7 +50,7 @@ class Ring:
                 plgpu.barrier_wait(self.empty.at[lax.rem(free, jnp.int32(self.stages))])
 
     def refill(self, position):
-        """Loads into a slot again; between `await_free` and this a `commit_smem` orders reads before the copies."""
+        """Reloads a slot; call `commit_smem` after `await_free` and before this, to order reads before the copies."""
         free, wanted = self._freed(position)
 
         @pl.when(wanted)
@@ -63,8 +63,7 @@ class Ring:
 
 
 def wait_last(barrier, count, depth):
-    """Observes the last arrivals on each of depth barriers: a barrier may not be left with an unseen
-    phase."""
+    """Waits for the last arrivals on each of `depth` barriers, which must not end with an unobserved phase."""
 
     def wait(i, _):
         plgpu.barrier_wait(barrier.at[lax.rem(i, jnp.int32(depth))])
@@ -73,5 +72,5 @@ def wait_last(barrier, count, depth):
 
 
 def scan_order(n: int, reverse: bool) -> Callable:
-    """Position in a scan -> number of its chunk."""
+    """Function: position in a scan -> index of its chunk."""
     return (lambda position: n - 1 - position) if reverse else (lambda position: position)

@@ -1,9 +1,9 @@
-"""Rows of (64, n) tiles in the registers of a Hopper warpgroup: exchanged, chosen, and multiplied within 16 of them.
+"""Hopper kernels: rows of (64, n) register tiles, exchanged, selected, and multiplied within warps.
 
 In the layout of wgmma each of four warps w has 16 rows 16 w + 8 r + l; l is a lane's quad, r one of its two registers.
-Rows that differ in binary digit 0, 1 or 2 of their numbers meet through a shuffle, in digit 3 within a lane, in digit 4
-or 5 through shared memory. Pairs within a warp need no wgmma: what m16n8k16 reads as a row of its first operand is, as
-it lies in registers, a column of its second. Every function has a form for interpretation.
+Rows that differ in binary digit 0, 1 or 2 of their index are exchanged by shuffles, in digit 3 within a lane, in digit
+4 or 5 through shared memory. Products within a warp use m16n8k16, whose operands have the same register layout. Every
+function has a form for interpret mode.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from pallas_kernels.hopper.tiles import WGMMA
 
 DIGITS = 6
 PIECE_ROWS = 16
-"""Rows of a warp."""
+"""Rows per warp."""
 _MMA = (
     "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, "
     "{$10, $11, $12, $13};"
@@ -30,22 +30,20 @@ _TRANSPOSE = "movmatrix.sync.aligned.m8n8.trans.b16 $0, $1;"
 
 
 class Rows:
-    """A tile of registers is a list, of n / 8, of lists of two rows r of pairs of numbers.
+    """Operations on register tiles: lists, of length n / 8, of lists of two rows r of pairs of numbers.
 
-    totals: shared (4 warpgroups, 64) float32, for `advance`. interpreted: whether arrays take the place of registers.
+    totals: shared (4 warpgroups, 64) float32, for `advance`. interpreted: whether tiles are arrays.
     """
 
     def __init__(self, totals: Any, interpreted: bool):
         self.totals, self.interpreted = totals, interpreted
 
     def advance(self, own, other, digit: int, column: int):
-        """One level of `Decays`: longer = own * (own * other of the row whose number differs in the digit).
+        """One level of `Decays`: longer = own * (own * other of the row whose index differs in the digit).
 
-        Where this digit of a row's number and the next are equal, the first result is `longer` and the second `other`;
-        elsewhere they are exchanged. Number by number, so that few are in registers.
-
-        Digit 4 comes before 5: it writes products of 16 rows to shared memory, from `column`, of which digit 5 takes
-        those of 32. Nobody may be reading them.
+        In rows whose digit equals the next one, the first result is `longer` and the second `other`; elsewhere they are
+        exchanged. Digit 4 writes products of 16 rows to shared memory from `column` on, from which digit 5 computes
+        those of 32; no other reader may be active.
         """
         if self.interpreted:
             longer = own * (own * other).reshape(-1, 2, 1 << digit, own.shape[1])[:, ::-1].reshape(own.shape)
@@ -68,7 +66,7 @@ class Rows:
         return _inline(run, ((own.shape[1], own.dtype),) * 2, own, other, ref=self.totals)
 
     def choose(self, digits: tuple[int, ...], x, y):
-        """Rows of x where an odd number of the digits are 1, else of y; one of the two may be a number."""
+        """Rows of x if an odd number of the digits are 1, else of y; x or y may be a number."""
         like = y if isinstance(x, float) else x
         if self.interpreted:
             row = lax.broadcasted_iota(jnp.int32, like.shape, 0)
@@ -87,7 +85,7 @@ class Rows:
         return _inline(run, ((like.shape[1], like.dtype),), *(z for z in (x, y) if not isinstance(z, float)))[0]
 
     def add(self, digit: int, x, y, z):
-        """x + z in rows where the digit is 1, else x; y + z in the others, else y."""
+        """Adds z to x in rows whose digit is 1, and to y in the other rows."""
         if self.interpreted:
             return x + self.choose((digit,), z, 0.0), y + self.choose((digit,), 0.0, z)
 
@@ -117,13 +115,13 @@ class Rows:
         return _inline(lambda x: (x[len(x) // 2 * i :][: len(x) // 2],), ((width, x.dtype),), x)[0]
 
     def concatenate(self, x, y):
-        """The columns of two."""
+        """Concatenates columns."""
         if self.interpreted:
             return jnp.concatenate([x, y], axis=1)
         return _inline(lambda x, y: (x + y,), ((x.shape[1] + y.shape[1], x.dtype),), x, y)[0]
 
     def within(self, x, y):
-        """x_i.y_j for rows i and j of a warp: (64, 16) float32, of bfloat16 (64, n)."""
+        """Products x_i.y_j of rows i and j of a warp: (64, 16) float32, from bfloat16 (64, n)."""
         if self.interpreted:
             x, y = (z.astype(jnp.float32).reshape(-1, PIECE_ROWS, z.shape[1]) for z in (x, y))
             return jnp.einsum("wik,wjk->wij", x, y).reshape(-1, PIECE_ROWS)
@@ -160,7 +158,7 @@ class Rows:
         return _inline(run, ((x.shape[1], jnp.float32),), a, x, *() if add is None else (add,))[0]
 
     def diagonal(self, x):
-        """(64, 16), of (64, 64) the columns of the warp's rows."""
+        """Columns of the warp's own rows: (64, 64) -> (64, 16)."""
         if self.interpreted:
             return jnp.einsum("winj,nw->wij", *_blocks(x)).reshape(-1, PIECE_ROWS)
 
@@ -173,7 +171,7 @@ class Rows:
         return _inline(run, ((PIECE_ROWS, x.dtype),), x)[0]
 
     def across(self, x, digit: int):
-        """(64, 64) with zeros but where the highest digit in which row and column differ is this one, 4 or 5."""
+        """Keeps entries of (64, 64) whose row and column differ first in this digit, 4 or 5; zeros elsewhere."""
         if self.interpreted:
             i, j = (lax.broadcasted_iota(jnp.int32, x.shape, axis) >> digit for axis in range(2))
             return jnp.where((i ^ j) == 1, x, jnp.zeros_like(x))
@@ -191,10 +189,10 @@ class Rows:
         return _inline(run, ((x.shape[1], x.dtype),), x)[0]
 
     def beyond(self, later, earlier, last, every, column: int):
-        """Sums over the warps of one warpgroup, of values that are equal in the rows of a warp.
+        """Sums over the warps of a warpgroup, of values that are equal in the rows of a warp.
 
-        `later` of those after it, `earlier` of those before it, `last` of its sibling for the two in the middle, and
-        `every` of all. column: as in `advance`, of which they do not share the place.
+        Adds `later` of later warps, `earlier` of earlier warps, and `last` of the sibling of the two middle warps; also
+        returns the sum of `every` over all warps. column: see `advance`; the memory is not shared with it.
         """
         if self.interpreted:
             warp = lax.broadcasted_iota(jnp.int32, later.shape, 0) // PIECE_ROWS
@@ -230,7 +228,7 @@ class Rows:
         return _inline(run, ((later.shape[1], jnp.float32),) * 2, later, earlier, last, every, ref=self.totals)
 
     def join(self, within, near, far, *, upper: bool):
-        """(64, 64): `within` on the diagonal; below, or above it if upper, `near` inside blocks of 32, else `far`."""
+        """Joins (64, 64): `within` on the diagonal; below it (upper: above), `near` inside blocks of 32, else `far`."""
         if self.interpreted:
             i, j = (lax.broadcasted_iota(jnp.int32, near.shape, axis) // PIECE_ROWS for axis in range(2))
             beyond = jnp.where(i < j if upper else i > j, jnp.where(i >> 1 == j >> 1, near, far), 0.0)
@@ -240,7 +238,7 @@ class Rows:
             at, zero = _warps(), _number(0.0, jnp.float32)
 
             def pick(n, r):
-                """The value by the warp, w, of columns of rows that warp p has."""
+                """Value for this warp, of columns of the rows of warp p."""
                 p, found = n // 2, zero
                 for w in range(4):
                     if w == p:
@@ -255,7 +253,7 @@ class Rows:
 
 
 def _inline(function, outputs, *arrays, ref=None):
-    """function(*tiles of registers) as arrays (64, width) of dtype; with the reference before them, if there is one."""
+    """Applies function([ref,] *tiles of registers); returns arrays (64, width) of dtype."""
     refs = () if ref is None else (ref,)
 
     @plgpu.inline_mgpu(
@@ -281,7 +279,7 @@ def _inline(function, outputs, *arrays, ref=None):
 
 
 class _Places:
-    """Where the lanes of a warp have their columns in shared memory (warps, 64), from a first column."""
+    """Positions of a lane's columns in shared memory (warps, 64), from a first column."""
 
     def __init__(self, column: int, pairs: int):
         self.index = lambda value: arith.index_cast(ir.IndexType.get(), value)
@@ -294,7 +292,7 @@ class _Places:
         return [vector.load(pair, ref, [self.index(row), at]) for at in self.columns]
 
     def write(self, ref, tile, place: int = 0):
-        """The first row of each warp's, 4 place rows after that of its number."""
+        """Writes the first row of each warp's tile, at row 4 place + warp."""
         first = arith.cmpi(arith.CmpIPredicate.ult, arith.andi(self.thread, _c(31)), _c(4))
         row = self.index(arith.addi(arith.andi(self.warp, _c(3)), _c(4 * place)) if place else self.warp)
         with utils.when(first):
@@ -303,7 +301,7 @@ class _Places:
 
 
 def _others(ref, own, other, digit: int, column: int):
-    """Products through shared memory: of digit 4 of the sibling warp's rows, of 5 of those of the other two."""
+    """Products through shared memory: for digit 4 from the sibling warp, for 5 from the other two warps."""
     at = _Places(column, len(own))
     if digit == 4:
         at.write(ref, [list(map(arith.mulf, x, y)) for x, y in zip(own, other, strict=True)])
@@ -314,7 +312,7 @@ def _others(ref, own, other, digit: int, column: int):
 
 
 def _mma(a, b, acc):
-    """acc + a b, (16, 8) = (16, 16) (16, 8) of a warp, of pairs of bfloat16 as integers and numbers."""
+    """acc + a b in a warp, (16, 8) = (16, 16) (16, 8), with pairs of bfloat16 as integers."""
     return list(utils.inline_ptx(_MMA, *a, *b, *acc, result_types=[ir.F32Type.get()] * 4, convergent=True))
 
 
@@ -331,19 +329,19 @@ def _integers(tile):
 
 
 def _warps():
-    """Whether each of four warps is the own one."""
+    """For each of four warps, whether it is this one."""
     warp = arith.andi(arith.shrui(utils.thread_idx(), _c(5)), _c(3))
     return [arith.cmpi(arith.CmpIPredicate.eq, warp, _c(n)) for n in range(4)]
 
 
 def _blocks(x):
-    """(warps, 16, warps, 16) and a mask of the diagonal."""
+    """x as (warps, 16, warps, 16), and a mask of the diagonal."""
     n = x.shape[0] // PIECE_ROWS
     return x.reshape(n, PIECE_ROWS, n, PIECE_ROWS), jnp.eye(n, dtype=x.dtype)
 
 
 def _odd(digits):
-    """Whether an odd number of digits of the lane's rows are 1, digit 3 apart; None: never."""
+    """Whether an odd number of digits (except digit 3) of the lane's rows are 1; None: never."""
     thread, bits = utils.thread_idx(), None
     for digit in digits:
         bit = arith.shrui(thread, _c(digit + 2 if digit < 3 else digit + 1))
@@ -352,14 +350,14 @@ def _odd(digits):
 
 
 def _select(odd, flipped: bool, x, y):
-    """x where odd, else y; flipped: the other way round."""
+    """x if odd, else y; flipped: exchanged."""
     if flipped:
         x, y = y, x
     return y if odd is None else _either(odd, x, y)
 
 
 def _either(condition, x, y):
-    """One of two pairs; those of bfloat16 are chosen as one register."""
+    """Selects one of two pairs; bfloat16 pairs are one register."""
     pair = x.type
     whole = pair if pair.element_type == ir.F32Type.get() else _i32()
     return utils.bitcast(arith.select(condition, utils.bitcast(x, whole), utils.bitcast(y, whole)), pair)

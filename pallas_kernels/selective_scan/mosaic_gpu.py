@@ -2,13 +2,12 @@
 
     h_t = keep_t exp(delta_t a) h_{t-1} + delta_t x_t b_t         y_t = sum_n c_t[n] h_t[n]
 
-The hardware has 16 exponentials per cycle and multiprocessor: that is the bound, above that of bytes. No tensor core
-helps, since a state is used once. TMA brings chunks of tokens into a ring of shared memory. `SAVED` tokens are
-unrolled, since their exponentials are independent of the states, and their outputs stored after the last of them, since
-a store holds back later loads.
+The limit is 16 exponentials per cycle and multiprocessor, which take longer than bytes. TMA loads chunks of tokens into
+a ring in shared memory. `SAVED` tokens are unrolled, as their exponentials do not depend on the states; their outputs
+are stored after the last one, because a store delays later loads.
 
-Pallas' own barriers are off: `commit_smem` after the outputs of a chunk is a barrier, after which its slot of the ring
-is loaded again, and the wait for the copy of earlier outputs another.
+Pallas' own barriers are off. `commit_smem` after the outputs of a chunk is a barrier, after which its slot of the ring
+is reloaded; the wait for the copy of earlier outputs is another one.
 """
 
 import jax
@@ -41,9 +40,9 @@ ARRAYS = "x", "delta", "maps"
 
 
 def forward(x, delta, a, b, c, keep, state, options, *, interpret=None):
-    """y, the last state or None, and the states for `backward` or None; arrays as `api.py` says.
+    """y, the last state or None, and the states for `backward` or None (contract in `api.py`).
 
-    The states are those before every `SAVED` tokens, (b, t' / SAVED, d, 16) bfloat16.
+    The saved states precede every `SAVED` tokens, (b, t' / SAVED, d, 16) bfloat16.
     """
     given = inputs(x, delta, a, b, c, keep)
     chunks, scratch = given.tokens // CHUNK, token_scratch(given, ARRAYS, STAGES, CHUNK)
@@ -94,7 +93,7 @@ def forward(x, delta, a, b, c, keep, state, options, *, interpret=None):
 
 
 def _tokens(given: Tokens, tokens: range, rate, h):
-    """The state after some tokens, and their outputs (32,) float32."""
+    """The state after the tokens, and their outputs (32,) float32."""
     outputs = []
     deltas, xs = given.channels("delta", tokens), given.channels("x", tokens)
     for i, delta, x, b, c in zip(tokens, deltas, xs, given.b(tokens), given.c(tokens), strict=True):

@@ -1,9 +1,8 @@
-"""Hopper kernels of the selective scan: the states of a block in registers, and what both kernels load.
+"""Hopper kernels of the selective scan: layout of states in registers, and loads.
 
-A thread block is one warpgroup and has 32 channels of a batch row, a warp 8 of them, a thread 4 of the 16 numbers of
-state of a channel: 65,536 states of a token fill 128 multiprocessors. Lanes that share numbers of state are next to
-each other, so that loads of b and c, the same for all channels, are broadcasts. A sum over the state is 3 additions and
-2 shuffles.
+A thread block of one warpgroup has 32 channels of a batch row, a warp 8 of them, a thread 4 of the 16 numbers of state
+of a channel. Lanes with the same numbers of state are adjacent, so loads of b and c are broadcasts. A sum over the
+state takes 3 additions and 2 shuffles.
 """
 
 import dataclasses
@@ -18,25 +17,25 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 STATES = 16
-"""Numbers of state per channel; fewer are filled up with zeros."""
+"""Numbers of state per channel; fewer are padded with zeros."""
 CHANNELS = 32
 """Channels of a block."""
 SAVED = 16
-"""Tokens from one state that the forward kernel saves to the next: a chunk of the backward kernel."""
+"""Tokens between saved states, which are a chunk of the backward kernel."""
 CHUNK = 32
-"""Tokens of a chunk of the forward kernel; lengths are filled up to its multiples by tokens that change nothing."""
+"""Tokens of a chunk of the forward kernel; lengths are padded to multiples."""
 
 LAYOUT = plgpu.Layout.TILED(plgpu.Tiling(((CHANNELS, STATES), (CHANNELS // 4, STATES), (4,))), (-5,), (-2, -3), -1)
 PER_CHANNEL = LAYOUT.reduce(1)
 PER_STATE = LAYOUT.reduce(0)
 RESET = -1e30
-"""Added to the exponent of a decay: the state before it is forgotten."""
+"""Added to the exponent of a decay to reset the state."""
 LOG2_E = math.log2(math.e)
 
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Inputs of both kernels, as they read them."""
+    """Inputs of both kernels."""
 
     arrays: dict[str, jax.Array]
     """x, delta (b, t', d); maps (b, t', 32 or 36) float32: b, c and, with documents, 0 or `RESET` four times; rates
@@ -63,24 +62,24 @@ class Inputs:
 
 
 def inputs(x, delta, a, b, c, keep) -> Inputs:
-    """Of the arrays that `api.py` describes."""
+    """Converts the arrays of `api.py`."""
     maps = [pad_states(z.astype(jnp.float32)) for z in (b, c)]
     if keep is not None:
         reset = jnp.where(keep > 0, 0.0, RESET).astype(jnp.float32)
-        maps.append(jnp.broadcast_to(reset[..., None], (*reset.shape, 4)))  # TMA copies 16 bytes at least
+        maps.append(jnp.broadcast_to(reset[..., None], (*reset.shape, 4)))  # TMA copies at least 16 bytes
     by_token = {"x": x, "delta": delta, "maps": jnp.concatenate(maps, axis=2)}
     arrays = {name: pad_tokens(z) for name, z in by_token.items()}
     return Inputs(arrays | {"rates": pad_states(a) * LOG2_E}, keep is not None)
 
 
 def pad_tokens(z):
-    """(b, t, ...) with zeros up to a multiple of `CHUNK` tokens."""
+    """Pads (b, t, ...) with zeros to a multiple of `CHUNK` tokens."""
     missing = -z.shape[1] % CHUNK
     return jnp.pad(z, [(0, 0), (0, missing)] + [(0, 0)] * (z.ndim - 2)) if missing else z
 
 
 def pad_states(z):
-    """(..., n) with zeros up to `STATES`."""
+    """Pads (..., n) with zeros to `STATES`."""
     missing = STATES - z.shape[-1]
     return jnp.pad(z, [(0, 0)] * (z.ndim - 1) + [(0, missing)]) if missing else z
 
@@ -113,14 +112,14 @@ def token_scratch(given: Inputs, names, stages: int, size: int) -> dict[str, Any
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """Rows of a slot of shared memory, in float32. A function of tokens returns a list."""
+    """Tokens in a slot of shared memory, in float32, as lists."""
 
     r: Any
     slot: Any
     documents: bool
 
     def channels(self, name: str, tokens) -> list[Any]:
-        """(32,) of x, delta or dy."""
+        """x, delta or dy of the tokens, (32,) each."""
         return self._load(getattr(self.r, f"{name}_s"), PER_CHANNEL, tokens)
 
     def b(self, tokens) -> list[Any]:
@@ -136,13 +135,13 @@ class Tokens:
         return [x.astype(jnp.float32) for x in found]
 
     def decay(self, delta, rate, token: int):
-        """exp(delta a) (32, 16) of delta (32,), or 0 where a document begins."""
+        """exp(delta a) (32, 16) for delta (32,); 0 where a document begins."""
         exponent = by_channel(delta) * rate
         return jnp.exp2(exponent + self.r.maps_s[self.slot, token, 2 * STATES] if self.documents else exponent)
 
 
 def load_state(ref):
-    """(32, 16) float32 of memory."""
+    """Loads a state (32, 16) in float32."""
     return plgpu.load(ref, layout=LAYOUT, optimized=False).astype(jnp.float32)
 
 
@@ -151,10 +150,10 @@ def zero_state():
 
 
 def by_channel(x):
-    """(32,) -> (32, 16)."""
+    """Broadcasts (32,) to (32, 16)."""
     return plgpu.layout_cast(lax.broadcast_in_dim(x, (CHANNELS, STATES), [0]), LAYOUT)
 
 
 def by_state(x):
-    """(16,) -> (32, 16)."""
+    """Broadcasts (16,) to (32, 16)."""
     return plgpu.layout_cast(lax.broadcast_in_dim(x, (CHANNELS, STATES), [1]), LAYOUT)

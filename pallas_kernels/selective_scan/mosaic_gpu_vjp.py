@@ -6,13 +6,13 @@ With e_t the decay of a token, h_t the states and g_t their cotangents, sums ove
     w_t = e_t g_t h_{t-1}                   dx_t = delta_t sum_n b_t g_t         da = sum_t delta_t w_t
                                             ddelta_t = sum_n a w_t + x_t sum_n b_t g_t
 
-A block computes the decays and states of a chunk again, from one that the forward kernel saved, and keeps both in
-registers. The sums over channels are matrix products: h and delta g of four tokens are, in bfloat16, an operand of 64
-rows (token, n) by 32 channels, and dy or x of eight tokens the other; of the (64, 8) products one column per token
-counts. They are partial sums of one block, which XLA adds up, as it adds up da over rows.
+A block recomputes the decays and states of a chunk from a saved state, and keeps both in registers. Sums over channels
+are matrix products: in bfloat16, h and delta g of four tokens are an operand of 64 rows (token, n) by 32 channels, dy
+or x of eight tokens the other; one column per token of the (64, 8) products is used. XLA adds these partial sums over
+blocks, and da over rows.
 
-Pallas' own barriers are off: `commit_smem` before the products is one, and that after them, when a slot of the ring
-and the operands are free again; the third is the wait for the copies of earlier gradients.
+Pallas' own barriers are off. Barriers are `commit_smem` before the products, `commit_smem` after them, when a slot of
+the ring and the operands are free again, and the wait for the copies of earlier gradients.
 """
 
 import jax
@@ -45,26 +45,25 @@ from pallas_kernels.selective_scan.mosaic_gpu_layout import (
 STAGES = 2
 ARRAYS = "x", "delta", "maps", "dy"
 OPERANDS = "x_tile", "dy_tile"
-"""x and dy once more, as wgmma reads them."""
+"""Copies of x and dy in the layout of wgmma."""
 ROWS = 64
-"""Rows of a product: numbers of state of `TOGETHER` tokens."""
+"""Rows of a product: the states of `TOGETHER` tokens."""
 TOGETHER = ROWS // STATES
 PIECE = 8
-"""Tokens whose inputs are in registers at once, all of which are loaded before something is stored: a store holds back
-later loads."""
+"""Tokens whose inputs are in registers at once; they are loaded before any store, which would delay later loads."""
 COLUMNS = 8
 """Tokens of the other operand."""
 
 
 def backward(x, delta, a, b, c, keep, state, saved, dy, dstate, options, *, interpret=None):
-    """Gradients of x, delta, a, b, c and state, None where that is; saved: the states of `forward`."""
+    """Gradients of x, delta, a, b, c and state (or None); saved: the states of `forward`."""
     given = inputs(x, delta, a, b, c, keep)
     given.arrays["dy"] = pad_tokens(dy)
     found = _gradients(given, saved, dstate, interpret=interpret)
     t, n = x.shape[1], a.shape[1]
 
     def by_token(partial):
-        """(b, t, n) of the sums of blocks."""
+        """Sums over blocks, (b, t, n)."""
         total = partial.astype(jnp.float32).sum(0).reshape(x.shape[0], -1, STATES)
         return total[:, :t, :n].astype(b.dtype)
 
@@ -74,7 +73,7 @@ def backward(x, delta, a, b, c, keep, state, saved, dy, dstate, options, *, inte
 
 
 def _gradients(given: Inputs, saved, dstate, *, interpret) -> dict[str, jax.Array]:
-    """dx, ddelta (b, t', d), da and dstart (b, d, 16), db and dc (blocks, b, t' / 4, 64) of a block's channels."""
+    """dx, ddelta (b, t', d), da and dstart (b, d, 16), partial db and dc (blocks, b, t' / 4, 64)."""
     chunks, (rows, _, d) = given.tokens // SAVED, given.x.shape
 
     def body(r):
@@ -142,8 +141,8 @@ def _scratch(given: Inputs):
 
 
 def _chunk(r, tokens: Tokens, rate, carry, da):
-    """e_t g_t of the first token of a chunk, of that of the token after it, and da with its terms; writes the operands
-    of `_channel_sums`, dx and ddelta."""
+    """e_t g_t of the first token of a chunk, from the next chunk's, and da; writes the operands of `_channel_sums`, dx
+    and ddelta."""
     h, decays = [load_state(r.states_s.at[tokens.slot])], []
     for some in _pieces():
         deltas, xs, bs = tokens.channels("delta", some), tokens.channels("x", some), tokens.b(some)

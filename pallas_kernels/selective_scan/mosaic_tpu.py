@@ -2,20 +2,19 @@
 
     h <- exp(delta a) h + (delta x) b        y = sum_n c[n] h[n]
 
-Token by token: a vector unit takes 8 numbers of state of 128 channels at a time, five operations for each. A row of
-delta or delta x is read from memory as a tile with that row on all sublanes. b is spread over the lanes once for all
-channels of a grid step. The states of 8 tokens, below each other, are an operand of the matrix units, which sum over
-n: on the vector units those sums, over sublanes, would take as long again.
+Token by token: a vector register has 8 numbers of state of 128 channels. A row of delta or delta x is loaded broadcast
+to all sublanes. b is broadcast over the lanes once for all channels of a grid step. The stacked states of 8 tokens are
+an operand of the matrix units, which sum over n; on the vector units these sums would double the time.
 
 bfloat16: states are rounded as operands, not in the recurrence.
 
-The backward kernel takes a block of tokens in the same turns. b and c have a number for each of a state's. They enter
-as (n, tokens) and are needed in two forms:
+The backward kernel processes a block of tokens in the same turns. b and c enter as (n, tokens) and are used in two
+forms:
 
-    spread over the lanes, (n, 128) per token, to be multiplied by what is per channel
-    an operand (8, 8 n) of a group of 8 tokens: row i has the n numbers of token i next to each other, zeros elsewhere
+    broadcast over the lanes, (n, 128) per token, to multiply numbers per channel
+    as operand (8, 8 n) of a group of 8 tokens: row i has the n numbers of token i in its own columns, zeros elsewhere
 
-The second makes sums over n of 8 tokens one product with their 8 states below each other; `fold` is its transpose.
+With the second, sums over n of 8 tokens are one product with their stacked states; `fold` is its transpose.
 """
 
 from collections.abc import Callable
@@ -30,7 +29,7 @@ from pallas_kernels.tpu.lanes import LANES, matmul
 
 
 def begin(refs, g: Geometry, carry: str):
-    """Sets what a scan carries at its first block."""
+    """Initializes the carry at the first block."""
 
     @pl.when(pl.program_id(2) == 0)
     def _():
@@ -42,7 +41,7 @@ def begin(refs, g: Geometry, carry: str):
 
 
 def finish(refs, g: Geometry, name: str, value):
-    """Writes an output of a whole scan, where there is one, at its last block."""
+    """Writes an output, if requested, at the last block."""
     if name in refs:
 
         @pl.when(pl.program_id(2) == g.n_blocks - 1)
@@ -51,15 +50,14 @@ def finish(refs, g: Geometry, name: str, value):
 
 
 def pieces(g: Geometry) -> list[slice]:
-    """Tokens that fill the lanes."""
+    """Slices of tokens that fill the lanes."""
     return [slice(p, p + LANES) for p in range(0, g.block, LANES)]
 
 
 def in_turns(g: Geometry, prepare: Callable, work: Callable, *, backwards: bool = False):
-    """prepare(first token, slot), then work(first token, slot), of every turn of a block in order.
+    """Calls prepare(first token, slot), then work(first token, slot), for every turn of a block in order.
 
-    A turn is prepared during the one before it, in the other of two slots: moves between lanes take long, and the
-    arithmetic of that turn hides it.
+    A turn is prepared during the previous one, in the other of two slots, to hide moves between lanes.
     """
     turns = g.block // g.turn
 
@@ -77,7 +75,7 @@ def in_turns(g: Geometry, prepare: Callable, work: Callable, *, backwards: bool 
 
 
 def spread(refs, name: str, g: Geometry, first, slot: int):
-    """Numbers of b or c of a turn over the lanes, refs["spread"][slot, token of the turn] (n, 128)."""
+    """Broadcasts b or c of a turn over the lanes, into refs["spread"][slot, token of the turn] (n, 128)."""
     tile = pl.multiple_of(first & -LANES, LANES)
     x = pltpu.roll(refs[name][0, :, pl.ds(tile, LANES)], -first & (LANES - 1), 1)
     for j in range(g.turn):
@@ -85,7 +83,7 @@ def spread(refs, name: str, g: Geometry, first, slot: int):
 
 
 def write(refs, g: Geometry, first, slot: int):
-    """delta x, and the steps of the exponents, of a turn."""
+    """Writes delta x, and the steps of the exponents, of a turn."""
     rows = pl.ds(first, g.turn)
     delta = refs["delta"][0, rows, :].astype(jnp.float32)
     refs["written"][slot] = delta * refs["x"][0, rows, :].astype(jnp.float32)
@@ -97,36 +95,36 @@ def write(refs, g: Geometry, first, slot: int):
 
 
 def step(refs, g: Geometry, first, slot: int, j: int, lanes):
-    """(1, lanes): what the rates are multiplied with in the exponents of token j of a turn."""
+    """Factor of the rates in the exponents of token j of a turn, (1, lanes)."""
     return refs["step"][slot, j : j + 1, lanes] if g.steps else refs["delta"][0, pl.ds(first + j, 1), lanes]
 
 
 def over(refs, slot: int, j: int, lanes):
-    """The numbers of token j of a turn, as `spread` wrote them, over the lanes."""
+    """Result of `spread` for token j of a turn, for all lanes."""
     return jnp.concatenate([refs["spread"][slot, j]] * (lanes.size // LANES), axis=1)
 
 
 def operands(refs, name: str, g: Geometry):
-    """b or c as operands of groups of 8 tokens, refs["operands"] (block, 8 n)."""
+    """Writes b or c as operands of groups of 8 tokens, refs["operands"] (block, 8 n)."""
     for at in pieces(g):
         x = jnp.concatenate([refs[name][0, :, at]] * GROUP).T
         refs["operands"][at, :] = jnp.where(own_token(x.shape, g), x, 0.0)
 
 
 def fold(x, g: Geometry):
-    """(tokens, 8 n) of products of groups with each other -> (n, tokens), those of a token with itself."""
+    """Selects the products of tokens with themselves: (tokens, 8 n) -> (n, tokens)."""
     own = jnp.where(own_token(x.shape, g), x, 0.0).T
     return sum(own[i * g.n : (i + 1) * g.n] for i in range(GROUP))
 
 
 def own_token(shape: tuple[int, int], g: Geometry):
-    """Whether a lane's token, of a group, is that of the row."""
+    """Mask of lanes that belong to the row's token in its group."""
     row, lane = (lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
     return (row & (GROUP - 1)) == lane >> (g.n.bit_length() - 1)
 
 
 def forward(x, delta, a, b, c, keep, state, options, *, interpret=False):
-    """y, the last state or None, the states before each block or None; arrays as `api.py` says."""
+    """y, the last state or None, the states before each block or None (contract in `api.py`)."""
     g = make_geometry(x, delta, a, keep)
     arrays = Arrays(g)
     inputs = {"x": arrays.tokens(x), "delta": arrays.tokens(delta), "rates": arrays.rates(a)}
@@ -171,7 +169,7 @@ def _kernel(refs, g: Geometry):
 
 
 def scan_group(refs, g: Geometry, first, slot: int, group: int, lanes):
-    """The states after each of 8 tokens, from token `group` of a turn on: (8 n, lanes). Carries the last one."""
+    """States after each of 8 tokens, from token `group` of a turn on: (8 n, lanes); carries the last one."""
     h, rates, states = refs["carry"][:, lanes], refs["rates"][:, lanes], []
     for j in range(group, group + GROUP):
         if "before" in refs:

@@ -1,8 +1,7 @@
 """Geometry of the TPU kernels, and their arrays.
 
-A grid step (row, channels, block) takes `width` channels of `block` tokens, in turns of 32 tokens. A state is (n,
-channels): its n numbers on the sublanes, channels on the lanes. b and c enter as (n, tokens), `mosaic_tpu.py`
-says why.
+A grid step (row, channels, block) processes `width` channels of `block` tokens, in turns of 32 tokens. A state is (n,
+channels), with channels on the lanes. b and c enter as (n, tokens).
 """
 
 import dataclasses
@@ -17,27 +16,27 @@ from pallas_kernels.selective_scan.problem import Problem
 from pallas_kernels.tpu.lanes import LANES, Specs, call_by_name
 
 BLOCK = 256
-"""Tokens of a grid step, at most; the forward pass saves the states between them."""
+"""Maximum tokens of a grid step; the forward pass saves the states between steps."""
 WIDTH = 1024
-"""Channels of a grid step, at most."""
+"""Maximum channels of a grid step."""
 PART = 256
-"""Channels whose states are in registers together, at least: with 512 the kernels spill more registers."""
+"""Minimum channels whose states are in registers together; with 512 the kernels spill more."""
 GROUP = 8
-"""Tokens whose states are one operand."""
+"""Tokens whose stacked states are one operand."""
 TURN = 32
-"""Tokens of a turn, which the compiler schedules together."""
+"""Tokens of a turn, which are unrolled."""
 STATES = (8, 16, 32)
-"""Numbers of state per channel whose kernels were compiled."""
+"""Supported numbers of state per channel."""
 LOG2_E = 1.4426950408889634
 FAR = 1e36
-"""The step of a token that begins a document: exp2 of it times any rate from `SLOWEST` on is 0."""
+"""Step of a token that begins a document: exp2 of it times any rate up to `SLOWEST` is 0."""
 SLOWEST = -1e-30
-"""The rate of no decay where there are documents: exp2 of it times any delta is 1, of it times FAR 0."""
+"""Largest rate with documents: exp2 of it times any delta is 1, times `FAR` is 0."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """Everything static about one call."""
+    """Static sizes of a call."""
 
     b: int
     t: int
@@ -51,7 +50,7 @@ class Geometry:
     turn: int
     documents: bool
     steps: bool
-    """Whether the exponents' steps are not delta itself, but in float32, or those of documents."""
+    """Whether steps of exponents differ from delta, by dtype or documents."""
 
     @property
     def n_blocks(self) -> int:
@@ -59,7 +58,7 @@ class Geometry:
 
     @property
     def parts(self) -> list[Any]:
-        """Slices of the channels of a grid step: those whose states are in registers together."""
+        """Slices of channels whose states are in registers together."""
         size = _widths(self.width)[0]
         return [pl.ds(lane, size) for lane in range(0, self.width, size)]
 
@@ -79,8 +78,7 @@ def make_geometry(x, delta, a, keep) -> Geometry:
 
 
 def _widths(d: int) -> list[int]:
-    """Numbers of channels, whole tiles of lanes, that share out d: from PART to WIDTH. No row of one tile can be read
-    at a token that the program computes."""
+    """Divisors of d, whole tiles of lanes, from PART to WIDTH; a single tile has no dynamic row loads."""
     return [w for w in range(PART, WIDTH + 1, LANES) if d % w == 0]
 
 
@@ -100,12 +98,12 @@ def objection(p: Problem) -> str | None:
 
 
 def border_shape(p: Problem) -> tuple[int, int, int, int]:
-    """States before every block."""
+    """Shape of the states before every block."""
     return p.b, pl.cdiv(p.t, _block(p.t)), p.n, p.d
 
 
 class Arrays:
-    """Arrays of a call, padded to whole blocks, with their blocks of a grid step."""
+    """Arrays of a call, padded to whole blocks, with their block specs."""
 
     def __init__(self, g: Geometry, *, backwards: bool = False):
         self.g = g
@@ -129,14 +127,14 @@ class Arrays:
         return self._padded(x.astype(jnp.float32), axis=2), spec
 
     def map_gradients(self):
-        """Those of b or c, by block of channels: (b, d / width, n, t) float32."""
+        """Gradients of b or c by block of channels, (b, d / width, n, t) float32."""
         g = self.g
         shape = (g.b, g.d // g.width, g.n, g.n_blocks * g.block)
         spec = pl.BlockSpec((1, 1, g.n, g.block), lambda b, w, i: (b, w, 0, self.block_of(i)))
         return jax.ShapeDtypeStruct(shape, jnp.float32), spec
 
     def rates(self, a):
-        """a (d, n) as (n, d), to the base 2."""
+        """a (d, n) as (n, d), in base 2."""
         rates = a.T * jnp.float32(LOG2_E)
         if self.g.documents:
             rates = jnp.minimum(rates, jnp.float32(SLOWEST))

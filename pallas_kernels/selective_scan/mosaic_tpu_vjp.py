@@ -1,16 +1,14 @@
-"""The selective scan on TPU, backward: one Pallas Mosaic kernel, which takes blocks from the last to the first.
+"""The selective scan on TPU, backward: one Pallas Mosaic kernel, with blocks from the last to the first.
 
-With the state h_{t-1} before a token, its decay k = exp(delta a), and q_{t+1} the cotangent of h_t that later tokens
-give,
+With the state h_{t-1} before a token, its decay k = exp(delta a), and q_{t+1} the cotangent of h_t from later tokens,
 
     g = q_{t+1} + c dy        q_t = k g        p = q_t h_{t-1}
     dx = delta sum_n g b      ddelta = sum_n a p + x sum_n g b      da = sum_t delta p
     db = sum_d g delta x      dc = sum_d h_t dy
 
-The states of a block are computed again from the one before it, which the forward pass saves, and kept in VMEM; so is
-not the decay, whose second exponential takes less time than to store the first. Sums over n, and over channels, are
-products of the matrix units with the g, h or a p of 8 tokens below each other. db and dc are sums of a block of
-channels, which XLA adds up.
+The states of a block are recomputed from the saved state before it and kept in VMEM; decays are recomputed, which is
+faster than storing them. Sums over n, and over channels, are matmuls with the stacked g, h or a p of 8 tokens. XLA adds
+db and dc over blocks of channels.
 
 bfloat16: g, h and a p are rounded as operands of these sums, not in the recurrence.
 """
@@ -39,7 +37,7 @@ from pallas_kernels.tpu.lanes import matmul, matmul_nt
 
 
 def backward(x, delta, a, b, c, keep, state, borders, dy, dstate, options, *, interpret=False):
-    """Gradients of x, delta, a, b, c and state, None where that is; borders as `mosaic_tpu.forward` saves them."""
+    """Gradients of x, delta, a, b, c and state (or None); borders from `mosaic_tpu.forward`."""
     g = make_geometry(x, delta, a, keep)
     arrays = Arrays(g, backwards=True)
     inputs = {"x": arrays.tokens(x), "delta": arrays.tokens(delta), "dy": arrays.tokens(dy)}
@@ -79,7 +77,7 @@ def _kernel(refs, g: Geometry):
 
 
 def _replay(refs, g: Geometry):
-    """The states before every token of a block, and dc."""
+    """Recomputes the states before every token of a block, and dc."""
     refs["carry"][...] = refs["borders"][0, 0]
 
     def prepare(first, slot):
@@ -99,7 +97,7 @@ def _replay(refs, g: Geometry):
 
 
 def _reverse(refs, g: Geometry):
-    """Cotangents from the last token of a block to the first, and what they give."""
+    """Cotangents from the last token of a block to the first, and gradients."""
     operands(refs, "b", g)
     ones = jnp.where(own_token((GROUP, GROUP * g.n), g), 1.0, 0.0).astype(g.dtype)
 
@@ -125,13 +123,13 @@ def _reverse(refs, g: Geometry):
 
 
 def _widen(refs, g: Geometry, first, slot: int):
-    """Rows of a turn in float32."""
+    """Converts rows of a turn to float32."""
     write(refs, g, first, slot)
     refs["dys"][slot] = refs["dy"][0, pl.ds(first, g.turn), :].astype(jnp.float32)
 
 
 def _reverse_group(refs, g: Geometry, first, slot: int, group: int, lanes):
-    """g and rates p of 8 tokens, (8 n, lanes) each, as operands. Carries q, and adds to da."""
+    """g and rates p of 8 tokens as operands, (8 n, lanes) each; carries q, and adds to da."""
     q, rates, slopes = (refs[name][:, lanes] for name in ("cotangent", "rates", "slopes"))
     cotangents, exponents = [], []
     for j in reversed(range(group, group + GROUP)):
@@ -148,7 +146,7 @@ def _reverse_group(refs, g: Geometry, first, slot: int, group: int, lanes):
 
 
 def _write_gradients(refs, g: Geometry, rows, lanes, written, exponents):
-    """dx and ddelta of a turn, of sum_n g b and sum_n rates p."""
+    """Writes dx and ddelta of a turn, from sum_n g b and sum_n rates p."""
     x, delta = (refs[name][0, rows, lanes].astype(jnp.float32) for name in ("x", "delta"))
     refs["dx"][0, rows, lanes] = (delta * written).astype(g.dtype)
     ddelta = jnp.float32(math.log(2)) * exponents + x * written

@@ -1,13 +1,13 @@
-"""The selective scan as its definition, token by token."""
+"""Reference of the selective scan, token by token."""
 
 import jax
 import jax.numpy as jnp
 
 
 def recurrence(x, delta, a, b, c, *, segment_ids=None, initial_state=None):
-    """The equation of `api.py`, in float64 of float64 inputs (under `jax.enable_x64`), else in float32.
+    """The equation of `api.py`, in float64 for float64 inputs (under `jax.enable_x64`), else in float32.
 
-    Differentiable to any order and forwards too. Arguments and results as those of `selective_scan`.
+    Differentiable to any order in forward and reverse mode. Arguments and results: see `selective_scan`.
     """
     dtype = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
     rows, _, channels = x.shape
@@ -26,25 +26,3 @@ def recurrence(x, delta, a, b, c, *, segment_ids=None, initial_state=None):
     by_time = tuple(z.astype(dtype).swapaxes(0, 1) for z in (x, delta, b, c, keep))
     state, y = jax.lax.scan(token, state, by_time)
     return y.swapaxes(0, 1).astype(x.dtype), state
-
-
-def in_blocks(x, delta, a, b, c, *, initial_state=None, block=128):
-    """`recurrence` whose gradients keep one state per block of tokens: for lengths of thousands."""
-    t = x.shape[1]
-
-    def cut(z):
-        return z[:, : t - t % block].reshape(len(z), -1, block, *z.shape[2:]).swapaxes(0, 1)
-
-    tokens, rest = (x, delta, b, c), t - t % block
-
-    @jax.checkpoint
-    def body(state, now):
-        x, delta, b, c = now
-        y, state = recurrence(x, delta, a, b, c, initial_state=state)
-        return state, y
-
-    state = jnp.zeros((len(x), *a.shape), x.dtype) if initial_state is None else initial_state
-    state, y = jax.lax.scan(body, state, tuple(cut(z) for z in tokens))
-    y = y.swapaxes(0, 1).reshape(len(x), rest, -1)
-    state, last = body(state, tuple(z[:, rest:] for z in tokens))
-    return jnp.concatenate([y, last], axis=1), state

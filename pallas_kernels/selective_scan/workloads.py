@@ -1,19 +1,25 @@
-"""Workloads of the selective scan: shapes, their calls, and their truth.
+"""Workloads of the selective scan: shapes and calls of benchmarks and compile checks, and verified cases.
 
-Arrays are x, delta, b and c; a is a constant, whose gradient is not among the outputs: as a sum over the batch it could
-not be checked on some rows alone.
+Arrays are x, delta, b and c; a is a constant, because its gradient, a sum over the batch, cannot be checked on some
+rows.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from pallas_kernels.op import Options
 from pallas_kernels.selective_scan import mosaic_tpu_layout, reference
-from pallas_kernels.selective_scan.api import selective_scan
+from pallas_kernels.selective_scan.api import OP, selective_scan
 from pallas_kernels.selective_scan.problem import Problem
-from pallas_kernels.workload import OpWorkloads
+from pallas_kernels.verify.case import Variant
+from pallas_kernels.verify.kernel_case import LONG, Inputs, KernelCase, both_passes, document_keep
+from pallas_kernels.workload import OpWorkloads, in_blocks
 
 PRESETS = {
     "mamba_130m": Problem(b=4, t=2048, d=1536, n=16),
@@ -29,7 +35,7 @@ SHAPES = {
     "step": PRESETS,
     "cpu": {"text_t2048": Problem(b=4, t=2048, d=256, n=16, dtype=jnp.float32)},
 }
-"""The second of the headline is a layer of a model of 360M parameters and a step's tokens."""
+"""mamba_360m: a layer of a model with 360M parameters, and the tokens of a training step."""
 
 
 def _call(problem: Problem, implementation: str | None) -> Callable:
@@ -41,10 +47,18 @@ def _call(problem: Problem, implementation: str | None) -> Callable:
 
 def _truth(problem: Problem) -> Callable:
     def run(x, delta, b, c, state):
-        rates = problem.rates().astype(x.dtype)
-        return reference.in_blocks(x, delta, rates, b, c, initial_state=state)
+        if state is None:
+            state = jnp.zeros((len(x), problem.d, problem.n), x.dtype)
+        return _in_blocks(x, delta, problem.rates().astype(x.dtype), b, c, state)
 
     return run
+
+
+def _in_blocks(x, delta, a, b, c, state):
+    def recurrence(x, delta, b, c, state):
+        return reference.recurrence(x, delta, a, b, c, initial_state=state)
+
+    return in_blocks(recurrence, state, (x, delta, b, c))
 
 
 def _state(problem: Problem, seed: int) -> jax.Array:
@@ -52,9 +66,78 @@ def _state(problem: Problem, seed: int) -> jax.Array:
 
 
 def _kept(problem: Problem) -> float:
-    """The float32 states that mosaic_tpu saves."""
+    """Bytes of the float32 states that mosaic_tpu saves."""
     return 0.0 if mosaic_tpu_layout.objection(problem) else 4.0 * math.prod(mosaic_tpu_layout.border_shape(problem))
 
 
 WORKLOADS = OpWorkloads(op="selective_scan", call=_call, truth=_truth, state=_state, kept=_kept)
 GROUPS = WORKLOADS.groups(SHAPES)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScanCase(KernelCase):
+    """y and the final state, or all gradients, that of a (a sum over rows) only for one row; documents of 37 tokens."""
+
+    OP: ClassVar = OP
+
+    h: int = 1
+    g: int = 1
+    d: int = 256
+    n: int = 16
+    delta_dtype: str = "float32"
+    documents: bool = False
+
+    @property
+    def problem(self) -> Problem:
+        sizes: dict[str, Any] = {"b": self.b, "t": self.t, "d": self.d, "n": self.n}
+        return Problem(**sizes, dtype=self.dtype, delta_dtype=self.delta_dtype)
+
+    @property
+    def words(self) -> list[str]:
+        words = [f"t{self.t}", f"b{self.b}", f"d{self.d}", f"n{self.n}", self.dtype, f"delta_{self.delta_dtype}"]
+        return words + ["documents"] * self.documents
+
+    @property
+    def compared(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return ("y", "state"), ("dx", "ddelta", "da" if self.b == 1 else "", "db", "dc", "dstate")
+
+    def inputs(self, seed: int) -> Inputs:
+        """Every third token decays little, every 13th not at all."""
+        rng = np.random.default_rng(seed)
+        x, dy, b, c = (self.tokens(rng, size) for size in (self.d, self.d, self.n, self.n))
+        size = np.where(np.arange(self.t) % 3 == 0, 1e-3, 0.5) * (np.arange(self.t) % 13 != 12)
+        delta = (rng.random((self.b, self.t, self.d)) * size[:, None]).astype(jnp.dtype(self.delta_dtype))
+        a = -2 * rng.random((self.d, self.n)).astype(np.float32)
+        state, dstate = self.floats(rng, 2, self.b, self.d, self.n)
+        keep = document_keep(self.b, self.t) if self.documents else None
+        return Inputs((x, delta, a, b, c, keep, state), (dy, dstate))
+
+    def options(self, variant: Variant) -> dict[str, Any]:
+        return {"options": Options(return_state=True, save_states=True)}
+
+    def last(self, x: np.ndarray) -> np.ndarray:
+        return x[-1:] if self.t > LONG and len(x) == self.b else x
+
+    def reference(self, x, delta, a, b, c, keep, state):
+        if keep is None:
+            return _in_blocks(x, delta, a, b, c, state)
+        ids = jnp.cumsum(keep == 0, axis=1)
+        return reference.recurrence(x, delta, a, b, c, initial_state=state, segment_ids=ids)
+
+
+VERIFIED: list[dict[str, Any]] = [
+    {"t": 64},
+    {"t": 65, "n": 8},
+    {"t": 72, "b": 2, "delta_dtype": "bfloat16"},
+    {"t": 200, "documents": True},
+    {"t": 8184, "d": 512},
+    {"t": 8192, "b": 4, "d": 1024},
+]
+CASES = {
+    "gpu": both_passes(ScanCase, "mosaic_gpu", *VERIFIED),
+    "tpu": both_passes(ScanCase, "mosaic_tpu", *VERIFIED),
+    "cpu": [
+        *both_passes(ScanCase, "mosaic_gpu", {"t": 40, "d": 64}),
+        *both_passes(ScanCase, "mosaic_tpu", {"t": 40, "n": 8, "dtype": "float32"}),
+    ],
+}

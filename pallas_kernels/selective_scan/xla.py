@@ -1,12 +1,12 @@
 """The selective scan in plain XLA: token by token on a CPU, many tokens at once on an accelerator.
 
-A token has n numbers of state per channel, so states and decays never exist for all tokens. A scan takes one chunk of
-tokens after another, whose decays and states are made again in the backward pass. On a CPU it takes the tokens of a
-chunk in turn. On an accelerator, where each step of a scan is a dozen launches, groups of 8 tokens are taken in turn,
-all groups of a chunk at once, and an associative scan joins the groups; a GPU has as many tokens in a chunk as
-`pallas_kernels.xla_chunks` allows. There the gradients are written out: XLA's own move 1.6 times the bytes.
+A token has n numbers of state per channel, so states and decays never exist for all tokens. A scan processes chunks of
+tokens; the backward pass recomputes their decays and states. A CPU processes the tokens of a chunk in turn. On an
+accelerator, where each step of a scan takes a dozen launches, groups of 8 tokens are processed in turn, all groups of a
+chunk at once, and an associative scan joins the groups; `pallas_kernels.xla_chunks` sets the chunk length on a GPU.
+Gradients are explicit there: XLA's own move 1.6 times the bytes.
 
-Memory: the inputs, one state a chunk, and some times the states of a chunk. Sums and states are float32.
+Memory: the inputs, one state per chunk, and several times the states of a chunk. Sums and states are float32.
 """
 
 import functools
@@ -21,11 +21,11 @@ from pallas_kernels.xla_chunks import in_parallel, states_before, tokens_at_once
 CHUNK = 64
 """Tokens of a chunk on a CPU or TPU."""
 GROUP = 8
-"""Tokens that an accelerator takes in turn, all such groups of a chunk at once."""
+"""Tokens of a group, processed in turn on an accelerator."""
 
 
 class Tokens(NamedTuple):
-    """Inputs per token; leading axes are the same in all."""
+    """Inputs per token, with equal leading axes."""
 
     x: jax.Array
     """(..., d)."""
@@ -47,7 +47,7 @@ def keep_of(segment_ids: jax.Array | None) -> jax.Array | None:
 
 
 def forward(x, delta, a, b, c, keep, state) -> tuple[jax.Array, jax.Array]:
-    """y and the last state, as `api.py` says; differentiable."""
+    """y and the last state (contract in `api.py`); differentiable."""
     rows, t, channels = x.shape
     if state is None:
         state = jnp.zeros((rows, channels, a.shape[1]), jnp.float32)
@@ -58,14 +58,14 @@ def forward(x, delta, a, b, c, keep, state) -> tuple[jax.Array, jax.Array]:
     chunks = jax.tree.map(lambda z: _cut(z, size), Tokens(x, delta, b, c, keep))
     chunk = _chunk_at_once if at_once else jax.checkpoint(_chunk_in_turn, prevent_cse=False)
     body = functools.partial(chunk, a.T)
-    # States are (b, n, d): the many channels lie along the last axis, which the units of a device share out.
+    # States are (b, n, d), with channels on the last axis, which devices parallelize.
     last, y = lax.scan(body, state.swapaxes(1, 2), chunks)
     y = y.reshape(-1, rows, channels)[:t].swapaxes(0, 1)
     return y, last.swapaxes(1, 2)
 
 
 def backward(x, delta, a, b, c, keep, state, dy, dstate):
-    """Gradients of `forward` in x, delta, a, b, c and state; the forward pass is computed again."""
+    """Gradients of `forward` in x, delta, a, b, c and state; recomputes the forward pass."""
     if dstate is None:
         dstate = jnp.zeros((x.shape[0], *a.shape), jnp.float32)
     operands = (x, delta, a, b, c) if state is None else (x, delta, a, b, c, state)
@@ -75,7 +75,7 @@ def backward(x, delta, a, b, c, keep, state, dy, dstate):
 
 
 def _cut(z: jax.Array, size: int) -> jax.Array:
-    """(b, t, ...) -> (chunks, size, b, ...), filled by tokens that change nothing."""
+    """(b, t, ...) -> (chunks, size, b, ...), padded with tokens that change no state."""
     missing = -z.shape[1] % size
     fill = 1 if z.ndim == 2 else 0  # tokens of padding keep the state; with delta 0 they do not decay or add to it
     z = jnp.pad(z, [(0, 0), (0, missing)] + [(0, 0)] * (z.ndim - 2), constant_values=fill)
@@ -113,7 +113,7 @@ def _chunk_in_turn(rates, state, tokens: Tokens):
 
 @jax.custom_vjp
 def _chunk_at_once(rates, state, tokens: Tokens):
-    """As `_chunk_in_turn`, of groups of tokens: their decays and sums from zeros, then the states before them."""
+    """`_chunk_in_turn` by groups of tokens: their decays and sums from zeros, then the states before them."""
     by_token = _by_token(tokens)
     h, last = states_before(state, *_joined(rates, by_token))
     outputs = []
@@ -125,7 +125,7 @@ def _chunk_at_once(rates, state, tokens: Tokens):
 
 
 def _by_token(tokens: Tokens) -> list[Tokens]:
-    """Tokens (size, b, ..) as the first to the last one of every group, (b groups, ..), groups of a row in order."""
+    """Splits tokens (size, b, ..) into one (b groups, ..) per position in a group."""
     groups = jax.tree.map(lambda z: z.reshape(-1, GROUP, *z.shape[1:]), tokens)
     return [jax.tree.map(lambda z, i=i: z[:, i].swapaxes(0, 1).reshape(-1, *z.shape[3:]), groups) for i in range(GROUP)]
 
@@ -137,7 +137,7 @@ def _by_time(arrays: list[jax.Array], tokens: Tokens) -> jax.Array:
 
 
 def _joined(rates, by_token: list[Tokens]):
-    """What every group adds to a state, from zeros, and its decay (b groups, n, d)."""
+    """Sum of every group from zeros, and its decay, (b groups, n, d)."""
     whole, own = _token(rates, by_token[0])
     for now in by_token[1:]:
         kept, added = _token(rates, now)
@@ -150,7 +150,7 @@ def _at_once_forward(rates, state, tokens: Tokens):
 
 
 def _at_once_backward(saved: tuple, cotangents: tuple):
-    """The chunk's states again, and cotangents q likewise, from the last token to the first: q <- kept (q + c dy)."""
+    """Recomputes the chunk's states, and cotangents q from the last token to the first: q <- kept (q + c dy)."""
     (rates, state, tokens), (dlast, dy) = saved, cotangents
     by_token, slopes = _by_token(tokens), [now.x for now in _by_token(tokens._replace(x=dy))]
     own, whole = _joined(rates, by_token)

@@ -1,4 +1,4 @@
-"""The ring buffer that streaming reads and writes."""
+"""Ring buffer of keys and values for decoding."""
 
 from typing import NamedTuple
 
@@ -11,15 +11,15 @@ class SlidingWindowCache(NamedTuple):
     """The last `w` keys and values: slot `p % w` holds absolute position `p`. Unwritten slots are finite."""
 
     k: jax.Array
-    """(b, w, g, k): keys, in the cache's dtype."""
+    """Keys (b, w, g, k)."""
     v: jax.Array
-    """(b, w, g, v): values, in the cache's dtype."""
+    """Values (b, w, g, v)."""
     position: jax.Array
-    """(b,) int32: tokens seen so far by each row."""
+    """Tokens seen by each row, (b,) int32."""
 
     @property
     def window(self) -> int:
-        """Slots."""
+        """Number of slots."""
         return self.k.shape[1]
 
 
@@ -35,12 +35,12 @@ def empty_cache(
 
 
 def rounded(cache: SlidingWindowCache, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """New keys and values as they will be read from the cache."""
+    """Rounds new keys and values to the cache's dtype."""
     return k.astype(cache.k.dtype).astype(k.dtype), v.astype(cache.v.dtype).astype(v.dtype)
 
 
 def history(cache: SlidingWindowCache, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
-    """The last `w - 1` keys and values, oldest first; those before the first token hold unwritten slots."""
+    """The last `w - 1` keys and values, oldest first; entries before the first token are arbitrary."""
     w = cache.window
     slots = (cache.position[:, None] - (w - 1) + jnp.arange(w - 1, dtype=jnp.int32)[None, :]) % w
     k, v = (jnp.take_along_axis(x, slots[:, :, None, None], axis=1) for x in (cache.k, cache.v))
@@ -48,10 +48,7 @@ def history(cache: SlidingWindowCache, dtype: DTypeLike) -> tuple[jax.Array, jax
 
 
 def append(cache: SlidingWindowCache, k: jax.Array, v: jax.Array, count: int | None = None) -> SlidingWindowCache:
-    """The cache after `count` more tokens (None: as many as given), of which k and v (b, t, g, .) are the last.
-
-    Each slot takes the newest token that is its own, if any.
-    """
+    """The cache after `count` more tokens (None: t), of which k and v (b, t, g, .) are the last."""
     t, w = k.shape[1], cache.window
     count = t if count is None else count
     if count == 0:
@@ -67,7 +64,7 @@ def append(cache: SlidingWindowCache, k: jax.Array, v: jax.Array, count: int | N
 
 
 def append_one(cache: SlidingWindowCache, k: jax.Array, v: jax.Array) -> SlidingWindowCache:
-    """As `append` for one token, k and v (b, g, .): writes one slot, in place where the cache is donated."""
+    """`append` of one token, k and v (b, g, .): writes one slot, in place if the cache is donated."""
     write = jax.vmap(lambda ring, new, slot: jax.lax.dynamic_update_index_in_dim(ring, new, slot, axis=0))
     slot = cache.position % cache.window
     return SlidingWindowCache(

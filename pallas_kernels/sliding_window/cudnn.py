@@ -1,8 +1,8 @@
 """Sliding-window attention by cuDNN's flash attention, through `jax.nn.dot_product_attention`.
 
-For the whole past, and for what the Hopper kernels do not serve: wide windows, float16, other NVIDIA GPUs. JAX has no
-public function for its backward pass alone: `backward` asks for the forward pass once more, with the operands and
-options of the first, so that XLA can merge them where both are in one program and no loop stands between them.
+It serves full causal attention, and calls that the Hopper kernels do not: wide windows, float16, other NVIDIA GPUs. JAX
+has no public function for the backward pass alone: `backward` repeats the forward pass with the same operands, so XLA
+can merge both if they are in one program without a loop between them.
 """
 
 import functools
@@ -16,11 +16,11 @@ from pallas_kernels.sliding_window.problem import Problem
 
 DTYPES = ("bfloat16", "float16")
 TILE = 64
-"""Tokens below which flash attention has nothing to save, and vendors test least."""
+"""Minimum number of tokens."""
 
 
 def forward(q, k, v, start, segment_ids, *, window: int, scale: float) -> tuple[jax.Array, jax.Array]:
-    """y (b, t, h, v), lse (b, h, t); arguments as in `api.py`, with t = s, and neither start nor segment_ids."""
+    """y (b, t, h, v), lse (b, h, t); arguments: see `api.py`; t = s, no start, no segment_ids."""
     del start, segment_ids
     y, lse = _unpartitioned(functools.partial(_attention, window=window, scale=scale))(q, k, v)
     return y, lse.swapaxes(1, 2).astype(jnp.float32)
@@ -38,7 +38,7 @@ def backward(q, k, v, start, segment_ids, y, lse, dy, *, window: int, scale: flo
 
 
 def _unpartitioned(function):
-    """The function, for one device: else JAX asks the devices of the program how to share out cuDNN's call."""
+    """The function on one device: otherwise JAX partitions cuDNN's call over the program's devices."""
     if jax.sharding.get_abstract_mesh().manual_axes:
         return function
     one = jax.sharding.AbstractMesh((1,), ("device",))
@@ -60,7 +60,7 @@ def _attention(q, k, v, *, window: int, scale: float):
 
 
 def objection(p: Problem) -> str | None:
-    """Why cuDNN serves a call nowhere, or None."""
+    """Why cuDNN cannot serve a call on any device, or None."""
     if p.past or p.start or p.segments:
         return "tokens before, as in a cache, or segment_ids"
     if p.dtype_name not in DTYPES:
@@ -73,7 +73,7 @@ def objection(p: Problem) -> str | None:
 
 
 def target_objection(p: Problem, device: Any) -> str | None:
-    """Why it does not on this device, or None: JAX says, of the GPU that is present."""
+    """Why it cannot serve a call on this device, or None; JAX decides for the GPU that is present."""
     if device is None:
         return "asks the GPU that it will run on what it serves, and that GPU is not known"
     return _refusal(p.b, p.t, p.h, p.kv_heads, p.k, p.window, p.dtype_name)

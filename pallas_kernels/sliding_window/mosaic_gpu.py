@@ -1,17 +1,14 @@
 """Sliding-window attention on Hopper, forward: one Mosaic GPU kernel.
 
-With s_ij = scale q_i.k_j over the keys j that query i sees: y_i = sum_j exp(s_ij) v_j / l_i, l_i = sum_j exp(s_ij), and
-lse_i = log l_i for the backward pass. Inside the kernel exponents are base 2.
+With s_ij = scale q_i.k_j over the visible keys j of query i: y_i = sum_j exp(s_ij) v_j / l_i, l_i = sum_j exp(s_ij),
+and lse_i = log l_i for the backward pass. Inside the kernel exponents are base 2.
 
-Each warpgroup computes a run of 64-query blocks. Up to a window of 128 (3 key blocks) the scores of a query block are
-in registers together, their softmax is exact in one pass, and shared memory keeps the key blocks from one query block
-to the next; wider windows stream their key blocks and rescale the running sums (the online softmax).
+Each warpgroup computes a run of 64-query blocks. Up to a window of 128 (3 key blocks) all scores of a query block are
+in registers, softmax takes one pass, and key blocks stay in shared memory for the next query block; wider windows
+stream their key blocks and rescale the running sums (online softmax).
 
-Needs a device: wgmma with the probabilities in registers, which interpret mode passes through shared memory; starting
-accumulators from rescaled sums, which it does by adding; speed.
-
-`Mask` says which entries of a tile of scores are visible, and folds two tiles into one. Geometry and legend:
-`mosaic_gpu_layout`.
+Interpret mode passes register operands of wgmma through shared memory, and adds rescaled sums to accumulators instead
+of starting from them. Geometry and legend: `mosaic_gpu_layout`.
 """
 
 import dataclasses
@@ -52,14 +49,14 @@ from pallas_kernels.sliding_window.mosaic_gpu_layout import (
 
 LOG2_E = np.float32(np.log2(np.e))
 LN_2 = np.float32(np.log(2))
-HIDDEN = np.float32(-1e30)  # exponent of a key that is not visible
-LOWEST = np.float32(-1e20)  # floor of a row's maximum: exp2(HIDDEN - LOWEST) = 0 where nothing is visible
+HIDDEN = np.float32(-1e30)  # exponent of a masked key
+LOWEST = np.float32(-1e20)  # floor of a row's maximum, so that exp2(HIDDEN - LOWEST) = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """Stationary blocks are the rows of a tile, partners the columns: queries are rows where partners are
-    before them in time, and columns where they are after them."""
+    """Visible entries of a tile of scores: stationary blocks are rows, partners columns. Queries are the rows if
+    partners are earlier in time, else the columns."""
 
     partners: Partners
     start: Any | None  # first visible key
@@ -70,7 +67,7 @@ class Mask:
         return 0 if self.partners.direction < 0 else 1
 
     def index(self, axis):
-        """Row or column numbers, (64, 64). Spread from vectors: 2 or 16 registers of a thread, not 32."""
+        """Row or column numbers, (64, 64), broadcast from vectors to save registers."""
         layout, spread = ((PER_ROW, rows_to), (PER_COLUMN, columns_to))[axis]
         return spread(iota((BLOCK,), 0, layout))
 
@@ -79,10 +76,10 @@ class Mask:
         return self.index(self.query_axis), self.index(1 - self.query_axis)
 
     def exponents(self, scores, scale, n, u, less=None):
-        """scale * scores - less for stationary block n and partner u, HIDDEN where the query does not see the key.
+        """scale * scores - less for stationary block n and partner u; HIDDEN for masked keys.
 
-        less: (64,) by query, or None for 0. A partner that does not exist is hidden by the factor and the addend: the
-        multiplier has room where comparisons and selections have not.
+        less: (64,) by query, or None for 0. A partner that does not exist is masked by the factor and the addend, which
+        is cheaper than comparisons.
         """
         i, j = self.query_and_key
         own = isinstance(u, int) and u == 0
@@ -104,35 +101,35 @@ class Mask:
         return jnp.where(functools.reduce(operator.and_, checks), exponents, HIDDEN) if checks else exponents
 
     def load_ids(self, block, axis):
-        """Loads the ids of a block, or of the nearest one where it does not exist."""
+        """Loads the ids of a block, clamped to existing blocks."""
         layout, spread = ((PER_ROW, rows_to), (PER_COLUMN, columns_to))[axis]
         block = jnp.clip(block, 0, self.ids.shape[0] // BLOCK - 1)
         return spread(plgpu.load(self.ids.at[rows(block)], layout=layout, optimized=False))
 
     def grouped(self, units):
-        """Partners by tile of scores: the diagonal and the farthest may share one."""
+        """Partners by tile of scores: the diagonal and the farthest may share a tile."""
         folded = 2 if self.partners.block_window.folds and len(units) > 1 else 1
         return [units[:folded], *((u,) for u in units[folded:])]
 
     def fold(self, parts):
-        """The tiles of a group as one."""
+        """Folds the tiles of a group into one."""
         if len(parts) == 1:
             return parts[0]
         i, j = self.query_and_key
         return jnp.where(j <= i, *parts)
 
     def unfold(self, x, group):
-        """The part of a tile that belongs to each partner of its group, zero elsewhere, bf16."""
+        """Parts of a tile for each partner of its group, zero elsewhere, bf16."""
         if len(group) == 1:
             return [x.astype(jnp.bfloat16)]
         i, j = self.query_and_key
         near = jnp.where(j <= i, x, 0.0)
-        # Not a second `where`: the compiler would then select halves of packed pairs, at four times the instructions.
+        # A second `where` would take four times the instructions.
         return [near.astype(jnp.bfloat16), (x - near).astype(jnp.bfloat16)]
 
 
 def make_mask(refs, partners: Partners, batch) -> Mask:
-    """Mask of a batch row, from refs.start and refs.segment_ids, which may be None."""
+    """Mask of a batch row; refs.start and refs.segment_ids may be None."""
     start = None if refs.start is None else refs.start[batch]
     ids = None if refs.segment_ids is None else refs.segment_ids.at[batch]
     return Mask(partners, start, ids)
@@ -142,10 +139,7 @@ TINY = np.float32(1e-30)
 
 
 def _forward_kernel(q, k, v, start, segment_ids, *, problem, plan, scale, interpret):
-    """y (b, t padded, h, d) bf16 and lse (b, h, t padded) float32.
-
-    Operands as `kernel_operands` makes them.
-    """
+    """y (b, t padded, h, d) bf16 and lse (b, h, t padded) float32; operands from `kernel_operands`."""
     bf16, f32 = jnp.bfloat16, jnp.float32
     scale = np.float32(scale) * LOG2_E
     d = problem.d
@@ -158,7 +152,7 @@ def _forward_kernel(q, k, v, start, segment_ids, *, problem, plan, scale, interp
         mask = make_mask(r, ring, work.batch)
 
         def attend(n, units, q_s, sums):
-            """Adds partners to the sums: the maximum and the total of each row, and the values; None before any."""
+            """Adds partners to the sums: maximum, total and values of each row; None: no sums yet."""
             ring.wait("k", n, 0, units)
             groups, found = mask.grouped(units), []
             for group in groups:
@@ -264,7 +258,7 @@ def plan_forward(problem: Geometry, tuning: Tuning) -> Plan:
 
 
 def most_warpgroups(d: int, window: BlockWindow) -> int:
-    """Warpgroups whose accumulators (d columns) and scores a core holds in registers, as found by compiling."""
+    """Warpgroups whose accumulators (d columns) and scores fit in registers, found by compiling."""
     tiles = 3 if window.blocks == 3 else 2
     if d <= 64 and tiles == 2:
         return 4
@@ -272,7 +266,7 @@ def most_warpgroups(d: int, window: BlockWindow) -> int:
 
 
 def check_supported(q, k, v, segment_ids, window):
-    """Raises NotImplementedError for what these kernels do not take."""
+    """Raises NotImplementedError for inputs that the kernels do not support."""
     d, past = q.shape[-1], k.shape[1] - q.shape[1]
     rule = None
     if any(x.dtype != jnp.bfloat16 for x in (q, k, v)):

@@ -1,9 +1,8 @@
 """Inside the Hopper kernels: the launch, stationary blocks of warpgroups, and the ring of their partner blocks.
 
-The warpgroups of a thread block share nothing: each has its own stationary blocks in its own shared memory and issues
-its own TMA, and they hide each other's waits. They are one thread block, not several, because that is what bounds the
-registers that the compiler takes for each: 255 for two warpgroups, 168 for three, 128 for four.
-Geometry and legend: `mosaic_gpu_layout`.
+Warpgroups share nothing: each has its own stationary blocks and shared memory and issues its own TMA, and they hide
+each other's waits. They form one thread block to limit the compiler's registers: 255 for two warpgroups, 168 for three,
+128 for four. Geometry and legend: `mosaic_gpu_layout`.
 """
 
 import dataclasses
@@ -18,22 +17,19 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.hopper.tiles import PER_ROW, Mma, launch
 from pallas_kernels.sliding_window.mosaic_gpu_layout import BLOCK, BlockWindow, Geometry, Plan
 
-# ---------------------------------------------------------------- shared memory
-
 
 def transforms(width):
-    """Transforms of tiles for TMA and wgmma, which wants whole rows of the swizzle: 96 = 3 x 32, 112 = 7 x 16."""
+    """Transforms of tiles for TMA and wgmma, which needs whole rows of the swizzle: 96 = 3 x 32, 112 = 7 x 16."""
     columns = next(n for n in (64, 32, 16) if width % n == 0)
     return plgpu.TilingTransform((8, columns)), plgpu.SwizzleTransform(2 * columns)
 
 
 def scratch_of(plan: Plan, width, *, stationary: int, results: int, ring, vectors=(), interpret):
-    """Shared memory of a kernel: stationary_s, result_s where staged, the ring's NAME_s, and their barriers.
+    """Shared memory of a kernel: stationary_s, result_s if staged, the ring's NAME_s, and their barriers.
 
-    stationary, results: how many stationary operands and results there are. vectors: names of the (64,) operands that
-    come with the stationary ones, in NAME_s. ring: its operands in tiles, each with the (64,) operand that comes with
-    it, or None. In interpret mode also `stage`, through which register operands of wgmma pass, with the swizzle of
-    their partner.
+    stationary, results: number of stationary operands and results. vectors: names of (64,) stationary operands. ring:
+    operands in tiles, each with the name of its (64,) operand or None. Interpret mode also has `stage`, for register
+    operands of wgmma.
     """
 
     def tiles(count, columns=width):
@@ -59,7 +55,7 @@ def scratch_of(plan: Plan, width, *, stationary: int, results: int, ring, vector
 
 
 def products(*pairs):
-    """[a @ b for a, b in pairs] of shared-memory tiles, (64, 64) float32, all in flight before the first is read."""
+    """Products a @ b of pairs of shared-memory tiles, (64, 64) float32, all in flight together."""
 
     def run(*accs):
         for acc, (a, b) in zip(accs, pairs, strict=True):
@@ -69,12 +65,9 @@ def products(*pairs):
     return pl.run_scoped(run, *[plgpu.ACC((BLOCK, BLOCK), jnp.float32)] * len(pairs))
 
 
-# ---------------------------------------------------------------- blocks in flight
-
-
 @dataclasses.dataclass(frozen=True)
 class WorkTiles:
-    """The stationary blocks of one warpgroup, its task: first, first + 1, ..., end - 1; none where end <= first."""
+    """Task of a warpgroup: stationary blocks first, ..., end - 1; none if end <= first."""
 
     batch: Any
     head: Any
@@ -84,7 +77,7 @@ class WorkTiles:
 
     @classmethod
     def of_warpgroup(cls, heads: int, stationary_blocks: int, plan: Plan):
-        """Neighbours work on neighbouring heads, whose rows are side by side in memory."""
+        """Task of this warpgroup; neighbors work on neighboring heads, which are contiguous in memory."""
         warpgroup = lax.axis_index("warpgroup")
         number = lax.axis_index("block") * plan.warpgroups + warpgroup
         first = lax.div(number, jnp.int32(heads)) * plan.run
@@ -97,10 +90,10 @@ class WorkTiles:
 
 @dataclasses.dataclass(frozen=True)
 class Stationary:
-    """Operands and results of the stationary block: one tile each, loaded again as soon as nobody needs it.
+    """Operands and results of the stationary block: one tile each, reloaded as soon as it is free.
 
-    The operands take turns in their tiles from block to block. The addresses of a matmul operand would otherwise be the
-    same in every step, and the compiler would keep them in registers, some thirty, at the price of spills.
+    Operands alternate between tiles from block to block: the compiler would keep constant addresses in some thirty
+    registers, and spill.
     """
 
     work: WorkTiles
@@ -130,16 +123,16 @@ class Stationary:
             plgpu.copy_gmem_to_smem(block, smem.at[self.work.warpgroup], self.full())
 
     def wait(self, n):
-        """The operands of block n."""
+        """Waits for the operands of block n, and returns them."""
         plgpu.barrier_wait(self.full())
         return [self.tile(n, i) for i in range(len(self.operands))]
 
     def vector(self, number):
-        """(64,) of the block that was waited for, by row."""
+        """A (64,) operand of the current block, by row."""
         return plgpu.load(self.vectors[number][1].at[self.work.warpgroup], layout=PER_ROW, optimized=False)
 
     def spent(self, n):
-        """Every warp has read the operands of block n. Without tiles for results they are loaded again by `store`."""
+        """Called when every warp has read the operands of block n; reloads them unless `store` does."""
         if self.plan.staged:
             self.reload(n)
 
@@ -166,11 +159,8 @@ def rows(n):
     return pl.ds(n * BLOCK, BLOCK)
 
 
-# ---------------------------------------------------------------- launching
-
-
 def launch_tasks(name, body, operands, outputs, scratch, *, batch, tasks, plan, interpret):
-    """`launch` with as many thread blocks as the tasks of each batch row need; refs.stage is None on a device."""
+    """`launch` with enough thread blocks for the tasks of each batch row; refs.stage is None on a device."""
     return launch(
         name,
         body,
@@ -186,22 +176,21 @@ def launch_tasks(name, body, operands, outputs, scratch, *, batch, tasks, plan, 
 
 @dataclasses.dataclass(frozen=True)
 class Partners:
-    """Which blocks a stationary block meets: partner u = 0 (diagonal), 1 (farthest), 2, ... (between, from near to
-    far)."""
+    """Partners of a stationary block: u = 0 (diagonal), 1 (farthest), 2, ... (between, from near to far)."""
 
     block_window: BlockWindow
     direction: int  # partners of stationary block n: n + shift + direction * {0, 1, ...}
     shift: int
-    limit: int  # partners exist in [0, limit); the loads of others are clamped, and masked where they are used
+    limit: int  # partners exist in [0, limit); loads of others are clamped, and masked at their use
 
     def distance(self, u):
-        """Blocks between the diagonal and partner u."""
+        """Distance of partner u from the diagonal, in blocks."""
         if isinstance(u, int):
             return (0, self.block_window.blocks - 1)[u] if u < 2 else u - 1
         return jnp.where(u == 0, 0, jnp.where(u == 1, self.block_window.blocks - 1, u - 1))
 
     def partner(self, n, u):
-        """Index of a partner; it may not exist."""
+        """Index of a partner, which may not exist."""
         return n + self.shift + self.direction * self.distance(u)
 
     def existing(self, n, u):
@@ -210,18 +199,17 @@ class Partners:
 
 @dataclasses.dataclass(frozen=True)
 class Ring(Partners):
-    """Partner blocks in shared memory. A visit (n, member, u) is the meeting of stationary block n with partner u for a
-    member of its group.
+    """Partner blocks in shared memory. A visit (n, member, u) uses partner u for stationary block n and a member of its
+    group; visits are in order of u.
 
-    Visits of one stationary block and member come in the order of u. Kept: slot of a partner is its index modulo the
-    slots, and one load replaces the partner that leaves the window; where an operand has a slot more than partners, the
-    load is one stationary block early. Streamed: visits are numbered, and each load is replaced by that of `slots`
-    visits later.
+    Kept: the slot of a partner is its index modulo the slots, and a load replaces the partner that leaves the window;
+    with one more slot than partners, the load is one stationary block early. Streamed: visits are numbered, and a load
+    is replaced by the one `slots` visits later.
     """
 
     work: WorkTiles
     plan: Plan
-    members: int  # of a group, met one after another; 1 where kept
+    members: int  # of a group, processed in turn; 1 if kept
     loads: dict[str, tuple[tuple[Callable, Any], ...]]  # name -> (partner block, member -> global memory, slots)
     full: dict[str, Any]  # name -> barriers of the slots
 
@@ -255,14 +243,12 @@ class Ring(Partners):
 
     @property
     def first_units(self):
-        """Partners that are met together: all that are kept, else the two that may share a tile of scores."""
+        """Partners of the first step: all if kept, else the two that may share a tile of scores."""
         return tuple(range(self.block_window.blocks if self.plan.kept else min(2, self.block_window.blocks)))
 
     def rest(self, visit, carry):
-        """Folds visit(u, carry) over the partners after the first ones.
-
-        The one that the far edge of the window cuts comes last, by itself: the loop over the others has no mask.
-        """
+        """Folds visit(u, carry) over the other partners; a partner at the edge of the window comes last, after a loop
+        without masks."""
         first, last = len(self.first_units), self.block_window.blocks
         cut = first < last and self.block_window.cuts(self.distance(last - 1))
         if first < last - cut:
@@ -271,16 +257,16 @@ class Ring(Partners):
 
     @property
     def newest(self):
-        """The partner that the stationary block before did not meet."""
+        """Partner that the previous stationary block did not use."""
         return 0 if self.direction < 0 or self.block_window.blocks == 1 else 1
 
     @property
     def oldest(self):
-        """The partner that the next stationary block does not meet."""
+        """Partner that the next stationary block does not use."""
         return 0 if self.direction > 0 or self.block_window.blocks == 1 else 1
 
     def start(self):
-        """Issues the first loads. Kept: waits for all but the newest partner, for which every visit waits."""
+        """Issues the first loads. Kept: waits for all but the newest partner."""
 
         def issue(i, _):
             @pl.when(i < self.visits)
@@ -298,7 +284,7 @@ class Ring(Partners):
                     plgpu.barrier_wait(self.full[name].at[self.slot(name, self.work.first, 0, u)])
 
     def load_newest(self, name, n):
-        """Kept: issues the load of the partner that stationary block n is the first to meet, if there is block n."""
+        """Kept: loads the partner that stationary block n is the first to use, if block n exists."""
 
         @pl.when(n < self.work.end)
         def _():
@@ -309,7 +295,7 @@ class Ring(Partners):
             plgpu.barrier_wait(self.full[name].at[self.slot(name, n, member, u)])
 
     def spent(self, name, n, member, units):
-        """Every warp has read these partners for the last time in the visits of stationary block n and this member."""
+        """Called when every warp has read these partners for stationary block n and this member."""
         if self.plan.kept:
             if self.oldest in units:
                 self.load_newest(name, n + 1 + self.slots(name) - self.plan.slots)
@@ -323,7 +309,7 @@ class Ring(Partners):
 
 
 def run_tiles(work: WorkTiles, stationary: Stationary, ring: Ring, step):
-    """step(n, _) for every stationary block n."""
+    """Calls step(n, _) for every stationary block n."""
 
     @pl.when(work.first < work.end)
     def _():
@@ -334,7 +320,7 @@ def run_tiles(work: WorkTiles, stationary: Stationary, ring: Ring, step):
 
 
 def key_ring(refs, work: WorkTiles, plan: Plan, problem: Geometry) -> Ring:
-    """The key blocks that query blocks meet, from refs.k and refs.v."""
+    """Ring of the key blocks for query blocks, from refs.k and refs.v."""
     head = work.head // problem.group
 
     def load(ref, smem):

@@ -1,18 +1,17 @@
-"""Geometry of the Hopper kernels of sliding-window attention, and the padding that it asks of XLA.
+"""Geometry of the Hopper kernels of sliding-window attention, and padding in XLA.
 
-Queries and keys are cut into blocks of 64. Past keys are padded in front to whole blocks, so that query block n has
-its own keys in key block n + past / 64 and meets `blocks` partners: the key blocks at a distance of 0 (the diagonal)
-up to `blocks` - 1 (the farthest) before its own. Row i of the query block sees column j of the key block at distance m
-where
+Queries and keys are cut into blocks of 64. Past keys are padded in front to whole blocks, so the own keys of query
+block n are key block n + past / 64. It has `blocks` partners: the key blocks at distance 0 (the diagonal) to `blocks` -
+1 (the farthest) before its own. Row i of the query block sees column j of the key block at distance m if
 
-    64 m - window < j - i,    and j <= i where m = 0.
+    64 m - window < j - i,    and j <= i if m = 0.
 
-Only the diagonal, the farthest partner and, unless the window is a multiple of 64, the one before it are cut. Unless
-window = 1 modulo 64 what is visible of the diagonal and of the farthest partner is disjoint, so that one (64, 64) tile
-of scores holds both: a window of 64 costs one tile of exponentials for each query block, a window of 128 two. This is
-called folding.
+Only the diagonal, the farthest partner and, unless the window is a multiple of 64, the one before it are masked in
+part. Unless window = 1 modulo 64, the visible entries of the diagonal and of the farthest partner are disjoint, so one
+(64, 64) tile of scores holds both (folding): a window of 64 takes one tile of exponentials per query block, a window of
+128 two.
 
-A kernel takes its stationary blocks (queries; or keys, for dk and dv) in order, and meets the partners of each.
+A kernel processes its stationary blocks (queries; or keys, for dk and dv) in order, each with its partners.
 """
 
 import dataclasses
@@ -24,10 +23,10 @@ from pallas_kernels.sliding_window.problem import Problem
 
 BLOCK = 64
 SHARED_BYTES = 227 * 1024  # of a thread block
-VECTOR_BYTES = 4096  # of one (64,) operand of a ring, or less: at most 4 slots for each of 4 warpgroups
+VECTOR_BYTES = 4096  # upper bound for one (64,) operand of a ring: 4 slots of 4 warpgroups
 BARRIER_BYTES = 1024
-MOST_KEPT = 3  # partners that a ring keeps: their scores stay in registers together
-BACKWARD_WARPGROUPS = 2  # whose accumulators, scores and their gradients a core holds in registers
+MOST_KEPT = 3  # maximum of partners whose scores are in registers together
+BACKWARD_WARPGROUPS = 2  # whose accumulators, scores and their gradients fit in registers
 
 
 def objection(p: Problem) -> str | None:
@@ -42,17 +41,17 @@ def objection(p: Problem) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class BlockWindow:
-    """Which pairs of blocks meet, and what of each pair is visible."""
+    """Partners of a block, and which of them are masked."""
 
     window: int
 
     @property
     def blocks(self) -> int:
-        """Partners of a block."""
+        """Number of partners of a block."""
         return 1 + -(-(self.window - 1) // BLOCK)
 
     def cuts(self, distance: int) -> bool:
-        """Whether the far edge of the window runs through the partner at this distance in blocks."""
+        """Whether the edge of the window masks entries of the partner at this distance in blocks."""
         return BLOCK * distance - self.window > -BLOCK
 
     @property
@@ -74,7 +73,7 @@ class Geometry:
 
     @classmethod
     def of(cls, q, k, window: int):
-        """A window wider than the keys sees no more than one as wide."""
+        """Geometry of arrays; the window is at most the number of keys."""
         return cls(*q.shape[:2], k.shape[1], q.shape[2], k.shape[2], q.shape[3], BlockWindow(min(window, k.shape[1])))
 
     @property
@@ -102,27 +101,27 @@ class Geometry:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How one kernel uses a core: shared memory, registers, and the tasks of its warpgroups."""
+    """Use of a multiprocessor by a kernel: shared memory, registers, and tasks of warpgroups."""
 
-    kept: bool  # every partner is loaded once, and kept while stationary blocks meet it; else once for each of these
-    slots: int  # of a warpgroup's ring of partners
-    ahead: int  # operands of the ring, from the first, with a slot more: their loads are a stationary block early
-    staged: bool  # results have tiles of their own (only where kept); else they take those of the stationary operands
-    run: int  # stationary blocks of a task
-    warpgroups: int  # of a thread block; each has its own task and its own shared memory
+    kept: bool  # partners stay in shared memory while needed; else loaded once per stationary block
+    slots: int  # in a warpgroup's ring of partners
+    ahead: int  # first operands of the ring, with one more slot: loaded a stationary block early
+    staged: bool  # results have their own tiles (only if kept); else the tiles of stationary operands
+    run: int  # stationary blocks per task
+    warpgroups: int  # per thread block; each has its own task and shared memory
 
     def ring_slots(self, operand: int) -> int:
-        """Slots of an operand of the ring, by its number."""
+        """Slots of an operand of the ring, by index."""
         return self.slots + (operand < self.ahead)
 
     def tasks(self, heads: int, stationary_blocks: int) -> int:
-        """Tasks of one batch row."""
+        """Number of tasks per batch row."""
         return heads * -(-stationary_blocks // self.run)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """Overrides of a `Plan`; None leaves the choice to it."""
+    """Overrides of a `Plan`; None: automatic."""
 
     run: int | None = None
     warpgroups: int | None = None
@@ -147,12 +146,12 @@ def plan_kernel(
     """The `Plan` of a kernel.
 
     Args:
-      stationary, results: stationary operands and results of (64, d).
-      vectors: rings of (64,) operands.
-      most: warpgroups whose registers a core holds.
-      heads, stationary_blocks: what there is to do in each batch row.
+      stationary, results: number of stationary operands and results of (64, d).
+      vectors: number of rings of (64,) operands.
+      most: maximum of warpgroups, limited by registers.
+      heads, stationary_blocks: work per batch row.
       keep: whether partners may be kept.
-      ahead: operands of the ring that have a slot more where they are kept and it costs no warpgroup.
+      ahead: operands of the ring with one more slot, if partners are kept and it costs no warpgroup.
       tuning: overrides.
     """
     partners, tile_bytes = problem.block_window.blocks, 2 * BLOCK * problem.d
@@ -173,8 +172,8 @@ def plan_kernel(
 
 
 def plan_dq(problem: Geometry, tuning: Tuning) -> Plan:
-    """Kept partners have their scores and gradients in registers together: too many for three of them and d > 64. Keys
-    are needed up to the end of a block and first in the next, hence a slot more for them."""
+    """Plan of dq. Scores and gradients of kept partners are in registers together: too many for three partners and
+    d > 64. Keys are needed until the end of a block and first in the next, so they have one more slot."""
     return plan_kernel(
         problem,
         stationary=2,
@@ -190,7 +189,7 @@ def plan_dq(problem: Geometry, tuning: Tuning) -> Plan:
 
 
 def plan_dkdv(problem: Geometry, tuning: Tuning) -> Plan:
-    """Both operands of the ring are needed up to the end of a block."""
+    """Plan of dk and dv. Both operands of the ring are needed until the end of a block."""
     return plan_kernel(
         problem,
         stationary=2,
@@ -206,10 +205,9 @@ def plan_dkdv(problem: Geometry, tuning: Tuning) -> Plan:
 
 
 def choose_run(chains: int, blocks: int, places: int, extra: int = 1) -> int:
-    """Stationary blocks per task that finish soonest, when `places` tasks run at a time over `chains` of `blocks`.
+    """Stationary blocks per task with the least time, for `places` concurrent tasks over `chains` of `blocks`.
 
-    A task counts as `extra` blocks more: it waits for its first loads, and some of them are of blocks that the task
-    before it has loaded too (arithmetic, not measured).
+    A task counts as `extra` blocks more, for waits and repeated loads at its start (estimated, not measured).
     """
 
     def cost(runs):
@@ -219,21 +217,21 @@ def choose_run(chains: int, blocks: int, places: int, extra: int = 1) -> int:
 
 
 def pad_rows(x, before: int = 0):
-    """Zero rows in front, and after up to whole blocks where TMA cannot cut the tail: fewer than 64, or no multiple
-    of its tiles of 8 rows."""
+    """Adds zero rows in front, and at the end up to whole blocks if TMA cannot cut the tail: fewer than 64 rows, or no
+    multiple of 8."""
     rows = before + x.shape[1]
     behind = -rows % BLOCK if rows < BLOCK or rows % 8 else 0
     return jnp.pad(x, ((0, 0), (before, behind), (0, 0), (0, 0))) if before or behind else x
 
 
 def pad_vectors(x):
-    """(..., t) -> (..., t up to whole blocks), zeros after."""
+    """Pads the last axis with zeros to whole blocks."""
     behind = -x.shape[-1] % BLOCK
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, behind)]) if behind else x
 
 
 def first_keys(start, problem: Geometry):
-    """(b,) int32, the first visible key of every row, counted with the rows in front; None: all are visible."""
+    """First visible key of every row, (b,) int32, counted from the padding in front; None: all are visible."""
     if start is None and problem.front == 0:
         return None
     start = jnp.zeros(problem.b, jnp.int32) if start is None else jnp.maximum(start.astype(jnp.int32), 0)

@@ -1,22 +1,20 @@
 """Gradients of sliding-window attention on Hopper in one pass: one Mosaic GPU kernel, no atomics.
 
-Equations: `mosaic_gpu_vjp`. A thread block takes a run of key blocks of one kv head. In step j the queries of key block
-j meet all key blocks that they see: one meeting for every query head that shares the kv head. With a step dk and dv of
-its farthest key block are complete; the sums of the others wait in registers for later queries. Behind a run come the
-steps of the queries that still see its last keys; their dq, and dk and dv of their own keys, belong to the next run. So
-runs read some blocks of their neighbours, and share no sums: any run gives the same bits.
+Equations: `mosaic_gpu_vjp`. A thread block processes a run of key blocks of one kv head. Step j pairs the queries of
+key block j with all key blocks that they see: one meeting for every query head that shares the kv head. After a step,
+dk and dv of the farthest key block are complete; the sums of the others stay in registers for later queries. A run ends
+with the steps of later queries that see its last keys; their dq, and dk and dv of their own keys, belong to the next
+run. So runs read some blocks of their neighbors but share no sums: results do not depend on the run length.
 
 Two warpgroups share a meeting. Each computes P and dS of its own partners: warpgroup 0 of the diagonal (of three
 partners also of the farthest, folded into the same tile), warpgroup 1 of the other. They exchange these, and their
-parts of the row sums delta, through shared memory. Then warpgroup 0 sums dv; warpgroup 1 sums dk and makes dq. What
-orders them:
-  delta_full   both arrive when they have stored P and the sums, and wait. Warpgroup 1 arrives after its products with
-               dS of the meeting before, so that both may store dS then; the sums have two buffers;
+parts of the row sums delta, through shared memory. Then warpgroup 0 sums dv; warpgroup 1 sums dk and computes dq.
+Barriers:
+  delta_full   both arrive after storing P and the sums, and wait. Warpgroup 1 arrives after its products with dS of the
+               previous meeting, so both may store dS then; the sums have two buffers;
   slopes_full  warpgroup 0 has stored dS; warpgroup 1 waits;
   values_done  warpgroup 0 has left P, q, k, v and dy of this meeting; warpgroup 1 waits before it stores P or issues
-               loads again, which it does for both.
-
-Needs a device: accumulators that start from values, where interpret mode adds; speed.
+               loads for both.
 
 Geometry and legend: `mosaic_gpu_layout`.
 """
@@ -49,10 +47,10 @@ from pallas_kernels.sliding_window.mosaic_gpu_layout import (
 
 @dataclasses.dataclass(frozen=True)
 class SinglePass:
-    """How the kernel of all gradients works."""
+    """Plan of the kernel of all gradients."""
 
     run: int  # key blocks of a thread block
-    ahead: int  # steps that loads of keys are early; meetings that those of queries are
+    ahead: int  # loads of keys run so many steps ahead, loads of queries so many meetings
 
     def key_slots(self, problem: Geometry) -> int:
         return problem.block_window.blocks + self.ahead
@@ -69,16 +67,16 @@ class SinglePass:
 
 
 WIDEST = {(2, False): 112, (2, True): 64, (3, False): 80}
-"""(Blocks that a query block meets, whether query heads share keys) -> columns whose sums two warpgroups hold in
-registers, as found by compiling."""
+"""(Key blocks of a query block, whether query heads share keys) -> columns whose sums fit in the registers of two
+warpgroups, found by compiling."""
 
 
 def plan_single_pass(problem: Geometry, tuning: Tuning) -> SinglePass | None:
-    """None where two kernels serve: a window of 1, where no sum waits, wider ones than 128, and wider heads."""
+    """Plan, or None if two kernels are needed: for a window of 1 or more than 128, and for wide heads."""
     window, blocks = problem.block_window.window, problem.block_window.blocks
     if not 2 <= window <= 2 * BLOCK or problem.d > WIDEST.get((blocks, problem.group > 1), 0):
         return None
-    # A run's extra steps: those of later queries, and the wait for its first loads.
+    # Extra steps of a run: later queries, and the wait for its first loads.
     run = tuning.run or choose_run(problem.b * problem.g, problem.key_blocks, multiprocessors(), extra=blocks)
     early = SinglePass(min(run, problem.key_blocks), ahead=2)
     return early if early.bytes(problem) <= SHARED_BYTES else dataclasses.replace(early, ahead=1)
@@ -88,8 +86,8 @@ def plan_single_pass(problem: Geometry, tuning: Tuning) -> SinglePass | None:
 class Task:
     """Key blocks first, ..., end - 1 of one kv head; steps first, ..., stop - 1.
 
-    Loads are issued `plan.ahead` steps, or meetings, early, by one warpgroup. Blocks that do not exist are loaded from
-    the nearest that does, and masked where they are used.
+    One warpgroup issues loads `plan.ahead` steps or meetings ahead. Loads of blocks that do not exist are clamped, and
+    masked at their use.
     """
 
     problem: Geometry
@@ -102,7 +100,7 @@ class Task:
 
     @classmethod
     def of_block(cls, problem: Geometry, plan: SinglePass, refs):
-        """Neighbours work on neighbouring heads, whose rows are side by side in memory."""
+        """Task of this thread block; neighbors work on neighboring heads, which are contiguous in memory."""
         number, heads = lax.axis_index("block"), jnp.int32(problem.g)
         first = lax.div(number, heads) * plan.run
         end = jnp.minimum(first + plan.run, problem.key_blocks)
@@ -110,11 +108,11 @@ class Task:
 
     @property
     def stop(self):
-        """The queries of the steps from `end` on see keys before it."""
+        """End of the steps; queries of the steps from `end` on see keys before it."""
         return self.end + self.problem.block_window.blocks - 1
 
     def query_block(self, j):
-        """Query block of step j; it may not exist."""
+        """Query block of step j, which may not exist."""
         return j - self.problem.past_blocks
 
     def query_head(self, member):
@@ -131,7 +129,7 @@ class Task:
         return lax.rem(meeting, jnp.int32(self.plan.query_slots))
 
     def start(self):
-        """Issues the first loads: keys before the run, and those of the first steps and meetings."""
+        """Issues the first loads: keys before the run, and of the first steps and meetings."""
         for j in self.earlier():
             self.load_keys(j)
         for i in range(self.plan.ahead):
@@ -143,12 +141,12 @@ class Task:
         return [self.first - distance for distance in range(self.problem.block_window.blocks - 1, 0, -1)]
 
     def load_later_keys(self, j):
-        """Issues the load that may replace the keys that step j - 1 was the last to see."""
+        """Issues the load that replaces the keys last used by step j - 1."""
         later = j + self.plan.ahead
         pl.when(later < self.stop)(lambda: self.load_keys(later))
 
     def load_later_queries(self, meeting):
-        """Issues the load that may replace the queries of the meeting before."""
+        """Issues the load that replaces the queries of the previous meeting."""
         later = meeting + self.plan.ahead
         pl.when(later < self.meeting(self.stop))(lambda: self.load_queries(later))
 
@@ -177,7 +175,7 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Warpgroup:
-    """One of the two warpgroups of a thread block at its task."""
+    """One of the two warpgroups of a thread block."""
 
     number: int
     task: Task
@@ -187,7 +185,7 @@ class Warpgroup:
 
     @property
     def units(self):
-        """Partners, the farthest first: the order of sums."""
+        """Partners, farthest first: the order of sums."""
         partners = self.mask.partners
         return sorted(range(partners.block_window.blocks), key=partners.distance, reverse=True)
 
@@ -200,12 +198,12 @@ class Warpgroup:
         return [ref.at[self.task.key_slot(j - self.mask.partners.distance(u))] for u in units]
 
     def shared_tiles(self, ref, meeting):
-        """P or dS by partner. Tiles take turns: the compiler would keep addresses that never change in registers."""
+        """P or dS by partner. Tiles alternate: the compiler would keep constant addresses in registers."""
         count = jnp.int32(len(self.units))
         return [ref.at[lax.rem(meeting + u, count)] for u in range(len(self.units))]
 
     def weights(self, j, slot):
-        """P of its own partners, and dP, (64, 64)."""
+        """P and dP of its own partners, (64, 64)."""
         r, n, mask = self.task.refs, self.task.query_block(j), self.mask
         exists = (n >= 0) & (n < self.task.problem.query_blocks)
         lse = plgpu.load(r.lse_s.at[slot], layout=PER_ROW, optimized=False) * LOG2_E
@@ -216,9 +214,9 @@ class Warpgroup:
         return p, mask.fold(products(*[(r.dy_s.at[slot], tile.T) for tile in self.key_tiles(r.v_s, j, self.own)]))
 
     def meet(self, j, member):
-        """Stores P and dS of its own partners. Behind it P of all is there.
+        """Stores P and dS of its own partners; afterwards P of all partners is stored.
 
-        Returns the slot of the queries, and the tiles of P and dS, by partner.
+        Returns the slot of the queries, and the tiles of P and dS by partner.
         """
         r, meeting = self.task.refs, self.task.meeting(j, member)
         slot, parity = self.task.query_slot(meeting), lax.rem(meeting, jnp.int32(2))
@@ -237,7 +235,7 @@ class Warpgroup:
         return slot, p_s, ds_s
 
     def store(self, tiles, x):
-        """The parts of a tile that belong to its own partners."""
+        """Stores the parts of a tile for each of its own partners."""
         for u, part in zip(self.own, self.mask.unfold(x, self.own), strict=True):
             tiles[u][...] = part
 
@@ -251,7 +249,7 @@ class Warpgroup:
         return dvs
 
     def add_keys(self, j, member, dks):
-        """Warpgroup 1: dk += dS^T q of each partner, without the scale; and dq = scale dS k, which it writes."""
+        """Warpgroup 1: dk += dS^T q of each partner, without the scale; writes dq = scale dS k."""
         task, r = self.task, self.task.refs
         task.load_later_queries(task.meeting(j, member))
         slot, _, ds_s = self.meet(j, member)
@@ -270,7 +268,7 @@ class Warpgroup:
         return dks
 
     def sums(self, tiles, rows_s):
-        """For `Mma.update`: adds tiles^T rows of each partner."""
+        """Function for `Mma.update` that adds tiles^T rows of each partner."""
 
         def add(*accs):
             for u, acc in zip(self.units, accs, strict=True):
@@ -289,7 +287,7 @@ class Warpgroup:
             plgpu.copy_smem_to_gmem(staging, target.at[self.task.batch, rows(block), head])
 
     def take_steps(self, add, staging, target, factor):
-        """add(j, member, sums) in every meeting; writes factor * sums of each key block of the run when complete."""
+        """Calls add(j, member, sums) in every meeting; writes factor * sums of each complete key block of the run."""
         task = self.task
         zero = plgpu.layout_cast(jnp.zeros((BLOCK, task.problem.d), jnp.float32), WGMMA)
 
@@ -304,7 +302,7 @@ class Warpgroup:
                 sums = lax.fori_loop(0, task.problem.group, functools.partial(add, j), sums)
             farthest = j - len(waiting)
             self.write(sums[0] * factor, staging, target, farthest, task.head, farthest >= task.first)
-            # Additions, for ptxas takes moves as reads of accumulators in flight, and serializes all matmuls (C7514).
+            # Additions: ptxas mistakes moves for reads of accumulators in flight, and serializes all matmuls (C7514).
             return tuple(x + np.float32(0) for x in sums[1:])
 
         for j in task.earlier():
@@ -318,7 +316,7 @@ def single_pass_scratch(problem, plan: SinglePass):
     d, blocks, f32 = problem.d, problem.block_window.blocks, jnp.float32
 
     def tiles(*shape):
-        """(..., 64, columns), all with the swizzle of (64, d), which both operands of a matmul have to share."""
+        """(..., 64, columns) tiles with the swizzle of (64, d), which both operands of a matmul must share."""
         return plgpu.SMEM((*shape[:-1], BLOCK, shape[-1]), jnp.bfloat16, transforms=transforms(d))
 
     key_slots, query_slots = plan.key_slots(problem), plan.query_slots

@@ -1,15 +1,12 @@
-"""Gradients of sliding-window attention on Hopper: one Mosaic GPU kernel where it serves, else two; no atomics.
+"""Gradients of sliding-window attention on Hopper: one Mosaic GPU kernel if possible, else two; no atomics.
 
-With P_ij = exp(scale q_i.k_j - lse_i) where visible, dP_ij = dy_i.v_j, delta_i = sum_j P_ij dP_ij (= dy_i.y_i):
+With P_ij = exp(scale q_i.k_j - lse_i) for visible pairs, dP_ij = dy_i.v_j, delta_i = sum_j P_ij dP_ij (= dy_i.y_i):
   dS = P (dP - delta),    dq_i = scale sum_j dS_ij k_j,    dk_j = scale sum_i dS_ij q_i,    dv_j = sum_i P_ij dy_i.
-`single_pass` reads every operand once, for windows of 2 to 128 and heads that its registers hold (`plan_single_pass`).
-Other calls take the two kernels of this file. `dq` keeps query blocks and meets their key blocks. Where shared memory
-keeps these (three with d <= 64, two with more), the scores of a row are in registers together, and delta is their sum,
-written for the other kernel; else XLA gives dy.y. `dkdv` keeps key blocks and meets their query blocks, those of every
-query head that shares the kv head, one head after another: the sum over the group stays float32, in registers.
-
-Needs a device: wgmma with P and dS in registers, which interpret mode passes through shared memory; accumulators that
-start from -delta, where it adds; speed.
+`single_pass` reads every operand once, for windows of 2 to 128 and heads that fit in registers (`plan_single_pass`).
+Other calls use the two kernels of this file. `dq` has stationary query blocks. If their key blocks are kept (three with
+d <= 64, two with more), the scores of a row are in registers together, and the kernel computes delta for the other
+kernel; else XLA computes dy.y. `dkdv` has stationary key blocks, with the query blocks of every query head that shares
+the kv head, one head after another: the sum over the group stays in float32 registers.
 """
 
 import functools
@@ -48,10 +45,10 @@ from pallas_kernels.sliding_window.mosaic_gpu_single_pass import plan_single_pas
 
 
 def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, scale, interpret):
-    """dq (b, t padded, h, d) bf16, and delta (b, h, t padded) float32 where it is not given.
+    """dq (b, t padded, h, d) bf16, and delta (b, h, t padded) float32 if it is not given.
 
     q, k, v, start, segment_ids from `kernel_operands`; dy like q; lse and delta (b, h, t padded) float32; delta is None
-    where the plan keeps partners.
+    if the plan keeps partners.
     """
     d, f32 = problem.d, jnp.float32
     scale_2 = np.float32(scale) * LOG2_E
@@ -65,7 +62,7 @@ def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, sc
         mask = make_mask(r, ring, work.batch)
 
         def score_gradients(n, units, operands, lse, delta):
-            """(u, dS bf16) for some partners."""
+            """Pairs (u, dS bf16) of some partners."""
             q_s, dy_s = operands
             groups, found, dfound = mask.grouped(units), [], []
             for group in groups:
@@ -135,7 +132,7 @@ def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, sc
 
 
 def _dkdv_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, scale, interpret):
-    """dk, dv (b, s padded, g, d) bf16. Operands as of `_dq_kernel`, delta given."""
+    """dk, dv (b, s padded, g, d) bf16; operands as for `_dq_kernel`, with delta."""
     d, f32 = problem.d, jnp.float32
     scale_2 = np.float32(scale) * LOG2_E
 
@@ -173,7 +170,7 @@ def _dkdv_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, 
             return plgpu.load(ref.at[slot], layout=PER_COLUMN)
 
         def attend(dk, dv, n, member, u, k_s, v_s):
-            """Adds the part of one partner to dk and dv."""
+            """Adds one partner to dk and dv."""
             q_slot, dy_slot = (ring.slot(name, n, member, u) for name in ("q", "dy"))
             ring.wait("q", n, member, (u,))
             (s,) = products((k_s, r.q_s.at[q_slot].T))
@@ -181,8 +178,8 @@ def _dkdv_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, 
             ring.wait("dy", n, member, (u,))
             mma.registers(dv, p.astype(jnp.bfloat16), r.dy_s.at[dy_slot])
             if d > BLOCK:
-                plgpu.wgmma_wait(0)  # frees the registers of p; with fewer columns the matmuls may overlap
-            # An accumulator that starts from -delta takes fewer registers than one from which it is subtracted.
+                plgpu.wgmma_wait(0)  # frees the registers of p; for small d the matmuls may overlap
+            # Starting from -delta takes fewer registers than subtracting it.
             less_delta = columns_to(-per_column(r.delta_s, dy_slot))
             (dp,) = mma.update((less_delta,), lambda acc: plgpu.wgmma(acc, v_s, r.dy_s.at[dy_slot].T))
             mma.registers(dk, (p * dp).astype(jnp.bfloat16), r.q_s.at[q_slot])

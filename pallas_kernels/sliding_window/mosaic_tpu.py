@@ -6,14 +6,13 @@ With s_ij = scale q_i.k_j over the keys j that query i sees, P = softmax(s), dP_
     dS_ij = P_ij (dP_ij - sum_j P_ij dP_ij),    dq_i = scale sum_j dS_ij k_j,    dk_j = scale sum_i dS_ij q_i,
     dv_j = sum_i P_ij dy_i
 
-(Based, sec. 4.2 and App. B.2.2.) A grid step has a block of queries, its own keys and, kept in VMEM from the step
-before, those that the block sees of earlier ones: every operand is read once. Backward is one kernel as well: the part
-of dk and dv that a block's own queries send waits in VMEM for the part of the next block's.
+(Based, sec. 4.2 and App. B.2.2.) A grid step has a block of queries, its own keys, and the visible earlier keys, kept
+in VMEM from the previous step: every operand is read once. Backward is one kernel: sums of dk and dv from a block's own
+queries wait in VMEM for the next block's.
 
-Blocks of tokens are (block, heads d) slices of (b, t, h d) arrays: no copy in another layout. Scores are transposed
-(`mosaic_tpu_tiles`). Each step of the computation is written for several tiles before the next one: matmuls go to the
-matrix units in the order of the program, and one tile after another would leave most of them waiting. bfloat16: P and
-dS are rounded to it as operands, sums are float32. float32: products exact to float32.
+Blocks of tokens are (block, heads d) slices of (b, t, h d) arrays, without a copy. Scores are transposed
+(`mosaic_tpu_tiles`). Each step of the computation is written for several tiles before the next one, because matmuls are
+issued in program order. bfloat16: P and dS are rounded as operands, sums are float32. float32: full precision.
 """
 
 import functools
@@ -42,11 +41,11 @@ from pallas_kernels.sliding_window.mosaic_tpu_tiles import (
 __all__ = ["backward", "forward", "objection"]
 
 FORWARD_TILES, BACKWARD_TILES = 16, 8
-"""Tiles of queries and heads that are computed side by side, as the compiler's schedules for v5e and v6e ask."""
+"""Tiles of queries and heads that are computed together, chosen from schedules for v5e and v6e."""
 
 
 def forward(q, k, v, start, segment_ids, *, window: int, scale: float, interpret: bool = False):
-    """y (b, t, h, v), lse (b, h, t) float32; arguments as in `api.py`, without segment_ids."""
+    """y (b, t, h, v), lse (b, h, t) float32; arguments: see `api.py`; no segment_ids."""
     del segment_ids
     g = Geometry.of(q, k, window, scale)
     y, lse = pl.pallas_call(
@@ -64,7 +63,7 @@ def forward(q, k, v, start, segment_ids, *, window: int, scale: float, interpret
 
 
 def backward(q, k, v, start, segment_ids, y, lse, dy, *, window: int, scale: float, interpret: bool = False):
-    """dq, dk, dv in the dtypes of q, k, v; lse as `forward` returned it."""
+    """dq, dk, dv in the dtypes of q, k, v; lse from `forward`."""
     del segment_ids, y
     g = Geometry.of(q, k, window, scale)
     lse = jnp.pad(lse, ((0, 0), (0, 0), (0, g.query_blocks * g.block - g.t)))
@@ -112,7 +111,7 @@ def _forward_kernel(first, q_ref, k_ref, v_ref, y_ref, lse_ref, k_before, v_befo
 def _backward_kernel(
     first, q_ref, k_ref, v_ref, dy_ref, lse_ref, dq_ref, dk_ref, dv_ref, k_before, v_before, dk_before, dv_before, *, g
 ):
-    """Step i has the queries of key block i; it finishes dk and dv of block i - 1. The last step has no queries."""
+    """Step i has the queries of key block i, and completes dk and dv of block i - 1; the last has no queries."""
     row, step = pl.program_id(0), pl.program_id(2)
     has_queries = (step >= g.past_blocks) & (step < g.key_blocks)
 
@@ -154,7 +153,7 @@ def _backward_kernel(
 
 
 def _send(parts, out, before, lanes, g: Geometry):
-    """Adds the (keys, lanes) that each chunk of queries sends: finishes the block before, keeps sums of this one."""
+    """Adds the (keys, lanes) gradients of each chunk of queries; completes the previous block, keeps sums of this."""
     if finished := g.block - CHUNK * g.farthest:
         out[:finished, lanes] = before[:finished, lanes].astype(out.dtype)
     for j in range(-g.farthest, g.chunks):
@@ -172,7 +171,7 @@ def _foldings(first_key, step, g: Geometry):
 
 
 def _keep(ref, before):
-    """The last rows of a block, for the next step."""
+    """Keeps the last rows of a block for the next step."""
     before[...] = ref[ref.shape[0] - before.shape[0] :]
 
 

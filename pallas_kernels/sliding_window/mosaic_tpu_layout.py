@@ -1,14 +1,13 @@
-"""Geometry of the TPU kernels of sliding-window attention: blocks, chunks, tiles of scores, and what they refuse.
+"""Geometry of the TPU kernels of sliding-window attention: blocks, chunks and tiles of scores.
 
-A grid step has a block of tokens of many heads. A chunk of 64 queries meets the chunks of keys at a distance of 0 (its
-own) up to `farthest` before it. Query i of a chunk sees key j of the one at a distance of m where
+A grid step has a block of tokens of many heads. A chunk of 64 queries uses the chunks of keys at distance 0 (its own)
+to `farthest` before it. Query i of a chunk sees key j of the chunk at distance m if
 
     0 <= i - j + 64 m < window.
 
-The scores of two heads lie side by side: a tile has 64 rows, one for each key, and 128 lanes, one for each query of the
-first head, then of the second. Unless window = 1 modulo 64 what is visible of the own chunk and of the farthest is
-disjoint, so that one tile holds both (folding): a window of 64 costs one tile of exponentials for each chunk and two
-heads, a window of 128 two.
+A tile of scores has 64 rows, one per key, and 128 lanes, one per query of two heads. Unless window = 1 modulo 64, the
+visible entries of the own and the farthest chunk are disjoint, so one tile holds both (folding): a window of 64 takes
+one tile of exponentials per chunk and two heads, a window of 128 two.
 """
 
 from typing import NamedTuple
@@ -23,8 +22,7 @@ from pallas_kernels.sliding_window.problem import Problem
 LANES = 128
 CHUNK = 64
 STEP_LANES, STEP_BYTES = 1024, 2**19
-"""Lanes, and bytes of an operand, of a grid step at the most: its overhead wants many (arithmetic, not measured), and
-twenty such operands fit in VMEM."""
+"""Maximum lanes, and bytes of an operand, of a grid step: twenty such operands fit in VMEM."""
 
 
 class Geometry(NamedTuple):
@@ -39,7 +37,7 @@ class Geometry(NamedTuple):
     """Heads of a grid step."""
     window: int
     block: int
-    """Tokens of a grid step; as many as the keys before a chunk that it sees, or more."""
+    """Tokens of a grid step: at least the visible keys before a chunk."""
     scale: float
 
     @classmethod
@@ -55,7 +53,7 @@ class Geometry(NamedTuple):
 
     @property
     def front(self) -> int:
-        """Rows in front of the first key."""
+        """Padding rows before the first key."""
         return self.past_blocks * self.block - (self.s - self.t)
 
     @property
@@ -68,12 +66,12 @@ class Geometry(NamedTuple):
 
     @property
     def chunks(self) -> int:
-        """Chunks of a block."""
+        """Number of chunks of a block."""
         return self.block // CHUNK
 
     @property
     def farthest(self) -> int:
-        """Chunks from that of a query to that of the first key that it sees, at the most."""
+        """Maximum distance of visible keys, in chunks."""
         return -(-(self.window - 1) // CHUNK)
 
     @property
@@ -82,11 +80,11 @@ class Geometry(NamedTuple):
 
     @property
     def beside(self) -> int:
-        """Heads whose scores lie side by side in a tile."""
+        """Heads that share a tile of scores."""
         return 2 if self.heads % 2 == 0 else 1
 
     def stages(self, tiles: int) -> list[range]:
-        """Numbers of heads side by side, in parts that have no more than `tiles` tiles in a block, or one number."""
+        """Ranges of head groups, each with at most `tiles` tiles in a block, or a single group."""
         count, part = self.heads // self.beside, max(1, tiles // (self.chunks * max(1, self.farthest)))
         return [range(i, min(i + part, count)) for i in range(0, count, part)]
 
@@ -100,7 +98,7 @@ class Geometry(NamedTuple):
         return self._tokens(lambda step: jnp.maximum(step - 1, 0))
 
     def per_query(self) -> pl.BlockSpec:
-        """Block of a (b, h, t) array."""
+        """Block spec of a (b, h, t) array."""
 
         def of_step(step):
             return jnp.clip(step - self.past_blocks, 0, self.query_blocks - 1)
@@ -111,24 +109,24 @@ class Geometry(NamedTuple):
         return pl.BlockSpec((None, self.block, self.heads * self.d), lambda b, h, step: (b, of_step(step), h))
 
     def chunks_before(self, dtype):
-        """Scratch for the keys or values before a block that it meets."""
+        """Scratch for the visible keys or values before a block."""
         return pltpu.VMEM((max(1, self.farthest) * CHUNK, self.heads * self.d), dtype)
 
     def block_before(self):
-        """Scratch for the sums of the block before."""
+        """Scratch for sums of the previous block."""
         return pltpu.VMEM((self.block, self.heads * self.d), jnp.float32)
 
     def per_query_struct(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((self.b, self.h, self.query_blocks * self.block), jnp.float32)
 
     def packed(self, x, front: int = 0):
-        """(b, n, h, d) -> (b, whole blocks, h d), `front` rows before the first."""
+        """(b, n, h, d) -> (b, whole blocks, h d), after `front` rows of padding."""
         rows = front + x.shape[1]
         x = x.reshape(*x.shape[:2], -1)
         return x if rows % self.block == 0 and not front else jnp.pad(x, ((0, 0), (front, -rows % self.block), (0, 0)))
 
     def first(self, start):
-        """(b,) int32: the first key that exists, counted with the rows in front."""
+        """First visible key of each row, (b,) int32, counted from the padding."""
         start = jnp.zeros((self.b,), jnp.int32) if start is None else jnp.maximum(start.astype(jnp.int32), 0)
         return start + self.front
 
@@ -138,7 +136,7 @@ def block_of(window: int) -> int:
 
 
 def heads_of_step(h: int, d: int, window: int, dtype: str) -> int | None:
-    """Heads that a grid step takes: all, or a multiple of 8 that divides them and fills its lanes; None: neither."""
+    """Heads of a grid step: all, or a multiple of 8 that divides them and fills the lanes; None: impossible."""
     lanes = min(STEP_LANES, STEP_BYTES // (block_of(window) * jnp.dtype(dtype).itemsize))
     if h * d <= lanes:
         return h

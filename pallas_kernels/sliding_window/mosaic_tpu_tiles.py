@@ -1,7 +1,7 @@
 """Inside the TPU kernels: tiles of scores with keys in rows and queries in lanes. Geometry: `mosaic_tpu_layout`.
 
-So sums and maxima over keys are sums of rows, which the vector units do; over lanes they would need the unit that
-moves lanes. Two heads come into one matmul as the diagonal blocks of a matrix.
+Sums and maxima over keys are then over rows, which is cheaper than over lanes. Two heads share a matmul as the diagonal
+blocks of a matrix.
 """
 
 import functools
@@ -19,22 +19,22 @@ from pallas_kernels.sliding_window.mosaic_tpu_layout import CHUNK, Geometry
 
 LOG2_E = math.log2(math.e)
 HIDDEN = -1e30
-"""Exponent of a key that is not visible."""
+"""Exponent of a masked key."""
 
 
 class Folding(NamedTuple):
-    """Visible keys in the tiles of a chunk of queries. Tiles come in the order of their keys, but for the own
-    chunk's, which is folded with the farthest's."""
+    """Visible keys in the tiles of a chunk of queries. Tiles are in order of keys; the own chunk's tile may be folded
+    with the farthest."""
 
     own: jax.Array
-    """Mask of a (64, lanes) tile: where it may see the own chunk."""
+    """Mask of a (64, lanes) tile: keys of the own chunk up to the query."""
     hidden: list[jax.Array]
-    """Bias of each tile: 0 where the key is visible, else HIDDEN."""
+    """Bias of each tile: 0 for visible keys, else HIDDEN."""
     folds: bool
 
     @classmethod
     def of(cls, first_key, first_query, g: Geometry):
-        """first_key: that exists; first_query: of the chunk; both counted from the first key of the call."""
+        """Folding of a chunk; first_key: first visible key; first_query: first query of the chunk."""
         shape = (CHUNK, g.beside * CHUNK)
         key, lane = (lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
         query = lane & (CHUNK - 1)
@@ -51,24 +51,24 @@ class Folding(NamedTuple):
         return cls(own, [shared, *(hidden(m) for m in range(g.farthest - 1, 0, -1))], True)
 
     def fold(self, x):
-        """(keys, lanes) -> tiles."""
+        """Splits (keys, lanes) into tiles."""
         parts = [x[i : i + CHUNK] for i in range(0, x.shape[0], CHUNK)]
         return [jnp.where(self.own, parts[-1], parts[0]), *parts[1:-1]] if self.folds else parts
 
     def unfold(self, tiles, dtype):
-        """Tiles -> (keys, lanes)."""
+        """Joins tiles to (keys, lanes)."""
         if self.folds:
             shared, *rest = tiles
             tiles = [jnp.where(self.own, 0.0, shared), *rest, jnp.where(self.own, shared, 0.0)]
         return jnp.concatenate(tiles).astype(dtype)
 
     def exponents(self, scores, scale: float):
-        """Tiles of the logarithms to base 2 of exp(scale scores), from (keys, lanes)."""
+        """Tiles of base-2 exponents of the weights, from scores (keys, lanes)."""
         return [scale * LOG2_E * x + hidden for x, hidden in zip(self.fold(scores), self.hidden, strict=True)]
 
 
 class Softmax(NamedTuple):
-    """Softmax of tiles of exponents to base 2: exp2(exponent - the query's highest), their sums, and lse to base e."""
+    """Softmax of tiles of base-2 exponents: exp2(exponent - maximum), their sums, and lse in base e."""
 
     weights: list[jax.Array]
     total: jax.Array
@@ -89,7 +89,7 @@ def score_gradients(p, dp, scale: float):
 
 
 def _over_keys(tiles):
-    """Sums, (1, lanes)."""
+    """Sums over keys, (1, lanes)."""
     return functools.reduce(operator.add, tiles).sum(axis=0, keepdims=True)
 
 
@@ -98,28 +98,28 @@ def chunk(i):
 
 
 class Unit(NamedTuple):
-    """A chunk of queries of the heads that are side by side, and what they see."""
+    """A chunk of queries of the heads that share a tile."""
 
     g: Geometry
     lanes: pl.Slice
     number: int
-    """Number of these heads among those of the step."""
+    """Index of the head group in the step."""
     i: int
     """Index of the chunk in its block."""
     folding: Folding
 
     def queries(self, ref):
-        """Rows of the chunk, one head after another with zeros beside it: (heads 64, heads d)."""
+        """Rows of the chunk as a block diagonal matrix over heads, (heads 64, heads d)."""
         x = ref[chunk(self.i), self.lanes]
         return x if self.g.beside == 1 else jnp.concatenate([_lanes(x, None, self.g.d), _lanes(None, x, self.g.d)])
 
     def store(self, ref, x):
-        """The blocks on the diagonal of (heads 64, heads d), side by side, into rows of the chunk."""
+        """Stores the diagonal blocks of (heads 64, heads d) into the rows of the chunk."""
         x = x if self.g.beside == 1 else _lanes(x[:CHUNK], x[CHUNK:], self.g.d)
         ref[chunk(self.i), self.lanes] = x
 
     def met(self, ref, before):
-        """The keys or values that the chunk meets, (chunks 64, heads d)."""
+        """Keys or values that the chunk uses, (chunks 64, heads d)."""
         first, end = CHUNK * (self.i - self.g.farthest), CHUNK * (self.i + 1)
         if first >= 0:
             return ref[first:end, self.lanes]
@@ -127,18 +127,18 @@ class Unit(NamedTuple):
 
 
 def units_of(stage, foldings, g: Geometry) -> list[Unit]:
-    """Units of numbers of heads side by side, all chunks of the block."""
+    """Units of head groups, for all chunks of the block."""
     width = g.beside * g.d
     return [Unit(g, pl.ds(n * width, width), n, i, f) for n in stage for i, f in enumerate(foldings)]
 
 
 def each(function, *lists):
-    """[function(x, y, ...)] for x, y, ... of the lists."""
+    """Applies the function elementwise to lists."""
     return [function(*x) for x in zip(*lists, strict=True)]
 
 
 def per_tile(x, g: Geometry):
-    """(heads, block) -> for each chunk (heads / beside, lanes of a tile)."""
+    """Splits (heads, block) into (heads / beside, lanes of a tile) for each chunk."""
     x = x.reshape(-1, g.beside, g.block)
     return [jnp.concatenate([x[:, n, chunk(i)] for n in range(g.beside)], axis=1) for i in range(g.chunks)]
 
@@ -164,7 +164,7 @@ def _matmul(x, y, contracted):
 
 
 def _lanes(left, right, width: int):
-    """Lanes below `width` of left, the others of right; None is zeros. Two rows of 16 bits are one of 32."""
+    """Lanes below `width` from left, others from right; None: zeros. 16-bit rows are packed in pairs."""
     one = right if left is None else left
     packed = (lambda x: x) if one.dtype == jnp.float32 else (lambda x: pltpu.bitcast(x, jnp.int32))
     left, right = (packed(jnp.zeros_like(one) if x is None else x) for x in (left, right))

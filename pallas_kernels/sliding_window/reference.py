@@ -1,9 +1,9 @@
-"""Sliding-window attention as its definition: the scores of all pairs of tokens, masked to the band.
+"""Reference of sliding-window attention: scores of all pairs of tokens, masked to the window.
 
     y_i = sum_j softmax_j(scale q_i.k_j) v_j,   j in the window of i          (Based, sec. 4.2)
 
-float64 inputs are computed in float64 (under `jax.enable_x64`), others in float32. Differentiable to any order and
-forwards too; memory grows with t^2."""
+float64 inputs are computed in float64 (under `jax.enable_x64`), others in float32. Differentiable to any order in
+forward and reverse mode; O(t^2) memory."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def attention(q, k, v, start, segment_ids, *, window: int, scale: float) -> jax.Array:
-    """y (b, t, h, v) in the dtype of v; arguments as in `api.py`."""
+    """y (b, t, h, v) in the dtype of v; arguments: see `api.py`."""
     (t, h), s, dtype = q.shape[1:3], k.shape[1], v.dtype
     wide = jnp.float64 if dtype == jnp.float64 else jnp.float32
     q, k, v = q.astype(wide), *(jnp.repeat(x.astype(wide), h // x.shape[2], axis=2) for x in (k, v))

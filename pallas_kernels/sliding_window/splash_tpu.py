@@ -1,8 +1,7 @@
 """Sliding-window attention on a TPU by JAX's splash attention, whose kernels skip the blocks outside a local mask.
 
-It takes one row (heads, tokens, width), a scale of 1 and whole blocks: rows are mapped, queries scaled before, in
-their dtype, and tokens padded at the end, where no query sees them. Keys that do not exist yet have a segment of
-their own.
+It takes one row (heads, tokens, width), a scale of 1 and whole blocks. So rows are mapped, queries are scaled in their
+dtype, and tokens are padded at the end. Masked keys before `start` get their own segment.
 """
 
 import concurrent.futures
@@ -18,7 +17,7 @@ from pallas_kernels.sliding_window.problem import Problem
 
 
 def forward(q, k, v, start, segment_ids, *, window: int, scale: float, interpret: bool = False):
-    """y (b, t, h, v), lse (b, h, t) float32; arguments as in `api.py`, segment_ids only without start."""
+    """y (b, t, h, v), lse (b, h, t) float32; arguments: see `api.py`; segment_ids only without start."""
     t, s = q.shape[1], k.shape[1]
     block = block_size(t)
     kernel = _kernel(t, s, window, block, save_residuals=True, interpret=interpret)
@@ -28,10 +27,7 @@ def forward(q, k, v, start, segment_ids, *, window: int, scale: float, interpret
 
 
 def backward(q, k, v, start, segment_ids, y, lse, dy, *, window: int, scale: float, interpret: bool = False):
-    """dq, dk, dv in the dtypes of q, k, v.
-
-    Splash attention has no public function for its backward pass alone: the forward pass runs once more.
-    """
+    """dq, dk, dv in the dtypes of q, k, v. Repeats the forward pass: splash attention has no public backward pass."""
     del y, lse
     t, s = q.shape[1], k.shape[1]
     block = block_size(t)
@@ -55,22 +51,22 @@ def objection(p: Problem) -> str | None:
 
 
 def block_size(t: int) -> int:
-    """Queries and keys of a block: large ones, for fewer steps of the grid, that pad t by a quarter at the most."""
+    """Block size of queries and keys: the largest that pads t by at most a quarter."""
     return next(block for block in (512, 256, 128) if block == 128 or _padded(t, block) <= 1.25 * _padded(t, 128))
 
 
 @functools.cache
 def _tables(t, s, past, window, block) -> splash.SplashAttentionKernel:
-    """Which blocks hold keys that are seen, once for all heads: t s entries of the mask are looked at."""
+    """Tables of the blocks with visible keys, from t s entries of the mask."""
     sizes = splash.BlockSizes(
         block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=block, block_q_dq=block, block_kv_dq=block
     )
     mask = MultiHeadMask([LocalMask((t, s), (window - 1, 0), past)])
     make = functools.partial(splash.make_splash_mha, mask, block_sizes=sizes, head_shards=1, q_seq_shards=1)
-    # A thread of its own is outside the caller's trace and mesh, whose devices need not be here.
+    # Another thread is outside the caller's trace and mesh, whose devices may be absent.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         kernel = thread.submit(make).result()
-    # Constants of every later program, on whatever devices.
+    # Constants for all devices.
     return jax.tree.map(np.asarray, kernel)
 
 

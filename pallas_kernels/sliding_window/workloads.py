@@ -1,17 +1,21 @@
-"""Workloads of sliding-window attention: shapes, their calls, and their truth."""
+"""Workloads of sliding-window attention: shapes and calls of benchmarks and compile checks, and verified cases."""
 
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pallas_kernels.benchmark import softmax
-from pallas_kernels.sliding_window.api import sliding_window_attention, sliding_window_step
+from pallas_kernels.sliding_window import reference
+from pallas_kernels.sliding_window.api import OP, sliding_window_attention, sliding_window_step
 from pallas_kernels.sliding_window.cache import SlidingWindowCache
 from pallas_kernels.sliding_window.problem import Problem
+from pallas_kernels.verify.case import Variant
+from pallas_kernels.verify.kernel_case import HEADLINE, Inputs, KernelCase, both_passes
 from pallas_kernels.workload import OpWorkloads
 
 BASED: dict[str, Any] = {"h": 16, "k": 64, "v": 64}
@@ -35,9 +39,8 @@ SHAPES = {
     "cpu_windows": {f"cpu_w{w}": Problem(b=1, t=4096, window=w, **CPU) for w in (*WINDOWS, 4096)},
     "cpu_batch": {f"cpu_b{b}": Problem(b=b, t=1024, window=64, **CPU) for b in (1, 2, 4, 8, 16)},
 }
-"""Shapes of the floors in README.md; Based, Fig. 7 (batch at 1024 tokens); cost against window, whose recall Based's
-Fig. 1 left shows; decoding by batch and by window; and what a CPU can run: the banded form against the quadratic one by
-length, windows up to all tokens, and Fig. 7."""
+"""Shapes of the floors in README.md; Based, Fig. 7 (batch at 1024 tokens); windows (Based, Fig. 1 left); decode steps
+by batch and by window; shapes, lengths, windows and batches for a CPU."""
 
 
 def _call(problem: Problem, implementation: str | None) -> Callable:
@@ -45,7 +48,7 @@ def _call(problem: Problem, implementation: str | None) -> Callable:
 
 
 def _step(problem: Problem, implementation: str | None) -> Callable:
-    """The step, or "reference": a sequence of one token after the cache."""
+    """The step; "reference": a sequence of one token after the cache."""
     if implementation == "reference":
         attend = functools.partial(_call(problem, implementation), return_cache=True)
 
@@ -60,7 +63,7 @@ def _step(problem: Problem, implementation: str | None) -> Callable:
 
 
 def _state(problem: Problem, seed: int) -> SlidingWindowCache:
-    """Full rings, each row at a place of its own."""
+    """Full rings, with a different position in each row."""
     _, k, v = dataclasses.replace(problem, t=problem.window).inputs(seed)
     return SlidingWindowCache(k, v, problem.window + jnp.arange(problem.b, dtype=jnp.int32))
 
@@ -70,7 +73,7 @@ def _truth(problem: Problem) -> Callable:
 
 
 def step_truth(cache: SlidingWindowCache, q, k, v):
-    """Softmax over a ring whose slot p % window holds position p."""
+    """Softmax over a ring with position p in slot p % window."""
     window, group = cache.k.shape[1], q.shape[1] // k.shape[1]
     put = jax.vmap(lambda ring, token, position: ring.at[position % window].set(token))
     cache = cache._replace(k=put(cache.k, k, cache.position), v=put(cache.v, v, cache.position))
@@ -83,3 +86,58 @@ def step_truth(cache: SlidingWindowCache, q, k, v):
 
 WORKLOADS = OpWorkloads(op="sliding_window", call=_call, truth=_truth, state=_state, step=_step, step_truth=step_truth)
 GROUPS = WORKLOADS.groups(SHAPES)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WindowCase(KernelCase):
+    """y, or dq, dk, dv; documents of 37 tokens."""
+
+    OP: ClassVar = OP
+
+    window: int = 64
+    d: int = 64
+    past: int = 0
+    segments: bool = False
+
+    @property
+    def problem(self) -> Problem:
+        sizes: dict[str, Any] = {"b": self.b, "t": self.t, "h": self.h, "g": self.g, "k": self.d, "v": self.d}
+        options: dict[str, Any] = {"past": self.past, "window": self.window, "segments": self.segments}
+        return Problem(**sizes, dtype=self.dtype, **options)
+
+    @property
+    def words(self) -> list[str]:
+        words = [f"t{self.t}", f"w{self.window}", f"h{self.h}", f"g{self.g}", f"d{self.d}", self.dtype]
+        return words + [f"past{self.past}"] * (self.past > 0) + ["segments"] * self.segments
+
+    @property
+    def compared(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return ("y",), ("dq", "dk", "dv")
+
+    def inputs(self, seed: int) -> Inputs:
+        rng, keys = np.random.default_rng(seed), dataclasses.replace(self, t=self.past + self.t)
+        q, k, v = self.tokens(rng, self.h, self.d), *(keys.tokens(rng, self.g, self.d) for _ in range(2))
+        ids = np.broadcast_to(np.arange(self.t, dtype=np.int32) // 37, (self.b, self.t)) if self.segments else None
+        return Inputs((q, k, v, None, ids), (self.tokens(rng, self.h, self.d),))
+
+    def options(self, variant: Variant) -> dict[str, Any]:
+        return {"window": self.window, "scale": self.d**-0.5}
+
+    def reference(self, *operands):
+        return (reference.attention(*operands, window=self.window, scale=self.d**-0.5),)
+
+
+SMALL: list[dict[str, Any]] = [
+    {"t": 64},
+    {"t": 65, "b": 2},
+    {"t": 72, "past": 63},
+    {"t": 120, "window": 128},
+    {"t": 200, "d": 96},
+]
+ON_GPU: list[dict[str, Any]] = [{"t": 200, "segments": True}, {"t": 200, "g": 1}]
+LONG: list[dict[str, Any]] = [{"t": 8184, "b": 2}, HEADLINE, HEADLINE | {"window": 128}]
+CASES = {
+    "gpu": both_passes(WindowCase, "mosaic_gpu", *SMALL, *ON_GPU, *LONG),
+    "tpu": both_passes(WindowCase, "mosaic_tpu", *SMALL, *LONG),
+    "cpu": both_passes(WindowCase, "mosaic_gpu", {"t": 40, "h": 1, "g": 1}),
+}

@@ -1,14 +1,14 @@
 """Sliding-window attention in plain XLA: blocks of queries, and a backward pass that recomputes the weights.
 
-A block of c queries, about half a window and at most 128, meets its own keys and the `back` before it, back the
-least multiple of c that holds window - 1. So the scores are (c, back + c) for each block and O(t w) in all. A few
-blocks make a step of a loop over time, whose scores stay in a cache of the CPU; only those of one step exist at a time.
+A block of c queries, about half a window and at most 128, uses its own keys and the `back` keys before it, the least
+multiple of c that is at least window - 1: scores are (c, back + c) per block, O(t w) in total. A loop over time
+processes a few blocks per step, whose scores fit in a CPU cache.
 
-Backward, the loop runs from the end and carries, in float32, what the blocks after a step send to the keys before
-them. The residuals are the inputs, y and lse.
+Backward, the loop runs from the end and carries, in float32, the gradients of later blocks for earlier keys. The
+residuals are the inputs, y and lse.
 
-Where one block holds all tokens and none leaves the window, a CPU cuts its queries into parts, each of which meets the
-keys up to its own end and no others: up to 0.44 of the scores are masked ones that nobody computes.
+If one block holds all tokens and none leaves the window, a CPU cuts the queries into parts, each with the keys up to
+its own end, which saves up to 0.44 of the scores.
 """
 
 import functools
@@ -20,19 +20,18 @@ from jax import lax
 from pallas_kernels.softmax import softmax_attention, softmax_attention_gradients
 
 MIN_BLOCK, MAX_BLOCK = 16, 128
-"""Queries of a block: matmuls of smaller ones are dominated by their overhead; larger ones meet more keys that they do
-not see."""
+"""Queries of a block: smaller matmuls are dominated by overhead, larger ones have more masked keys."""
 WHOLE_BYTES, WHOLE_LENGTH = 2**25, 512
-"""Scores, or else tokens, up to which a single block is as fast as several that would cost as much."""
+"""Limits of scores or tokens for a single block."""
 STEP_BYTES = 2**19
-"""Scores of one step of the loop, unless one block has more: a bound of the memory."""
+"""Bytes of the scores of one step of the loop, unless one block has more."""
 
 MIN_PART, MAX_PARTS = 64, 8
-"""Queries of a part, the last one's aside, and how many parts there are at most."""
+"""Minimum queries of a part but the last, and maximum number of parts."""
 
 
 def forward(q, k, v, start, segment_ids, *, window: int, scale: float) -> tuple[jax.Array, jax.Array]:
-    """y (b, t, h, v) in the dtype of v, lse (b, h, t); arguments as in `api.py`."""
+    """y (b, t, h, v) in the dtype of v, lse (b, h, t); arguments: see `api.py`."""
     whole = functools.partial(_forward, window=window, scale=scale)
     parts = _parts(q, k, window)
 
@@ -49,7 +48,7 @@ def forward(q, k, v, start, segment_ids, *, window: int, scale: float) -> tuple[
 
 
 def backward(q, k, v, start, segment_ids, y, lse, dy, *, window: int, scale: float):
-    """dq, dk, dv in the dtypes of q, k, v; y and lse as `forward` returned them."""
+    """dq, dk, dv in the dtypes of q, k, v; y and lse from `forward`."""
     whole = functools.partial(_backward, window=window, scale=scale)
     parts = _parts(q, k, window)
 
@@ -71,7 +70,7 @@ def backward(q, k, v, start, segment_ids, y, lse, dy, *, window: int, scale: flo
 
 
 def _parts(q, k, window: int) -> list[tuple[int, int]]:
-    """(first query, last + 1) of the parts that a CPU takes one by one; a single part: no cut."""
+    """Ranges (first query, end) of the parts on a CPU; a single part: no cut."""
     b, t, h, _ = q.shape
     alone = k.shape[1] == t <= window and _blocks(t, 0, window, b * h) == (t, 0)
     size = max(MIN_PART, -(-t // MAX_PARTS)) if alone else t
@@ -99,7 +98,7 @@ def _forward(q, k, v, start, segment_ids, *, window: int, scale: float) -> tuple
 
 
 def _backward(q, k, v, start, segment_ids, y, lse, dy, *, window: int, scale: float, key_dtype=None):
-    """dk and dv are of `key_dtype`; None: those of k and v."""
+    """Gradients; dk and dv in `key_dtype`, None: the dtypes of k and v."""
     blocks = _BlockedWindow(q, k, start, segment_ids, window)
     s = k.shape[1]
     q, y, dy, lse = (blocks.pad_queries(x) for x in (q, y, dy, lse.swapaxes(1, 2)[..., None]))
@@ -129,17 +128,17 @@ def _backward(q, k, v, start, segment_ids, y, lse, dy, *, window: int, scale: fl
 
 
 def keys_per_query(length: int, window: int) -> float:
-    """Scores per query that are computed at t = length from no cache, of one row and head, masked ones included.
+    """Computed scores per query, row and head at t = length without a cache, including masked ones.
 
-    A CPU may compute fewer of a single block's: it leaves out most of those that are masked.
+    A CPU may compute fewer, if a single block is cut into parts.
     """
     block, back = _blocks(length, 0, window, 1)
     return -(-length // block) * block * (back + block) / length
 
 
 def _blocks(t: int, past: int, window: int, heads: int) -> tuple[int, int]:
-    """Queries of a block and keys before it; a single block where several would cost as much, unless it is long and its
-    scores, of the `heads` of all rows, are many."""
+    """Queries of a block and keys before it; a single block if several would cost as much, unless the scores of the
+    `heads` of all rows are too many."""
     block = min(max(MIN_BLOCK, -(-window // 2)), MAX_BLOCK)
     back = -(-(window - 1) // block) * block
     small = t <= WHOLE_LENGTH or 4 * heads * t * (past + t) <= WHOLE_BYTES
@@ -147,11 +146,11 @@ def _blocks(t: int, past: int, window: int, heads: int) -> tuple[int, int]:
 
 
 class _BlockedWindow:
-    """The queries and keys of one call, cut into blocks.
+    """Queries and keys of a call, cut into blocks.
 
-    "Padded" queries are (b, blocks * block, ...) and padded keys (b, back + blocks * block, ...): the block that
-    starts at query `first` meets the padded keys from `first` on. A step of n blocks: queries (b, g, n, r, c, .)
-    with r query heads for each key head, keys (b, g, n, back + c, .).
+    Padded queries are (b, blocks * block, ...), padded keys (b, back + blocks * block, ...): the block that starts at
+    query `first` uses the padded keys from `first` on. A step of n blocks has queries (b, g, n, r, c, .), r query heads
+    per key head, and keys (b, g, n, back + c, .).
     """
 
     def __init__(self, q, k, start, segment_ids, window):
@@ -179,13 +178,13 @@ class _BlockedWindow:
         return self._spread(lax.dynamic_slice_in_dim(x, first, self.back + n * self.block, axis=1))
 
     def write(self, out, x, first):
-        """The outputs of a step, of the shape of its queries, into those of all."""
+        """Writes the outputs of a step, shaped like its queries."""
         b, g, n, r, c, d = x.shape
         x = x.transpose(0, 2, 4, 1, 3, 5).reshape(b, n * c, g * r, d)
         return lax.dynamic_update_slice_in_dim(out, x.astype(out.dtype), first, axis=1)
 
     def write_keys(self, out, x, before, first):
-        """Cotangents of a step's keys into those of all; of those before it, with `before` of the step after."""
+        """Writes cotangents of a step's keys, adding `before` of the next step; returns those of earlier keys."""
         size = x.shape[2] * self.block
         flat = jax.ShapeDtypeStruct((x.shape[0], self.back + size, self.g, x.shape[4]), x.dtype)
         (x,) = jax.linear_transpose(self._spread, flat)(x)
@@ -194,9 +193,9 @@ class _BlockedWindow:
         return out, x[:, : self.back]
 
     def visible(self, first, n):
-        """Which keys of a step a query sees, (b or 1, 1, n, 1, block, back + block)."""
+        """Mask of visible keys of a step, (b or 1, 1, n, 1, block, back + block)."""
         block, back = self.block, self.back
-        # Of iotas, not constants: a single block of all tokens would put t t numbers into the program.
+        # Iotas: constants of a single block of all tokens would have t t numbers.
         key = jnp.arange(back + block, dtype=jnp.int32)[None, :]
         distance = jnp.arange(block, dtype=jnp.int32)[:, None] + back - key
         in_window = (distance >= 0) & (distance < self.window)
@@ -209,7 +208,7 @@ class _BlockedWindow:
         return seen[:, None, :, None]
 
     def scan(self, body, carry, *, reverse: bool = False):
-        """`body(carry, first query, blocks) -> carry` over steps of `group` blocks, and a shorter one for the rest."""
+        """Folds `body(carry, first query, blocks)` over steps of `group` blocks, and a shorter last step."""
         steps, rest = divmod(self.n_blocks, self.group)
         size = self.group * self.block
 
@@ -227,7 +226,7 @@ class _BlockedWindow:
         return carry
 
     def _spread(self, x):
-        """(b, back + n * block, g, d) -> the keys that each block meets, (b, g, n, back + block, d)."""
+        """(b, back + n * block, g, d) -> keys of each block, (b, g, n, back + block, d)."""
         b, length, g, d = x.shape
         n = (length - self.back) // self.block
         x = x.transpose(0, 2, 1, 3)

@@ -1,19 +1,19 @@
-"""The symmetric second-order Taylor features: the one layout that every implementation shares.
+"""Symmetric second-order Taylor features, in the layout that all implementations share.
 
     exp(s) ~ 1 + s + s^2/2 = sum_f coefficient_f phi_f(q) phi_f(k),   s = scale * q.k
 
     phi(x) = [1, x_0 .. x_{k-1}, x_a x_b for a <= b]                 1 + k + k(k+1)/2 features
 
-(Based, sec. 3.1 and App. B; the paper writes all k^2 products, of which k(k-1)/2 are equal pairs.) Pairs are
-in the row-major order of `np.triu_indices(k)`: (0,0), (0,1) .. (0,k-1), (1,1) .. (k-1,k-1). phi itself
-carries no weight and no scale. Both sit on the query side, as `query_coefficients`:
+(Based, sec. 3.1 and App. B; the paper has all k^2 products, including k(k-1)/2 equal pairs.) Pairs are in the
+row-major order of `np.triu_indices(k)`: (0,0), (0,1) .. (0,k-1), (1,1) .. (k-1,k-1). phi has no weight and no scale;
+both are on the query side, as `query_coefficients`:
 
     coefficient_f = scale^degree(f) * (1/2 if f is a square x_a^2, else 1)
 
-because x_a x_b with a < b stands for two equal terms of s^2/2, and x_a^2 for one. States therefore depend on
-keys and values only: s = sum_j phi(k_j) v_j^T, z = sum_j phi(k_j), whatever scale the queries use.
+because x_a x_b with a < b stands for two equal terms of s^2/2, and x_a^2 for one. So states depend on keys and values
+only: s = sum_j phi(k_j) v_j^T, z = sum_j phi(k_j).
 
-Hardware has matrix units but no cheap gather, so phi is also written with one-hot matrices:
+phi can also be written with one-hot matrices, for hardware without a cheap gather:
 
     phi(x) = (x @ left + left_offset) * (x @ right + right_offset)
 
@@ -31,7 +31,7 @@ import numpy as np
 
 
 class Selection(NamedTuple):
-    """One-hot matrices that spell out phi; columns beyond the features are 0, and so is phi there."""
+    """One-hot matrices of phi, padded with zero columns."""
 
     left: np.ndarray  # (k, width) float32
     right: np.ndarray  # (k, width) float32
@@ -50,7 +50,7 @@ def n_full_features(k: int) -> int:
 
 
 def pair_indices(k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The factors (a, b), a <= b, of the second-order features, in their order."""
+    """Factors (a, b), a <= b, of the second-order features in order."""
     return np.triu_indices(k)
 
 
@@ -73,7 +73,7 @@ def feature_map(x: jax.Array) -> jax.Array:
 
 
 def query_feature_map(x: jax.Array, scale: float) -> jax.Array:
-    """coefficient * phi(x): its product with `feature_map(k)` is 1 + s + s^2/2."""
+    """coefficient * phi(x), whose product with `feature_map(k)` is 1 + s + s^2/2."""
     coefficients = query_coefficients(x.shape[-1], scale).reshape((1,) * (x.ndim - 1) + (-1,))
     return feature_map(x) * jnp.asarray(coefficients, x.dtype)
 
@@ -97,13 +97,13 @@ def selection(k: int, width: int | None = None) -> Selection:
 
 
 def symmetric_to_full(x: jax.Array, *, k: int, axis: int) -> jax.Array:
-    """Copies each pair (a, b) to (b, a): 1 + k + k(k+1)/2 features on `axis` become 1 + k + k^2. Exact."""
+    """Copies each pair (a, b) to (b, a): 1 + k + k(k+1)/2 features on `axis` become 1 + k + k^2."""
     _check_features(x, n_features(k), k, axis)
     return jnp.take(x, _full_to_symmetric_index(k), axis=axis)
 
 
 def full_to_symmetric(x: jax.Array, *, k: int, axis: int) -> jax.Array:
-    """Keeps the pairs a <= b: the inverse of `symmetric_to_full`, where (a, b) and (b, a) are equal."""
+    """The inverse of `symmetric_to_full`: keeps the pairs a <= b."""
     _check_features(x, n_full_features(k), k, axis)
     first, second = pair_indices(k)
     index = np.concatenate([np.arange(1 + k), 1 + k + first * k + second])
@@ -111,7 +111,7 @@ def full_to_symmetric(x: jax.Array, *, k: int, axis: int) -> jax.Array:
 
 
 def _full_to_symmetric_index(k: int) -> np.ndarray:
-    """For each full feature, the symmetric feature that equals it."""
+    """Index of the symmetric feature that equals each full feature."""
     first, second = pair_indices(k)
     table = np.zeros((k, k), np.int32)
     table[first, second] = table[second, first] = 1 + k + np.arange(first.size)

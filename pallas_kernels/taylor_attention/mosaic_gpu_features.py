@@ -1,19 +1,19 @@
 """Features of (64, 16) and (64, 32) tiles in registers, and their derivative, by exchanges within quads of lanes.
 
-In the layout of wgmma the four lanes l = 0 .. 3 of a quad hold a row x between them; of every 8 channels, a group, a
-lane has the pair 2l, 2l + 1. So has it of 8 columns of features, a tile. With a, b .. the pairs of the groups, 2, 3 or
-4 of them, and c_e the pair c of lane l ^ e, the tiles are
+In the layout of wgmma the four lanes l = 0 .. 3 of a quad hold a row x: each lane has the pair 2l, 2l + 1 of every 8
+channels (a group), and of every 8 columns of features (a tile). With a, b .. the pairs of the 2, 3 or 4 groups, and c_e
+the pair c of lane l ^ e, the tiles are
 
   a;  a a;  a b and a b~ for every two groups;  (a0 a1, b0 b1) for groups 1 and 2, and 3 and 4;  1 in the first column,
   and 0 where tiles are odd so far;
   for e = 1, 2, 3:  a a_e';  a b_e and a b_e~ for every two groups
 
-with ~ for a swapped pair, and ' for one swapped in the upper of the lanes l and l ^ e alone. So every product of two
-channels is made once: those of two groups in the lane of the first, those of one group straight in the lower lane and
-crossed in the upper one. 153 features in 160 columns, 325 in 344, 561 in 576.
+with ~ for a swapped pair, and ' for a pair swapped only in the upper of the lanes l and l ^ e. Every product of two
+channels is made once: products of two groups in the lane of the first channel, products within a group straight in the
+lower lane and crossed in the upper one. 153 features take 160 columns, 325 take 344, 561 take 576.
 
 The scheme is written once, for lanes that are arrays (interpret mode), channel numbers (`channels`) or registers
-(`mosaic_gpu_parts.RegisterLanes`).
+(`hopper.lanes.RegisterLanes`).
 """
 
 import functools
@@ -26,13 +26,13 @@ TILE = 8
 
 
 class ArrayLanes:
-    """Pairs as arrays (rows, 2, 2, 2): the two bits of the lane, and the element. numpy: the module that has them."""
+    """Pairs as arrays (rows, 2, 2, 2): two bits of the lane, and the element; numpy: NumPy or jax.numpy."""
 
     def __init__(self, numpy):
         self.numpy = numpy
 
     def tiles(self, x):
-        """(rows, 8 n) -> n tiles of pairs."""
+        """Splits (rows, 8 n) into n tiles of pairs."""
         return [x[:, i : i + TILE].reshape(-1, 2, 2, 2) for i in range(0, x.shape[1], TILE)]
 
     def join(self, tiles):
@@ -40,7 +40,7 @@ class ArrayLanes:
         return self.numpy.concatenate([x.reshape(-1, TILE) for x in tiles], 1)
 
     def wide(self, x):
-        """In float32."""
+        """Converts to float32."""
         return x.astype(np.float32)
 
     def add(self, x, y):
@@ -59,7 +59,7 @@ class ArrayLanes:
         return self.numpy.zeros_like(like)
 
     def one(self, like):
-        """1 in the first column, else 0."""
+        """Tile with 1 in the first column, else 0."""
         first = self.numpy.arange(TILE) == 0
         return self.numpy.zeros_like(like) + first.astype(like.dtype).reshape(1, 2, 2, 2)
 
@@ -72,26 +72,26 @@ class ArrayLanes:
         return x[:, :, ::-1] if e & 1 else x
 
     def choose(self, x, e):
-        """Swapped where l > l ^ e."""
+        """Swaps the pair if l > l ^ e."""
         axis = 1 if e & 2 else 2
         lower, upper = self.numpy.split(x, 2, axis)
         return self.numpy.concatenate([lower, self.swap(upper)], axis)
 
     def pack(self, x, y, i):
-        """(x_i, y_i)."""
+        """The pair (x_i, y_i)."""
         return self.numpy.stack([x[..., i], y[..., i]], -1)
 
     def spread(self, x, i):
-        """(x_i, x_i)."""
+        """The pair (x_i, x_i)."""
         return self.pack(x, x, i)
 
 
 class Tile(NamedTuple):
-    """Factors of a tile: the pair of group `first`, and that of group `second` of lane l ^ exchange."""
+    """Factors of a tile: the pair of group `first`, and the pair of group `second` in lane l ^ exchange."""
 
     kind: str
-    """channel (no second factor), product, crossed (the second swapped), halves (swapped in the upper lane), inner
-    (each group's own two, second None for a group alone), one, zero."""
+    """channel (no second factor), product, crossed (second factor swapped), halves (swapped in the upper lane), inner
+    (the two channels of each group; second is None for a single group), one, zero."""
     first: int = 0
     second: int | None = None
     exchange: int = 0
@@ -112,19 +112,19 @@ def scheme(groups: int) -> tuple[Tile, ...]:
 
 
 def tiles_between(groups: int, start: int, stop: int) -> tuple[Tile, ...]:
-    """The tiles of columns start .. stop, multiples of 8; those beyond the features are zero."""
+    """Tiles of columns start .. stop, multiples of 8; tiles after the features are zero."""
     tiles = scheme(groups)[start // TILE : stop // TILE]
     return tiles + (Tile("zero"),) * ((stop - start) // TILE - len(tiles))
 
 
 class _Pairs:
-    """The pairs of a row's groups, and those of other lanes, each exchanged once."""
+    """Pairs of a row's groups, and the pairs of other lanes, each exchanged once."""
 
     def __init__(self, lanes, x):
         self.lanes, self.own, self.others = lanes, lanes.tiles(x), {}
 
     def second(self, tile: Tile):
-        """The second factor, before it is swapped."""
+        """Second factor, before the swap."""
         if tile.exchange == 0:
             return self.own[tile.second]
         at = tile.second, tile.exchange
@@ -133,7 +133,7 @@ class _Pairs:
         return self.others[at]
 
     def factors(self, tile: Tile):
-        """Both, of a tile that has two."""
+        """Both factors of a tile."""
         lanes, x = self.lanes, self.own[tile.first]
         if tile.kind == "inner":
             y = lanes.zero(x) if tile.second is None else self.own[tile.second]
@@ -146,9 +146,9 @@ class _Pairs:
 
 @functools.cache
 def channels(groups: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """The channels (columns,) that each column multiplies: -1 for the second where there is one, both where none."""
+    """Channels (columns,) of the two factors of each column; -1: no such factor."""
     lanes = ArrayLanes(np)
-    pairs = _Pairs(lanes, 1 + np.arange(groups * TILE)[None])  # from 1 on, for 0 is no channel
+    pairs = _Pairs(lanes, 1 + np.arange(groups * TILE)[None])  # 0 stands for no channel
     none = lanes.zero(pairs.own[0])
     found = []
     for tile in tiles_between(groups, 0, columns):
@@ -161,7 +161,7 @@ def channels(groups: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def constant_column(groups: int) -> int:
-    """That which is 1."""
+    """Index of the column that is constant 1."""
     return TILE * scheme(groups).index(Tile("one"))
 
 
@@ -185,9 +185,9 @@ def features(lanes, x, *, tiles: tuple[Tile, ...], halved: bool):
 
 
 def pull_back(lanes, x, u, start=None, *, tiles: tuple[Tile, ...], halved: bool):
-    """start + sum_f u_f d phi_f / d x over the columns of `tiles`.
+    """Returns start + sum_f u_f d phi_f / d x over the columns of `tiles`.
 
-    x (64, 16 or 32) bf16, u (64, 8 tiles) float32, start as x, None for zeros -> as x, in float32.
+    x (64, 16 or 32) bf16, u (64, 8 tiles) float32, start (64, 16 or 32) float32 or None for zeros.
     """
     derivative = _Derivative(lanes, x, start)
     for tile, part in zip(tiles, lanes.tiles(u), strict=True):
@@ -202,7 +202,7 @@ def _doubled(tile: Tile, halved: bool) -> bool:
 
 
 class _Derivative:
-    """Sums the derivatives of tiles. What belongs to another lane is summed here and goes there once, in `result`."""
+    """Sums the derivatives of tiles. Sums for another lane are exchanged once, in `result`."""
 
     def __init__(self, lanes, x, start):
         self.lanes, self.pairs = lanes, _Pairs(lanes, x)
@@ -211,12 +211,12 @@ class _Derivative:
         self.elsewhere = {}
 
     def _add(self, sums, at, x, y):
-        """sums[at] += x y."""
+        """Adds x y to sums[at]."""
         lanes = self.lanes
         sums[at] = lanes.multiply_add(x, y, sums[at]) if at in sums else lanes.multiply(x, y)
 
     def _second(self, tile: Tile, x, y):
-        """Adds x y to what the second factor gets."""
+        """Adds x y to the derivative of the second factor."""
         if tile.exchange:
             self._add(self.elsewhere, (tile.second, tile.exchange), x, y)
         else:

@@ -6,27 +6,24 @@ For each head, with p_ij = 1 + s_ij + s_ij^2/2, s_ij = scale * q_i.k_j, and an o
     den_i = sum_{j<=i} decay^(i-j) p_ij     + decay^(i+1) z.phi'(q_i)         (y_i = num_i if not normalize)
     S <- decay^t S + sum_j decay^(t-1-j) phi(k_j) v_j^T                       z <- the same with 1 for v_j
 
-(Based, sec. 3.1 and Alg. 1; decay: App. C.) phi, and phi' = coefficients * phi, are in `features.py`. The equations
-hold for a chunk of c tokens and the state before it just as well, so the kernel scans chunks and carries (S, z) in
-VMEM; the state reaches HBM once, at the end, and only if it is asked for.
+(Based, sec. 3.1 and Alg. 1; decay: App. C.) phi, and phi' = coefficients * phi: `features.py`. The equations also hold
+for a chunk of c tokens and the state before it, so the kernel scans chunks and carries (S, z) in VMEM; only the final
+state is written to HBM, on request.
 
-The MXU sees few rows and dense tiles. Features are rotations (`mosaic_tpu_layout.py`, which also says how weights
-become 2 a^2 p = (q.k + a)^2 + a^2 with a = 1 / scale), and everything is transposed, tokens on the lanes. With w =
-v + 1 padded to whole tiles, the matmuls of a chunk and head stream
+Features are rotations, and weights are 2 a^2 p = (q.k + a)^2 + a^2 with a = 1 / scale (`mosaic_tpu_layout.py`). Arrays
+are transposed, tokens on the lanes. With w = v + 1 padded to whole tiles, the matmuls of a chunk and head stream
 
     p^T = (K Q^T + a)^2 + a^2           c rows    Q^T stays in the MXU: in K the lanes of other heads are zeroed
     [V|1 ; S|z]^T [p | W phi(Q)]^T      w rows    2 a^2 num and 2 a^2 den
     [S|z]^T += [V|1]^T phi(K)           w rows    phi(K)^T is taken transposed
 
-Matmuls go to the MXUs in the order of the program, so each of these is written for eight heads before the next, and the
-scores of a chunk before what the chunk before it does with its state.
+Matmuls are issued in program order, so each is written for eight heads before the next one, and the scores of a chunk
+before the state update of the previous chunk.
 
 Precision. bfloat16: one MXU pass, float32 accumulation; p, phi and the state are rounded to bfloat16 as operands, the
-carried state itself is float32. float32: precision HIGHEST, products exact to float32.
+carried state is float32. float32: precision HIGHEST.
 
-`Chunk`, its heads and `Decay` also serve the backward kernels. All but the tokens as they are read is transposed,
-tokens on the lanes, so that a matmul streams few rows: k channels, v + 1 values or 160 features of a head, by c lanes.
-Scores have keys on the sublanes and queries on the lanes.
+`Chunk` and `Decay` also serve the backward kernels. Scores have keys on the sublanes and queries on the lanes.
 """
 
 import functools
@@ -45,7 +42,7 @@ from pallas_kernels.tpu.lanes import LANES, matmul, matmul_nt, only_lanes
 
 
 def transposed(x, head_dim: int):
-    """x^T. Heads that begin within a tile of bfloat16 become float32, whose tiles they fill."""
+    """x^T; in float32 if heads do not fill tiles of bfloat16."""
     return x.T if head_dim % (2 * SUBLANES) == 0 else x.astype(jnp.float32).T
 
 
@@ -60,14 +57,14 @@ def tile(head: int, head_dim: int, width: int) -> slice:
 
 
 def own_lanes(x, head: int, head_dim: int):
-    """The head's `tile` of x (c, heads*head_dim), the lanes of other heads zeroed."""
+    """The head's `tile` of x (c, heads*head_dim), with zeros in the lanes of other heads."""
     part = tile(head, head_dim, x.shape[1])
     first = head * head_dim - part.start
     return only_lanes(x[:, part], first, head_dim)
 
 
 class Chunk:
-    """Chunk `n` of a block: the tokens that it has, what it reads, and where its rotated channels are kept."""
+    """Chunk `n` of a block."""
 
     def __init__(self, refs, geometry: Geometry, block_id, n: int):
         g = self.geometry = geometry
@@ -78,7 +75,7 @@ class Chunk:
         self.q_rows, self.k_rows = (refs[name].at[n % 2] for name in ("q_rows", "k_rows"))
 
     def load(self, name: str):
-        """(c, heads*.). Beyond its array a block may hold NaN: zeros there."""
+        """Loads (c, heads*.); zeros after the end of the array, where a block may contain NaN."""
         x = self.refs[name][0, self.lanes, :]
         if not self.geometry.ragged:
             return x
@@ -96,12 +93,12 @@ class Chunk:
         return layout.features(self.q_rows, head, self.geometry.k, self.geometry.dtype, self.geometry.a)
 
     def shifted_scores(self, k, qt, head: int):
-        """q.k + a, (c, c); k as loaded, qt^T of all heads."""
+        """q.k + a, (c, c), from k and q^T of all heads."""
         k_dim = self.geometry.k
         return matmul(own_lanes(k, head, k_dim), qt[tile(head, k_dim, len(qt))]) + self.geometry.a
 
     def value_operand(self, vt, head: int):
-        """[v | 1 | 0]^T: (value rows, c). A token that does not exist has no 1, because z would count it."""
+        """[v | 1 | 0]^T: (value rows, c); padding tokens have no 1."""
         g = self.geometry
         shape = (g.value_rows - g.v, g.chunk)
         row, lane = (lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
@@ -117,8 +114,7 @@ class Chunk:
 
 
 def in_turn(chunks, start, finish):
-    """`start(chunk)` of one chunk, `finish(chunk, started)` of the one before: the MXU works on the first while the
-    second waits for the state."""
+    """Interleaves `start(chunk)` with `finish(chunk, started)` of the previous chunk, which waits for the state."""
     pending = None
     for chunk in chunks:
         started = chunk, start(chunk)
@@ -129,10 +125,8 @@ def in_turn(chunks, start, finish):
 
 
 class Decay:
-    """Multiplies by powers of the decay of each head; none is of a negative exponent, so that none overflows.
-
-    Without decay every method but `between` returns its argument.
-    """
+    """Multiplies by powers of each head's decay, with nonnegative exponents. Without decay, all methods but `between`
+    return their argument."""
 
     def __init__(self, refs, geometry: Geometry):
         self.geometry, self.powers, self.active = geometry, refs.get("between"), "log_decay" in refs
@@ -143,7 +137,7 @@ class Decay:
         self.distance = query - key
 
     def prepare(self):
-        """Fills the scratch of `between`, once for a row of a head group."""
+        """Fills the scratch of `between`, once per row and head group."""
         if self.active:
             for head in range(self.geometry.group):
                 power = self._power(head, jnp.maximum(self.distance, 0))
@@ -206,7 +200,7 @@ def forward(
     Args:
       q, k: (b, t, h*k), bfloat16 or float32, t >= 1; k in 8, 16, 24, 32.
       v: (b, t, h*v), dtype of q; v a multiple of 8 up to 128.
-      h: number of heads. Groups of 8 fill the lanes for k=16; others run on partial tiles or padded.
+      h: number of heads; for k=16, groups of 8 fill the lanes, others use partial tiles or padding.
       scale, eps: Python floats.
       initial_state: `TaylorState` before the first token, or None for zeros.
       decay: (h,) float32 decay per token in [0, 1], or None for 1.
@@ -219,8 +213,8 @@ def forward(
       y (b, t, h*v) in v.dtype; `TaylorState` or None; den (b, h, t) float32 without eps, or None.
 
     Raises:
-      ValueError: arguments that contradict each other.
-      NotImplementedError: a shape or dtype that the kernel does not cover.
+      ValueError: the arguments do not fit together.
+      NotImplementedError: the kernel does not support the shape or dtype.
     """
     q, scale, _ = layout.within_range(q, scale)
     g = layout.make_geometry(
@@ -265,7 +259,7 @@ def _kernel(refs, *, geometry):
 
 
 def _weigh(chunk: Chunk, *, decay: Decay):
-    """2 a^2 p^T of each head, and v^T of all: what does not wait for the state."""
+    """2 a^2 p^T of each head, and v^T: work that does not need the state."""
     g = chunk.geometry
     q, k, v = (chunk.load(name) for name in ("q", "k", "v"))
     qt = q.T

@@ -1,24 +1,24 @@
 """Geometry of the TPU kernels of Taylor attention: groups of heads, blocks and chunks of tokens.
 
-Heads stay packed on the last axis, q, k: (b, t, h*k), v, y: (b, t, h*v), as projections produce them: an array whose
-last dimension is 16 occupies 128 lanes a row on a TPU, eight times its size. One grid step (b, head group, block) reads
-a group of heads, 8 x 16 = 128 lanes for k = 16, and takes the chunks of its block one after the other. In HBM
+Heads are packed on the last axis, q, k: (b, t, h*k), v, y: (b, t, h*v), as in the results of projections: on a TPU, an
+array whose last dimension is 16 takes eight times its size. A grid step (b, head group, block) reads a group of heads,
+8 x 16 = 128 lanes for k = 16, and processes the chunks of its block in order. In HBM
 
-  den        (b, groups, heads, time) float32: time on the lanes, for the reason above
-  state      [S | z | 0]^T: (b, heads, value rows, feature rows) float32, features in the order of
-             `mosaic_tpu_py`; in VMEM over the whole scan, in HBM only where it is given or asked for
+  den        (b, groups, heads, time) float32: time on the lanes
+  state      [S | z | 0]^T: (b, heads, value rows, feature rows) float32; in VMEM during the scan, in HBM only as an
+             input or output
 
-Features of a head are rotations of its channels, which take no matmul, as their pull-back does not. Tokens are on the
-lanes and a head's k channels on the sublanes, so that x_(i+j mod k) for all i is an unaligned load from a scratch that
-repeats the first channels. With m = k / 2, the rows of phi^T are
+Features of a head are products of its channels with their rotations, without matmuls. Tokens are on the lanes and a
+head's k channels on the sublanes, so x_(i+j mod k) for all i is an unaligned load from a scratch that repeats the first
+channels. With m = k / 2, the rows of phi^T are
 
     x_i x_(i+j mod k), j = 0 .. m-1 (k rows each) | x (k) | x_i x_(i+m), i < m | 1 | 0 ...
 
-in which no pair occurs twice: 153 features and 7 zeros for k = 16. Queries carry the weights. With a = 1 / scale,
+in which no pair occurs twice: 153 features and 7 zeros for k = 16. Queries have the weights. With a = 1 / scale,
 
     2 a^2 (1 + s + s^2/2) = (q.k + a)^2 + a^2 = W phi(q) . phi(k)      W: squares 1, pairs 2, x 2a, constant 2a^2
 
-The public order (`features.py`) is a permutation of the rows that are not zeros.
+The public order (`features.py`) is a permutation of the nonzero rows.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ def n_rows(k: int) -> int:
 
 
 def scratch_rows(k: int) -> int:
-    """Rows of the scratch of one head: its channels, and the first of them again."""
+    """Rows of the scratch of one head: its channels, and the first ones again."""
     return k + round_up(k // 2, SUBLANES)
 
 
@@ -113,14 +113,14 @@ CHUNK = 128  # tokens
 MAX_GROUP = 16  # heads of a grid step
 STAGE = 8  # heads that take each step of a chunk together
 BLOCK_BYTES = 6 * 2**20
-"""Bytes of a grid step's q, k, v and y, twice, for the copies that overlap the work."""
+"""Maximum bytes of a grid step's q, k, v and y, double-buffered."""
 SCALES = 2.0**-30, 2.0**30
-"""Between them the square of 1 / scale is far from the ends of float32; others are multiplied into q."""
+"""Range of scales whose inverse square is well within float32; other scales are multiplied into q."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """Everything static about one call. `block` need not divide `t`, nor `group` `h` (padded)."""
+    """Static sizes of a call. `block` need not divide `t`, nor `group` divide `h`."""
 
     b: int
     t: int
@@ -164,7 +164,7 @@ class Geometry:
 
     @property
     def value_rows(self) -> int:
-        """v, the normaliser, and zeros up to a tile of bfloat16."""
+        """v, the normalizer, and padding to a tile of bfloat16."""
         return round_up(self.v + 1, 2 * SUBLANES)
 
     @property
@@ -190,11 +190,11 @@ def head_group(h: int, k: int, v: int) -> int:
 
 
 def make_geometry(q, k, v, *, h, scale, eps, normalize, chunk_size, block_size) -> Geometry:
-    """Checks packed inputs against what the kernels cover.
+    """Geometry of packed inputs.
 
     Raises:
-      ValueError: arguments that contradict each other.
-      NotImplementedError: a shape or dtype that the kernels do not cover.
+      ValueError: the arguments do not fit together.
+      NotImplementedError: the kernels do not support the shape or dtype.
     """
     if q.ndim != 3 or v.ndim != 3 or q.shape != k.shape or v.shape[:2] != q.shape[:2]:
         raise ValueError(f"q {q.shape}, k {k.shape}, v {v.shape} must be (b,t,h*k), (b,t,h*k), (b,t,h*v)")
@@ -226,7 +226,7 @@ def make_geometry(q, k, v, *, h, scale, eps, normalize, chunk_size, block_size) 
 
 
 def within_range(q, scale: float) -> tuple[jax.Array, float, float]:
-    """q, scale, and what the cotangent of q must be multiplied by: (q, scale, 1), or the scale moved into q."""
+    """q, scale and factor of dq: (q, scale, 1), or the scale moved into q."""
     if SCALES[0] <= abs(scale) <= SCALES[1]:
         return q, scale, 1.0
     return (q.astype(jnp.float32) * scale).astype(q.dtype), 1.0, scale
@@ -260,8 +260,8 @@ def call(kernel, geometry: Geometry, inputs: Specs, outputs: Specs, *, interpret
     """pallas_call over (b, head group, block).
 
     Args:
-      kernel: of a mapping from names to refs: those of inputs and outputs, `carry`, and the scratch `q_rows`, `k_rows`
-        (one entry for each parity of a chunk) and, with decay, `between` (heads, c, c).
+      kernel: function of a mapping from names to refs: inputs, outputs, `carry`, and the scratch `q_rows`, `k_rows`
+        (one entry per parity of a chunk) and, with decay, `between` (heads, c, c).
       inputs, outputs: name -> (array or struct, spec).
     """
     g = geometry
@@ -291,7 +291,7 @@ def tokens_struct(geometry: Geometry, head_dim: int) -> jax.ShapeDtypeStruct:
 
 
 def pad_tokens(x, geometry: Geometry):
-    """(b, t, h*.) -> `tokens_struct`, with heads of zeros that reach no output."""
+    """Pads (b, t, h*.) with heads of zeros to `tokens_struct`."""
     return jnp.pad(x, ((0, 0), (0, 0), (0, geometry.extra_heads * (x.shape[-1] // geometry.h))))
 
 
@@ -309,7 +309,7 @@ def state_struct(geometry: Geometry) -> jax.ShapeDtypeStruct:
 
 
 def pack_state(state: TaylorState, geometry: Geometry):
-    """`TaylorState` -> `state_struct`: a copy, which only calls with a state pay for."""
+    """Converts `TaylorState` to `state_struct`."""
     g, features = geometry, n_features(geometry.k)
     expected = (g.b, g.h, features, g.v)
     if state.s.shape != expected or state.z.shape != expected[:-1]:
@@ -328,7 +328,7 @@ def unpack_state(packed, geometry: Geometry) -> TaylorState:
 
 
 def pack_den(den, geometry: Geometry):
-    """(b, h, t) -> `den_shape`, padded with ones: a mere reshape when groups and blocks come out even."""
+    """Converts (b, h, t) to `den_shape`, padded with ones."""
     g = geometry
     _, _, rows, time = g.den_shape
     den = jnp.pad(den, ((0, 0), (0, g.extra_heads), (0, time - g.t)), constant_values=1.0)

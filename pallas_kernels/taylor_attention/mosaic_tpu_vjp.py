@@ -13,17 +13,17 @@ the gradients of a chunk of c tokens, with S~ before it and the cotangent dS~ of
     dv_j = sum_i decay^(i-j) p_ij dnum_i + decay^(c-1-j) dS^T phi(k_j)
     dS~ <- decay^c dS~ + sum_i decay^(i+1) phi'(q_i) dy~_i^T
 
-for the Jacobians J of phi and J' of phi'. With a = 1 / scale and e_i = dy~_i scale^2 / 2 no score needs a factor,
-because scale (1 + s) = scale^2 (q.k + a), p = ((q.k + a)^2 + a^2) scale^2 / 2 and phi' = W phi scale^2 / 2
-(`mosaic_tpu_layout.py`, which also has J^T):
+for the Jacobians J of phi and J' of phi'. With a = 1 / scale and e_i = dy~_i scale^2 / 2 scores need no factor, because
+scale (1 + s) = scale^2 (q.k + a), p = ((q.k + a)^2 + a^2) scale^2 / 2 and phi' = W phi scale^2 / 2
+(`mosaic_tpu_layout.py`):
 
     g_ij = decay^(i-j) (q_i.k_j + a) (e_i . v~_j)
     dq_i = 2 (sum_j g_ij k_j + decay^(i+1) J(W phi / 2)^T S~ e_i)
     dk_j = 2 sum_i g_ij q_i + decay^(c-1-j) J(phi)^T dS~ v~_j
 
-The first kernel scans forwards, recomputes S~ and writes dq; the second scans backwards, carries dS~ and writes dk, dv
-and the cotangent of the initial state. Nothing per chunk is stored: the residuals are the inputs, y and den. Both
-kernels derive dden from y rather than share it, because an array for it would outlast the first kernel.
+The first kernel scans forward, recomputes S~ and writes dq; the second scans backward, carries dS~ and writes dk, dv
+and the cotangent of the initial state. The residuals are the inputs, y and den. Both kernels compute dden from y, which
+saves memory.
 """
 
 import functools
@@ -52,7 +52,7 @@ BLOCK = 512
 
 
 class Gradients(NamedTuple):
-    """Cotangents of packed q, k, v, and of the initial state, None if there was none."""
+    """Gradients of packed q, k, v and of the initial state (or None)."""
 
     q: jax.Array
     k: jax.Array
@@ -66,7 +66,7 @@ def backward(q, k, v, y, den, dy, *, h, scale, eps=1e-6, normalize=True, initial
 
     Args:
       q, k, v, h, scale, eps, normalize, initial_state, decay, chunk_size, block_size, interpret: as for `forward`.
-      y, den: as `forward` returned them; unread, and possibly None, if not normalize.
+      y, den: from `forward`; not read if not normalize.
       dy: (b, t, h*v), dtype of v.
       dstate: `TaylorState`, the cotangent of the final state, or None for zeros.
 
@@ -103,7 +103,7 @@ def backward(q, k, v, y, den, dy, *, h, scale, eps=1e-6, normalize=True, initial
 
 
 def _run(tokens, den, decay, g, interpret, kernel, blocks, state, outputs, *, name):
-    """One of the kernels; `state` is where its scan starts, or None for zeros."""
+    """Calls one of the kernels; `state` before its scan, or None for zeros."""
     inputs = {key: (x, blocks.tokens(x.shape[-1] // (g.h + g.extra_heads))) for key, x in tokens.items()}
     if den is not None:
         inputs["den"] = (den, blocks.den())
@@ -114,7 +114,7 @@ def _run(tokens, den, decay, g, interpret, kernel, blocks, state, outputs, *, na
 
 
 class _Cotangents:
-    """e of a chunk. `rows`: (heads*v, c); for each head `dden`, (1, c) float32, and `operands`, [e | dden | 0]^T."""
+    """e of a chunk: `rows` (heads*v, c), and per head `dden` (1, c) float32 and `operands` [e | dden | 0]^T."""
 
     def __init__(self, chunk: Chunk):
         g = self.geometry = chunk.geometry
@@ -169,7 +169,7 @@ def _start(refs, decay):
 
 
 class _Weighed(NamedTuple):
-    """Terms that do not wait for the state; g and 2 a^2 p by head, (c, c), keys on the sublanes."""
+    """Terms that do not need the state; g and 2 a^2 p by head, (c, c), keys on the sublanes."""
 
     g: dict
     p: dict

@@ -1,4 +1,4 @@
-"""Description of a call of Taylor attention, in backends, tests and benchmarks."""
+"""Problem description of Taylor attention."""
 
 import dataclasses
 from typing import ClassVar
@@ -14,11 +14,11 @@ class Problem(Shape):
     ON_MESH: ClassVar = "sharded_taylor_attention"
 
     kv_dtypes: tuple[str, str] | None = None
-    """Dtypes of k and v, where they differ from `dtype`."""
+    """Dtypes of k and v; None: `dtype`."""
     chunk_size: int | None = None
-    """As asked for."""
+    """Requested chunk length."""
     segments: bool = False
-    """Whether there are segment_ids."""
+    """Whether segment_ids are given."""
 
     @property
     def unserved(self) -> str | None:
@@ -35,18 +35,18 @@ class Problem(Shape):
         return self.dtype_name, k, v
 
     def forward_flops(self, chunk: int = 64) -> float:
-        """2 c (k + v) in whole (c, c) blocks and 4 f v across chunks, a token and head; or one block of all t."""
+        """Per token and head: 2 c (k + v) within chunks and 4 f v across them, or one chunk of all t."""
         return self._cheaper(chunk, block=2 * (self.k + self.v), across=4 * n_features(self.k) * self.v)
 
     def backward_flops(self, chunk: int = 64) -> float:
-        """s, p v's two cotangents, dq, dk once within blocks; U, W, dv and both states across them."""
+        """s, two cotangents of p v, dq, dk within chunks; U, W, dv and both states across them."""
         return self._cheaper(chunk, block=2 * (3 * self.k + 2 * self.v), across=10 * n_features(self.k) * self.v)
 
     def _cheaper(self, chunk: int, *, block: int, across: int) -> float:
         return float(self.b * self.t * self.h) * min(chunk * block + across, self.t * block)
 
     def step_flops(self) -> float:
-        """Update and read of the state and of its normaliser: 4 f (v + 1) a head."""
+        """Update and read of the state and the normalizer: 4 f (v + 1) per head."""
         return 4.0 * self.b * self.h * n_features(self.k) * (self.v + 1)
 
     def step_bytes(self) -> float:

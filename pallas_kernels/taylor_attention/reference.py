@@ -1,14 +1,14 @@
-"""Taylor attention as its definition, twice: all pairs of tokens, and token by token over the full features.
+"""References of Taylor attention: all pairs of tokens, and token by token with the full features.
 
     s_ij = scale * q_i.k_j        w_ij = decay^(i-j) (1 + s_ij + s_ij^2/2), j <= i
     y_i = (sum_j w_ij v_j + decay^(i+1) phi'(q_i) S) / (sum_j w_ij + decay^(i+1) phi'(q_i).z + eps)
 
-(Based, sec. 3.1 and eqs. 2-4; decay: App. C; S, z, the sums over tokens before the call, and phi, phi' =
-coefficients * phi: `features.py`.) float64 inputs are computed in float64 (under `jax.enable_x64`), others in
-float32. Differentiable to any order and forwards too; memory grows with t^2.
+(Based, sec. 3.1 and eqs. 2-4; decay: App. C; S, z: sums over tokens before the call; phi, phi' = coefficients * phi:
+`features.py`.) float64 inputs are computed in float64 (under `jax.enable_x64`), others in float32. Differentiable to
+any order in forward and reverse mode; O(t^2) memory.
 
-With segment_ids (b, t), w_ij = 0 unless tokens j to i all have one id. S and z are of the first token's document; the
-state returned is of the last token's."""
+With segment_ids (b, t), w_ij = 0 unless tokens j to i have the same id. S and z belong to the first token's document,
+the returned state to the last token's."""
 
 import jax
 import jax.numpy as jnp
@@ -47,10 +47,7 @@ def quadratic(q, k, v, *, scale, eps, normalize, initial_state=None, decay=None,
 
 
 def recurrence(q, k, v, *, scale, eps, normalize, initial_state=None, decay=None, segment_ids=None):
-    """As `quadratic`, one token after the other, with the 1 + k + k^2 features that nobody had to deduplicate.
-
-    The first token of a document finds sums of 0.
-    """
+    """Equals `quadratic`, token by token with all 1 + k + k^2 features; a document starts from zeros."""
     k_dim, dtype = q.shape[3], v.dtype
     (q, k, v), state, decay = _prepare(q, k, v, initial_state, decay)
     weights = np.repeat([1.0, scale, scale**2 / 2], [1, k_dim, k_dim**2]).astype(q.dtype)
@@ -76,7 +73,7 @@ def recurrence(q, k, v, *, scale, eps, normalize, initial_state=None, decay=None
 
 
 def _prepare(q, k, v, state, decay):
-    """All in the dtype of the computation, a key/value head for every query head, zeros and ones for None."""
+    """Converts dtypes, repeats key/value heads, and replaces None by zeros or ones."""
     (b, _, h, k_dim), v_dim = q.shape, v.shape[3]
     dtype = jnp.float64 if q.dtype == jnp.float64 else jnp.float32
     q, k, v = (jnp.asarray(x, dtype) for x in (q, k, v))
@@ -89,8 +86,8 @@ def _prepare(q, k, v, state, decay):
 
 
 def _documents(q, segment_ids):
-    """Whether tokens i, j (b, t, t) are of one document, a token (b, t) of the first, of the last, and whether there
-    is only one, (b, 1); without ids b and t are 1."""
+    """Masks: tokens i, j in the same document (b, t, t), tokens of the first and of the last document (b, t), rows with
+    a single document (b, 1); without ids, b and t are 1."""
     if segment_ids is None:
         return np.ones((1, 1, 1), bool), *[np.ones((1, 1), bool)] * 3
     starts = _document_starts(q, segment_ids)
@@ -99,7 +96,7 @@ def _documents(q, segment_ids):
 
 
 def _document_starts(q, segment_ids):
-    """Where a token's id is not that of the token before it, (b, t)."""
+    """Mask of tokens whose id differs from the previous token's, (b, t)."""
     if segment_ids is None:
         return jnp.zeros(q.shape[:2], bool)
     return jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0

@@ -1,4 +1,4 @@
-"""The recurrent state that every implementation reads and writes: one token, and converters to the full features."""
+"""Recurrent state of Taylor attention: its type, the decode step, conversion to full features."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from pallas_kernels.taylor_attention.features import (
 
 
 class TaylorState(NamedTuple):
-    """Sums over the past for every query head, also where key/value heads are shared. `phi`: `features.py`."""
+    """Sums over past tokens for every query head, even if key/value heads are shared. `phi`: `features.py`."""
 
     s: jax.Array
     """(b, h, features, v) float32: sum_j decay^(i-j) phi(k_j) v_j^T after token i."""
@@ -35,7 +35,7 @@ def state_to_full(state: TaylorState, k_dim: int) -> TaylorState:
 
 
 def state_from_full(state: TaylorState, k_dim: int) -> TaylorState:
-    """The inverse of `state_to_full`, for example for a state of a code that keeps all k^2 products."""
+    """The inverse of `state_to_full`."""
     return TaylorState(full_to_symmetric(state.s, k=k_dim, axis=2), full_to_symmetric(state.z, k=k_dim, axis=2))
 
 
@@ -50,11 +50,11 @@ def taylor_attention_step(
     normalize: bool = True,
     decay: jax.Array | None = None,
 ) -> tuple[jax.Array, TaylorState]:
-    """One token (Based, eq. 3 and Alg. 2): 4 features v operations per head, whatever the position.
+    """One decode step (Based, eq. 3 and Alg. 2): 4 features v operations per head.
 
-    Equals `taylor_attention` with t = 1; q (b, h, k), k (b, g, k), v (b, g, v), the rest as there. XLA on every
-    platform, reading and writing the state once; donate it (`jax.jit(..., donate_argnums=0)`) to update it in
-    place. Returns y (b, h, v) in the dtype of v, and the state.
+    Equals `taylor_attention` with t = 1; q (b, h, k), k (b, g, k), v (b, g, v); other arguments are the same. XLA on
+    every platform; donate the state (`jax.jit(..., donate_argnums=0)`) to update it in place. Returns y (b, h, v) in
+    the dtype of v, and the state.
     """
     q_shape, k_shape, v_shape = ((x.shape[0], 1, *x.shape[1:]) for x in (q, k, v))
     check_shapes(q_shape, k_shape, v_shape, decay, state)
@@ -67,7 +67,7 @@ def taylor_attention_step(
         s, z = s * kept[None, :, None, None], z * kept[None, :, None]
     s = s + features[..., :, None] * v_heads[..., None, :]
     z = z + features
-    # Sums of products, not matrix products, which could round float32 to tf32 or bfloat16.
+    # Matrix products could round float32 to tf32 or bfloat16.
     read = query_feature_map(q.astype(jnp.float32), factor)
     y = (read[..., :, None] * s).sum(2)
     if normalize:
@@ -76,11 +76,7 @@ def taylor_attention_step(
 
 
 def check_shapes(q: tuple, k: tuple, v: tuple, decay, state: TaylorState | None) -> None:
-    """Whether arrays of these shapes, decays and a state fit together.
-
-    Raises:
-      ValueError: they do not.
-    """
+    """Raises ValueError unless arrays of these shapes, decays and a state fit together."""
     if not len(q) == len(k) == len(v) == 4:
         raise ValueError(f"taylor_attention: q, k, v of shapes {q}, {k}, {v} must be (b, t, heads, width)")
     (b, t, h, k_dim), g = q, k[2]

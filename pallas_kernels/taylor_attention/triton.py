@@ -1,7 +1,7 @@
-"""The `triton` implementation, for GPUs without wgmma (Ampere, Ada): chosen by name only, since nobody has timed it.
+"""The `triton` implementation, for GPUs without wgmma (Ampere, Ada); chosen by name only, as it was never timed.
 
-The kernel is in `triton_forward.py`, imported where it runs because few users have jax-triton. This file makes it a
-function that `vmap` can batch, and says when it cannot serve.
+The kernel is in `triton_forward.py`, imported on use because it needs jax-triton. This file adds batching by `vmap` and
+the objection.
 """
 
 import importlib.util
@@ -26,7 +26,7 @@ def objection(p: Problem) -> str | None:
 
 
 def forward(q, k, v, state, decay, options, *, compute_capability: int | None = None):
-    """As `api.py` describes it; a batch of calls is one call with more rows."""
+    """Forward pass (contract in `api.py`); a batch of calls is one call with more rows."""
 
     @jax.custom_batching.custom_vmap
     def run(q, k, v, state, decay):

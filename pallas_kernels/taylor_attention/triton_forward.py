@@ -1,14 +1,14 @@
 """Taylor attention in Triton, by jax-triton: the forward pass for GPUs that have no wgmma (Ampere, Ada).
 
-One program a row (batch and head) and block of values walks over chunks of tokens with the state in registers. Triton
-has an outer product, but no cheap way to pick the pairs a <= b: inside, the state is that of the full features [1, x_a,
-x_a x_b for all a, b], with weights (1, scale, scale^2 / 2) on the query side. With S~ = [S, z] and n tokens in a chunk:
+One program per row (batch and head) and block of values scans chunks of tokens with the state in registers. Triton has
+no cheap way to select the pairs a <= b: inside, the state has the full features [1, x_a, x_a x_b for all a, b], with
+weights (1, scale, scale^2 / 2) on the query side. With S~ = [S, z] and n tokens in a chunk:
 
     [num_i, den_i] = sum_j p_ij v~_j + decay^(i+1) phi(q_i) S~
     S~ <- decay^n S~ + sum_j decay^(n-1-j) phi(k_j) v~_j^T
 
-Matrix products take q, k, v, features and the state in the dtype of the inputs and add in float32; the sums of weights
-are float32 throughout. There is no backward kernel: `xla.backward` reads y and den.
+Matrix products have operands in the dtype of the inputs and accumulate in float32; sums of weights are float32. There
+is no backward kernel: `xla.backward` reads y and den.
 """
 
 from typing import Any, NamedTuple
@@ -24,8 +24,8 @@ from pallas_kernels.taylor_attention.state import TaylorState
 
 MAX_KEY_DIM = 16
 VALUES = 32
-"""Values of a program, which then keeps 16 * 16 * 32 numbers of second order, 32 per thread. With twice as many, or
-twice the chunk, registers spill on some of sm_80, sm_89 and sm_90."""
+"""Values of a program, which keeps 16 * 16 * 32 second-order numbers, 32 per thread. With twice the values or chunk,
+registers spill on some of sm_80, sm_89 and sm_90."""
 CHUNK = 16
 WARPS = 8
 
@@ -43,7 +43,7 @@ def taylor_kernel(
     V: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr, EPS: tl.constexpr, NORMALIZE: tl.constexpr,
     DECAY: tl.constexpr, STATE_IN: tl.constexpr, STATE_OUT: tl.constexpr,
 ):  # fmt: skip
-    """KD <= K and VD: widths of keys and values; V values are the program's; the rest is in the module docstring."""
+    """KD <= K and VD: widths of keys and values; V: values of the program."""
     row, block = tl.program_id(0), tl.program_id(1)
     b, h = row // H, row % H
     shared = h // (H // G)
@@ -51,7 +51,7 @@ def taylor_kernel(
     c, d, w = tl.arange(0, C), tl.arange(0, K), block * V + tl.arange(0, V)
     e = tl.arange(0, K * K)
     real_d, real_w, real_e = d < KD, w < VD, (e // K < KD) & (e % K < KD)
-    # Places of the first- and second-order features in a state.
+    # Indices of the first- and second-order features in a state.
     first, second = 1 + d, 1 + KD + (e // K) * KD + e % K
 
     s0, s1, s2 = tl.zeros((V,), tl.float32), tl.zeros((K, V), tl.float32), tl.zeros((K * K, V), tl.float32)
@@ -122,7 +122,7 @@ def taylor_kernel(
 
 
 class Launch(NamedTuple):
-    """A call of `taylor_kernel`: its arguments in order are `inputs`, then memory for `outputs`."""
+    """Arguments of `taylor_kernel`: `inputs`, then memory for `outputs`."""
 
     inputs: tuple[jax.Array, ...]
     outputs: tuple[jax.ShapeDtypeStruct, ...]
@@ -131,7 +131,7 @@ class Launch(NamedTuple):
 
 
 def launch(q, k, v, state, decay, *, scale, eps, normalize, return_state) -> Launch:
-    """As for `forward`; outputs are y, den, and s and z over the full features, of one number where not wanted."""
+    """Launch of `forward`; outputs are y, den, and s and z of full features, of size 1 if not requested."""
     (b, t, h, k_dim), (g, v_dim) = q.shape, v.shape[2:]
     log_decay = s = z = jnp.zeros((1,), jnp.float32)
     if decay is not None:
@@ -156,7 +156,7 @@ def launch(q, k, v, state, decay, *, scale, eps, normalize, return_state) -> Lau
 def forward(q, k, v, state, decay, *, scale, eps, normalize, return_state, compute_capability=None):
     """y (b, t, h, v), the final state or None, den (b, h, t) or None; decay is (b, h) or None.
 
-    compute_capability: 80, 86, 89, 90; None: that of the device, which must then be there when this is lowered.
+    compute_capability: 80, 86, 89 or 90; None: of the device, which must be present on lowering.
     """
     call = launch(q, k, v, state, decay, scale=scale, eps=eps, normalize=normalize, return_state=return_state)
     y, den, s, z = jax_triton.triton_call(

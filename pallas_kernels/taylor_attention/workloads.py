@@ -1,22 +1,25 @@
-"""Workloads of Taylor attention: shapes, their calls, and their truth."""
+"""Workloads of Taylor attention: shapes and calls of benchmarks and compile checks, and verified cases."""
 
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from pallas_kernels.taylor_attention import reference
-from pallas_kernels.taylor_attention.api import taylor_attention
+from pallas_kernels.taylor_attention import mosaic_gpu_split, reference
+from pallas_kernels.taylor_attention.api import OP, Options, taylor_attention
 from pallas_kernels.taylor_attention.features import n_features
 from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.taylor_attention.state import TaylorState, taylor_attention_step
+from pallas_kernels.verify.case import Variant
+from pallas_kernels.verify.kernel_case import HEADLINE as VERIFIED, Inputs, KernelCase, both_passes
 from pallas_kernels.workload import OpWorkloads, in_blocks
 
 BLOCK = 256
-"""Tokens whose scores the truth has at once."""
+"""Tokens of a block of the reference."""
 EPS = 1e-12
 PAPER: dict[str, Any] = {"h": 16, "k": 16, "v": 64}
 """Heads and widths of Based's kernel benchmarks."""
@@ -38,9 +41,8 @@ SHAPES = {
         f"cpu_b1_h4_t{t}": Problem(b=1, t=t, h=4, k=16, v=64, dtype=jnp.float32) for t in (64, 256, 1024, 4096)
     },
 }
-"""The shape of the floors in README.md, with the wider features of Based's ablations, and in float32; Based, Fig. 5
-left (batch at 1024 tokens) and right (length at batch 4); decoding by batch; what a CPU can run, and where the memory
-of other forms grows there."""
+"""Shapes of the floors in README.md, with wider features, and in float32; Based, Fig. 5 left (batch at 1024 tokens) and
+right (length at batch 4); decode steps by batch; shapes and lengths for a CPU."""
 
 
 def _call(problem: Problem, implementation: str | None) -> Callable:
@@ -80,3 +82,80 @@ def _quadratic(q, k, v, state):
 
 WORKLOADS = OpWorkloads(op="taylor_attention", call=_call, truth=_truth, state=_state, step=_step)
 GROUPS = WORKLOADS.groups(SHAPES)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaylorCase(KernelCase):
+    """y and the final state, or all gradients."""
+
+    OP: ClassVar = OP
+
+    k: int = 16
+    v: int = 64
+    decay: bool = False
+    state: bool = True
+    segments: int | None = None
+    """Segments of a sequence on a GPU; None: the kernel's own choice, 1 for a short one."""
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(b=self.b, t=self.t, h=self.h, g=self.g, k=self.k, v=self.v, dtype=self.dtype)
+
+    @property
+    def words(self) -> list[str]:
+        words = [f"t{self.t}", f"h{self.h}", f"g{self.g}", self.dtype]
+        words += ["decay"] * self.decay + ["state"] * self.state
+        return words + [f"segments{self.segments}"] * (self.segments is not None)
+
+    @property
+    def compared(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        states = ("ds", "dz") if self.state else ()
+        return ("y", "s", "z"), ("dq", "dk", "dv", *states)
+
+    def inputs(self, seed: int) -> Inputs:
+        """The state of 40 earlier tokens; cotangents of states are small next to dy."""
+        rng = np.random.default_rng(seed)
+        heads = ((self.h, self.k), (self.g, self.k), (self.g, self.v), (self.h, self.v))
+        q, k, v, dy = (self.tokens(rng, *shape) for shape in heads)
+        keys, (first, second) = rng.standard_normal((self.b, 40, self.h, self.k)), np.triu_indices(self.k)
+        past = np.concatenate([np.ones_like(keys[..., :1]), keys, keys[..., first] * keys[..., second]], axis=-1)
+        values = rng.standard_normal((self.b, 40, self.h, self.v))
+        sums: list[Any] = [np.einsum("bjhf,bjhv->bhfv", past, values).astype(np.float32), past.sum(1, dtype=np.float32)]
+        slopes: list[Any] = [np.float32(0.02) * self.floats(rng, *x.shape) for x in sums]
+        decay = np.linspace(0.9, 1.0, self.h).astype(np.float32) if self.decay else None
+        return Inputs((q, k, v, TaylorState(*sums) if self.state else None, decay, None), (dy, TaylorState(*slopes)))
+
+    def options(self, variant: Variant) -> dict[str, Any]:
+        segments = variant.segments or self.segments
+        if self.implementation == "mosaic_gpu":
+            segments = segments or mosaic_gpu_split.kernel_segments(self.problem, mosaic_gpu_split.TRAINING)
+        options = Options(self.k**-0.5, EPS, True, True, True, chunk_size=None, kernel_segments=segments)
+        return {"options": options}
+
+    def reference(self, q, k, v, state, decay, segment_ids):
+        options = {"scale": self.k**-0.5, "eps": EPS, "normalize": True}
+        return reference.quadratic(q, k, v, **options, initial_state=state, decay=decay)
+
+
+SMALL: list[dict[str, Any]] = [
+    {"t": 64, "state": False},
+    {"t": 64},
+    {"t": 65, "b": 2},
+    {"t": 72, "g": 1},
+    {"t": 120, "decay": True},
+    {"t": 200, "g": 1, "decay": True},
+]
+SPLIT: list[dict[str, Any]] = [
+    {"t": 200, "segments": 2, "state": False},
+    {"t": 200, "segments": 2, "decay": True},
+]
+LONG: list[dict[str, Any]] = [{"t": 8184, "b": 2}, VERIFIED]
+ONE_HEAD: dict[str, Any] = {"h": 1, "g": 1}
+CASES = {
+    "gpu": both_passes(TaylorCase, "mosaic_gpu", *SMALL, *SPLIT, *LONG),
+    "tpu": both_passes(TaylorCase, "mosaic_tpu", *SMALL, *LONG),
+    "cpu": [
+        *both_passes(TaylorCase, "mosaic_gpu", {"t": 40}, **ONE_HEAD),
+        *both_passes(TaylorCase, "mosaic_tpu", {"t": 65, "k": 8, "v": 16, "dtype": "float32"}, **ONE_HEAD),
+    ],
+}

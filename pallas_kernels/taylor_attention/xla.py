@@ -1,8 +1,8 @@
-"""Taylor attention in plain XLA: chunks of tokens, symmetric features, a backward pass that recomputes.
+"""Taylor attention in plain XLA, in chunks of tokens; the backward pass recomputes states.
 
 Notation, with s_ij = scale q_i.k_j, p_ij = decay^(i-j) (1 + s_ij + s_ij^2/2) for j <= i, v~ = [v, 1], and phi,
-phi' = coefficients * phi of `features.py`. A chunk of c tokens meets itself by the quadratic form and all tokens
-before it by the state S~ = [S, z] (Based, Alg. 1 with tiles of c tokens):
+phi' = coefficients * phi of `features.py`. A chunk of c tokens uses the quadratic form within the chunk and the state
+S~ = [S, z] for earlier tokens (Based, Alg. 1 with tiles of c tokens):
 
     [num_i, den_i] = sum_j p_ij v~_j + decay^(i+1) phi'(q_i) S~         y_i = num_i / (den_i + eps)
     S~ <- decay^c S~ + sum_j decay^(c-1-j) phi(k_j) v~_j^T
@@ -18,12 +18,12 @@ ds_ij = r_ij dy~_i.v~_j, J the Jacobian of phi, and dS~ the cotangent of the sta
 Packed documents: p_ij and r_ij are 0 between documents; decay^(i+1) is 0 if a document begins in the chunk up to token
 i, decay^(c-1-j) if one begins after token j, and decay^c if one begins at all.
 
-The first scan carries S~ again and the second dS~, so that nothing is stored per chunk: the residuals are
-q, k, v, y, den and the initial state. A sequence of one chunk, with no state, makes no features. A CPU takes
-one chunk after another, an accelerator many at once, whose states an associative scan puts together (`xla_chunks.py`).
+The first scan carries S~ and the second dS~; residuals are q, k, v, y, den and the initial state. A sequence of one
+chunk without a state needs no features. A CPU processes one chunk after another, an accelerator many at once, with an
+associative scan of states (`xla_chunks.py`).
 
-The sums of weights stay apart from those of values: as a column of ones in v~ they would make matrices of
-v + 1 columns. Jacobians work on features (b, h, f, c), whose slices and products of rows are contiguous.
+Sums of weights are separate from sums of values, to avoid matrices of v + 1 columns. Jacobians use features (b, h, f,
+c), whose slices are contiguous.
 """
 
 from typing import NamedTuple
@@ -47,13 +47,13 @@ class Forward(NamedTuple):
     y: jax.Array
     """(b, t, h, v), dtype of v."""
     state: TaylorState | None
-    """After the last token, if asked for."""
+    """State after the last token, or None."""
     den: jax.Array | None
     """(b, h, t) float32, sum of weights + eps; None if not normalize."""
 
 
 class Gradients(NamedTuple):
-    """Cotangents, in the dtypes of the inputs; of the initial state None if there was none."""
+    """Gradients in the dtypes of the inputs; None for a missing initial state."""
 
     q: jax.Array
     k: jax.Array
@@ -75,7 +75,7 @@ class _Chunk(NamedTuple):
 
 
 def default_chunk(t: int) -> int:
-    """The chunk that is chosen for `t` tokens."""
+    """Default chunk length for `t` tokens."""
     return max(t, 1) if t <= MAX_QUADRATIC_LENGTH else DEFAULT_CHUNK
 
 
@@ -83,7 +83,7 @@ def forward(q, k, v, *, scale, eps, normalize, initial_state=None, decay=None, s
             return_state=False, chunk_size=None) -> Forward:  # fmt: skip
     """The forward pass: q (b, t, h, k), k (b, t, g, k), v (b, t, g, v), t >= 1, decay (h,) or None.
 
-    segment_ids: (b, t) or None; an initial state is of the first document, the final state of the last.
+    segment_ids: (b, t) or None; an initial state belongs to the first document, the final state to the last.
     """
     chunk = chunk_size or default_chunk(q.shape[1])
     call = ChunkMath(k, n_heads=q.shape[2], scale=scale, decay=decay)
@@ -110,7 +110,7 @@ def forward(q, k, v, *, scale, eps, normalize, initial_state=None, decay=None, s
 
 def backward(q, k, v, y, den, dy, *, scale, normalize, initial_state=None, decay=None, segment_ids=None,
              dstate=None, chunk_size=None) -> Gradients:  # fmt: skip
-    """The gradients of `forward`; y and den as it returned them, dstate the cotangent of the state or None."""
+    """Gradients of `forward`; y and den are its results, dstate the cotangent of the state or None."""
     chunk = chunk_size or default_chunk(q.shape[1])
     call = ChunkMath(k, n_heads=q.shape[2], scale=scale, decay=decay)
     dtypes = q.dtype, k.dtype, v.dtype
@@ -152,7 +152,7 @@ def backward(q, k, v, y, den, dy, *, scale, normalize, initial_state=None, decay
 
 
 def final_state(k, v, *, n_heads, decay=None, segment_ids=None, chunk_size=None) -> TaylorState:
-    """The state after `forward` from no state, without the outputs: f v operations per token and head.
+    """State after `forward` from zeros, without outputs: f v operations per token and head.
 
     Differentiable; the backward pass recomputes the features.
     """
@@ -177,7 +177,7 @@ def _zeros(q, v) -> TaylorState:
 
 
 def _document_starts(segment_ids):
-    """Where a token's id differs from that of the token before it, (b, t); None: nowhere."""
+    """Mask of tokens whose id differs from the previous token's, (b, t); None: no such tokens."""
     if segment_ids is None:
         return None
     first = jnp.zeros_like(segment_ids[:, :1], bool)
@@ -194,10 +194,10 @@ def _output_cotangents(dy, y, den):
 
 
 def _scan(call: ChunkMath, body, carry, tokens, chunk: int, *, reverse: bool = False):
-    """`body(carry, chunk of tokens) -> (carry, outputs)` over whole chunks, and over the rest as a shorter one.
+    """Folds `body(carry, chunk of tokens) -> (carry, outputs)` over chunks; the last may be shorter and is not padded.
 
-    The rest is not padded: no made-up token can enter a sum. tokens: (b, t, ...) or None, the last are where documents
-    start; outputs likewise. A CPU takes one chunk after another, an accelerator many at once.
+    tokens: (b, t, ...) or None, the last entry masks starts of documents; outputs likewise. A CPU processes one chunk
+    after another, an accelerator many at once.
     """
     b, t = tokens[0].shape[:2]
     n, rest = divmod(t, chunk)

@@ -1,4 +1,4 @@
-"""One chunk of `xla.py`: its sums, its states and its gradients; equations and layout there."""
+"""Computations within a chunk of `xla.py`, which has the equations."""
 
 import copy
 
@@ -11,12 +11,11 @@ from pallas_kernels.taylor_attention.state import TaylorState
 
 
 class ChunkMath:
-    """The pieces of a chunk, for the heads, scale and decay of one call.
+    """Computations within a chunk, for the heads, scale and decay of a call.
 
-    Methods take and return float32 arrays with heads first: q, k (b, h, c, k), v and dnum (b, h, c, v), dden
-    (b, h, c), (i, j) matrices (b, h, c, c). `queries`, `shared_heads` and `to_tokens` turn tokens
-    (b, c, heads, .) into them and back. `begun` (b, c) counts the documents that have begun in the chunk, up to each
-    token: 0 is the document of the token before the chunk. None: all tokens are of one document.
+    Methods take and return float32 arrays with heads first: q, k (b, h, c, k), v and dnum (b, h, c, v), dden (b, h, c),
+    (i, j) matrices (b, h, c, c). `queries`, `shared_heads` and `to_tokens` convert from and to tokens (b, c, heads, .).
+    `begun` (b, c) counts the documents that have begun in the chunk up to each token; None: a single document.
     """
 
     def __init__(self, k, *, n_heads, scale, decay):
@@ -31,7 +30,7 @@ class ChunkMath:
         self.precision = lax.Precision.HIGHEST if exact else lax.Precision.DEFAULT
 
     def within(self, starts):
-        """The pieces of a chunk whose documents begin where `starts` (b, c) is true; None: of one document."""
+        """`ChunkMath` of a chunk with documents that begin at `starts` (b, c); None: a single document."""
         if starts is None:
             return self
         packed = copy.copy(self)
@@ -39,7 +38,7 @@ class ChunkMath:
         return packed
 
     def matmul(self, spec: str, x, y):
-        """An einsum; products of float32 inputs are exact to float32 on every platform."""
+        """Einsum; products of float32 inputs have full precision."""
         return jnp.einsum(spec, x, y, precision=self.precision, preferred_element_type=jnp.float32)
 
     def queries(self, q):
@@ -51,7 +50,7 @@ class ChunkMath:
         return jnp.repeat(x.astype(jnp.float32).swapaxes(1, 2), self.shared, axis=1)
 
     def to_tokens(self, dx):
-        """Cotangents of k or v per query head: summed over those that share a head."""
+        """Sums cotangents of k or v over the query heads that share a head."""
         if self.shared > 1:
             dx = dx.reshape(dx.shape[0], -1, self.shared, *dx.shape[2:]).sum(2)
         return dx.swapaxes(1, 2)
@@ -80,7 +79,7 @@ class ChunkMath:
         """The state after the chunk: decay^c [S, z] + sum_j decay^(c-1-j) phi(k_j) [v_j, 1]."""
         features = self.to_end(feature_map(k))
         s = self.matmul("bhjf,bhjv->bhfv", features, v)
-        # A product with ones, not a sum: a sum makes XLA compute the features twice on a CPU.
+        # With a sum instead of a product, XLA computes the features twice on a CPU.
         z = self.matmul("bhjf,bhj->bhf", features, jnp.ones_like(v[..., 0]))
         kept = self.kept(k.shape[2])
         return TaylorState(_scaled(state.s, kept) + s, _scaled(state.z, kept, axis=-1) + z)
@@ -165,7 +164,7 @@ def _scaled(x, factor, axis=None):
 
 
 def feature_map(x):
-    """phi of the last axis, by slices: as `features.feature_map`, whose gathers cost more on a CPU."""
+    """Equals `features.feature_map`, by slices, which cost less than gathers on a CPU."""
     x = jnp.concatenate([jnp.ones_like(x[..., :1]), x], axis=-1)
     return jnp.concatenate([x[..., a : a + 1] * x[..., a:] for a in range(x.shape[-1])], axis=-1)
 

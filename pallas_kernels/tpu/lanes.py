@@ -1,4 +1,4 @@
-"""TPU kernels: their call, matmuls, and heads side by side on the lanes."""
+"""TPU kernels: the call, matmuls, and selection of lanes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 LANES = 128
 VMEM_BYTES = 64 * 2**20
-"""VMEM that a kernel may take: the compiler allows 16 MiB on v5e by itself."""
+"""VMEM limit of a kernel; the compiler's default is 16 MiB on v5e."""
 
 Specs = Mapping[str, tuple[Any, pl.BlockSpec]]
 
@@ -26,15 +26,14 @@ def call_by_name(
     interpret: Any,
     name: str,
 ) -> dict[str, jax.Array]:
-    """`pallas_call` of a kernel of a mapping from names to refs; the last axis of the grid runs in order.
+    """`pallas_call` of a kernel that takes refs by name; the last axis of the grid is sequential.
 
     Args:
       kernel: takes the refs of inputs, outputs and scratch by name.
       grid: (b, heads or groups of them, blocks of tokens).
       inputs, outputs: name -> (array or struct, spec).
       scratch: name -> shape, float32 in VMEM.
-      interpret: as of `pallas_call`.
-      name: of the kernel in profiles.
+      interpret, name: as for `pallas_call`.
     """
     names = (*inputs, *outputs, *scratch)
     found = pl.pallas_call(
@@ -54,7 +53,7 @@ def call_by_name(
 
 
 def matmul(x, y, contract=((1,), (0,))):
-    """x @ y; float32 accumulation, float32 operands at full precision."""
+    """x @ y with float32 accumulation; full precision for float32 operands."""
     precision = lax.Precision.HIGHEST if x.dtype == jnp.float32 else lax.Precision.DEFAULT
     return lax.dot_general(x, y, (contract, ((), ())), precision=precision, preferred_element_type=jnp.float32)
 
@@ -65,10 +64,10 @@ def matmul_nt(x, y):
 
 
 def only_lanes(x, first: int, width: int):
-    """x, zeros in all but `width` lanes from `first` on."""
+    """Keeps `width` lanes of x from `first` on; zeros elsewhere."""
     if x.shape[1] == width:
         return x
-    # One integer for two bfloat16: v5e has no masks of 16 bits.
+    # Two bfloat16 as one integer: v5e has no 16-bit masks.
     bits = x if x.dtype == jnp.float32 else pltpu.bitcast(x, jnp.int32)
     lane = lax.broadcasted_iota(jnp.int32, bits.shape, 1)
     bits = jnp.where((lane >= first) & (lane < first + width), bits, jnp.zeros_like(bits))

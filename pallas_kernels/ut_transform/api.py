@@ -1,4 +1,4 @@
-"""The UT transform of the delta rules, for users.
+"""The UT transform of the delta rules: public functions.
 
 A delta rule with keys k, rates beta and log decays, whose sums from the start of a chunk of C tokens are G, writes
 
@@ -32,7 +32,7 @@ CHUNK = 64
 
 
 def problem_of(x: jax.Array, beta: jax.Array | None, log_decay: jax.Array | None, chunk: int) -> Problem:
-    """The problem of a call's arrays: x are keys, or scores."""
+    """Problem of a call with these arrays; x are keys or scores."""
     decay = "none" if log_decay is None else "token" if log_decay.ndim == 3 else "channel"
     b, t, h = x.shape[:3]
     t, k = (t, x.shape[3]) if x.ndim == 4 else (t * chunk, 0)
@@ -40,7 +40,7 @@ def problem_of(x: jax.Array, beta: jax.Array | None, log_decay: jax.Array | None
 
 
 def _passes(transform: Callable, gradients: Callable) -> tuple[Callable, Callable]:
-    """Forward and backward of functions as `xla.forward` and `xla.backward`."""
+    """Forward and backward passes from functions like `xla.forward` and `xla.backward`."""
 
     def forward(x, beta, log_decay, *, chunk, **how):
         mix, read, write, keep = transform(x, beta, log_decay, chunk=chunk, **how)
@@ -59,13 +59,13 @@ def _passes(transform: Callable, gradients: Callable) -> tuple[Callable, Callabl
 
 
 def all_kept(k: jax.Array, chunk: int) -> jax.Array:
-    """keep without decays."""
+    """`keep` of a transform without decays: ones."""
     b, t, h, width = k.shape
     return jnp.ones((b, t // chunk, h, width), jnp.float32)
 
 
 def hopper_transform(x, beta, log_decay, *, chunk: int, interpret=None):
-    """`xla.forward` by the Hopper kernels, of chunks of 64 tokens."""
+    """`xla.forward` by the Hopper kernels; chunks have 64 tokens."""
     from pallas_kernels.ut_transform import mosaic_gpu, mosaic_gpu_channel
 
     kernels = mosaic_gpu_channel if log_decay is not None and log_decay.ndim == 4 else mosaic_gpu
@@ -104,14 +104,14 @@ OP = Op(
     operands=("x", "beta", "log_decay"),
     outputs=5,
 )
-"""As `op.py` says, with
+"""Contract (`op.py`):
 
     forward(x, beta, log_decay, *, chunk) -> mix, read, write, keep, keys, None
     backward(x, beta, log_decay, None, dmix, dread, dwrite, dkeep, dkeys, *, chunk) -> dx, dbeta, dlog_decay
 
-t a multiple of the chunk c, n = t / c >= 1. x: keys (b, t, h, k), or scores (b, n, h, c, c), of one dtype with mix (b,
-n, h, c, c), read and write (b, t, h, k). beta (b, t, h) and log_decay (b, t, h) or (b, t, h, k), float32, None where
-there is none; keep (b, n, h, k) float32. Of scores there is only mix.
+t a multiple of the chunk c, n = t / c >= 1. x: keys (b, t, h, k) or scores (b, n, h, c, c); mix (b, n, h, c, c), read
+and write (b, t, h, k) in the dtype of x; beta (b, t, h) and log_decay (b, t, h) or (b, t, h, k) float32, or None; keep
+(b, n, h, k) float32. For scores all outputs but mix are None.
 """
 BACKENDS = OP.backends
 IMPLEMENTATIONS = OP.implementations
@@ -129,8 +129,8 @@ class Transformed(NamedTuple):
     keep: jax.Array
     """(b, n, h, k) float32."""
     keys: jax.Array
-    """The keys as they came. Whoever else needs them takes these: the kernel of the gradients adds theirs, where
-    otherwise a pass over memory would."""
+    """The input keys. Use these in later ops: the gradient kernel then adds their cotangent without another pass over
+    memory."""
 
 
 def ut_transform(
@@ -143,20 +143,20 @@ def ut_transform(
 ) -> Transformed:
     """The equations of the module docstring for all chunks at once.
 
-    Scores, the inverse and sums are float32, whatever the keys. Reverse-mode differentiable in all arrays; forward mode
-    only with "reference". vmap, scan, checkpoint and jit compose. The backward pass keeps the inputs.
+    Scores, the inverse and sums are float32 for all dtypes of the keys. Reverse-mode differentiable in all arrays;
+    forward mode only with "reference". vmap, scan, checkpoint and jit compose. The backward pass keeps the inputs.
 
     Args:
-      k: (b, t, h, k), t a multiple of chunk_size. A caller pads the last chunk by keys and beta of 0.
-      beta: (b, t, h), with keys of length 1 stable in [0, 2]; computed in float32.
+      k: (b, t, h, k), t a multiple of chunk_size. Pad the last chunk with keys and beta of 0.
+      beta: (b, t, h), for keys of length 1 stable in [0, 2]; computed in float32.
       log_decay: (b, t, h), or (b, t, h, k) per channel of the keys; at most 0, finite. None: no decay.
-      chunk_size: c. Kernels have c = 64.
-      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, where it serves this call and is
-        certified for the device that the program is lowered for (`pallas_kernels.certificates`), else "xla".
+      chunk_size: c. Kernels need c = 64.
+      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, if it serves the call and is
+        certified for the device for which the program is lowered (`pallas_kernels.certificates`), else "xla".
 
     Raises:
-      ValueError: arguments that contradict each other.
-      NotImplementedError: the implementation asked for does not serve this call.
+      ValueError: the arguments do not fit together.
+      NotImplementedError: the named implementation does not serve the call.
     """
     check(k, beta, log_decay, chunk_size)
     OP.check(implementation)
@@ -173,10 +173,9 @@ def ut_transform(
 
 
 def ut_inverse(scores: jax.Array, beta: jax.Array | None = None, *, implementation: str | None = None) -> jax.Array:
-    """(I + A)^-1 Diag(beta) with A_ij = beta_i scores_ij for j < i, of every chunk: the inverse alone.
+    """The inverse (I + A)^-1 Diag(beta) with A_ij = beta_i scores_ij for j < i, of every chunk.
 
-    For systems of a caller's own scores; what they have on the diagonal and above it does not count. Differentiable
-    and computed as `ut_transform` is.
+    Scores on the diagonal and above are ignored. Precision and derivatives: as for `ut_transform`.
 
     Args:
       scores: (b, n, h, c, c).
@@ -208,18 +207,7 @@ def sharded_ut_transform(
     chunk_size: int = CHUNK,
     implementation: str | None = None,
 ) -> Transformed:
-    """`ut_transform` with each device on its share; arguments and results as there, shapes global.
-
-    Args:
-      k, beta, log_decay: as for `ut_transform`.
-      mesh: None: the one in context (`jax.set_mesh`). Over its axes not named here everything is replicated, and
-        gradients are averaged by an all-reduce: name all axes of more than one device.
-      batch_axes, head_axes: mesh axes that share out the batch and the heads, each evenly.
-      chunk_size, implementation: as for `ut_transform`.
-
-    Raises:
-      ValueError: no mesh, an unknown axis, or a dimension that its axes do not divide.
-    """
+    """`ut_transform` on a mesh; `pallas_kernels.layout` describes mesh and axes."""
     check(k, beta, log_decay, chunk_size)
     layout = make_layout("sharded_ut_transform", mesh, k, k, batch_axes=batch_axes, head_axes=head_axes)
     run = functools.partial(ut_transform, chunk_size=chunk_size, implementation=implementation)
@@ -236,7 +224,7 @@ def sharded_ut_inverse(
     head_axes: tuple[str, ...] = (),
     implementation: str | None = None,
 ) -> jax.Array:
-    """`ut_inverse` likewise."""
+    """`ut_inverse` on a mesh; `pallas_kernels.layout` describes mesh and axes."""
     _check_scores(scores, beta)
     layout = make_layout("sharded_ut_inverse", mesh, scores, scores, batch_axes=batch_axes, head_axes=head_axes)
     run = functools.partial(ut_inverse, implementation=implementation)
@@ -245,11 +233,7 @@ def sharded_ut_inverse(
 
 
 def check(k, beta, log_decay, chunk_size: int) -> None:
-    """Whether the arguments of `ut_transform` fit together.
-
-    Raises:
-      ValueError: they do not.
-    """
+    """Raises ValueError unless the arguments of `ut_transform` fit together."""
     op = "ut_transform"
     if k.ndim != 4:
         raise ValueError(f"{op}: k of shape {k.shape} must be (b, t, h, k)")
@@ -270,5 +254,5 @@ def _check_scores(scores, beta) -> None:
 
 
 def _floats(x: jax.Array) -> Any:
-    """Dtype of beta and decays: float64 only for the reference in float64."""
+    """Dtype of beta and decays: float32; float64 for a reference in float64."""
     return jnp.float64 if x.dtype == jnp.float64 else jnp.float32

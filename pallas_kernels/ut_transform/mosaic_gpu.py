@@ -3,13 +3,13 @@
     A_ij = beta_i exp(G_i - G_j) k_i . k_j, j < i       mix = (I + A)^-1 Diag(beta)
     read = -exp(G) K            write = exp(G_c - G) K
 
-A thread block is one warpgroup, which takes up to `PIECE` chunks of a row and head, one after another; several blocks
-are on a multiprocessor. Scores are float32 sums that never leave registers; `hopper/inverse.py` inverts. Every
-array is moved once: bytes bound the kernel.
+A thread block of one warpgroup processes up to `PIECE` chunks of a row and head in turn; a multiprocessor runs several
+blocks. Scores are float32 sums in registers; `hopper/inverse.py` inverts. Every array is moved once, and bytes limit
+the kernel.
 
-Pallas' own barriers are off. A chunk's staged outputs are written after the wait for the copies of those before, which
-is a barrier; `commit_smem` after them orders them before their copies, and all reads of the chunk's slot before it is
-loaded again. `hopper.inverse.inverse` says how its tiles are ordered.
+Pallas' own barriers are off. A chunk's outputs are staged after the wait for the previous copies, which is a barrier;
+`commit_smem` after that orders stores before copies, and all reads of the chunk's slot before its reload.
+`hopper.inverse.inverse` orders its own tiles.
 """
 
 from collections.abc import Callable
@@ -31,27 +31,27 @@ from pallas_kernels.hopper.tiles import PER_COLUMN, PER_ROW, Mma, columns_to, la
 
 HALF = CHUNK // 2
 PIECE = 8
-"""Chunks in turn."""
+"""Chunks per thread block."""
 
 
 class Array(NamedTuple):
-    """An array of a launch, by chunk."""
+    """An array of a launch, accessed by chunk."""
 
     value: Any
-    """(b, n 64, tiles, 64), (b, n, h, 64, 64) or, float32, (b, h, n 64); of an output its shape and dtype."""
+    """(b, n 64, tiles, 64), (b, n, h, 64, 64) or float32 (b, h, n 64); for an output its shape and dtype."""
     width: int
-    """Tiles of a chunk and head; 0: 64 numbers."""
+    """Tiles per chunk and head; 0: 64 numbers."""
     halves: bool = False
-    """Whether the tiles are two, of 32 channels each."""
+    """Whether there are two tiles of 32 channels."""
 
     @property
     def copies(self) -> int:
-        """To and from shared memory, per chunk."""
+        """Number of copies per chunk."""
         return 2 if self.halves else max(1, self.width)
 
     @property
     def shared(self) -> Callable:
-        """(slots) -> shared memory of it, (slots, tiles, 64, 64) or (slots, 64)."""
+        """Function (slots) -> shared memory (slots, tiles, 64, 64) or (slots, 64)."""
         if self.width == 0:
             return lambda *slots: plgpu.SMEM((*slots, CHUNK), jnp.float32)
         if self.halves:
@@ -71,7 +71,7 @@ class Array(NamedTuple):
         return [((*at, head * self.width + i), shared.at[i]) for i in range(self.width)]
 
     def _half(self, i: int, batch, head, chunk, shared):
-        """Of 64 tokens or rows, or of the first rows of a tile."""
+        """Half i of 64 tokens or rows, or of the first rows of a tile."""
         columns = pl.ds(i * HALF, HALF)
         if len(self.value.shape) == 5:
             count = self.value.shape[3]
@@ -81,17 +81,17 @@ class Array(NamedTuple):
 
 
 def numbers(x):
-    """(b, n 64, h) float32 -> what kernels read."""
+    """`Array` of (b, n 64, h) float32 numbers."""
     return None if x is None else Array(x.astype(jnp.float32).swapaxes(1, 2), 0)
 
 
 def tokens(x):
-    """(b, n 64, h, width) -> tiles."""
+    """`Array` of tiles of (b, n 64, h, width)."""
     return Array(x.reshape(*x.shape[:2], -1, CHUNK), x.shape[3] // CHUNK)
 
 
 def like(x: Array, dtype: Any = None) -> Array:
-    """An output as x is."""
+    """Output shaped like x."""
     return Array(jax.ShapeDtypeStruct(x.value.shape, dtype or x.value.dtype), x.width)
 
 
@@ -99,15 +99,14 @@ def by_chunk(
     name: str, chunk, inputs: dict[str, Array | None], outputs: dict[str, Array], scratch: dict, *, sizes, stages: int,
     in_place: tuple[str, ...] = (), places: dict[str, Callable] | None = None, interpret,
 ):  # fmt: skip
-    """Runs chunk(c) for every chunk of every row and head, with c an `InChunk`; returns the outputs.
+    """Calls chunk(c) for every chunk of every row and head, with c an `InChunk`; returns the outputs.
 
     Args:
       sizes: b, h, n.
       stages: chunks in shared memory.
-      in_place: names of inputs, in whose place in shared memory the output of that name with a d is staged. stages is
-        1, and the next chunk is loaded when its copy has been read.
-      places: name of scratch, or of what the inverse takes, that has a place in other shared memory -> a function of
-        the references to it.
+      in_place: names of inputs whose shared memory also stages the output d + name. stages is 1, and the next chunk is
+        loaded after the copy of the output.
+      places: name of scratch (also of the inverse) that shares other memory -> function of the references.
     """
     b, h, n = sizes
     given, places = {key: x for key, x in inputs.items() if x is not None}, places or {}
@@ -124,7 +123,7 @@ def by_chunk(
         batch, head = lax.axis_index("b"), lax.axis_index("h")
 
         def tiles(key: str, c, slot=None):
-            """Pairs of parts of an array and of shared memory."""
+            """Pairs of an index of the array and a part of shared memory."""
             if key.removeprefix("d") in in_place and key in outputs:
                 key, slot = key.removeprefix("d"), 0
             shared, zero = getattr(r, f"{key}_s"), r.index_s[0, 0] if in_place else 0
@@ -181,17 +180,16 @@ class InChunk:
 
     @property
     def index(self):
-        """0 .. 63 from shared memory, in turns: the compiler would compute masks before the loop, and hold them."""
+        """0 .. 63 from alternating buffers, so the compiler does not compute masks before the loop."""
         return self.r.index_s.at[self.turn]
 
     def shared(self, key: str):
-        """Of the chunk. The index is 0, which the compiler does not know: it would compute the addresses of all tiles
-        before the loop, and hold registers."""
+        """Shared memory of the chunk; the added 0 is unknown to the compiler, so it computes addresses late."""
         return getattr(self.r, f"{key}_s").at[self.slot + self.index[0]]
 
     @property
     def square(self):
-        """The tile of kernels of gradients."""
+        """Tile `square_s` of gradient kernels."""
         return self.r.square_s.at[self.index[0]]
 
     def tile(self, key: str, i: int = 0):
@@ -230,7 +228,7 @@ class InChunk:
         return jnp.where(i > j, 1.0, 0.0)
 
     def rows_and_columns(self):
-        """Those of each element of a tile."""
+        """Row and column of each element of a tile."""
         index = self.index
         return rows_to(plgpu.load(index, layout=PER_ROW)), columns_to(plgpu.load(index, layout=PER_COLUMN))
 
@@ -248,7 +246,7 @@ class InChunk:
 
 
 def transform(x: Array, beta: Array | None, log2: Array | None, *, sizes, interpret=None):
-    """mix (b, n, h, 64, 64) bfloat16; of keys also read, and with decays write: tiles. By name."""
+    """mix (b, n, h, 64, 64) bfloat16; for keys also read, and with decays write, as tiles, by name."""
     b, h, n = sizes
 
     def chunk(c: InChunk):
@@ -278,7 +276,7 @@ def transform(x: Array, beta: Array | None, log2: Array | None, *, sizes, interp
 
 
 def forward(x, beta, log_decay, *, interpret=None):
-    """As `api.py` says."""
+    """Forward pass (contract in `api.py`)."""
     sizes, inputs = arrays_of(x, beta, log_decay)
     found = transform(**inputs, sizes=sizes, interpret=interpret)
 
@@ -293,7 +291,7 @@ def forward(x, beta, log_decay, *, interpret=None):
 
 
 def arrays_of(x, beta, log_decay) -> tuple[tuple[int, int, int], dict[str, Any]]:
-    """b, h, n; and x, beta and log2 of `transform`."""
+    """b, h, n, and the arguments x, beta and log2 of `transform`."""
     b, h = x.shape[0], x.shape[2]
     if x.ndim == 5:
         return (b, h, x.shape[1]), {"x": Array(x, 1), "beta": numbers(beta), "log2": None}
@@ -302,5 +300,5 @@ def arrays_of(x, beta, log_decay) -> tuple[tuple[int, int, int], dict[str, Any]]
 
 
 def halves(x):
-    """(b, n 64, h, 64) -> half tiles."""
+    """`Array` of half tiles of (b, n 64, h, 64)."""
     return Array(x, 1, halves=True)

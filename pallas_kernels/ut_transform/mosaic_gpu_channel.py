@@ -2,12 +2,12 @@
 
     Q_ij = sum_k K_ik K_jk exp(G_ik - G_jk), j < i          A = Diag(beta) Q
 
-No exponent is positive: the levels of `hopper/levels.py`, whose queries and keys are both
-K here, so that a level is M M^T with M = exp(E) * K. `mosaic_gpu_channel_vjp.py` has the gradients.
+Exponents are nonpositive, by the levels of `hopper/levels.py`; queries and keys are both K, so a level is M M^T with M
+= exp(E) * K. `mosaic_gpu_channel_vjp.py` has the gradients.
 
-Channels are in two halves, as registers hold. Barriers: `commit_smem` is between the stores of each tile and the wgmma
-that read it, and between these and the next stores to it. Sums of log decays of 16 rows pass through `totals_s`; a
-`commit_smem` ends each half, whose readers are done then.
+Channels are processed in two halves, to save registers. Barriers: `commit_smem` separates the stores of each tile from
+the wgmma that read it, and these from the next stores. Sums of log decays of 16 rows pass through `totals_s`; a
+`commit_smem` ends each half.
 """
 
 import functools
@@ -32,11 +32,11 @@ from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, columns_to, iota, row
 from pallas_kernels.ut_transform.mosaic_gpu import HALF, Array, InChunk, by_chunk, halves, numbers
 
 KEEP_ROWS = 8
-"""Copies of `keep` that are written: rows of a tile."""
+"""Number of written copies of `keep`: rows of a tile."""
 
 
 def forward(k, beta, log_decay, *, interpret=None):
-    """As `api.py` says, of log_decay (b, t, h, 64)."""
+    """Forward pass (contract in `api.py`) for log_decay (b, t, h, 64)."""
     b, t, h, _ = k.shape
     sizes = b, h, t // CHUNK
 
@@ -66,14 +66,13 @@ def forward(k, beta, log_decay, *, interpret=None):
 
 
 def inverse(c: InChunk, scores):
-    """(I + A)^-1 of Q."""
+    """(I + A)^-1, from Q."""
     a = scores * rows_to(c.per_row("beta"))
     return inverse_of_chunk.inverse(c.r, c.rows, c.mma, a, c.index[0])
 
 
 def once(c: InChunk, function, carry):
-    """function(*carry), in a loop of one trip, which the compiler does not know: it would mix it with what follows, and
-    hold more in registers."""
+    """Calls function(*carry) in a loop of one trip, which keeps the compiler from moving code and saves registers."""
     return lax.fori_loop(0, 1 + c.index[0], lambda _, carry: function(*carry), carry)
 
 
@@ -82,9 +81,9 @@ def rows_of(c: InChunk) -> Rows:
 
 
 def levels(c: InChunk, border=lambda half, until, since, carry: carry, carry=()):
-    """Stores M of the last two levels to `levels_s`; returns pairs of the others, for `scores`, and the carry.
+    """Stores M of the last two levels to `levels_s`; returns pairs of the other levels, for `scores`, and the carry.
 
-    border: called after each half of the channels, with exp(G_c - G) and exp(G) of it, (64, 32).
+    border: called after each half of the channels with its exp(G_c - G) and exp(G), (64, 32).
     """
     rows = rows_of(c)
 
@@ -118,7 +117,7 @@ def levels(c: InChunk, border=lambda half, until, since, carry: carry, carry=())
 
 
 def scores(c: InChunk, part):
-    """Q (64, 64) float32, of what `levels` found."""
+    """Q (64, 64) float32, from the result of `levels`."""
 
     def run(*accs):
         for level, acc in enumerate(accs):
@@ -132,8 +131,8 @@ def scores(c: InChunk, part):
 
 
 class Near:
-    """Rows and columns of (64, 16) pairs of a warp's rows. zero: 0 of shared memory, without which the compiler would
-    compute masks before the loop, and hold registers."""
+    """Rows and columns of (64, 16) pairs of a warp's rows. zero: 0 from shared memory, so the compiler does not compute
+    masks before the loop."""
 
     def __init__(self, zero):
         self.row, self.j = iota((CHUNK, PIECE_ROWS), 0), iota((CHUNK, PIECE_ROWS), 1) + zero
@@ -141,6 +140,6 @@ class Near:
         self.apart = self.i ^ self.j
 
     def sums(self, level: int):
-        """The transpose of L: whose log decays a slope of the level belongs to."""
+        """L^T: maps slopes of the level to log decays."""
         query = ((self.row & ~(PIECE_ROWS - 1) | self.j) >> level & 1) != 0
         return as_operand((self.apart < 1 << level) & ((self.i <= self.j) == query))

@@ -1,13 +1,13 @@
-"""Gradients of the UT transform with decays per channel on Hopper: every chunk by itself.
+"""Gradients of the UT transform with decays per channel on Hopper, chunk by chunk.
 
-With names of `mosaic_gpu_vjp.py`, those of `mosaic_gpu_channel.py` and H = dQ + dQ^T:
+With the notation of `mosaic_gpu_vjp.py` and `mosaic_gpu_channel.py`, and H = dQ + dQ^T:
 
     dK = sum over levels exp(E) * (H_level M) - exp(G) * dread + exp(G_c - G) * dwrite + dkeys
 
-A row of each of these terms times that of K is the cotangent of its E, whose log decays are a sum of L^T, as in
-`mosaic_gpu_channel_vjp.py` of gated linear attention: over the pairs around each token, so that nothing cancels.
+A row of each term times the row of K is the cotangent of its E, which L^T maps to log decays, as in
+`mosaic_gpu_channel_vjp.py` of gated linear attention: a sum over the pairs around each token, without cancellation.
 
-Barriers as in `mosaic_gpu_channel.py`. Gradients are stored over what the same warp has loaded.
+Barriers: see `mosaic_gpu_channel.py`. Gradients overwrite data that the same warp has loaded.
 """
 
 import functools
@@ -35,11 +35,11 @@ from pallas_kernels.ut_transform.mosaic_gpu_channel import Near, inverse, levels
 from pallas_kernels.ut_transform.mosaic_gpu_vjp import of_scores
 
 SCORES = 2
-"""Place of Q among the operands of levels, when these have been multiplied."""
+"""Index of Q among the operands of levels, after their products."""
 
 
 class Cotangents(NamedTuple):
-    """Functions of half, each called once per half."""
+    """Functions of the half, each called once per half."""
 
     read: Callable
     """(64, 32) float32."""
@@ -49,7 +49,7 @@ class Cotangents(NamedTuple):
 
 
 def backward(k, beta, log_decay, dmix, dread, dwrite, dkeep, dkeys, *, interpret=None):
-    """As `api.py` says."""
+    """Backward pass (contract in `api.py`)."""
     b, t, h, _ = k.shape
     sizes = b, h, t // CHUNK
     inputs = {"x": halves(k), "beta": numbers(beta), "decay": halves(log_decay), "dmix": Array(dmix, 1)}
@@ -69,11 +69,11 @@ def backward(k, beta, log_decay, dmix, dread, dwrite, dkeep, dkeys, *, interpret
 
 
 IN_PLACE = "x", "decay"
-"""Inputs whose gradients are staged in their place."""
+"""Inputs that are overwritten by their gradients."""
 
 
 def outputs_of(inputs: dict[str, Array]) -> dict[str, Array]:
-    """Gradients of keys, beta and log decays, by the names of `by_chunk`."""
+    """Outputs of `by_chunk`: gradients of keys, beta and log decays."""
 
     def like(x: Array) -> Array:
         return x._replace(value=jax.ShapeDtypeStruct(x.value.shape, x.value.dtype))
@@ -87,7 +87,7 @@ def scratch_of_levels() -> dict:
 
 
 def of_shared(c: InChunk) -> Cotangents:
-    """Those that were loaded."""
+    """Cotangents from shared memory."""
     read, write = (lambda half, name=name: load(c.shared(name).at[half]) for name in ("dread", "dwrite"))
 
     def keep(half):
@@ -97,20 +97,20 @@ def of_shared(c: InChunk) -> Cotangents:
 
 
 def stage(c: InChunk, dmix: str, scores, cotangents: Cotangents):
-    """Stages the gradients. dmix: name of its tile, in whose place H is written."""
+    """Stages the gradients; H overwrites the tile named `dmix`."""
     _stage_slopes(c, dmix, scores)
     lax.fori_loop(0, 2, lambda half, _: _half_gradients(c, half, dmix, cotangents), None)
 
 
 def _stage_slopes(c: InChunk, name: str, scores):
-    """Stages dbeta; writes H in place of dmix, the tile of that name."""
+    """Stages dbeta; writes H over dmix, the tile `name`."""
     r, dmix = c.r, c.tile(name)
     plgpu.commit_smem()
     kept = [r.levels_s.at[SCORES + half + c.index[0]] for half in range(2)]
     for half, place in enumerate(kept):
         place[...] = c.rows.half(scores, half).astype(jnp.bfloat16)
     inverted = inverse(c, scores).astype(jnp.bfloat16)
-    plgpu.commit_smem()  # the square may have the place of an operand of the inverse
+    plgpu.commit_smem()  # the square may share memory with an operand of the inverse
     c.square[...] = inverted
     plgpu.commit_smem()
     da, own = of_scores(c, dmix)
@@ -126,8 +126,7 @@ def _stage_slopes(c: InChunk, name: str, scores):
 
 
 def _half_gradients(c: InChunk, half, slopes: str, cotangents: Cotangents):
-    """Writes the gradients of half of the channels in the place of what they are gradients of. slopes: name of the tile
-    of H."""
+    """Overwrites half of the channels with their gradients; slopes: name of the tile of H."""
     r, rows = c.r, rows_of(c)
 
     def ref(name):
@@ -164,7 +163,7 @@ def _half_gradients(c: InChunk, half, slopes: str, cotangents: Cotangents):
     until, since, dk, dlog, slope = carry
 
     def end(cotangent, factor, sign, dk, dlog):
-        """Adds what passes through read (sign -1) or write, whose cotangents are also returned for other rows."""
+        """Adds the contribution of read (sign -1) or write; returns its cotangents for other rows."""
         found = sign * cotangent(half) * factor
         through, near = found * load(ref("x")), Near(c.index[0])
         last = rows.choose((LEVELS - 1,), *((slope, 0.0) if sign < 0 else (0.0, slope)))
@@ -185,7 +184,7 @@ def _half_gradients(c: InChunk, half, slopes: str, cotangents: Cotangents):
 
 
 def _half_product(c: InChunk, x, y):
-    """x y, x in registers, y half of the channels."""
+    """x y, with x in registers and half of the channels of y."""
 
     def run(acc):
         c.mma.registers(acc, x, y)

@@ -1,4 +1,4 @@
-"""Description of a call of the UT transform, in backends, tests and benchmarks."""
+"""Problem descriptions of the UT transform and of `delta_values`."""
 
 import dataclasses
 from typing import ClassVar, Literal
@@ -14,14 +14,14 @@ Decay = Literal["none", "token", "channel"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Problem(Call):
-    """A call of `ut_transform`, with k=0 of `ut_inverse`; t is a multiple of `chunk`."""
+    """A call of `ut_transform`, or of `ut_inverse` if k = 0; t is a multiple of `chunk`."""
 
     DIMENSIONS: ClassVar = ("b", "t", "h", "k", "decay")
     ON_MESH: ClassVar = "sharded_ut_transform"
 
     h: int
     k: int
-    """Width of the keys; 0: scores are given."""
+    """Width of the keys; 0 for scores."""
     decay: Decay = "none"
     beta: bool = True
     chunk: int = 64
@@ -44,7 +44,7 @@ class Problem(Call):
         return k, beta, jax.random.uniform(keys[2], shape, jnp.float32, -0.3, 0.0)
 
     def forward_bytes(self) -> float:
-        """Keys, beta and decays in, mix, read, write and keep out, once; without decays no write and no keep."""
+        """Keys, beta and decays in, mix, read and (with decays) write and keep out, once."""
         numbers = self.k + self.chunk + self._borders() * self.k
         return self._tokens(numbers) + self._floats() + self._keeps()
 
@@ -54,11 +54,11 @@ class Problem(Call):
         return 2 * (self._tokens(self.k) + self._floats()) + cotangents
 
     def _borders(self) -> int:
-        """Arrays of the size of the keys that are written."""
+        """Number of outputs of the size of the keys."""
         return 1 if self.decay == "none" else 2
 
     def _tokens(self, numbers: int) -> float:
-        """Bytes of so many numbers per token and head."""
+        """Bytes of `numbers` per token and head."""
         return float(self.b * self.t * self.h) * numbers * self.item
 
     def _floats(self) -> float:
@@ -69,11 +69,11 @@ class Problem(Call):
         return 0.0 if self.decay == "none" else 4.0 * self.b * self.chunks * self.h * self.k
 
     def forward_flops(self) -> float:
-        """Scores, and substitution of the identity, a sixth of c^3 multiplications per chunk."""
+        """Scores, and substitution with c^3 / 6 multiplications per chunk."""
         return float(self.b * self.t * self.h) * self.chunk * (2 * self.k + self.chunk / 3)
 
     def backward_flops(self) -> float:
-        """Both again, two products of chunks, and two of each of them with the keys."""
+        """Both again, two products of chunks, and two products of each with the keys."""
         return self.forward_flops() + float(self.b * self.t * self.h) * self.chunk * (4 * self.chunk + 4 * self.k)
 
 
@@ -88,7 +88,7 @@ class ValuesProblem(Problem):
 
     @property
     def recurrence(self) -> Recurrence:
-        """That over chunks."""
+        """Problem of the recurrence over chunks."""
         return Recurrence(b=self.b, t=self.t, h=self.h, k=self.k, v=self.v, chunk=self.chunk, dtype=self.dtype)
 
     def inputs(self, seed: int = 0) -> tuple[jax.Array, ...]:

@@ -1,12 +1,12 @@
-"""The UT transform as its definition: T row by row, by substitution."""
+"""Reference of the UT transform, by substitution."""
 
 import jax
 import jax.numpy as jnp
 
 
 def inverse(scores, beta=None):
-    """(I + strict(Diag(beta) scores))^-1 Diag(beta), beta None: 1; in float64 of float64 inputs (under
-    `jax.enable_x64`), else in float32. Arguments as those of `ut_inverse`; any order of derivative, also forwards."""
+    """(I + strict(Diag(beta) scores))^-1 Diag(beta), beta None: 1; in float64 for float64 inputs (under
+    `jax.enable_x64`), else in float32. Differentiable to any order in forward and reverse mode."""
     c = scores.shape[-1]
     scores, dtype = _exact(scores), scores.dtype
     columns = jnp.ones(scores.shape[:4], scores.dtype)
@@ -24,7 +24,7 @@ def inverse(scores, beta=None):
 
 
 def transform(k, beta, log_decay, chunk: int):
-    """mix, read, write and keep of `ut_transform`, token by token: each decays the keys before it, and meets them."""
+    """mix, read, write and keep of `ut_transform`, token by token."""
     (b, t, h, _), dtype = k.shape, k.dtype
 
     def by_chunk(x):

@@ -1,4 +1,4 @@
-"""What the tokens of a delta rule write: `ut_transform` and `delta_chunks`, with one kernel for all gradients."""
+"""Values that a delta rule writes: `ut_transform` and `delta_chunks`, with one kernel for all gradients."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from pallas_kernels.ut_transform.problem import ValuesProblem
 
 
 class Saved(NamedTuple):
-    """Arrays that a forward pass saves; write and keep are None without decays."""
+    """Residuals; write and keep are None without decays."""
 
     mix: jax.Array
     read: jax.Array
@@ -82,7 +82,7 @@ def _hopper_objection(p: ValuesProblem) -> str | None:
 
 
 def _recurrence_is_verified(p: ValuesProblem) -> bool:
-    """The kernels of `delta_chunks` must be verified too."""
+    """Whether the kernels of `delta_chunks` are verified too."""
     return may_run_by_default("cuda", "delta_chunks")
 
 
@@ -95,7 +95,7 @@ OP = Op(
     operands=("k", "v", "beta", "log_decay", "state"),
     kept=base.first_output,
 )
-"""As `op.py` says, with
+"""Contract (`op.py`):
 
     forward(k, v, beta, log_decay, state, *, options) -> y, keys, `Saved`
     backward(k, v, beta, log_decay, state, y, saved, dy, dkeys, *, options) -> dk, dv, dbeta, dlog_decay, dstate
@@ -114,11 +114,11 @@ def delta_values(
     initial_state: jax.Array | None = None,
     implementation: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """v' of the equation of `api.py`, in every chunk after the state that the chunks before it leave.
+    """v' of the equation in `api.py`, with S the state before each chunk.
 
-    The outputs of a delta rule are decayed linear attention over them, which takes the keys that are returned: their
-    gradients are added where those of this op are computed. The backward pass keeps mix, read, write and the states
-    before every chunk of 64 tokens.
+    The outputs of a delta rule are decayed linear attention over v'. Pass it the returned keys: the gradient kernel of
+    this op then adds their cotangent. The backward pass keeps mix, read, write and the states before every chunk of 64
+    tokens.
 
     Args:
       k, beta, log_decay: as for `ut_transform`, t a multiple of 64.
@@ -131,8 +131,8 @@ def delta_values(
       v' (b, t, h, v) in the dtype of v, and the keys.
 
     Raises:
-      ValueError: arguments that contradict each other.
-      NotImplementedError: the implementation asked for does not serve this call.
+      ValueError: the arguments do not fit together.
+      NotImplementedError: the named implementation does not serve the call.
     """
     _check_values(k, v, beta, log_decay)
     OP.check(implementation, tuple(BACKENDS))
@@ -161,7 +161,7 @@ def sharded_delta_values(
     initial_state: jax.Array | None = None,
     implementation: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """`delta_values` with each device on its share; other arguments as for `sharded_ut_transform`."""
+    """`delta_values` on a mesh; `pallas_kernels.layout` describes mesh and axes."""
     _check_values(k, v, beta, log_decay)
     layout = make_layout("sharded_delta_values", mesh, k, v, batch_axes=batch_axes, head_axes=head_axes)
 

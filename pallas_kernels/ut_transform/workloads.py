@@ -1,14 +1,21 @@
-"""Workloads of the UT transform and of the values that tokens write: shapes, their calls, and their truth."""
+"""Workloads of the UT transform and of the values that tokens write: shapes and calls of benchmarks and compile checks,
+and verified cases."""
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 
 from pallas_kernels.delta_chunks import reference as recurrence
+from pallas_kernels.op import Options
+from pallas_kernels.ut_transform import api, reference, values_api
 from pallas_kernels.ut_transform.api import ut_transform
-from pallas_kernels.ut_transform.problem import Problem, ValuesProblem
+from pallas_kernels.ut_transform.problem import Decay, Problem, ValuesProblem
 from pallas_kernels.ut_transform.values_api import delta_values
+from pallas_kernels.verify.case import Variant
+from pallas_kernels.verify.kernel_case import HEADLINE, Inputs, KernelCase, both_passes
 from pallas_kernels.workload import OpWorkloads
 
 SIZE: dict[str, Any] = {"b": 4, "t": 8192, "h": 16}
@@ -35,7 +42,7 @@ def _call(problem: Problem, implementation: str | None) -> Callable:
 
 
 def _truth(problem: Problem) -> Callable:
-    """The reference; of `delta_values` with that of the recurrence."""
+    """Reference of `ut_transform`, or of `delta_values` with the recurrence."""
 
     def run(k, *others):
         *others, state = others
@@ -50,7 +57,7 @@ def _truth(problem: Problem) -> Callable:
 
 
 def _outputs(found: tuple, problem: Problem) -> tuple:
-    """What a call computes: without decays write is the keys, and keep is 1; the keys are an input."""
+    """Computed results: without decays write equals the keys and keep is 1; the keys are an input."""
     if isinstance(problem, ValuesProblem):
         return found[:1]
     return found[: 2 if problem.decay == "none" else 4]
@@ -58,3 +65,141 @@ def _outputs(found: tuple, problem: Problem) -> tuple:
 
 WORKLOADS = OpWorkloads(op="ut_transform", call=_call, truth=_truth, outputs=_outputs)
 GROUPS = WORKLOADS.groups(SHAPES)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformCase(KernelCase):
+    """mix, read, write and keep, or all gradients; of `ut_inverse` where k is 0, with rates or without."""
+
+    OP: ClassVar = api.OP
+
+    k: int = 64
+    decay: Decay = "none"
+    rates: bool = True
+    repeated: bool = False
+    """Whether keys nearly repeat."""
+
+    @property
+    def problem(self) -> Problem:
+        sizes: dict[str, Any] = {"b": self.b, "t": self.t, "h": self.h, "k": self.k}
+        return Problem(**sizes, decay=self.decay, beta=self.rates, dtype=self.dtype)
+
+    @property
+    def words(self) -> list[str]:
+        words = [f"t{self.t}", f"b{self.b}", f"h{self.h}", f"k{self.k}", self.decay, self.dtype]
+        return words + ["no_rates"] * (not self.rates) + ["repeated"] * self.repeated
+
+    @property
+    def compared(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        outputs = ("mix", "read", "write", "keep")[: 1 if self.k == 0 else 2 if self.decay == "none" else 4]
+        gradients = "dx", *["dbeta"] * self.rates, *["dlog_decay"] * (self.decay != "none")
+        return outputs, gradients
+
+    @property
+    def bound(self) -> float:
+        """Gradients with keys that repeat are products of rounded inverses, whose terms cancel."""
+        return 0.04 if self.repeated and self.backward else super().bound
+
+    def inputs(self, seed: int) -> Inputs:
+        rng, token = np.random.default_rng(seed), jnp.dtype(self.dtype)
+        tokens, chunks = (self.b, self.t, self.h), (self.b, self.t // 64, self.h)
+        x = rng.standard_normal((*tokens, self.k) if self.k else (*chunks, 64, 64))
+        if self.repeated:
+            x = 0.1 * x + x[:, :1]
+        x = x / np.linalg.norm(x, axis=-1, keepdims=True) if self.k else 0.1 * x
+        beta = log_decay = dread = dwrite = dkeep = dkeys = None
+        if self.rates:
+            beta = rng.random(tokens).astype(np.float32)
+            beta = 2 - np.float32(0.02) * beta if self.repeated else 2 * beta
+        if self.decay != "none":
+            shape = tokens if self.decay == "token" else (*tokens, self.k)
+            log_decay = np.float32(-0.3) * rng.random(shape).astype(np.float32)
+        dmix = rng.standard_normal((*chunks, 64, 64)).astype(token)
+        if self.k:
+            dread, dwrite, dkeys = (self.tokens(rng, self.h, self.k) for _ in range(3))
+            dkeep = None if log_decay is None else self.floats(rng, *chunks, self.k)
+        return Inputs((x.astype(token), beta, log_decay), (dmix, dread, dwrite, dkeep, dkeys))
+
+    def options(self, variant: Variant) -> dict[str, Any]:
+        return {"chunk": 64}
+
+    def reference(self, x, beta, log_decay):
+        if self.k == 0:
+            return reference.inverse(x, beta), None, None, None, None
+        mix, read, write, keep = reference.transform(x, beta, log_decay, 64)
+        return mix, read, write, None if log_decay is None else keep, x
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ValuesCase(KernelCase):
+    """Values that tokens write, or all gradients."""
+
+    OP: ClassVar = values_api.OP
+
+    k: int = 64
+    v: int = 64
+    decay: Decay = "none"
+    weak: bool = False
+    """Whether more than half of a state survives a chunk."""
+
+    @property
+    def problem(self) -> ValuesProblem:
+        sizes: dict[str, Any] = {"b": self.b, "t": self.t, "h": self.h, "k": self.k, "v": self.v}
+        return ValuesProblem(**sizes, decay=self.decay, dtype=self.dtype)
+
+    @property
+    def words(self) -> list[str]:
+        words = ["values", f"t{self.t}", f"b{self.b}", f"h{self.h}", f"k{self.k}", f"v{self.v}", self.decay, self.dtype]
+        return words + ["weak"] * self.weak
+
+    @property
+    def compared(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return ("y",), ("dk", "dv", "dbeta", *["dlog_decay"] * (self.decay != "none"), "dstate")
+
+    def inputs(self, seed: int) -> Inputs:
+        rng = np.random.default_rng(seed)
+        k, v, beta, *decays = (np.asarray(x) for x in self.problem.inputs(seed))
+        log_decay = decays[0] * np.float32(0.03 if self.weak else 1.0) if decays else None
+        state = self.floats(rng, self.b, self.h, self.k, self.v)
+        dy, dkeys = (self.tokens(rng, self.h, width) for width in (self.v, self.k))
+        return Inputs((k, v, beta, log_decay, state), (dy, dkeys))
+
+    def options(self, variant: Variant) -> dict[str, Any]:
+        return {"options": Options(return_state=False, save_states=self.backward)}
+
+    def reference(self, k, v, beta, log_decay, state):
+        mix, read, write, keep = reference.transform(k, beta, log_decay, 64)
+        return recurrence.recurrence(v, read, write, mix, keep, initial_state=state)[0], k
+
+
+TRANSFORMS: list[dict[str, Any]] = [
+    {"t": 64},
+    {"t": 128, "b": 2, "decay": "token"},
+    {"t": 576, "k": 128, "decay": "token"},
+    {"t": 64, "k": 0},
+    {"t": 64, "repeated": True},
+    {"t": 576, "b": 2, "k": 0, "rates": False},
+    {"t": 576, "b": 2, "decay": "channel"},
+    HEADLINE,
+    HEADLINE | {"decay": "token"},
+    HEADLINE | {"decay": "channel"},
+    HEADLINE | {"k": 128, "decay": "token"},
+]
+VALUES: list[dict[str, Any]] = [
+    {"t": 64},
+    {"t": 576, "b": 2, "decay": "token"},
+    {"t": 128, "k": 128, "v": 128, "decay": "token"},
+    {"t": 128, "b": 2, "decay": "channel"},
+    {"t": 192, "weak": True, "decay": "channel"},
+    {"t": 576, "decay": "channel"},
+    {"t": 64, "v": 128, "decay": "channel"},
+    HEADLINE,
+    HEADLINE | {"decay": "token"},
+    HEADLINE | {"decay": "channel"},
+]
+ONE_HEAD: dict[str, Any] = {"t": 64, "h": 1, "g": 1, "decay": "token"}
+CASES = {
+    "gpu": [*both_passes(TransformCase, "mosaic_gpu", *TRANSFORMS), *both_passes(ValuesCase, "mosaic_gpu", *VALUES)],
+    "tpu": [],
+    "cpu": [*both_passes(TransformCase, "mosaic_gpu", ONE_HEAD), *both_passes(ValuesCase, "mosaic_gpu", ONE_HEAD)],
+}

@@ -1,4 +1,4 @@
-"""The UT transform in plain XLA: products of keys, then a batched triangular solve with the identity, in float32."""
+"""The UT transform in plain XLA: products of keys and a batched triangular solve, in float32."""
 
 import functools
 
@@ -12,7 +12,7 @@ from pallas_kernels.xla_chunks import product
 
 
 def forward(x, beta, log_decay, chunk: int):
-    """As `api.py` says; differentiable."""
+    """Forward pass (contract in `api.py`); differentiable."""
     if x.ndim == 5:
         return inverse(x.astype(jnp.float32), beta, x.dtype), None, None, None
     b, t, h, width = x.shape
@@ -32,12 +32,12 @@ def forward(x, beta, log_decay, chunk: int):
 
 @functools.partial(jax.checkpoint, static_argnums=(2,))
 def _scores(keys, decay, precision):
-    """Products of keys (b n, h, c, k) under their decays."""
+    """Decayed products of keys (b n, h, c, k)."""
     return decayed_scores(keys, keys, decay, precision=precision)
 
 
 def inverse(scores: jax.Array, beta: jax.Array | None, dtype) -> jax.Array:
-    """(I + strict(Diag(beta) scores))^-1 Diag(beta) in dtype, of scores (b, n, h, c, c) and beta (b, t, h) float32."""
+    """(I + strict(Diag(beta) scores))^-1 Diag(beta) in dtype, from float32 scores (b, n, h, c, c), beta (b, t, h)."""
     c = scores.shape[4]
     columns = jnp.ones((1, 1, 1, 1, c), jnp.float32)
     if beta is not None:
@@ -48,12 +48,12 @@ def inverse(scores: jax.Array, beta: jax.Array | None, dtype) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def mix(dtype, strict: jax.Array, beta: jax.Array) -> jax.Array:
-    """T Diag(beta) in dtype, with T = (I + strict)^-1 of strict (b, n, h, c, c) and beta (.., 1, c), float32."""
+    """T Diag(beta) in dtype, with T = (I + strict)^-1, from float32 strict (b, n, h, c, c) and beta (.., 1, c)."""
     return _mix_forward(dtype, strict, beta)[0]
 
 
 def _mix_forward(dtype, strict, beta):
-    # Transposed, as the solver of GPUs has its matrices: columns first.
+    # Transposed, for the column-major solver of GPUs.
     eye = jnp.broadcast_to(jnp.eye(strict.shape[4], dtype=strict.dtype), strict.shape)
     upper = strict.swapaxes(3, 4)
     found = lax.linalg.triangular_solve(upper, eye, left_side=True, lower=False, unit_diagonal=True).swapaxes(3, 4)
@@ -74,7 +74,7 @@ mix.defvjp(_mix_forward, _mix_backward)
 
 
 def backward(x, beta, log_decay, dmix, dread, dwrite, dkeep, dkeys, *, chunk: int):
-    """As `api.py` says."""
+    """Backward pass (contract in `api.py`)."""
     outputs, pull_back = jax.vjp(lambda *arrays: forward(*arrays, chunk=chunk), x, beta, log_decay)
     given = [None if like is None else z for like, z in zip(outputs, (dmix, dread, dwrite, dkeep), strict=True)]
     dx, dbeta, dlog_decay = pull_back(tuple(given))
@@ -83,7 +83,7 @@ def backward(x, beta, log_decay, dmix, dread, dwrite, dkeep, dkeys, *, chunk: in
 
 
 def precision(dtype) -> lax.Precision:
-    """Of products of numbers that are as exact as this dtype."""
+    """Precision of products for this dtype."""
     return lax.Precision.DEFAULT if dtype == jnp.bfloat16 else lax.Precision.HIGHEST
 
 

@@ -1,1 +1,1 @@
-"""First contact with a device: every kernel against float64, each case in a process of its own."""
+"""Verification on a new kind of device: every kernel against float64, each case in its own process."""

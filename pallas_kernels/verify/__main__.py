@@ -1,4 +1,4 @@
-"""`python -m pallas_kernels.verify`: the first minutes on a new kind of device."""
+"""`python -m pallas_kernels.verify`: verifies the kernels on a new kind of device."""
 
 import argparse
 import contextlib
@@ -24,15 +24,15 @@ from pallas_kernels.verify.job import Job, batch_size, in_turn, probe
 from pallas_kernels.verify.page import case_lines, markdown, time_line
 from pallas_kernels.verify.truths import Truths
 
-DESCRIPTION = """Run every kernel against float64 on the host, smallest case first, each in a process of its own that is
-killed when it hangs, then time the headline shapes. Later cases compile while one runs. A report (FILE, and a page in
+DESCRIPTION = """Compare every kernel with float64 on the host, smallest case first, each in its own process, killed if
+it hangs; then time the headline shapes. Later cases compile while one runs. A report (FILE, and a page in
 Markdown next to it) is written after every case. On a CPU the kernels are interpreted, in fewer cases."""
-EXIT = """exit status: 0 all cases are right; 1 one is wrong, hangs, fails or was not run; 2 no device answers, or the
-kernels do not run on it."""
+EXIT = """exit status: 0 all cases are right; 1 a case is wrong, hangs, fails or was not run; 2 no device answers, or
+the kernels do not run on it."""
 NO_DEVICE = ("RESOURCE_EXHAUSTED", "out of memory", "OUT_OF_MEMORY", "Unable to initialize backend")
-"""What a process prints that had no memory or no device; other programs on the machine may have taken them."""
+"""Messages of a process that found no memory or no device, which other programs may use."""
 TIME_S = 60.0
-"""Seconds in which a call must be timed."""
+"""Time limit of timing a call, in seconds."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -68,7 +68,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class Run:
-    """The cases and times of one module, and the report that grows with them."""
+    """Runs the cases and times of one module, and writes the report."""
 
     def __init__(self, report: dict[str, Any], args: argparse.Namespace, end: float):
         self.report, self._args, self._end = report, args, end
@@ -77,10 +77,10 @@ class Run:
         self._explained: set[tuple[str, ...]] = set()
 
     def cases(self) -> None:
-        """Runs every case; those that no time is left for, or no device, are marked as not run."""
+        """Runs every case; marks cases as not run if no time or no device is left."""
         cases = self._chosen(importlib.import_module(self._args.cases).CASES, lambda case: case.name.split()[0])
         cases = {i: case for i, case in cases.items() if not self._args.only or case.name in self._args.only}
-        found = self.report["cases"]  # complete from the start: a report of a run that is killed certifies nothing else
+        found = self.report["cases"]  # complete from the start, so that a killed run certifies nothing
         found += [{"case": case.name, "status": "not run", "message": "the run was stopped"} for case in cases.values()]
         places = list(cases)
         jobs = in_turn(lambda i: self._job(places[i]), len(places), self._platform)
@@ -97,7 +97,7 @@ class Run:
                 print("\n".join(case_lines(found[i])), flush=True)
 
     def times(self) -> None:
-        """Times every call alone, of those that compiled side by side; kernels that are not right are left out."""
+        """Times the calls one by one, after compiling in parallel; leaves out kernels that are not right."""
         failed = {tuple(x["case"].split()[:3]) for x in self.report["cases"] if x["status"] != "ok"}
         module = self._args.times
         calls = self._chosen(importlib.import_module(module).TIMES, lambda call: call.op)
@@ -115,12 +115,12 @@ class Run:
                 print(time_line(row), flush=True)
 
     def _chosen(self, lists: Any, op: Callable[[Any], str]) -> dict[int, Any]:
-        """Entries of the platform's list whose op was asked for, by their place in it."""
+        """Entries of the platform's list for the chosen ops, by index."""
         ops = self._args.ops
         return {i: x for i, x in enumerate(lists[self._platform]) if ops is None or op(x) in ops}
 
     def _timed(self, call: Any, job: Job | None) -> dict[str, Any]:
-        """Status and times of a compiled call; without a job, why there is none."""
+        """Status and times of a compiled call; without a job, the reason."""
         if job is None or self._over():
             if job is not None:
                 job.close()
@@ -144,9 +144,9 @@ class Run:
         return Job(self._args.cases, ("CASES", self._platform, index), options, environment)
 
     def _check(self, case: Case, index: int, job: Job, truth: list[np.ndarray]) -> dict[str, Any]:
-        """Status, errors by output, and for a wrong case the place and what barriers or a single segment change.
+        """Status and errors by output; for a wrong case also the place, and the effect of barriers and of one segment.
 
-        A process that found no memory or no device is started again once: that says nothing about the kernel.
+        A process that found no memory or no device is restarted once.
         """
         result, found = _compared(case, truth, *job.result(self._args.timeout))
         if result["status"] == "failed" and any(word in "\n".join(result["output"]) for word in NO_DEVICE):
@@ -167,7 +167,7 @@ class Run:
         return result
 
     def _variants(self, case: Case, index: int, truth: list[np.ndarray]) -> dict[str, Any]:
-        """The first wrong case of a kernel's pass with automatic barriers, and with a single segment."""
+        """Runs the first wrong case of a kernel's pass with automatic barriers, and with a single segment."""
         kernel = tuple(case.name.split()[:3])
         if kernel in self._explained:
             return {}
@@ -185,7 +185,7 @@ class Run:
 def _compared(
     case: Case, truth: list[np.ndarray], result: dict[str, Any], found: dict[str, np.ndarray] | None
 ) -> tuple[dict[str, Any], list[np.ndarray] | None]:
-    """The result of a job with status and errors, and its outputs."""
+    """Result of a job with status and errors, and its outputs."""
     if found is None:
         return result, None
     names = case.tolerances
@@ -197,24 +197,24 @@ def _compared(
 
 
 def _passes(call: Any) -> set[tuple[str, ...]]:
-    """The first words of the cases that a timed call depends on."""
+    """First words of the cases on which a timed call depends."""
     passes = ("forward", "backward") if call.kind == "forward_backward" else ("forward",)
     return {(call.op, call.implementation, x) for x in passes}
 
 
 def page_of(path: Path) -> Path:
-    """Where the page of a report is."""
+    """Path of the page of a report."""
     return path.with_suffix(".md")
 
 
 def save(report: dict[str, Any], path: Path) -> None:
-    """Writes the report and its page, each as a whole or not at all."""
+    """Writes the report and its page atomically."""
     write_whole(path, json.dumps(report, indent=1) + "\n")
     write_whole(page_of(path), markdown(report))
 
 
 def _hardware() -> dict[str, str]:
-    """Driver, clocks and power limit of the first GPU, by nvidia-smi's names; nothing where there is no nvidia-smi."""
+    """Driver, clocks and power limit of the first GPU, from nvidia-smi; {} without nvidia-smi."""
     fields = ("driver_version", "clocks.max.sm", "clocks.max.memory", "power.limit", "memory.total")
     if shutil.which("nvidia-smi") is None:
         return {}
@@ -230,11 +230,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m pallas_kernels.verify", description=DESCRIPTION, epilog=EXIT)
     parser.add_argument(
         "--ops", nargs="+", choices=OPS, metavar="OP",
-        help=f"verify, time and certify these alone, of {', '.join(OPS)}; default: all",
+        help=f"verify, time and certify only these of {', '.join(OPS)}; default: all",
     )  # fmt: skip
     parser.add_argument(
         "--compare", action="store_true",
-        help="lower the verified cases without a device, compare their programs with the certificates, and renew these",
+        help="lower the verified cases without a device, compare their programs with the certificates, renew these",
     )  # fmt: skip
     parser.add_argument("--only", nargs="+", metavar="CASE", help="names of cases; default: all of the ops")
     parser.add_argument("--minutes", type=float, default=15.0, help="time after which no case starts; default: 15")

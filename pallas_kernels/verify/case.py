@@ -1,4 +1,4 @@
-"""The contract of a case, and the comparison of its outputs with the truth; NumPy alone."""
+"""Interface of a case, and comparison of its outputs with the truth; imports only NumPy."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -7,12 +7,12 @@ import numpy as np
 
 
 class Variant(NamedTuple):
-    """How a case is run."""
+    """Options of a run."""
 
     interpret: bool = False
-    """On a CPU, by Pallas' interpreter."""
+    """Whether to use Pallas' interpreter, on a CPU."""
     segments: int | None = None
-    """Blocks over which a sequence is split; None: the kernel's own choice."""
+    """Segments of a sequence; None: the kernel's choice."""
 
 
 class Compiled(NamedTuple):
@@ -31,20 +31,20 @@ class Case(Protocol):
     tolerances: dict[str, float]
     """Relative L2 error allowed for each output, by name, in the order of the outputs."""
 
-    def inputs(self, seed: int) -> list[np.ndarray]:
-        """float64 arrays of numbers that the dtype of the case holds."""
+    def inputs(self, seed: int) -> Any:
+        """Random NumPy arrays."""
         ...
 
-    def compiled(self, arrays: list[np.ndarray], variant: Variant) -> Compiled:
-        """Compiles the kernels for inputs that stay on the device."""
+    def compiled(self, inputs: Any, variant: Variant) -> Compiled:
+        """Compiles the kernels and copies the inputs to the device."""
         ...
 
-    def truth(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        """The outputs in float64, computed on the host."""
+    def truth(self, inputs: Any) -> list[np.ndarray]:
+        """The compared outputs in float64, computed on the host."""
         ...
 
     def checked(self, outputs: list[np.ndarray]) -> list[np.ndarray]:
-        """The part of the outputs that `truth` computes."""
+        """Part of the outputs that `truth` computes."""
         ...
 
 
@@ -56,7 +56,7 @@ def relative_error(found: np.ndarray, truth: np.ndarray) -> float:
 
 
 def where_wrong(found: np.ndarray, truth: np.ndarray, tolerance: float) -> dict[str, Any]:
-    """The first wrong entry, the count of NaN, and the errors by row modulo 64 and column modulo 8, of (b, t, h, c)."""
+    """First wrong entry, count of NaN, and errors by row modulo 64 and column modulo 8 of (b, t, h, c)."""
     if found.shape != truth.shape:
         return {"shape": list(found.shape), "expected_shape": list(truth.shape)}
     scale = max(float(np.sqrt(np.mean(truth**2))), 1e-30)

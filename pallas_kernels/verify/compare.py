@@ -1,8 +1,6 @@
-"""Compares the programs that the kernels lower to with those that ran on a device; needs none.
+"""`python -m pallas_kernels.verify --compare`: compares lowered programs with the certificates; needs no device.
 
-    python -m pallas_kernels.verify --compare           lowers the cases of certificates of this version of JAX
-
-Where all cases of an op lower to their verified programs, its certificates are renewed: they count for today's code.
+If all cases of an op lower to their verified programs, its certificates are renewed: they hold for the current code.
 """
 
 import json
@@ -29,12 +27,7 @@ def lowered_programs(name: str) -> list[str]:
 
 
 def differences(names: list[str], processes: int = 2) -> dict[str, str]:
-    """Cases whose programs are not those of their certificates: name -> one line.
-
-    Args:
-      names: verified cases, as `verified` has them.
-      processes: that lower side by side.
-    """
+    """Cases whose programs differ from their certificates: name -> one line. `names`: keys of `verified`."""
     expected = verified()
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_on_the_host) as pool:
         found = dict(zip(names, pool.map(lowered_programs, names), strict=True))
@@ -42,7 +35,7 @@ def differences(names: list[str], processes: int = 2) -> dict[str, str]:
 
 
 def verified() -> dict[str, list[str]]:
-    """Programs of the right cases of all certificates of this version of JAX, by name."""
+    """Programs of the right cases in all certificates of this version of JAX, by name."""
     cases = [case for report in certificates.reports() for case in report["cases"] if case["status"] == "ok"]
     return {case["case"]: sorted(case["programs"]) for case in cases if case.get("programs")}
 
@@ -50,13 +43,13 @@ def verified() -> dict[str, list[str]]:
 def _line(name: str) -> str:
     op, *_ = name.split()
     return (
-        f"{name}: its kernels are not those that were verified; run python -m pallas_kernels.verify --ops {op} on a "
+        f"{name}: its kernels differ from the verified ones; run python -m pallas_kernels.verify --ops {op} on a "
         "device and keep its report in pallas_kernels/certificates"
     )
 
 
 def renew(ops: set[str]) -> None:
-    """Certificates of this version of JAX count for today's code of the kernels of `ops`."""
+    """Renews certificates of this version of JAX for the current code of the kernels of `ops`."""
     for file in sorted(certificates.FOLDER.glob("*.json")):
         report: dict[str, Any] = json.loads(file.read_text())
         if certificates.minor_version(report["jax"]) == certificates.minor_version(jax.__version__):
@@ -65,7 +58,7 @@ def renew(ops: set[str]) -> None:
 
 
 def write(report: dict[str, Any], file: Path) -> None:
-    """Writes a certificate as `verify` does."""
+    """Writes a certificate in the format of `verify`."""
     file.write_text(json.dumps(report, indent=1) + "\n")
 
 
@@ -73,7 +66,7 @@ def main() -> int:
     """Compares all verified cases, renews the certificates of ops without differences, and returns the exit status."""
     names = list(verified())
     if not names:
-        print(f"verify: no certificate is of JAX {jax.__version__}", file=sys.stderr)
+        print(f"verify: no certificate is for JAX {jax.__version__}", file=sys.stderr)
         return 2
     wrong = differences(names)
     for line in wrong.values():

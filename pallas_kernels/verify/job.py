@@ -1,4 +1,4 @@
-"""Processes that compile one case each, run it when it is their turn, and are killed when they hang."""
+"""Processes that compile one case each, run it on request, and are killed if they hang."""
 
 import contextlib
 import json
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 COMPILE_S = 120.0
-"""Seconds from the start of a process to its compiled case."""
+"""Time limit of starting a process and compiling, in seconds."""
 PROBE_S = 60.0
-"""Seconds in which x + 1 must be computed; starting JAX on a GPU takes some ten of them."""
+"""Time limit of computing x + 1, in seconds; starting JAX on a GPU takes about ten."""
 PROBE = """
 import json, jax
 device = jax.devices()[0]
@@ -32,21 +32,21 @@ ENVIRONMENT = {
     "gpu": {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_TRACEBACK_FILTERING": "off"},
     "tpu": {},
 }
-"""Environment of the processes by platform: several of them share the memory of a GPU."""
+"""Environment of the processes by platform: several processes share the memory of a GPU."""
 KEPT_LINES = 40
-"""Lines of a failed process that the report keeps."""
+"""Output lines of a failed process in the report."""
 MOST_AHEAD = {"cpu": 16, "gpu": 12, "tpu": 0}
-"""Processes that compile while another one runs; a TPU belongs to one process."""
+"""Processes that compile while another one runs; a TPU serves only one process."""
 
 
 class Job:
-    """A process that compiles one entry of a list in a module at once, and runs it in `result`.
+    """A process that compiles one entry of a list in a module, and runs it in `result`.
 
     Args:
       module: name of the module.
       entry: `(name of the list, platform, index)`.
-      options: JSON values that the worker reads.
-      environment: variables beyond those of the platform.
+      options: JSON values for the worker.
+      environment: variables in addition to `ENVIRONMENT`.
     """
 
     def __init__(
@@ -68,10 +68,9 @@ class Job:
             )
 
     def result(self, timeout: float) -> tuple[dict[str, Any], dict[str, np.ndarray] | None]:
-        """Status, message and seconds, and the arrays that the worker wrote; None where it failed. Ends the process.
+        """Status, message and seconds, and the worker's arrays (None if it failed). Ends the process.
 
-        Args:
-          timeout: seconds for the runs, after compilation.
+        timeout: time limit of the runs after compilation, in seconds.
         """
         with contextlib.closing(self):
             turn = time.monotonic()
@@ -88,7 +87,7 @@ class Job:
                 return seconds, {key: saved[key] for key in saved.files}
 
     def compile(self) -> None:
-        """Waits until the process has compiled its entry, has failed, or should have."""
+        """Waits until the process has compiled its entry, has failed, or has reached its time limit."""
         while self._process.poll() is None and not self._compiled() and time.monotonic() < self._start + COMPILE_S:
             time.sleep(0.02)
 
@@ -103,7 +102,7 @@ class Job:
         return (self._folder / "compiled").exists()
 
     def _wait(self, timeout: float) -> str | None:
-        """Waits for the end of the process; returns what it was doing when its time was up, or None."""
+        """Waits for the end of the process; returns the phase in which it reached its time limit, or None."""
         phase, end = "compiling", self._start + COMPILE_S
         while self._process.poll() is None:
             if phase == "compiling" and self._compiled():
@@ -115,12 +114,12 @@ class Job:
 
 
 def batch_size(platform: str) -> int:
-    """How many processes may compile side by side."""
+    """Number of processes that may compile in parallel."""
     return max(1, min(2 * MOST_AHEAD[platform], os.cpu_count() or 1))
 
 
 def in_turn(start: Callable[[int], Job], count: int, platform: str) -> Generator[Job, None, None]:
-    """Jobs 0 to count - 1 in order; later ones are started early, so that they compile while one runs."""
+    """Yields jobs 0 to count - 1 in order; later jobs start early and compile while one runs."""
     ahead = min(MOST_AHEAD[platform], os.cpu_count() or 1)
     jobs: dict[int, Job] = {}
     try:
@@ -135,7 +134,7 @@ def in_turn(start: Callable[[int], Job], count: int, platform: str) -> Generator
 
 
 def probe() -> dict[str, Any] | None:
-    """The device that JAX takes, if it computes x + 1 in time."""
+    """JAX's default device, if it computes x + 1 in time."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=PROBE_S, check=True

@@ -1,14 +1,23 @@
-"""Base of the cases of all kernels: shapes, tolerances, compilation, and the truth in float64."""
+"""Base of the verified cases: one pass of one kernel on random inputs, compared with the op's reference in float64.
+
+An op's `workloads.py` has a subclass for each of its functions, and the shapes of its cases. A subclass says what the
+inputs are, which outputs are compared and what the reference is; the calls follow from the op's contract (`op.Op`).
+"""
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels.dispatch import op_of
+from pallas_kernels.op import Op
 from pallas_kernels.programs import kernels
+from pallas_kernels.shape import Call
 from pallas_kernels.verify.case import Compiled, Variant
 
 TOLERANCES = {
@@ -19,12 +28,28 @@ TOLERANCES = {
 }
 """(outputs, gradients): bfloat16 rounds inputs of products, features or weights, and results by 2^-9 each."""
 LONG = 1000
-"""Tokens beyond which only the last head of the last row is checked: the truth has t x t scores in float64."""
+"""Tokens beyond which only the last head of the last row is compared: references have t x t scores in float64."""
+HEADLINE = {"t": 8192, "b": 4, "h": 16, "g": 16}
+
+
+class Inputs(NamedTuple):
+    """NumPy arrays in the dtypes of the kernel."""
+
+    operands: tuple
+    """As `Op.operands`; None where an operand is absent."""
+    cotangents: tuple
+    """One for each output of the op."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KernelCase:
-    """Shapes and options of a call."""
+    """Shape and options of a call."""
+
+    OP: ClassVar[Op]
+    reference: ClassVar[Callable[..., Any]]
+    """Method: operands -> outputs of the op by its definition, differentiable."""
+    eager_interpretation: ClassVar[bool] = False
+    """Whether interpreted kernels run one by one, outside a compiled program."""
 
     implementation: str
     backward: bool
@@ -34,41 +59,117 @@ class KernelCase:
     g: int = 2
     dtype: str = "bfloat16"
 
-    eager_interpretation: ClassVar[bool] = False
-    """Whether the interpreted kernels run without a program around them."""
-
-    def bounds(self, outputs: tuple[str, ...], gradients: tuple[str, ...]) -> dict[str, float]:
-        values, slopes = TOLERANCES[self.implementation, self.dtype]
-        return dict.fromkeys(gradients, slopes) if self.backward else dict.fromkeys(outputs, values)
-
-    def rounded(self, x) -> np.ndarray:
-        return np.asarray(x, jnp.dtype(self.dtype)).astype(np.float64)
-
-    def program(self, arrays: list[np.ndarray], variant: Variant) -> tuple[Callable, Sequence[Any]]:
-        """The function that runs the kernels, and its arguments."""
+    @property
+    def problem(self) -> Call:
+        """Description of the call for the kernel's objection."""
         raise NotImplementedError
 
-    def compiled(self, arrays: list[np.ndarray], variant: Variant) -> Compiled:
-        run, given = self.program(arrays, variant)
+    @property
+    def words(self) -> list[str]:
+        """Last part of the name, which certificates refer to."""
+        raise NotImplementedError
+
+    @property
+    def compared(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of the compared outputs and of the compared gradients, in order; "" skips one."""
+        raise NotImplementedError
+
+    def inputs(self, seed: int) -> Inputs:
+        """Random inputs."""
+        raise NotImplementedError
+
+    def options(self, variant: Variant) -> dict[str, Any]:
+        """Options of the op's `forward` and `backward`."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        kind = "backward" if self.backward else "forward"
+        return f"{op_of(self.problem)} {self.implementation} {kind} {'_'.join(self.words)}"
+
+    @property
+    def bound(self) -> float:
+        """Relative L2 error allowed."""
+        return TOLERANCES[self.implementation, self.dtype][self.backward]
+
+    @property
+    def tolerances(self) -> dict[str, float]:
+        return dict.fromkeys(filter(None, self.compared[self.backward]), self.bound)
+
+    def tokens(self, rng: np.random.Generator, *shape: int) -> np.ndarray:
+        """Normal numbers (b, t, *shape) in the dtype of the case."""
+        return rng.standard_normal((self.b, self.t, *shape)).astype(jnp.dtype(self.dtype))
+
+    def floats(self, rng: np.random.Generator, *shape: int) -> np.ndarray:
+        """Normal float32 numbers."""
+        return rng.standard_normal(shape).astype(np.float32)
+
+    def call(self, operands: tuple, cotangents: tuple, variant: Variant) -> list[jax.Array]:
+        """The compared results of the kernels."""
+        backend, options = self.OP.backends[self.implementation], self.options(variant)
+        how = interpretation(self.implementation, variant)
+        *outputs, saved = backend.forward(*operands, **options, **how)
+        if not self.backward:
+            return self._compared(outputs)
+        kept = self.OP.kept(outputs, **options)
+        return self._compared(backend.backward(*operands, *kept, saved, *cotangents, **options, **how))
+
+    def program(self, inputs: Inputs, variant: Variant) -> tuple[Callable, Sequence[Any]]:
+        """The function that runs the kernels, and its arguments."""
+        return functools.partial(self.call, variant=variant), jax.tree.map(jnp.asarray, inputs)
+
+    def compiled(self, inputs: Inputs, variant: Variant) -> Compiled:
+        run, given = self.program(inputs, variant)
         if variant.interpret and self.eager_interpretation:
             return Compiled(lambda: run(*given))
         lowered = jax.jit(run).lower(*given)
         program = lowered.compile()
-        return Compiled(lambda: jax.block_until_ready(jax.tree.leaves(program(*given))), case_programs(lowered))
+        return Compiled(lambda: jax.block_until_ready(program(*given)), case_programs(lowered))
 
-    def device_arrays(self, arrays) -> list[jax.Array]:
-        """Tokens in the dtype of the case, states (which lack a time axis) in float32."""
-        tokens = (self.b, self.t)
-        return [jnp.asarray(x, self.dtype if x.shape[:2] == tokens else jnp.float32) for x in arrays]
+    def truth(self, inputs: Inputs) -> list[np.ndarray]:
+        free = [name not in self.OP.fixed for name in self.OP.operands]
+
+        def run(operands, cotangents):
+            def form(*given):
+                rest = iter(given)
+                return self.reference(*(next(rest) if x else y for x, y in zip(free, operands, strict=True)))
+
+            outputs, pull_back = jax.vjp(form, *itertools.compress(operands, free))
+            return self._compared(pull_back(cotangents) if self.backward else outputs)
+
+        exact = jax.tree.map(lambda x: _float64(self.last(x)), inputs)
+        with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
+            return [np.asarray(x) for x in jax.jit(run)(*exact)]
 
     def last(self, x: np.ndarray) -> np.ndarray:
-        """Checked values of tokens (b, t, heads, .) or of states (b, heads, ...)."""
+        """The compared part of (b,) arrays, of tokens or chunks (b, t or n, heads, ...), of states (b, heads, ...)."""
         if self.t <= LONG:
             return x
-        return x[-1:, :, -1:] if x.shape[:2] == (self.b, self.t) else x[-1:, -1:]
+        if x.ndim < 3:
+            return x[-1:]
+        return x[-1:, -1:] if x.shape[:2] == (self.b, self.h) else x[-1:, :, -1:]
 
     def checked(self, outputs: list[np.ndarray]) -> list[np.ndarray]:
         return [self.last(x) for x in outputs]
+
+    def _compared(self, values: Any) -> list[Any]:
+        named = zip(self.compared[self.backward], jax.tree.leaves(values), strict=False)
+        return [x for name, x in named if name]
+
+
+def both_passes(
+    kind: type[KernelCase], implementation: str, *shapes: dict[str, Any], **common: Any
+) -> list[KernelCase]:
+    """Forward and backward cases of every shape."""
+    passes = ({"implementation": implementation, "backward": backward, **common} for backward in (False, True))
+    return [kind(**one, **shape) for one in passes for shape in shapes]
+
+
+def document_keep(b: int, t: int) -> np.ndarray:
+    """Keep factors (b, t) of documents of 37 tokens: 0 at the first token of every document but the first."""
+    place = np.arange(t)
+    keep = (place % 37 > 0) | (place == 0)
+    return np.broadcast_to(keep.astype(np.float32), (b, t))
 
 
 def interpretation(implementation: str, variant: Variant) -> dict[str, Any]:
@@ -87,7 +188,5 @@ def case_programs(lowered: jax.stages.Lowered) -> list[str]:
     return sorted({kernel.program for kernel in kernels(lowered)})
 
 
-def exactly(run, arrays) -> list[np.ndarray]:
-    """run(*arrays) in float64 on the host."""
-    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
-        return [np.asarray(x) for x in jax.jit(run)(*(jnp.asarray(x, jnp.float64) for x in arrays))]
+def _float64(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x

@@ -1,10 +1,10 @@
-"""A report of `python -m pallas_kernels.verify` as lines for a terminal and as a page in Markdown."""
+"""Formats a report of `python -m pallas_kernels.verify` for a terminal and as Markdown."""
 
 from typing import Any
 
 
 def case_lines(result: dict[str, Any]) -> list[str]:
-    """The result of one case: status, seconds and errors; for a wrong case the place, and what variants change."""
+    """Lines of one case: status, seconds and errors; for a wrong case the place and the results of variants."""
     errors = " ".join(f"{name} {error:.1e}" for name, error in result.get("errors", {}).items())
     lines = [f"{result['status']:9s}{result.get('seconds', 0):6.1f} s  {result['case']}  {errors}".rstrip()]
     if "message" in result:
@@ -18,14 +18,14 @@ def case_lines(result: dict[str, Any]) -> list[str]:
 
 
 def time_line(row: dict[str, Any]) -> str:
-    """The time of one call."""
+    """Line of a timed call."""
     if "ms" not in row:
         return f"{row['call']}: {row['status']}: {row['message']}"
     return f"{row['call']}: {row['ms']:.3f} ms ({row['ms_p10']:.3f} to {row['ms_p90']:.3f})"
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """The page."""
+    """Page of a report."""
     cases, times = report["cases"], report["times"]
     right = sum(case["status"] == "ok" for case in cases)
     facts = {key: report[key] for key in ("jax", "capability", "cores") if report.get(key) is not None}
@@ -44,7 +44,7 @@ def markdown(report: dict[str, Any]) -> str:
     ]
     wrong = [case for case in cases if case["status"] != "ok"]
     if wrong:
-        lines += ["", "## What is not right", "", "```", *(line for case in wrong for line in case_lines(case)), "```"]
+        lines += ["", "## Not right", "", "```", *(line for case in wrong for line in case_lines(case)), "```"]
     if times:
         lines += ["", "## Times", "", "Milliseconds of a call: median, 10th and 90th percentile.", ""]
         lines += ["| call | measured |", "| --- | ---: |", *(_time_row(row) for row in times)]

@@ -1,4 +1,4 @@
-"""Times of the headline shapes: each kernel next to the implementations that it would replace."""
+"""Timed calls: the headline shapes by each kernel and by XLA."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from pallas_kernels.workload import Workload
 
 @dataclasses.dataclass(frozen=True)
 class TimedCall:
-    """One workload by one implementation."""
+    """One workload with one implementation."""
 
     op: str
     group: str
     index: int
     implementation: str
     seconds: float = 0.3
-    """Time to measure for."""
+    """Duration of the measurement."""
 
     @property
     def workload(self) -> Workload:
@@ -32,7 +32,7 @@ class TimedCall:
         return f"{self.op} {self.kind} {self.workload.name} {self.implementation}"
 
     def compiled(self) -> Callable[[], dict[str, float]]:
-        """Function that measures; `ms` is the median of a call."""
+        """Function that measures one call; `ms` is the median."""
         import jax
 
         workload = self.workload
@@ -51,7 +51,7 @@ class TimedCall:
 
 
 def headline(platform: str) -> list[TimedCall]:
-    """Every workload of the groups headline and channel by every implementation of the platform."""
+    """All workloads of the groups headline and channel with all implementations of the platform."""
     return [
         TimedCall(op, group, index, implementation)
         for op in OPS
@@ -66,4 +66,4 @@ TIMES = {
     "tpu": headline("tpu"),
     "cpu": [TimedCall("taylor_attention", "cpu", 0, "xla", seconds=0.2)],
 }
-"""By the platform that JAX finds; on a CPU one call, to show that the command measures."""
+"""Calls by platform; on a CPU a single one."""

@@ -1,4 +1,4 @@
-"""Outputs in float64, computed on the host a few cases ahead of those that run."""
+"""Outputs in float64, computed on the host ahead of the running case."""
 
 import multiprocessing
 import os
@@ -10,16 +10,11 @@ import numpy as np
 from pallas_kernels.verify.case import Case
 
 MOST = 6
-"""Processes that compute truths."""
+"""Maximum number of processes that compute truths."""
 
 
 class Truths:
-    """Truths of cases in their order.
-
-    Args:
-      cases: all that will be asked for.
-      seed: of their inputs.
-    """
+    """Truths of `cases`, requested in order; `seed` of their inputs."""
 
     def __init__(self, cases: Sequence[Case], seed: int):
         count = max(1, min(MOST, (os.cpu_count() or 1) // 2))
@@ -29,7 +24,7 @@ class Truths:
         self._found: dict[int, Future[list[np.ndarray]]] = {}
 
     def of(self, index: int) -> list[np.ndarray]:
-        """Waits for the truth of one case."""
+        """Returns the truth of one case."""
         for following in range(index, min(index + self._ahead, len(self._cases))):
             if following not in self._found:
                 self._found[following] = self._pool.submit(_truth, self._cases[following], self._seed)
@@ -47,4 +42,4 @@ def _truth(case: Case, seed: int) -> list[np.ndarray]:
 def _on_the_host() -> None:
     import jax
 
-    jax.config.update("jax_platforms", "cpu")  # only workers touch the accelerator
+    jax.config.update("jax_platforms", "cpu")  # only workers use the accelerator

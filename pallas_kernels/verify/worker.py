@@ -1,7 +1,7 @@
-"""Compiles one case in a process of its own, and runs it when `python -m pallas_kernels.verify` says so.
+"""Compiles one case in its own process, and runs it on request of `verify.job`.
 
-Arguments: MODULE LIST PLATFORM INDEX FOLDER. The folder has `options.json`. The worker makes `compiled` there, waits
-for `go`, runs, and writes `found.npz`. It ends when its parent is gone.
+Arguments: MODULE LIST PLATFORM INDEX FOLDER. The folder has `options.json`. The worker creates `compiled` there, waits
+for `go`, runs, and writes `found.npz`. It ends with its parent.
 """
 
 import contextlib
@@ -34,8 +34,7 @@ def main(module: str, listed: str, platform: str, index: str, folder: str) -> No
 
 
 def prepared_case(case: Case, options: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-    """Function that runs a compiled case: outputs by their place, `changed`, how many repeats have other bits, and
-    `programs`, the hashes of the kernels that ran."""
+    """Function that runs a compiled case: outputs by index, `changed` (repeats with other bits), and `programs`."""
     with _planned_for(options["multiprocessors"]):
         run, programs = case.compiled(case.inputs(options["seed"]), Variant(**options["variant"]))
 
@@ -50,7 +49,7 @@ def prepared_case(case: Case, options: dict[str, Any]) -> Callable[[], dict[str,
 
 
 def _planned_for(multiprocessors: int | None) -> contextlib.AbstractContextManager[None]:
-    """Kernels are planned for a GPU with so many multiprocessors; None: for no GPU."""
+    """Context in which kernels are planned for a GPU with so many multiprocessors; None: no GPU."""
     if multiprocessors is None:
         return contextlib.nullcontext()
     from pallas_kernels.dispatch import lowering_for
@@ -59,7 +58,7 @@ def _planned_for(multiprocessors: int | None) -> contextlib.AbstractContextManag
 
 
 def _differ(x: Any, y: Any) -> bool:
-    """Whether any bit of two arrays of NumPy or JAX differs; the latter are compared on their device."""
+    """Whether two arrays of NumPy or JAX differ in any bit; JAX arrays are compared on their device."""
     if isinstance(x, np.ndarray):
         return x.tobytes() != y.tobytes()
     import jax

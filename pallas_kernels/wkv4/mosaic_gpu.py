@@ -1,13 +1,13 @@
-"""wkv4 on Hopper, forward: the sums of every piece of time, then the outputs.
+"""wkv4 on Hopper, forward: sums of every piece of time, then outputs.
 
     y_t = (num_{t-1} + e^{u + k_t} v_t) / (den_{t-1} + e^{u + k_t})
     num_t = e^{-w} num_{t-1} + e^{k_t} v_t          den_t = e^{-w} den_{t-1} + e^{k_t}
 
-The first kernel reads k and v of all pieces but the last, the second all of them: 5 arrays move where the floor is 3.
-A call of so many channels that its rows need not be cut has no first kernel.
+The first kernel reads k and v of all pieces but the last, the second reads all: 5 arrays are moved, where the floor is
+3. Calls with many channels have one piece and no first kernel.
 
-Pallas' own barriers are off: `commit_smem` after a chunk is a barrier, after which its slot of the ring is loaded
-again. Outputs are stored by their threads, after the last token of a chunk: a store holds back later loads.
+Pallas' own barriers are off. `commit_smem` after a chunk is a barrier, after which its slot of the ring is reloaded.
+Outputs are stored after the last token of a chunk, because a store delays later loads.
 """
 
 import jax
@@ -31,9 +31,9 @@ STAGES = 3
 
 
 def forward(k, v, w, u, keep, state, options, *, interpret=None):
-    """y, the last state or None, and the sums for `backward` or None; arrays as `api.py` says.
+    """y, the last state or None, and the sums for `backward` or None (contract in `api.py`).
 
-    The sums are those before every chunk, (2, b, t' / 16, d) float32: mean value, logarithm of the weights (base 2).
+    The saved sums precede every chunk, (2, b, t' / 16, d) float32: mean value, and base-2 logarithm of the weights.
     """
     given = inputs(k, v, w, u, keep)
     names = names_of(given, "k", "v")
@@ -76,7 +76,7 @@ def forward(k, v, w, u, keep, state, options, *, interpret=None):
 
 
 def sums_of_pieces(given: Inputs, *, interpret) -> jax.Array:
-    """num, den, top (3, b, pieces - 1, d) after each piece but the last, from nothing before it."""
+    """num, den, top (3, b, pieces - 1, d) of each piece but the last, from empty sums."""
     names = names_of(given, "k", "v")
 
     def body(r):
@@ -107,7 +107,7 @@ def write(tokens: Tokens, i: int, before: Sums, key, value) -> Sums:
 
 
 def step(tokens: Tokens, i: int, sums: Sums, key, value) -> tuple[Sums, Sums, Sums]:
-    """The sums after a token, those that it reads with its own weight, and those before it."""
+    """Sums after a token, sums with its own weight for reading, and sums before it."""
     before = sums._replace(top=tokens.reset(sums.top, i))
     return write(tokens, i, before, key, value), before.with_term(key + tokens.block.u, value), before
 
@@ -132,7 +132,7 @@ def save_sums(ref, block: Block, piece, sums: Sums):
 
 
 def _save(r, block: Block, number, sums: Sums):
-    """Sums without a token have no mean: 0, with no weight."""
+    """Mean value; 0 for empty sums."""
     mean = jnp.where(sums.den > 0, sums.num / sums.den, 0.0)
     r.saved[0, block.batch, number, block.channels] = mean
     r.saved[1, block.batch, number, block.channels] = jnp.maximum(sums.top + jnp.log2(sums.den), EMPTY)

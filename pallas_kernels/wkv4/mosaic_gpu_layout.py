@@ -1,11 +1,10 @@
-"""Hopper kernels of wkv4: sums in registers, pieces of time, and what the kernels load.
+"""Hopper kernels of wkv4: sums in registers, pieces of time, and loads.
 
-A thread block is one warpgroup and scans 256 channels of one piece of a row, two neighbouring channels per thread.
-b d channels alone are too few threads for a GPU, so time is cut into pieces of whole chunks. A kernel makes the sums of
-each piece from nothing; the kernels that need the sums before a piece put those of the earlier pieces together
-themselves, before their first chunk.
+A thread block of one warpgroup scans 256 channels of one piece of a row, two adjacent channels per thread. b d channels
+are too few threads for a GPU, so time is split into pieces of whole chunks. One kernel computes the sums of each piece
+from empty sums; later kernels combine the sums of earlier pieces before their first chunk.
 
-Exponents are to the base 2 (`sums.py`): the hardware has 16 exponentials per cycle and multiprocessor.
+Exponents are in base 2 (`sums.py`): the hardware has 16 exponentials per cycle and multiprocessor.
 """
 
 import dataclasses
@@ -26,32 +25,32 @@ from pallas_kernels.wkv4.sums import LOG2_E, Sums
 CHANNELS = 256
 """Channels of a block."""
 CHUNK = 16
-"""Tokens of a chunk, which are unrolled; `forward` saves the sums before each for `backward`."""
+"""Tokens of a chunk, unrolled; `forward` saves the sums before each chunk for `backward`."""
 WHOLE = range(CHUNK)
 """Its tokens."""
 RESIDENT = 4
-"""Blocks per multiprocessor that time is cut for."""
+"""Target number of blocks per multiprocessor."""
 LEAST_CHUNKS = 4
-"""Chunks of a piece, at least."""
+"""Minimum chunks of a piece."""
 JOINED = 8
 """Pieces whose sums are loaded at once."""
 REPEATS = 2
-"""Places of a token in an array of scalars: a copy is of a multiple of 128 bytes."""
+"""Entries per token in an array of scalars: copies are multiples of 128 bytes."""
 RESET = EMPTY
-"""Added to an exponent: what has it is forgotten. Twice and thrice EMPTY are finite too."""
+"""Added to an exponent to reset sums; 2 and 3 times EMPTY are finite."""
 
 LAYOUT = plgpu.Layout.WG_STRIDED((CHANNELS,), vec_size=2)
 
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Inputs of the kernels, and how they share out the work."""
+    """Inputs of the kernels, and the split of the work."""
 
     arrays: dict[str, jax.Array]
-    """k, v (b, t', d), w, u (d,) float32; with documents resets (b, 2 t') and cuts (b, pieces), 0 or `RESET`: where a
-    token, or any of a piece, begins a document."""
+    """k, v (b, t', d), w, u (d,) float32; with documents resets (b, 2 t') and cuts (b, pieces): `RESET` where a token,
+    or any token of a piece, begins a document, else 0."""
     t: int
-    """Tokens of a row, t' with those of padding."""
+    """Tokens of a row; t' includes padding."""
     piece: int
     """Chunks of a piece; the last one may have fewer."""
 
@@ -91,7 +90,7 @@ class Inputs:
 
 
 def inputs(k, v, w, u, keep) -> Inputs:
-    """Of the arrays that `api.py` describes."""
+    """Converts the arrays of `api.py`."""
     b, t, d = k.shape
     chunks = -(-t // CHUNK)
     piece = chunks_of_a_piece(b, chunks, d)
@@ -105,20 +104,20 @@ def inputs(k, v, w, u, keep) -> Inputs:
 
 
 def chunks_of_a_piece(b: int, chunks: int, d: int) -> int:
-    """Whole rows where their blocks fill the GPU, since pieces are read twice; else pieces that fill it."""
+    """Chunks per piece: whole rows if their blocks fill the GPU, because pieces are read twice."""
     blocks, cores = b * (d // CHANNELS), multiprocessors()
     pieces = 1 if blocks >= 1.5 * cores else max(1, RESIDENT * cores // blocks)
     return min(chunks, max(LEAST_CHUNKS, -(-chunks // pieces)))
 
 
 def pad_tokens(z):
-    """(b, t, ...) with zeros up to a multiple of `CHUNK` tokens."""
+    """Pads (b, t, ...) with zeros to a multiple of `CHUNK` tokens."""
     missing = -z.shape[1] % CHUNK
     return jnp.pad(z, [(0, 0), (0, missing)] + [(0, 0)] * (z.ndim - 2)) if missing else z
 
 
 class Block:
-    """What one thread block does: its place, its ring of chunks, and rows of it in float32."""
+    """Work of a thread block: its position, its ring of chunks, and rows in float32."""
 
     def __init__(self, r, given: Inputs, names: tuple[str, ...], stages: int, *, first_piece=0, reverse: bool = False):
         self.r, self.given, self.stages = r, given, stages
@@ -131,7 +130,7 @@ class Block:
         self.ring = Ring(ring, lambda position: self.chunk(position) * CHUNK, self.count, stages, r.full, None, lag=0)
 
     def chunk(self, position):
-        """Number of the chunk in its row at a position of the scan."""
+        """Index of the chunk at a position of the scan."""
         return self.piece * self.given.piece + (self.count - 1 - position if self.reverse else position)
 
     def _source(self, name: str) -> tuple[Any, Callable, Callable]:
@@ -150,18 +149,18 @@ class Block:
             slot = lax.rem(position, jnp.int32(self.stages))
             plgpu.barrier_wait(self.r.full.at[slot])
             carry = chunk(self.chunk(position), Tokens(self, slot, self.chunk(position)), carry)
-            plgpu.commit_smem()  # a barrier, after which no warp reads the slot
+            plgpu.commit_smem()  # a barrier: no warp reads the slot afterwards
             self.ring.refill(position)
             return carry
 
         return lax.fori_loop(0, self.count, turn, carry)
 
     def sums_of(self, ref, *index) -> Sums:
-        """num, den and top of memory (3, b, .., d)."""
+        """Loads num, den and top from memory (3, b, .., d)."""
         return Sums(*(self._load(ref.at[(i, self.batch, *index, self.channels)]) for i in range(3)))
 
     def joined(self, state: Sums, own, count, piece_of: Callable, *, first_own: int = 0) -> Sums:
-        """The sums after `count` pieces, piece_of(0) the first, of those before them and own (3, b, pieces, d), whose
+        """Sums after `count` pieces (piece_of(0) first), from the sums before them and own (3, b, pieces, d), whose
         first piece is `first_own`."""
 
         def group(i, state):
@@ -193,12 +192,12 @@ class Tokens:
     chunk: Any
 
     def load(self, name: str, tokens: range = WHOLE) -> list[Any]:
-        """(256,) of tokens, of k, v or dy."""
+        """k, v or dy of tokens, (256,) each."""
         ref = getattr(self.block.r, f"{name}_s")
         return [Block._load(ref.at[self.slot, i]) for i in tokens]
 
     def keys(self, tokens: range = WHOLE) -> list[Any]:
-        """To the base 2, `EMPTY` for padding."""
+        """Keys in base 2; `EMPTY` for padding."""
         keys = [k * LOG2_E for k in self.load("k", tokens)]
         if not self._padded:
             return keys
@@ -213,7 +212,7 @@ class Tokens:
         return x * jnp.where(self._real(token), 1.0, 0.0) if self._padded else x
 
     def reset(self, exponent, token: int):
-        """An exponent before a token, of what a new document forgets."""
+        """Exponent before a token, reset at a new document."""
         return exponent + self.block.r.resets_s[self.slot, token * REPEATS] if self.block.given.documents else exponent
 
     @property
@@ -224,7 +223,7 @@ class Tokens:
         return self.chunk * CHUNK + token < self.block.given.t
 
     def border(self) -> Sums:
-        """The sums before the chunk, as `forward` saved them: the mean value and the logarithm of the weights."""
+        """Saved sums before the chunk: mean value and logarithm of the weights."""
         mean, top = (Block._load(self.block.r.borders_s.at[self.slot, i]) for i in range(2))
         return Sums(mean, full(1.0), top)
 
@@ -235,7 +234,7 @@ def nothing() -> Sums:
 
 
 def full(x: float):
-    """(256,) of one number."""
+    """(256,) filled with a number."""
     return plgpu.layout_cast(jnp.full((CHANNELS,), x, jnp.float32), LAYOUT)
 
 

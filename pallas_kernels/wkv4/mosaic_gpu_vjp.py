@@ -1,19 +1,18 @@
 """wkv4 on Hopper, backward: cotangents of the sums before every piece of time, then all gradients.
 
-With o_t = e^{u + k_t}, Q_t = den_{t-1} + o_t, and G_t, H_t the cotangents of num_t, den_t, all of true sums:
+With o_t = e^{u + k_t}, Q_t = den_{t-1} + o_t, and G_t, H_t the cotangents of num_t, den_t, all unscaled:
 
     g_t = dy_t / Q_t        h_t = -y_t g_t        G_{t-1} = e^{-w} G_t + g_t        H_{t-1} = e^{-w} H_t + h_t
     dv_t = o_t g_t + e^{k_t} G_t                  dk_t = o_t g_t (v_t - y_t) + e^{k_t} (G_t v_t + H_t)
     du = sum_t o_t g_t (v_t - y_t)                dw = -sum_t e^{-w} (G_t num_{t-1} + H_t den_{t-1})
 
-In `Sums` the terms of G and H have the exponent -m_t, m_t the scale of Q_t, so that their scale r is the largest of all
--m_s - (s - t - 1) w. Since m_s is at least k_t - (s - t - 1) w for every earlier t, each exponent above, k_t + r_t and
-top_{t-1} - w + r_t, is at most 0: nothing overflows.
+In `Sums` the terms of G and H have the exponent -m_t, with m_t the scale of Q_t, so their scale r is the largest of
+-m_s - (s - t - 1) w. As m_s is at least k_t - (s - t - 1) w for every earlier t, the exponents k_t + r_t and top_{t-1}
+- w + r_t are at most 0: nothing overflows.
 
-The first kernel scans each piece forward, from the saved sums before it, and adds up what all its tokens give to the
-cotangents before it. The second takes chunks in reverse: it makes the sums before each token of a chunk again from
-those that `forward` saved, keeps them in registers, and goes back through the chunk. 8 arrays move in both, where the
-floor is 5.
+The first kernel scans each piece forward from the saved sums, and adds up the contributions of its tokens to the
+cotangents before it. The second processes chunks in reverse: it recomputes the sums before each token from the saved
+ones, keeps them in registers, and goes back through the chunk. 8 arrays are moved in total, where the floor is 5.
 """
 
 import jax
@@ -39,16 +38,16 @@ from pallas_kernels.wkv4.state import Wkv4State
 from pallas_kernels.wkv4.sums import LOG2_E, Sums, before_token
 
 STAGES, GRADIENT_STAGES = 2, 3
-"""Slots of the rings: as many as leave room for the blocks that the registers of a multiprocessor hold, 4 and 2."""
+"""Slots of the rings, limited by shared memory for 4 and 2 blocks per multiprocessor."""
 
 PARTS = [range(last, last - 4, -1) for last in range(CHUNK - 1, 0, -4)]
-"""Tokens whose inputs are in registers at once: no load moves over the barriers between them."""
+"""Tokens whose inputs are in registers at once; barriers separate them."""
 
 
 def backward(k, v, w, u, keep, state, last_max, saved, dy, dstate, options, *, interpret=None):
-    """Gradients of k, v, w, u and state, None where that is; saved: the sums of `forward`.
+    """Gradients of k, v, w, u and state (or None); saved: the sums of `forward`.
 
-    last_max: `max` of the last state, to which dstate belongs; both may be None.
+    last_max: `max` of the last state, or None.
     """
     given = inputs(k, v, w, u, keep)
     given.arrays.update(dy=pad_tokens(dy), borders=saved)
@@ -60,12 +59,12 @@ def backward(k, v, w, u, keep, state, last_max, saved, dy, dstate, options, *, i
     if state is None:
         return dk, dv, dw, du, None
     num, den, top = found["start"]
-    scale = jnp.exp2(top + LOG2_E * state.max)  # at most 1, as every exponent here
+    scale = jnp.exp2(top + LOG2_E * state.max)  # at most 1
     return dk, dv, dw, du, Wkv4State(num * scale, den * scale, jnp.zeros_like(scale))
 
 
 def _cotangents_of_pieces(given: Inputs, *, interpret) -> jax.Array:
-    """(3, b, pieces - 1, d): what the tokens of each piece but the first give to the cotangents before it."""
+    """Contributions of each piece but the first to the cotangents before it, (3, b, pieces - 1, d)."""
     names = names_of(given, "k", "v", "dy")
 
     def body(r):
@@ -95,7 +94,7 @@ def _cotangents_of_pieces(given: Inputs, *, interpret) -> jax.Array:
 
 
 def _gradients(given: Inputs, own, end: Wkv4State | None, *, interpret) -> dict[str, jax.Array]:
-    """dk, dv (b, t', d); dw_du (2, b, pieces, d), to be added up; start (3, b, d): the cotangents before all tokens."""
+    """dk, dv (b, t', d); partial dw_du (2, b, pieces, d); start (3, b, d): cotangents before all tokens."""
     names = names_of(given, "k", "v", "dy", "borders")
 
     def body(r):
@@ -136,7 +135,7 @@ def _gradients(given: Inputs, own, end: Wkv4State | None, *, interpret) -> dict[
 
 
 def _sums_before(tokens: Tokens) -> list[Sums]:
-    """The sums before every token of a chunk."""
+    """Sums before every token of a chunk."""
     sums, written = [tokens.border()], range(CHUNK - 1)
     for i, key, value in zip(written, tokens.keys(written), tokens.load("v", written), strict=True):
         before = sums[i]._replace(top=tokens.reset(sums[i].top, i))
@@ -145,7 +144,7 @@ def _sums_before(tokens: Tokens) -> list[Sums]:
 
 
 def _back_through(tokens: Tokens, some: range, sums: list[Sums], later: Sums, dw, du) -> tuple[list, tuple]:
-    """dk and dv of tokens, the last one first, and the cotangents before them, dw and du with their terms."""
+    """dk and dv of tokens, last one first; cotangents before them, and dw and du including them."""
     outputs, arrays = [], (tokens.keys(some), tokens.load("v", some), tokens.load("dy", some))
     for i, key, value, dy in zip(some, *arrays, strict=True):
         before = sums[i]._replace(top=tokens.reset(sums[i].top, i))

@@ -6,7 +6,7 @@ from pallas_kernels.wkv4.sums import LOG2_E
 
 
 def forward(k, v, w, u, keep, state, options, *, interpret=False):
-    """y, the last state or None, the sums before each block or None; arrays as `api.py` says."""
+    """y, the last state or None, the sums before each block or None (contract in `api.py`)."""
     g = make_geometry(k, keep)
     arrays = Arrays(g)
     inputs = inputs_of(arrays, k, v, w, u, keep)
@@ -27,13 +27,13 @@ def forward(k, v, w, u, keep, state, options, *, interpret=False):
 
 
 def inputs_of(arrays: Arrays, k, v, w, u, keep) -> dict:
-    """Those of both kernels."""
+    """Inputs of both kernels."""
     inputs = {"k": arrays.tokens(k), "v": arrays.tokens(v), "w": arrays.channels(w), "u": arrays.channels(u)}
     return inputs if keep is None else inputs | {"resets": arrays.resets(keep)}
 
 
 def _kernel(step: Step):
-    """refs: k v w u [resets] [start], y [last] [borders], sums k_rows v_rows. Outputs take the place of values."""
+    """refs: k v w u [resets] [start], y [last] [borders], sums k_rows v_rows. Outputs overwrite values."""
     step.begin("sums", "start")
     if "borders" in step.refs:
         step.refs["borders"][:, 0, 0, 0] = step.refs["sums"][...]

@@ -1,9 +1,9 @@
 """TPU kernels of wkv4: a token's channels fill a vector register.
 
-A grid step (row, channels, block) takes up to 1,024 channels of up to 256 tokens, token by token, with its sums in
-registers. Arrays have tokens on the sublanes, of which a token is one. So a block is first written in float32 to a
-scratch that has 8 rows per token, 128 channels in each, by stores of stride 8; then a token is one load or store. Rows
-beyond the channels of a step (1,024 = 8 x 128) hold anything and are not written back.
+A grid step (row, channels, block) processes up to 1,024 channels of up to 256 tokens, token by token, with its sums in
+registers. Arrays have tokens on the sublanes. A block is first written in float32 to a scratch with 8 rows of 128
+channels per token, by stores of stride 8; then a token is one load or store. Rows beyond the channels of a step (1,024
+= 8 x 128) are undefined and not written back.
 """
 
 import dataclasses
@@ -22,16 +22,16 @@ from pallas_kernels.wkv4.state import EMPTY
 from pallas_kernels.wkv4.sums import LOG2_E, Sums
 
 BLOCK = 256
-"""Tokens of a grid step, at most; the forward pass saves the sums between them."""
+"""Maximum tokens of a grid step; the forward pass saves the sums between steps."""
 TURN = 32
-"""Tokens that are unrolled, a multiple of the 16 rows of a tile of bfloat16."""
+"""Unrolled tokens, a multiple of the 16 rows of a bfloat16 tile."""
 ROWS = 8
 """Sublanes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """Everything static about one call."""
+    """Static sizes of a call."""
 
     b: int
     t: int
@@ -50,18 +50,18 @@ class Geometry:
 
     @property
     def padded(self) -> bool:
-        """Whether the last block has tokens of padding."""
+        """Whether the last block has padding tokens."""
         return self.t % self.block > 0
 
     @property
     def tiles(self) -> list[tuple[Any, slice]]:
-        """Rows of a scratch, and channels of the step, of every tile of 128 channels."""
+        """Rows of a scratch and channels of the step, for every tile of 128 channels."""
         return [
             (pl.ds(i, self.block, stride=ROWS), slice(i * LANES, (i + 1) * LANES)) for i in range(self.width // LANES)
         ]
 
     def block_of(self, i):
-        """The block of a grid step."""
+        """Block of a grid step."""
         return self.n_blocks - 1 - i if self.backwards else i
 
 
@@ -73,7 +73,7 @@ def make_geometry(k, keep, *, backwards: bool = False) -> Geometry:
 
 
 def _width(d: int) -> int:
-    """The most channels, whole tiles, that share out d."""
+    """Largest divisor of d in whole tiles."""
     return max((w for w in range(LANES, ROWS * LANES + 1, LANES) if d % w == 0), default=0)
 
 
@@ -91,12 +91,12 @@ def objection(p: Problem) -> str | None:
 
 
 def border_shape(p: Problem) -> tuple[int, ...]:
-    """num, den, top before every block."""
+    """num, den and top before every block."""
     return 3, p.b, p.d // _width(p.d), pl.cdiv(p.t, _block(p.t)), ROWS, LANES
 
 
 class Arrays:
-    """Arrays of a call, padded to whole blocks, with their blocks of a grid step."""
+    """Arrays of a call, padded to whole blocks, with their block specs."""
 
     def __init__(self, g: Geometry):
         self.g = g
@@ -109,24 +109,24 @@ class Arrays:
         return (empty if x is None else self._padded(x)), spec
 
     def resets(self, keep):
-        """keep (b, t) as (b, 1, t): 0, or `EMPTY` where a document begins; scalars."""
+        """keep (b, t) as scalars (b, 1, t): `EMPTY` where a document begins, else 0."""
         resets = self._padded(jnp.where(keep > 0, 0.0, EMPTY).astype(jnp.float32))[:, None]
         block = (1, 1, self.g.block)
         return resets, pl.BlockSpec(block, lambda b, w, i: (b, 0, self.g.block_of(i)), memory_space=pltpu.SMEM)
 
     def channels(self, x):
-        """w or u (d,), to the base 2."""
+        """w or u (d,), in base 2."""
         return self.spread(x * LOG2_E), pl.BlockSpec((1, ROWS, LANES), lambda b, w, i: (w, 0, 0))
 
     def rows(self, *parts):
-        """Arrays (b, d) of every row, or an output of so many."""
+        """Arrays (b, d) of every row, or an output of as many."""
         g, n = self.g, parts[0] if isinstance(parts[0], int) else len(parts)
         spec = pl.BlockSpec((n, 1, 1, ROWS, LANES), lambda b, w, i: (0, b, w, 0, 0))
         empty = jax.ShapeDtypeStruct((n, g.b, g.d // g.width, ROWS, LANES), jnp.float32)
         return (empty if isinstance(parts[0], int) else self.spread(jnp.stack(parts))), spec
 
     def borders(self, x=None):
-        """num, den, top before every block."""
+        """num, den and top before every block."""
         g = self.g
         shape = border_shape(Problem(b=g.b, t=g.t, d=g.d, dtype=g.dtype))
         spec = pl.BlockSpec((3, 1, 1, 1, ROWS, LANES), lambda b, w, i: (0, b, w, g.block_of(i), 0, 0))
@@ -138,7 +138,7 @@ class Arrays:
         return jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, ROWS - x.shape[-2]), (0, 0)])
 
     def gathered(self, x):
-        """The inverse."""
+        """The inverse of `spread`."""
         return x[..., : self.g.width // LANES, :].reshape(*x.shape[:-3], self.g.d)
 
     def _padded(self, x):
@@ -155,7 +155,7 @@ def call(
 
 
 class Step:
-    """A grid step: its references, and the tokens of its block."""
+    """A grid step: references, and the tokens of its block."""
 
     def __init__(self, refs: dict[str, Any], g: Geometry):
         self.refs, self.g = refs, g
@@ -163,7 +163,7 @@ class Step:
         self.position = pl.program_id(2)
 
     def first(self, *names: str, then: Callable = lambda: None):
-        """At the first block of a row: writes what a scan carries."""
+        """Initializes carries at the first block of a row."""
 
         @pl.when(self.position == 0)
         def _():
@@ -172,7 +172,7 @@ class Step:
             then()
 
     def begin(self, carry: str, start: str):
-        """Sets sums that a scan carries at its first block: those of an input, if there is one."""
+        """Initializes carried sums at the first block, from an input if there is one."""
 
         def write():
             if start in self.refs:
@@ -184,7 +184,7 @@ class Step:
         self.first(then=write)
 
     def finish(self, output: str, carry: str):
-        """Writes an output of a row, where there is one, at its last block."""
+        """Writes an output of a row, if requested, at its last block."""
         if output in self.refs:
 
             @pl.when(self.position == self.g.n_blocks - 1)
@@ -205,7 +205,7 @@ class Step:
                 self.refs[f"{name}_rows"][rows, :] = self.refs[name][0, :, lanes].astype(jnp.float32)
 
     def write_back(self, output: str, name: str):
-        """The inverse, of a scratch whose tokens were overwritten."""
+        """Writes a scratch to an output."""
         for rows, lanes in self.g.tiles:
             self.refs[output][0, :, lanes] = self.refs[f"{name}_rows"][rows, :].astype(self.g.dtype)
 
@@ -214,7 +214,7 @@ class Step:
         return self.refs[f"{name}_rows"].at[pl.ds(pl.multiple_of(i * ROWS, ROWS), ROWS), :]
 
     def key(self, i):
-        """To the base 2, far below all others for padding."""
+        """Key in base 2; very small for padding."""
         key = self.token("k", i)[...] * LOG2_E
         return key + jnp.where(self._real(i), 0.0, EMPTY) if self.g.padded else key
 
@@ -230,11 +230,11 @@ class Step:
         return self.g.block_of(self.position) * self.g.block + i < self.g.t
 
     def reset(self, sums: Sums, i) -> Sums:
-        """Sums before a token, of what its document sees."""
+        """Sums before a token, reset at the start of a document."""
         return sums._replace(top=sums.top + self.refs["resets"][0, 0, i]) if self.g.documents else sums
 
     def in_turns(self, work: Callable, carry, *, backwards: bool = False):
-        """carry = work(token, carry) from the first token to the last one, or backwards."""
+        """Folds work(token, carry) over tokens, in order or backwards."""
         turns = self.g.block // TURN
 
         def turn(i, carry):

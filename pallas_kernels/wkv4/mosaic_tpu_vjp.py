@@ -1,7 +1,7 @@
-"""wkv4 on TPU, backward: one Pallas Mosaic kernel, which takes blocks from the last to the first.
+"""wkv4 on TPU, backward: one Pallas Mosaic kernel, with blocks from the last to the first.
 
-The sums before every token of a block are made again from those before it, which the forward pass saves, and kept in
-VMEM; then the block is gone through in reverse. `mosaic_gpu_vjp.py` has the equations.
+The sums before every token of a block are recomputed from the saved ones and kept in VMEM; then the block is processed
+in reverse. `mosaic_gpu_vjp.py` has the equations.
 """
 
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from pallas_kernels.wkv4.sums import LOG2_E, Sums, before_token
 
 
 def backward(k, v, w, u, keep, state, last_max, borders, dy, dstate, options, *, interpret=False):
-    """Gradients of k, v, w, u and state, None where that is; borders as `mosaic_tpu.forward` saves them."""
+    """Gradients of k, v, w, u and state (or None); borders from `mosaic_tpu.forward`."""
     g = make_geometry(k, keep, backwards=True)
     arrays = Arrays(g)
     inputs = inputs_of(arrays, k, v, w, u, keep) | {"dy": arrays.tokens(dy), "borders": arrays.borders(borders)}
@@ -30,13 +30,13 @@ def backward(k, v, w, u, keep, state, last_max, borders, dy, dstate, options, *,
     dstart = None
     if state is not None:
         num, den, top = arrays.gathered(found["start"])
-        scale = jnp.exp2(top + LOG2_E * state.max)  # at most 1, as every exponent here
+        scale = jnp.exp2(top + LOG2_E * state.max)  # at most 1
         dstart = Wkv4State(num * scale, den * scale, jnp.zeros_like(scale))
     return found["dk"][:, : g.t], found["dv"][:, : g.t], dw, du, dstart
 
 
 def _kernel(step: Step):
-    """refs: k v w u [resets] dy borders [end], dk dv dw_du [start], scratch. Gradients take the place of k and v."""
+    """refs: k v w u [resets] dy borders [end], dk dv dw_du [start], scratch. Gradients overwrite k and v."""
     step.begin("later", "end")
     step.first("slopes")
     step.fill("k", "v", "dy")
@@ -62,7 +62,7 @@ def _kernel(step: Step):
 
 
 def _replay(step: Step):
-    """The sums before every token of a block."""
+    """Recomputes the sums before every token of a block."""
 
     def work(i, sums):
         for j, x in enumerate(sums):

@@ -1,4 +1,4 @@
-"""Description of a call of wkv4, in backends, tests and benchmarks."""
+"""Problem description of wkv4."""
 
 import dataclasses
 from typing import ClassVar
@@ -40,15 +40,15 @@ class Problem(Call):
         return 5.0 * self.b * self.t * self.d * self.item
 
     def forward_flops(self) -> float:
-        """Three multiply-adds that write the sums and three that read them; no matmul."""
+        """Three multiply-adds to write the sums and three to read them; no matmul."""
         return 12.0 * self.b * self.t * self.d
 
     def backward_flops(self) -> float:
-        """The sums again, and as much for each of the gradients of keys and values."""
+        """Recomputed sums, and as many FLOPs for each of the gradients of keys and values."""
         return 3 * self.forward_flops()
 
     def step_flops(self) -> float:
-        """FLOPs of one token in every row."""
+        """FLOPs of one token per row."""
         return 12.0 * self.b * self.d
 
     def step_bytes(self) -> float:

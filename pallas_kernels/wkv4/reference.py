@@ -1,4 +1,4 @@
-"""wkv4 as its definition, token by token."""
+"""Reference of wkv4, token by token."""
 
 import jax
 import jax.numpy as jnp
@@ -8,9 +8,9 @@ from pallas_kernels.wkv4.state import EMPTY, Wkv4State
 
 
 def recurrence(k, v, w, u, *, segment_ids=None, initial_state=None):
-    """The equation of `api.py`, in float64 of float64 inputs (under `jax.enable_x64`), else in float32.
+    """The equation of `api.py`, in float64 for float64 inputs (under `jax.enable_x64`), else in float32.
 
-    Differentiable to any order and forwards too. Arguments and results as those of `wkv4`, with the state.
+    Differentiable to any order in forward and reverse mode. Arguments and results: see `wkv4`, with the state.
     """
     dtype = jnp.float64 if k.dtype == jnp.float64 else jnp.float32
     rows, _, channels = k.shape
@@ -22,7 +22,7 @@ def recurrence(k, v, w, u, *, segment_ids=None, initial_state=None):
     w, u = (x.astype(dtype)[None] for x in (w, u))
 
     def scaled(num, den, largest, own, v):
-        """Both sums with one more weight, e^own, over the larger of the scales."""
+        """Adds a weight e^own to both sums; the scale is the larger one."""
         new = lax.stop_gradient(jnp.maximum(largest, own))
         past, own = jnp.exp(largest - new), jnp.exp(own - new)
         return past * num + own * v, past * den + own, new
@@ -37,24 +37,3 @@ def recurrence(k, v, w, u, *, segment_ids=None, initial_state=None):
     by_time = tuple(z.swapaxes(0, 1) for z in (k.astype(dtype), v.astype(dtype), begins))
     state, y = jax.lax.scan(token, tuple(z.astype(dtype) for z in state), by_time)
     return y.swapaxes(0, 1).astype(v.dtype), Wkv4State(*state)
-
-
-def in_blocks(k, v, w, u, *, initial_state=None, block=128):
-    """`recurrence` whose gradients keep one state per block of tokens: for lengths of thousands."""
-    t = k.shape[1]
-    rest = t - t % block
-
-    def cut(z):
-        return z[:, :rest].reshape(len(z), -1, block, z.shape[2]).swapaxes(0, 1)
-
-    @jax.checkpoint
-    def body(state, now):
-        k, v = now
-        y, state = recurrence(k, v, w, u, initial_state=state)
-        return state, y
-
-    zeros = jnp.zeros((len(k), k.shape[2]), k.dtype)
-    state = Wkv4State(zeros, zeros, zeros + EMPTY) if initial_state is None else initial_state
-    state, y = jax.lax.scan(body, state, (cut(k), cut(v)))
-    state, last = body(state, (k[:, rest:], v[:, rest:]))
-    return jnp.concatenate([y.swapaxes(0, 1).reshape(len(k), rest, -1), last], axis=1), state

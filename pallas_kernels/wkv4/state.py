@@ -1,4 +1,4 @@
-"""State of wkv4 between tokens, as callers see it."""
+"""Public state of wkv4."""
 
 from typing import NamedTuple
 
@@ -6,18 +6,18 @@ import jax
 import jax.numpy as jnp
 
 EMPTY = -1e38
-"""`max` before the first token: less than any exponent, and finite, so that no difference is NaN."""
+"""`max` before the first token: less than any exponent, and finite, to avoid NaN in differences."""
 
 
 class Wkv4State(NamedTuple):
-    """The sums over the past, float32: `e^max num` and `e^max den`, those of the equation for the next token."""
+    """Sums over past tokens, float32: `e^max num` and `e^max den` are the sums in the equation of the next token."""
 
     num: jax.Array
     """(b, d): sum of the weighted values, over e^max."""
     den: jax.Array
     """(b, d): sum of the weights, over e^max."""
     max: jax.Array
-    """(b, d): the largest exponent of a weight. A choice of scale, which has no gradient."""
+    """(b, d): the largest exponent of a weight: a scale without a gradient."""
 
 
 def empty_state(batch_size: int, width: int) -> Wkv4State:

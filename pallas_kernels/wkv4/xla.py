@@ -1,17 +1,15 @@
-"""wkv4 in plain XLA: the tokens of a chunk in turn on a CPU, at once on an accelerator.
+"""wkv4 in plain XLA: the tokens of a chunk in turn on a CPU, in parallel on an accelerator.
 
-The sums over the past are `e^max num` and `e^max den`, where `max` is the largest exponent in them, so that nothing
-overflows and `den` is never small:
+The sums over past tokens are `e^max num` and `e^max den`, where `max` is the largest exponent, so nothing overflows and
+`den` is never small:
 
     max_t = max(max_{t-1} - w, k_t)        num_t = e^{max_{t-1} - w - max_t} num_{t-1} + e^{k_t - max_t} v_t
 
-In a chunk of tokens the largest exponents come first, by a scan of sums and maxima alone; given them, `num` and `den`
-follow one linear recurrence with factors of at most 1, which a second scan solves. `max` is a choice of scale that
-cancels in every output, so no gradient goes through it. Both scans take all tokens of a chunk at once on accelerators;
-on a CPU they take them in turn, which is as fast there and compiles in half of the time.
+Within a chunk, a first scan computes the largest exponents; a second one solves the linear recurrence of `num` and
+`den`, whose factors are at most 1. `max` is a scale that cancels in every output and has no gradient. Both scans are
+parallel on accelerators; on a CPU they are sequential, which is as fast and compiles in half the time.
 
-Memory: the scan over chunks keeps its inputs and one state a chunk; everything inside a chunk is computed again in the
-backward pass.
+Memory: the scan over chunks keeps its inputs and one state per chunk; the backward pass recomputes chunks.
 """
 
 import functools
@@ -37,9 +35,9 @@ def keep_of(segment_ids: jax.Array | None) -> jax.Array | None:
 
 
 def forward(k, v, w, u, keep, state, *, chunk_size: int | None = None) -> tuple[jax.Array, Wkv4State]:
-    """y and the last state, as `api.py` says, for t >= 0 tokens; differentiable.
+    """y and the last state (contract in `api.py`) for t >= 0 tokens; differentiable.
 
-    chunk_size: tokens of a chunk; None: 64, on a GPU as many as `xla_chunks.py` allows.
+    chunk_size: tokens of a chunk; None: 64, on a GPU from `xla_chunks.py`.
     """
     b, t, d = k.shape
     state = empty_state(b, d) if state is None else state
@@ -60,7 +58,7 @@ def forward(k, v, w, u, keep, state, *, chunk_size: int | None = None) -> tuple[
 
 
 def backward(k, v, w, u, keep, state, dy, dstate: Wkv4State | None):
-    """Gradients of `forward` in k, v, w, u and state; the forward pass is computed again."""
+    """Gradients of `forward` in k, v, w, u and state; recomputes the forward pass."""
     operands = (k, v, w, u) if state is None else (k, v, w, u, state)
     (_, last), pull_back = jax.vjp(lambda k, v, w, u, state=None: forward(k, v, w, u, keep, state), *operands)
     gradients = pull_back((dy, jax.tree.map(jnp.zeros_like, last) if dstate is None else dstate))
@@ -68,7 +66,7 @@ def backward(k, v, w, u, keep, state, dy, dstate: Wkv4State | None):
 
 
 def read(state: Wkv4State, k: jax.Array, v: jax.Array, u: jax.Array) -> jax.Array:
-    """The equation, given the sums before the token."""
+    """The equation, from the sums before the token."""
     own, before = k + u, lax.stop_gradient(state.max)
     largest = lax.stop_gradient(jnp.maximum(before, own))
     past, own = jnp.exp(before - largest), jnp.exp(own - largest)
@@ -86,7 +84,7 @@ def _to_chunks(x: jax.Array, size: int) -> jax.Array:
 def _chunk(
     state: Wkv4State, k: jax.Array, v: jax.Array, w: jax.Array, u: jax.Array, starts: jax.Array, real: jax.Array
 ) -> tuple[jax.Array, Wkv4State]:
-    """Outputs `(c, b, d)` and the state after the chunk. Tokens that are not real, the last ones, change nothing."""
+    """Outputs `(c, b, d)` and the state after the chunk; padding tokens at the end change nothing."""
     starts, real = starts[..., None], real[..., None]
     k = jnp.where(real, k, EMPTY)
     log_decay = jnp.where(starts, EMPTY, jnp.where(real, -w[None, None], 0.0))
@@ -100,7 +98,7 @@ def _chunk(
 
 
 def _delayed(x: jax.Array, first: jax.Array) -> jax.Array:
-    """The entries of one token ago."""
+    """Entries of the previous token."""
     return jnp.concatenate([first[None], x[:-1]])
 
 
@@ -125,7 +123,7 @@ def _sums_forward(kept: jax.Array, new: tuple, before: tuple) -> tuple[tuple[jax
 
 
 def _sums_backward(residuals: tuple, cotangents: tuple[jax.Array, ...]) -> tuple[jax.Array, tuple, tuple]:
-    """A recurrence backwards in time: `g_t = dx_t + kept_{t+1} g_{t+1}`; then dnew = g and dkept_t = g_t x_{t-1}."""
+    """Backward recurrence `g_t = dx_t + kept_{t+1} g_{t+1}`; dnew = g and dkept_t = g_t x_{t-1}."""
     kept, sums, before = residuals
     none = jnp.zeros_like(kept[0])
     next_kept = jnp.concatenate([kept[1:], none[None]])
@@ -140,13 +138,13 @@ _sums.defvjp(_sums_forward, _sums_backward)
 
 
 def _linear(earlier: tuple, later: tuple) -> tuple:
-    """Two stretches of the recurrence of `_sums` as one: its factor, and what it adds."""
+    """Joins two parts of the recurrence of `_sums`: factor and sum."""
     sums = (x * later[0] + y for x, y in zip(earlier[1:], later[1:], strict=True))
     return earlier[0] * later[0], *sums
 
 
 def _scan(both: Callable, tokens: tuple, first: tuple, *, reverse: bool = False) -> tuple[jax.Array, ...]:
-    """`first` and all tokens up to each one, put together by `both`, which is associative."""
+    """Inclusive scan of `first` and the tokens with the associative function `both`."""
     scans = [functools.partial(scan, both, reverse=reverse) for scan in (in_turn, by_tree)]
     return lax.platform_dependent(tokens, first, cpu=scans[0], default=scans[1])
 
@@ -154,7 +152,7 @@ def _scan(both: Callable, tokens: tuple, first: tuple, *, reverse: bool = False)
 def in_turn(
     both: Callable[..., Any], tokens: tuple[Any, ...], first: tuple[Any, ...], *, reverse: bool = False
 ) -> tuple[jax.Array, ...]:
-    """`_scan`, one token after the other."""
+    """Sequential `_scan`."""
 
     def token(before: tuple, now: tuple) -> tuple[tuple, tuple]:
         after = both(before, now)
@@ -166,7 +164,7 @@ def in_turn(
 def by_tree(
     both: Callable[..., Any], tokens: tuple[Any, ...], first: tuple[Any, ...], *, reverse: bool = False
 ) -> tuple[jax.Array, ...]:
-    """`_scan`, all tokens of a chunk at once."""
+    """Parallel `_scan`."""
     end = -1 if reverse else 0
     tokens = tuple(x.at[end].set(y) for x, y in zip(tokens, both(first, tuple(x[end] for x in tokens)), strict=True))
     return tuple(lax.associative_scan(both, tokens, reverse=reverse))

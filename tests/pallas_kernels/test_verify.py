@@ -10,34 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.delta_chunks import api as delta, general_api as general
-from pallas_kernels.delta_chunks.problem import Problem as DeltaProblem
-from pallas_kernels.gated_linear_attention import api as gated
-from pallas_kernels.gated_linear_attention.problem import Problem as GatedProblem
-from pallas_kernels.selective_scan import api as scan
-from pallas_kernels.selective_scan.problem import Problem as ScanProblem
-from pallas_kernels.sliding_window import api as window
-from pallas_kernels.sliding_window.problem import Problem as WindowProblem
-from pallas_kernels.taylor_attention import api as taylor
-from pallas_kernels.taylor_attention.problem import Problem
-from pallas_kernels.ut_transform import api as ut, values_api as values
-from pallas_kernels.ut_transform.problem import Problem as TransformProblem, ValuesProblem
 from pallas_kernels.verify import __main__ as command, worker
-from pallas_kernels.verify.cases import (
-    CASES,
-    DeltaCase,
-    GatedCase,
-    GeneralCase,
-    ScanCase,
-    TaylorCase,
-    TransformCase,
-    ValuesCase,
-    WkvCase,
-)
+from pallas_kernels.verify.cases import CASES
 from pallas_kernels.verify.times import TIMES
 from pallas_kernels.verify.truths import Truths
-from pallas_kernels.wkv4 import api as wkv
-from pallas_kernels.wkv4.problem import Problem as WkvProblem
 from tests.pallas_kernels import starved_cases
 from tests.pallas_kernels.shared import PLATFORMS
 from tests.pallas_kernels.verify_cases import Numbered
@@ -153,34 +129,9 @@ def test_cases_are_served_and_ordered():
     for platform, cases in CASES.items():
         assert len({case.name for case in cases}) == len(cases)
         for case in cases:
-            sizes = {name: getattr(case, name) for name in ("b", "t", "h", "g", "dtype")}
-            if isinstance(case, ScanCase):
-                sizes = {name: getattr(case, name) for name in ("b", "t", "d", "n", "dtype", "delta_dtype")}
-                problem, backends = ScanProblem(**sizes), scan.BACKENDS
-            elif isinstance(case, GeneralCase):
-                problem, backends = case.problem, general.BACKENDS
-            elif isinstance(case, DeltaCase):
-                sizes.pop("g")
-                problem, backends = DeltaProblem(**sizes, k=case.k, v=case.v), delta.BACKENDS
-            elif isinstance(case, TransformCase):
-                sizes.pop("g")
-                problem, backends = TransformProblem(**sizes, k=case.k, decay=case.decay, beta=case.rates), ut.BACKENDS
-            elif isinstance(case, WkvCase):
-                sizes = {name: getattr(case, name) for name in ("b", "t", "d", "dtype")}
-                problem, backends = WkvProblem(**sizes), wkv.BACKENDS
-            elif isinstance(case, ValuesCase):
-                sizes.pop("g")
-                problem = ValuesProblem(**sizes, k=case.k, v=case.v, decay=case.decay)
-                backends = values.BACKENDS
-            elif isinstance(case, TaylorCase):
-                problem, backends = Problem(**sizes, k=case.k, v=case.v), taylor.BACKENDS
-            elif isinstance(case, GatedCase):
-                problem, backends = GatedProblem(**sizes, k=case.k, v=case.v, channel=case.channel), gated.BACKENDS
-            else:
-                options = {"past": case.past, "window": case.window, "segments": case.segments}
-                problem, backends = WindowProblem(**sizes, k=case.d, v=case.d, **options), window.BACKENDS
             if case.implementation == "mosaic_tpu" or "cuda" in PLATFORMS:
-                assert backends[case.implementation].objection(problem) is None, (platform, case.name)
+                backend = case.OP.backends[case.implementation]
+                assert backend.objection(case.problem) is None, (platform, case.name)
             if case.backward:
                 names = [x.name for x in cases]
                 assert names.index(case.name.replace("backward", "forward")) < names.index(case.name)
