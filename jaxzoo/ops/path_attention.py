@@ -72,6 +72,8 @@ def path_attention(
       y in the dtype of q, and the cache after the last token.
     """
     t, ids = tokens.q.shape[1], segment_ids
+    if t == 0:
+        return tokens.q, cache
     whole = t // chunk_size * chunk_size
 
     def chunks(x: jax.Array) -> jax.Array:
@@ -88,7 +90,7 @@ def path_attention(
     if whole:
         cache, y = lax.scan(body, cache, jax.tree.map(chunks, (tokens, ids)))
         done.append(y.swapaxes(0, 1).reshape(y.shape[1], whole, *y.shape[3:]))
-    if whole < t or not done:
+    if whole < t:
         rest, rest_ids = jax.tree.map(lambda x: x[:, whole:], (tokens, ids))
         y, cache = _chunk(cache, rest, rest_ids, ids)
         done.append(y)
@@ -126,7 +128,7 @@ def _chunk(
     scores = jnp.where(visible[:, None, None], np.float32(width**-0.5) * scores, -jnp.inf)
     weights = jax.nn.softmax(scores, axis=-1).astype(tokens.q.dtype)
     y = product("bgrcs,bsgv->bcgrv", weights, values.astype(tokens.q.dtype)).astype(tokens.q.dtype)
-    return y.reshape(b, c, h, -1), PathCache(keys, values, cache.position + c, log_decay)
+    return y.reshape(b, c, h, values.shape[3]), PathCache(keys, values, cache.position + c, log_decay)
 
 
 def _write(cache: Float[Array, "b s g k"], new: Float[Array, "b t g k"], start: Int[Array, "b"]) -> jax.Array:
