@@ -1,1 +1,1 @@
-"""One file a figure or table: its grid, its result, its picture."""
+"""One file per figure or table: grid, claims and drawing."""

@@ -2,15 +2,13 @@
 
 `python -m jaxzoo.sweep --experiment experiments/based_figure1.py --scale laptop --out DIR`
 
-Centre: recall of linear attention alone, of sliding windows alone, and of both, a layer each, which is Based. The paper
-prints neither the layers nor the task of this panel. Here linear attention is Taylor's, two layers of it or of windows
-stand alone, the window comes first where there are both, windows have rotary positions, as Based's models of text have,
-and the task is that of Figure 2. No convolution brings a key to its value, or linear attention alone would not lack the
-local comparison that the paper says it lacks.
+Centre: recall of two layers of linear attention, of two layers of sliding windows, and of Based, a window followed by
+linear attention. The paper prints neither the layers nor the task of this panel. Here linear attention has Taylor
+features, windows have rotary positions, as in Based's models of text, and the task is Figure 2's. There is no short
+convolution, which would give linear attention the local comparison that the paper says it lacks.
 
 Left: in the paper, the time of one matrix product as large as a window, on tensor cores, batch 512. Here, the time of
-our sliding window attention over sequences of one length, on the machine that makes the sweep, float32: another
-operation on another machine, whose curve speaks of that machine.
+our sliding window attention over sequences of one length, float32, on the machine that runs the sweep.
 """
 
 from typing import Any
@@ -67,7 +65,7 @@ def _layers(at: dict[str, Any]) -> tuple[MixerConfig, MixerConfig]:
 def _config(
     point: Point, protocol: Protocol, data: RecallDataConfig, *, length: int, batch_size: int, repeats: int
 ) -> RunConfig | Measurement:
-    """Returns a run, or the time of a window over sequences of `length`."""
+    """Returns a run, or the measurement of a window's time over sequences of `length`."""
     at: dict[str, Any] = dict(point)
     if at["panel"] == "time":
         sizes = {"length": length, "batch_size": batch_size, "head_dim": 64, "repeats": repeats}

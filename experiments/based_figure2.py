@@ -2,8 +2,8 @@
 
 `python -m jaxzoo.sweep --experiment experiments/based_figure2.py --scale laptop --out DIR`
 
-The state is that of one sequence of the longest length that is asked, all layers together, measured from the arrays;
-the paper counts the one mixer that gives the model its name (App. E.2). The claims stand in `based_figure2_claims.py`.
+State: one sequence of the longest evaluated length, all layers together, measured from the arrays; the paper counts
+only the mixer after which a model is named (App. E.2). The claims are in `based_figure2_claims.py`.
 """
 
 from experiments.based_figure2_claims import CLAIMS, CLASSES, made_up

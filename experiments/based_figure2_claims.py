@@ -1,7 +1,7 @@
 """Claims of Based about its Figure 2 (Sec. 1, 3.1 and 4.2), as predicates on results.
 
-"Frontier", "state" and "perfect" are those of `experiments/frontier.py`. Where the paper says "much", "well" or
-"almost always", the text of a claim gives the number that stands for it here.
+`experiments/frontier.py` defines "frontier", "state" and "perfect". Where the paper says "much", "well" or
+"almost always", the text of a claim gives our number for it.
 """
 
 import itertools

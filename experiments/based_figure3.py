@@ -2,8 +2,8 @@
 
 `python -m jaxzoo.sweep --experiment experiments/based_figure3.py --scale laptop --out DIR`
 
-Accuracy is that on the examples with the most pairs, 256 in the paper. Taylor has queries and keys of `feature_dim`
-channels; all other maps have as many as the model, and so more parameters for more state.
+Accuracy is on the examples with the most pairs, 256 in the paper. Taylor has queries and keys of `feature_dim`
+channels; all other maps have as many channels as the model, so that a larger state needs more parameters.
 """
 
 import contextlib

@@ -2,10 +2,10 @@
 
 `python -m jaxzoo.sweep --experiment experiments/based_figure8.py --scale laptop --out DIR`
 
-The setup is that of Figure 2 (App. D.1). Where the paper counts states by formulas, here they are measured, and two of
-the five models come out otherwise. NystromFormer is not causal, in the released form neither: it has no state, and is
-drawn over its landmarks. BigBird's random blocks can be any of the past: its state is the whole cache, of one size
-whatever the blocks, while the released code counts seven blocks.
+The setup is as in Figure 2 (App. D.1). The paper counts states by formulas; here they are measured, and two of the
+five models differ. NystromFormer is not causal, nor is its released form: it has no state, and is drawn over its
+landmarks. BigBird's random blocks may be anywhere in the past: its state is the whole cache, independent of the
+blocks, while the released code counts seven blocks.
 """
 
 import math

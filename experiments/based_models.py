@@ -150,13 +150,13 @@ MODELS: Mapping[str, Model] = {
     "Based": _sized(mqar_based, "feature_dim"),
     "ScatterBrain": _sized(mqar_scatter_brain, "window", "n_features"),
     "BigBird": _sized(mqar_big_bird, "block_size"),
-    # In the paper's form it sees the future, and would not be compared with causal models on equal terms.
+    # The paper's form sees the future, which would make the comparison with causal models unfair.
     "NystromFormer": lambda at, variant: mqar_nystromformer(
         d_model=at["d_model"], n_landmarks=at["n_landmarks"], variant="release"
     ),
 }
 """Models by their names in the figures. Most are a gated convolution of three taps and the named mixer; Mamba, H3 and
-Hyena are two layers of themselves. H3 has a state of size d / 4."""
+Hyena have two layers of the mixer. H3 has a state of size d / 4."""
 
 
 SETTINGS: dict[str, tuple[Protocol, RecallDataConfig, Variant]] = {

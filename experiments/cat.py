@@ -29,7 +29,7 @@ CLOSE = 0.01
 
 
 def _two_heads(*, d_model: int, length: int) -> LanguageModelConfig:
-    """CAT with filters that mix two heads, so that each tap has its own projection."""
+    """CAT with two heads whose filters mix heads, so that each tap has its own projection."""
     mixer = ConvolutionAugmentedAttentionConfig(n_heads=2, n_taps=3, filters="mixing", qkv_bias=True, out_bias=True)
     return dataclasses.replace(mqar_cat(d_model=d_model, length=length), pattern=(mixer,))
 
@@ -60,7 +60,7 @@ WORDS = {"task": "{}", "d_model": "d = {}", "length": "N = {}", "signals": "{} s
 
 
 def perfect(results: Results, axes: Sequence[str], forms: Sequence[str] = FORMS, **where: Any) -> Finding:
-    """Tests whether a form of CAT is right at each combination of the axes."""
+    """Tests whether a form of CAT has an accuracy of 100 % at each combination of the axes."""
     return _of_a_form(results, _worst, axes, forms, where)
 
 

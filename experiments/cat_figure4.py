@@ -5,8 +5,8 @@
 Nothing is trained. Random contexts of noise level 1 (`experiments/landmarks.py`): the band of dimensions at which 10 %
 to 50 % of the contexts retrieve the right block, and, dashed, the bounds of Propositions 1 and 2 at t = 0. Left, one
 fixed query, with the mean of a block and with exponential smoothing; right, all queries of a subspace at once. The
-simulation is exact at any length: one number a landmark (two on the right), no tokens. One core makes the paper's in a
-minute.
+simulation is exact at any length and needs no tokens: it draws one number per landmark (two on the right). The scale
+`paper` takes a minute on one core.
 """
 
 import math

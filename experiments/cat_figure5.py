@@ -2,9 +2,9 @@
 
 `python -m jaxzoo.sweep --experiment experiments/cat_figure5.py --scale laptop --out sweeps/cat_figure5`
 
-CAT and LinCAT have one layer, all others two. The paper keeps to the settings of Zoology and prints neither the lengths
-nor the numbers of pairs: those of Zoology's Figure 2 are taken, for both tasks. The paper shows the best of three runs;
-here the mean of the seeds counts, at the learning rate that is best in this mean.
+CAT and LinCAT have one layer, all others two. The paper uses Zoology's settings and prints neither the lengths nor the
+numbers of pairs: here both tasks have those of Zoology's Figure 2. The paper shows the best of three runs;
+here an accuracy is the mean over the seeds, at the learning rate with the best mean.
 """
 
 import itertools

@@ -2,7 +2,7 @@
 
 `python -m jaxzoo.sweep --experiment experiments/cat_figure6.py --scale laptop --out sweeps/cat_figure6`
 
-The best learning rate is that of the trained length, whatever comes out at the others; curves and claims are about the
+The learning rate is the best one at the trained length; curves and claims are about the
 means of its seeds, where the paper shows the best of its runs. YaRN is no training of its own: it is the model with
 rotary positions, asked at each longer length with frequencies that are slower by as much. The text of the paper names
 Mamba, Based, attention and linear attention, YaRN, and attention without positions; which of them are curves here, and

@@ -2,10 +2,10 @@
 
 `python -m jaxzoo.sweep --experiment experiments/cat_selective_copy.py --scale laptop --out sweeps/cat_selective_copy`
 
-The signals of a prompt stand among noise, each once, and are copied in order (Definition 4). The paper defers its
-experiment to App. B.1, which our text of it lacks: sizes and models are ours at every scale. CAT of one layer comes as
-the two constructions of Sec. 4 have it, with a filter of queries as long as the example, or with a short filter and
-positions, and with the short filter alone; attention, Based and Mamba have two layers.
+The signals of a prompt occur once each, among noise, and are copied in order (Definition 4). The paper's experiment is
+in App. B.1, which our copy of the paper lacks: sizes and models are ours at every scale. CAT has one layer, in three
+forms: the two constructions of Sec. 4 (a filter on queries as long as the example; a short filter with positions), and
+a short filter alone. Attention, Based and Mamba have two layers.
 """
 
 import dataclasses

@@ -1,9 +1,9 @@
-"""Recall against the bytes of the state: the delta rule, decays, and sums that only grow.
+"""Recall against the bytes of the state: the delta rule, decays, and plain sums.
 
 `python -m jaxzoo.sweep --experiment experiments/delta_mqar.py --scale laptop --out sweeps/delta_mqar`
 
 MQAR by a short convolution and one layer of each mixer, as in `configs/mqar/zoo.py`. The state of a mixer grows with
-the width of its heads, at the same width of the model: `state` is that of one row, counted from the arrays. Attention
+the width of its heads, at the same width of the model; `state` is for one row, counted from the arrays. Attention
 is the positive control. Sizes are ours at every scale; no paper shows this figure.
 """
 
@@ -35,7 +35,7 @@ from jaxzoo.utils.figure import Figure, add_legend, panels, plain_log_ticks
 
 LENGTH, N_PAIRS, VOCAB_SIZE = 64, 16, 128
 FEWER = (N_PAIRS // 4, N_PAIRS // 2)
-"""Numbers of pairs of a third of the training examples each, which come first."""
+"""Numbers of pairs of the first parts of the training examples, a third each."""
 GUESS = 1 / 16
 """Accuracy of an answer drawn from the values of the example."""
 SOLVED = 0.9
@@ -60,7 +60,7 @@ MODELS: dict[str, Callable[[int], MixerConfig]] = {
     "KDA": lambda heads: KimiDeltaAttentionConfig(n_heads=heads),
     "RWKV-7": _rwkv7,
 }
-"""Mixers as functions of the size: heads; for Based the width of queries and keys, for Mamba-2 that of B and C."""
+"""Mixers as functions of the size: heads; for Based the width of queries and keys, for Mamba-2 the width of B, C."""
 SIZES: dict[str, Sequence[int]] = {CONTROL: (1,), "Based": (3, 7), "Mamba-2": (4, 16)}
 """Sizes at width 32 of models without `HEADS`."""
 HEADS = (4, 1)

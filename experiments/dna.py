@@ -1,11 +1,11 @@
-"""Based, Transformer++ and Mamba as language models of a genome, next to Markov models (Based, App. D.3, Table 4).
+"""Based, Transformer++ and Mamba as language models of a genome, and Markov models (Based, App. D.3, Table 4).
 
 `python -m jaxzoo.sweep --experiment experiments/dna.py --scale laptop --out sweeps/dna`
 
-The models are those of `configs/dna/ecoli.py`, 0.4M parameters each, with the same steps, batches and learning rates.
-Each is asked windows of several lengths, always the same bases. Token shards of the genome (docs/dna.md) lie in
-`corpora/ecoli_tokens`, or where the environment variable DNA_TOKENS says; the path is part of the identity of a run.
-The paper trains 46M parameters on 10B bases of the human genome.
+The models are from `configs/dna/ecoli.py`, 0.4M parameters each, with the same steps, batches and learning rates.
+Each is evaluated on the same bases in windows of several lengths. Token shards of the genome (docs/dna.md) are in
+`corpora/ecoli_tokens`, or in the directory of the environment variable DNA_TOKENS; the path is part of the identity of
+a run. The paper trains 46M parameters on 10B bases of the human genome.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ class Setting:
     valid_tokens: int = 65_536
     """Bases that are scored, in whole windows of every length."""
     long: tuple[int, ...] = ()
-    """Window lengths for validation of the points that ask for them."""
+    """Additional window lengths for validation at some points."""
     positions: tuple[int, ...] = ()
     """For each P, the positions P to 2P - 1 of a window are scored separately."""
     long_tokens: int = 32_768

@@ -1,8 +1,8 @@
-"""Recall against the bytes of the state: Pareto frontiers, and the claims and curves that rest on them.
+"""Recall against the bytes of the state: Pareto frontiers, and claims and curves from them.
 
-A state's accuracy is the best score (the mean over the seeds) with just as many bytes, over all else. The frontier of
-some models at a budget is their best accuracy with at most that many bytes. Models without a state, which do not
-stream, have none.
+The accuracy of a state size is the best score (the mean over the seeds) of all runs with exactly as many bytes. The
+frontier of some models at a budget is their best accuracy with at most so many bytes. Models that do not stream have
+no state and no frontier.
 """
 
 import contextlib
@@ -55,9 +55,9 @@ def leads(
     *,
     metric: str = SCORE,
 ) -> dict[float, float]:
-    """Returns, by budget, the difference of the frontiers of the runs at `ours` and at `theirs`. Budgets beyond the
-    largest state of ours were not tried and are left out. Raises `Missing` if one of them has no run, they share no
-    budget, or runs at `theirs` are not finished."""
+    """Returns, by budget, the difference of the frontiers of the runs at `ours` and at `theirs`. Budgets above the
+    largest state of `ours` are left out. Raises `Missing` if either has no run, they share no budget, or runs at `theirs`
+    are not finished."""
     results.require(**theirs)
     found: dict[float, float] = {}
     scores = [by_state(results, metric=metric, **where) for where in (ours, theirs)]
@@ -88,7 +88,7 @@ def more_recalls_more(scores_of: Mapping[str, Mapping[int, float]], *, share: fl
 
 
 def _rises(scores: Sequence[float]) -> tuple[int, int]:
-    """Counts pairs of sizes of which the larger one recalls more, and all pairs that are not both perfect."""
+    """Counts pairs of sizes whose larger one recalls more, and all pairs that are not both perfect."""
     pairs = [(a, b) for a, b in combinations(scores, 2) if a < PERFECT or b < PERFECT]
     return sum(b > a for a, b in pairs), len(pairs)
 

@@ -2,8 +2,8 @@
 
 `python -m jaxzoo.sweep --experiment experiments/hybrid_ratio.py --scale laptop --out sweeps/hybrid_ratio`
 
-A short convolution, as in `configs/mqar/zoo.py`, and four layers, of which none, one, two or all are full attention and
-the others one linear mixer: 3:1 is the ratio of Qwen3-Next. The same models learn MQAR, and bytes of text (the source
+A short convolution, as in `configs/mqar/zoo.py`, and four layers, of which zero, one, two or four are full attention
+and the others a linear mixer; Qwen3-Next has a ratio of 3:1. The same models learn MQAR, and bytes of text (the source
 of Python's standard library). Sizes are ours at every scale; the paper (Wang et al. 2025, arXiv 2507.06457) compares
 models of 340M and 1.3B parameters.
 """

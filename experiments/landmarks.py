@@ -1,11 +1,11 @@
-"""The law of landmarks (CAT, Propositions 1 and 2; `experiments.theory.landmark`), and the points of CAT's Figure 4.
+"""Distribution of landmark scores (CAT, Propositions 1, 2; `experiments.theory.landmark`); points of CAT's Figure 4.
 
-Landmarks meet the query as numbers: x_L has length 1, so that a sum of B tokens gives `sigma sqrt(B / d) z`
-with z a standard normal, independent for each block, and the block of x_L gives `1 + sigma sqrt((B - 1) / d) z`. Under
-exponential smoothing the numbers of neighbouring blocks depend on each other, `s_j = s_{j-1} / e + e_j`, and the
-signal, less than 1 by its place in the block, goes on into later blocks. So one normal number per block is an exact
-draw at any L, and d only scales them: each draw of the context has one critical dimension, above which retrieval
-succeeds, and the share of draws that succeed at d is that of critical dimensions below d.
+The score of a landmark is its product with the query x_L of length 1: a sum of B random tokens gives
+`sigma sqrt(B / d) z` with z a standard normal, independent for each block, and the block of x_L gives
+`1 + sigma sqrt((B - 1) / d) z`. Under exponential smoothing the scores of neighbouring blocks depend on each other,
+`s_j = s_{j-1} / e + e_j`, and the signal, less than 1 by its position in the block, continues into later blocks. So one
+normal number per block is an exact draw at any L, scaled by d: each draw of the context has one critical dimension,
+above which retrieval succeeds, and the share of successes at d is the share of critical dimensions below d.
 
 For (C): retrieval succeeds for all unit vectors of S if and only if `|P (n_j - n_0)| < 1` for all j, with `n_j` the sum
 of the random tokens of block j, `n_0` that of the block of x_L, and P the projection to S. A draw needs two numbers a
@@ -21,7 +21,7 @@ import numpy as np
 from experiments.theory.landmark import Smoothing
 
 SHARES = {"d at 10 %": 0.1, "d at 50 %": 0.5}
-"""Shares of the contexts that succeed at the ends of a band."""
+"""Shares of successful contexts at the ends of a band."""
 LOW, HIGH = SHARES
 BOUND = "bound"
 """Dimension of the proposition at t = 0."""

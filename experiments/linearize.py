@@ -49,7 +49,7 @@ LENGTH, BATCH, VOCAB_SIZE = 256, 8, 2048
 N_LAYERS, N_HEADS = 6, 5
 WINDOW = 16
 RARE = 2
-"""Most occurrences in the training text of a rare bigram."""
+"""Largest number of occurrences of a rare bigram in the training text."""
 SLICES = ("all tokens", "AR hits", "other tokens", "rare, not repeated")
 """The last slice shows the loss on hits of a model that cannot recall."""
 STAGES = {

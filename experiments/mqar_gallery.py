@@ -4,8 +4,8 @@
 
 The hybrid of `configs/mqar/zoo.py` (a short convolution, then the mixer): 64 tokens, 8 pairs, 256 token ids, width 64,
 2,500 steps (`laptop`: 400). Every mixer has the same learning rates and seeds; its accuracy is the mean over the seeds
-at the learning rate that is best in this mean. The state is that of the model for one sequence, counted from the
-arrays; a mixer that does not stream has none, and stands at the end.
+at the learning rate with the best mean. The state of the model for one sequence is counted from the arrays; mixers that
+do not stream have none, and come last.
 """
 
 import contextlib

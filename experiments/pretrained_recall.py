@@ -2,7 +2,7 @@
 
     python -m experiments.pretrained_recall --models runs/smollm2 --out sweeps/pretrained_recall
 
-Questions of the papers, asked of any run (`python -m jaxzoo.convert` makes one of a folder or a GGUF file):
+Tasks of the papers for any run (`python -m jaxzoo.convert` makes one from a folder or a GGUF file):
 
 - `records`: a value of a document of fields, as FDA and SWDE ask (Based, sec. 6), at zero shots;
 - `phone book`: a number after its name, by the number of entries (Jelassi et al. 2024, arXiv 2402.01032); the question
@@ -12,7 +12,7 @@ Questions of the papers, asked of any run (`python -m jaxzoo.convert` makes one 
   sec. 3.1; rare or not, since the counts of training are unknown);
 - `MQAR`: perplexity of recalled values (Zoology, App. G), by the token that fills the gaps.
 
-A column has the bytes of the model's state at the length of the question.
+The table also has the bytes of the model's state at the length of the question.
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ class Command:
     mqar_length: int = 256
     """Tokens of a sequence of MQAR."""
     mqar_pairs: int = 16
-    """Its key-value pairs."""
+    """Key-value pairs in a sequence of MQAR."""
     text_tokens: int = 4096
     """Validation tokens of text for the slices by bigrams."""
     batch_size: int = 4

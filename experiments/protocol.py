@@ -1,7 +1,7 @@
 """Training protocols of the recall figures: of the papers, of their code, and for a laptop.
 
-In each, all models of a figure have the same learning rates, the same budget and the same data; the best learning rate
-counts, by the mean of its seeds.
+In each, all models of a figure have the same learning rates, budget and data; a model is scored at its best learning
+rate, by the mean of its seeds.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
-"""Source code in tokens of a BPE of its own, and the AR hits among them (Zoology, Arora et al. 2023, Sec. 3.1).
+"""Source code tokenized by a BPE trained on it, with validation on AR hits (Zoology, Arora et al. 2023, Sec. 3.1).
 
-Validation scores the first windows of every held-out document by itself, the AR hits apart from all other tokens: an
-AR hit ends a bigram that stands earlier in its window and is rare in training. The metrics of document 3 end in
-`hits=3` and `others=3`, those of all hits in `hit=1`, those of all other tokens in `hit=0`.
+Validation scores the first windows of every held-out document, separately for AR hits and for all other tokens: an
+AR hit ends a bigram that occurs earlier in its window and is rare in training. Metrics of document 3 end in
+`hits=3` and `others=3`, metrics of all hits in `hit=1`, of all other tokens in `hit=0`.
 
 Deviation: the paper's threshold, 1,250 occurrences in 10 billion tokens, is less than one occurrence here. With 25
 occurrences in 2.2 million tokens the share of hits is about the paper's, 6.4 % of all tokens.
@@ -37,7 +37,7 @@ def learn_bpe(documents: Sequence[Document], vocab_size: int) -> Tokenizer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecallTextConfig(TextDataConfig):
-    """Location of the text, its windows, and what counts as an AR hit."""
+    """Location of the text, its windows, and the threshold of AR hits."""
 
     bpe_size: PositiveInt = 2048
     """Ids of the tokenizer, which is learned from the training documents; `tokenizer_path` is not read."""

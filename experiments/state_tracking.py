@@ -2,9 +2,9 @@
 
 `python -m jaxzoo.sweep --experiment experiments/state_tracking.py --scale laptop --out sweeps/state_tracking`
 
-Models of two layers learn sequences of up to one length, with an answer after every token, and are asked for two and
+Models of two layers learn sequences of up to one length, with an answer after every token, and are evaluated at two and
 four times this length. A transition whose eigenvalues are all positive cannot count modulo 2 at all lengths; a
-reflection, an eigenvalue of -1, can, and one reflection per token follows exchanges of two objects (Grazzi et al. 2024,
+reflection (eigenvalue -1) can, and one reflection per token tracks exchanges of two objects (Grazzi et al. 2024,
 arXiv 2411.12537). Sizes are ours at every scale: the paper trains on lengths from 3 to 40 and tests up to 256 (parity),
 and on 32 moves and up to 500 (groups).
 """

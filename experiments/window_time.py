@@ -1,12 +1,12 @@
-"""The time of sliding window attention by its window, on the machine at hand."""
+"""Time of sliding window attention by window, on this machine."""
 
 import statistics
 import time
 
 
 def window_time(*, window: int, length: int, batch_size: int, head_dim: int, repeats: int) -> dict[str, float]:
-    """Times the forward pass of `sliding_window_attention`, one head, float32, compiled and warm. Returns `seconds`, of
-    the fastest call, as other work of the machine only makes calls slower, and `seconds_median`."""
+    """Times the forward pass of `sliding_window_attention`, one head, float32, compiled and warm. Returns `seconds` of
+    the fastest call, which other work on the machine disturbs least, and `seconds_median`."""
     import jax
 
     from pallas_kernels.sliding_window import sliding_window_attention

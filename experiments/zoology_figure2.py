@@ -1,10 +1,10 @@
-"""Accuracy on MQAR over the model's width, a panel a length: Zoology, Figure 2, top row, with RetNet and LongConv.
+"""Accuracy on MQAR over the model's width, one panel per length: Zoology, Figure 2, top, with RetNet and LongConv.
 
 `python -m jaxzoo.sweep --experiment experiments/zoology_figure2.py --scale laptop --out sweeps/zoology_figure2`
 
-The paper prints no number of pairs; `jaxzoo.tasks.presets` says which are taken. Layers of RWKV-4 are a time mix and
-the MLP that all models have, as in the released code, which has no channel mix: with its token shift RWKV-4 alone would
-look back in its MLP, too. RetNet and LongConv, which the paper evaluates elsewhere, are the layers of their own papers.
+The paper prints no number of pairs; `jaxzoo.tasks.presets` has ours. A layer of RWKV-4 is a time mix and the MLP of all
+models, as in the released code, without a channel mix, whose token shift would give RWKV-4 alone a second look back.
+RetNet and LongConv, which the paper evaluates in other figures, are the layers of their own papers.
 """
 
 import itertools

@@ -2,11 +2,11 @@
 
 `python -m jaxzoo.sweep --experiment experiments/zoology_figure2_bottom.py --scale laptop --out sweeps/figure2_bottom`
 
-The paper does not print which layer has the filter: here the first is a BaseConv of 3 taps, the second has it. Its
-autocorrelation picks as many distances as there are pairs, Theorem 4.5's t. That of the input as it is has spikes of
-one height, through which no gradient passes; "learned" correlates a projection of the input and weighs the spikes by
-the correlation, so that it can learn what to compare. These filters see the whole sequence, as the paper says. The
-hybrid has learned positions, as all runs with attention in the paper.
+The paper does not print which layer has the filter: here the first is a BaseConv of 3 taps, the second has the filter.
+Autocorrelation picks as many distances as there are pairs, Theorem 4.5's t. Without learning, it correlates the input
+itself and gives all distances the same weight, without a gradient; "learned" correlates a projection of the input and
+weighs distances by the correlation, so that it can learn what to compare. These filters see the whole sequence, as the
+paper says. The hybrid has learned positions, as all runs with attention in the paper.
 """
 
 import dataclasses

@@ -1,11 +1,10 @@
-"""Accuracy on MQAR over the model's width, a panel a number of pairs: Zoology, Figure 6.
+"""Accuracy on MQAR over the model's width, one panel per number of pairs: Zoology, Figure 6.
 
 `python -m jaxzoo.sweep --experiment experiments/zoology_figure6.py --scale laptop --out sweeps/zoology_figure6`
 
-The paper's "chunked RNN" is RetNet at two sizes of a chunk, 8 and 32. The chunk is a way to compute the recurrence and
-changes no number but by rounding (`jaxzoo/mixers/linear/ret_net.py`), so there is one curve here. It is RetNet as App.
-H.2.3 of the paper defines it: the bare recurrence, without gate, norm, rotation and output projection. A window of w
-tokens counts the token itself.
+The paper's "chunked RNN" is RetNet at two chunk sizes, 8 and 32. The chunk size changes only rounding
+(`jaxzoo/mixers/linear/ret_net.py`), so there is one curve here. RetNet is defined as in App. H.2.3 of the paper: the
+bare recurrence, without gate, norm, rotation and output projection. A window of w tokens includes the token itself.
 """
 
 from collections.abc import Sequence

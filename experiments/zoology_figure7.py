@@ -2,9 +2,9 @@
 
 `python -m jaxzoo.sweep --experiment experiments/zoology_figure7.py --scale laptop --out sweeps/zoology_figure7`
 
-The figure has 1, 2, 4 and 8 "heads". Its text says that more of them cost more and recall better; both is so of the
-channels of a head, whose number is d over the number of heads, and not of the heads: one head of all channels has the
-most products. So here they are the channels of a head, as in the cost that the paper prints
+The figure has 1, 2, 4 and 8 "heads". Its text says that more heads cost more and recall better. Both hold for the
+channels per head, d over the number of heads, not for the heads: one head of all channels has the most products. So
+here the numbers are channels per head, as in the paper's formula of the cost
 (`jaxzoo/mixers/conv/multi_head_hyena.py`), and heads of one channel are Hyena. Attention is our reference.
 """
 

@@ -1,15 +1,15 @@
-"""Zoology, Appendix G, Figure 8: associative recall asked of pretrained language models, without training.
+"""Zoology, Appendix G, Figure 8: associative recall of pretrained language models, without training.
 
     python -m experiments.zoology_figure8 --models runs/rwkv runs/llama --out sweeps/zoology_figure8
 
 Algorithm 1 in each model's own full vocabulary: the first half of the token ids are keys, the second half values, token
-0 fills. Each of P pairs `key value` appears twice in 1,024 tokens: in the first 2 P, and again at a place that follows
-the power law of the gap. Two perplexities against P: of the values after repeated keys, and of the filler tokens. In
-the paper RWKV-4 Raven 7B degrades with P on the first; its fillers and both of Llama 2 7B stay flat.
+0 is the filler. Each of P pairs `key value` appears twice in 1,024 tokens: in the first 2 P, and again at a position
+drawn by the power law of the gap. Two perplexities against P: of the values after repeated keys, and of the filler
+tokens. In the paper the first one of RWKV-4 Raven 7B grows with P; its second one, and both of Llama 2 7B, stay flat.
 
-Deviations: the paper names neither the law's exponent nor the filler; here they are MQAR's, 0.1 and token 0. The second
-appearances start at even places, so that none is cut by another. Models are runs or exports of jaxzoo; `python -m
-jaxzoo.convert` makes a run of a folder of the Hugging Face hub.
+Deviations: the paper names neither the law's exponent nor the filler; here they are MQAR's, 0.1 and token 0. Second
+appearances start at even positions, so that they do not overlap. Models are runs or exports of jaxzoo; `python -m
+jaxzoo.convert` makes a run from a folder of the Hugging Face hub.
 """
 
 import dataclasses

@@ -1,15 +1,15 @@
-"""Zoology, Table 1: how much of the gap between other mixers and attention is on tokens that can be recalled.
+"""Zoology, Table 1: share of the gap between other mixers and attention that is on tokens that can be recalled.
 
 `python -m jaxzoo.sweep --experiment experiments/zoology_table1.py --scale laptop --out sweeps/zoology_table1`
 
-Models of equal size and equal tokens learn the source of Python's standard library, and are scored on the AR hits and
-on the other tokens of held-out documents (`experiments/recall_text.py`). The share of a gap that is due to AR hits is
-that of App. C.1; its 95 % interval is from a bootstrap of documents, the same for both models, of which each is the
-mean of its seeds. A share is not tested where 2.5 % of the draws or more have a gap of the other sign.
+Models of equal size learn the source of Python's standard library from the same tokens, and are scored on the AR hits
+and on the other tokens of held-out documents (`experiments/recall_text.py`). The share of a gap that is due to AR hits
+is defined in App. C.1; its 95 % interval is a bootstrap over documents, the same for both models, each the mean of its
+seeds. A share is not tested if 2.5 % or more of the draws have a gap of the other sign.
 
-Deviations: the sizes, the text, the number of occurrences up to which a bigram is rare, one learning rate for all, a
-short convolution as the first layer of models that have none. The paper's Table 1 has neither Based, BaseConv, Mamba
-nor Gated DeltaNet, but H3 and long convolutions.
+Deviations: the sizes, the text, the threshold of rare bigrams, one learning rate for all, a short convolution as the
+first layer of models without one. The paper's Table 1 has H3 and long convolutions, but not Based, BaseConv, Mamba
+and Gated DeltaNet.
 """
 
 import dataclasses

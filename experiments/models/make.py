@@ -1,7 +1,7 @@
-"""The models of this directory: trained, exported, scored, and listed in README.md.
+"""Trains, exports and scores the models of this directory, and lists them in README.md.
 
-`python -m experiments.models.make`, from the root of the repository, scores all of them again and trains those that are
-missing, in runs/models; with a NAME, that one. `MODELS` has the flags of each.
+`python -m experiments.models.make`, from the root of the repository, scores all models again and trains missing ones in
+runs/models; with a NAME, only that model. `MODELS` has the flags of each.
 """
 
 import argparse

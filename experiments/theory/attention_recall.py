@@ -1,8 +1,8 @@
 """Attention solves MQAR with parameters independent of the length (Zoology, Prop. 4.3 and H.27).
 
 The problem (App. H.7.1): triples `(k_0, v_0, q_0), .., (k_{n-1}, v_{n-1}, q_{n-1})` of tokens out of c; at each query
-`q_i` output the `v_j` with `k_j = q_i` and j < i, or nothing where there is none. Equal keys have equal values. The
-encoding (Remark H.26) has three rows a triple, and d = 3 c channels, a block of c for each role:
+`q_i` output the `v_j` with `k_j = q_i` and j < i, or nothing if there is none. Equal keys have equal values. The
+encoding (Remark H.26) has three rows per triple, and d = 3 c channels, a block of c for each role:
 
     u[3 i] = [k_i : 0 : 0],    u[3 i + 1] = [0 : v_i : 0],    u[3 i + 2] = [0 : 0 : q_i]        (one-hot)
 
@@ -15,7 +15,7 @@ keys, and V returns the value. `build` does this with two `Attention`s, which ar
   (`qkv_bias`), peak at these distances. That makes j < i strict; the proof, without a mask, finds `k_j` for any j.
 - *Layer 2* compares third blocks. Queries see themselves with score s, and a matching key, whose factor is 2, with 2 s.
   So a query without a match attends to rows of queries, which hold no value, and gets 0: what the proof gets from sums.
-- A softmax always attends somewhere: an empty triple, rows of zeros, stands in front, where layer 1 finds nothing.
+- A softmax always attends somewhere: the sequence begins with an empty triple, rows of zeros, for layer 1.
 
 Sharpness. Layer 1 scores a distance m with `s_1 sum_f cos(theta_f (m - m_0))`, which falls by at least `gap` (computed
 for all m below N) from its peak. With `s_1 = log(N / error) / gap` the weight off the peak sums to at most

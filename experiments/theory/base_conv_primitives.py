@@ -1,14 +1,14 @@
-"""Primitives of a few layers of BaseConv: shift, add, remember, and these in sequence (Zoology, App. H.3, H.7 to H.11).
+"""Primitives as layers of BaseConv: shift, add, remember, composition (Zoology, App. H.3, H.7 to H.11).
 
 A layer of the paper's Algorithm 7, `y = (u W + b1) . (h * u + b2)` with matrices b1 and b2, is a `Layer` here, and a
 tuple of layers a program. `BaseConvProgram` turns one into `BaseConv`s of form "paper" with long filters:
 
-- b1 is a vector there. So the rows of every layer's b1 come as further channels of the input, which pass through all
-  layers (gate 1, filter `e_0`) and which W adds: d' = (L + 1) d channels for L layers.
+- b1 is a vector there. So the rows of every layer's b1 are additional channels of the input, which pass through all
+  layers (gate 1, filter `e_0`) and are added by W: d' = (L + 1) d channels for L layers.
 - b2 is a vector too, as it is in the paper but for the second layer of "add", `b1 . (e_0 * u + b2)`. There u is 0 where
   b1 is, and the layer the sum `u + b1 . b2`, which `h = 0, b2 = 1` gives.
-- The convolution is causal: nothing moves up. What moves is the window that is read. A layer with `delay` s has its
-  window s rows below that of its input, and a program with delays of D in all runs on N' = N + D rows, the last D of
+- The convolution is causal: nothing moves up. Instead the window that is read moves down. The window of a layer with
+  `delay` s is s rows below its input's, and a program with a total delay of D runs on N' = N + D rows, the last D of
   them 0 at first.
 
 | statement | function | output | layers (paper) | delay |
@@ -24,10 +24,10 @@ In H.10, x has n rows, h has s + 1, p has n + s, and v has m. The gate of the fi
 p, r = n + s: it is the printed one with t = 0, as the paper's t rows for the rest of `h * v` are where a copy of x is
 gated off anyway.
 
-Where the paper errs. H.8's filter has its tap at `s + 1`; it is at s. Its shift up reverses the sequence by a circular
-convolution with `e_0`, which is the identity; a circular `e_{N-s}` and a gate would do it in one layer, and a later
-window does without. H.10 shifts up by `2 n + s + m + t` what it has shifted down by `n + m + s + t`: the delay. Its
-copies reach down to row `2 (n + m + s + t)`, where the statement asks for half as many.
+Errors in the paper. H.8's filter has its tap at `s + 1` instead of s. Its shift up reverses the sequence by a circular
+convolution with `e_0`, which is the identity; a circular `e_{N-s}` and a gate would shift up in one layer, and a moved
+window needs none. H.10 shifts down by `n + m + s + t`, the delay, but up by `2 n + s + m + t`. Its copies reach row
+`2 (n + m + s + t)`, twice as many rows as in the statement.
 """
 
 import dataclasses

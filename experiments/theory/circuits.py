@@ -6,14 +6,14 @@ and `x y`. The paper's (n, s, Delta, w)-circuit has n inputs, s gates, depth Del
 levels.
 
 The theorem gives O(Delta log w) layers of BaseConv on O(w) rows of d channels, and `routed_circuits.py` builds those.
-Its logarithm is the price of wires that lie in rows, where only convolutions move them. `compile_channels` puts them
-into channels instead, where W moves them: two layers for each level of products, and none for sums, which W adds.
+The logarithm is needed because its wires are in rows, between which only convolutions move data. `compile_channels`
+puts wires into channels instead, where W moves them: two layers per level of products, none for sums, which W computes.
 
     1  y = (u W_s + 0) . (0 * u + 1)          first and second factor of every product, and every wire that is kept
     2  y = (u W_p + b) . (e_0 * u + 0)        the product: W_p reads the second factor where the first one stands
 
-and one last layer of the first kind for the outputs. The paper's W has few parameters by its class (Kaleidoscope
-matrices); ours is a dense matrix, of which all but O(w) entries are 0.
+and one last layer of the first kind for the outputs. The paper's W has few parameters (Kaleidoscope matrices); ours
+is a dense matrix in which all except O(w) entries are 0.
 """
 
 import dataclasses

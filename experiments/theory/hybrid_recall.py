@@ -1,9 +1,9 @@
 """A short convolution and one head of attention solve MQAR from token ids (ours; in Zoology's Fig. 2 they learn it).
 
-Prop. H.27 speaks of rows that carry their roles (`attention_recall.py`). Here are token ids, `k1 v1 k2 v2 ..` and then
-the keys again, as `jaxzoo.tasks.mqar` makes them, and the whole model of `configs/mqar/attention.py`: tied embeddings,
-LayerNorms, BaseConv with three taps, attention of one head without positions. The residual has two halves of w
-channels:
+Prop. H.27 is about rows that encode their roles (`attention_recall.py`). Here the input is token ids, `k1 v1 k2 v2 ..`
+and then the keys again, as in `jaxzoo.tasks.mqar`, and the model is that of `configs/mqar/attention.py`: tied
+embeddings, LayerNorms, BaseConv with three taps, attention of one head without positions. The residual has two halves
+of w channels:
 
     embedding   [a(x_i) | a(x_i)]                   a: the code of a token, w signs that sum to 0
     BaseConv    [0 | a(x_{i-1}) - a(x_i)]           gate 1; the second half becomes the token before
@@ -17,8 +17,8 @@ variance 1. `codes` has inner products of at most w / 2, so
 - the logits of value v, `2 * 4 w - w` at least, exceed those of another token, `4 w + 2 w` at most: 7 w > 6 w, which
   leaves room for `error` below 1 / 28.
 
-Assumed: within an example a query's key occurs once before, which MQAR's fillers "zero" and "random" grant and "any"
-does not. The sizes depend on the vocabulary alone: w = 32, width 64, is enough for 18,259 tokens at any length.
+Assumed: within an example a query's key occurs once before; MQAR's fillers "zero" and "random" guarantee this, "any"
+does not. The sizes depend only on the vocabulary: w = 32, width 64, is enough for 18,259 tokens at any length.
 """
 
 import itertools

@@ -3,8 +3,8 @@
 The proposition: a Hyena with L gates equals 5 L layers of BaseConv on sequences of N' + N rows, on which the input is
 "remembered" below the recurrence; and a BaseConv equals one Hyena. Both directions copy the parameters of our modules.
 
-*Hyena to BaseConv.* The projections are remembered in channels here, not in rows: width (L + 1) d for N rows, as each
-gate must meet its row, and L + 3 layers, which is no more than 5 L. With z in the block of v, which is the last:
+*Hyena to BaseConv.* The projections are kept in channels here, not in rows, so that each gate is in its own row: width
+(L + 1) d for N rows, and L + 3 layers, which is at most 5 L. With z in the block of v, which is the last:
 
 | layers | W, b1 | h, b2 | output |
 | --- | --- | --- | --- |
@@ -17,9 +17,9 @@ The short convolution, which the proof leaves out, is a layer of its own; Hyena'
 form "release" h^1 is `e_0`. The input is padded with channels of zeros (Definition H.2).
 
 *BaseConv to Hyena.* Form "release" of order 2, `z = x^2 . (h * (x^1 . v))`, with `x^1 = 1, v = u, x^2 = u W + b1`. Any
-explicit filter is one of Hyena's network: with one hidden unit a tap and the positions' features one-hot, the sines are
-1 at the own tap and 0 elsewhere, and the last matrix has the taps, over the window. As in the proof there is no b2,
-which nothing in a Hyena adds to a convolution.
+explicit filter can be expressed by Hyena's network: with one hidden unit per tap and one-hot position features, each
+sine is 1 at its own tap and 0 elsewhere, and the last matrix has the taps, divided by the window. As in the proof there
+is no b2, since a Hyena adds nothing to a convolution.
 """
 
 import numpy as np

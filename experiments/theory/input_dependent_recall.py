@@ -1,8 +1,8 @@
-"""BaseConv with filters of the input's own solves MQAR with few interaction distances (Zoology, Thm 4.5 and H.38).
+"""BaseConv with input-dependent filters solves MQAR with few interaction distances (Zoology, Thm 4.5 and H.38).
 
-The problem is that of `attention_recall.py`, triples of a key, a value and a query, encoded by its Remark H.26 but
-without an empty triple. Here keys are distinct, and the distance from a query's row back to its key's row is one of at
-most t. With h^K, which has its taps at these distances, and h^V, with taps one earlier, the proof computes
+The problem is as in `attention_recall.py`: triples of a key, a value and a query, encoded by Remark H.26, here without
+an empty triple. Keys are distinct, and there are at most t distances from a query's row back to its key's row.
+With h^K, which has its taps at these distances, and h^V, with taps one earlier, the proof computes
 
     y = Q . (h^K * K)       1 at the query's token where a key at distance s is the same
     z = E . (h^V * V)       E = y 1 1^T: the value that stands after such a key

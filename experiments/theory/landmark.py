@@ -13,10 +13,10 @@ follows the first appearance of x_L if its block, of B tokens, is retrieved. Wit
 
 `experiments/landmarks.py` draws from the law of this model, for the numbers of Figure 4.
 
-Readings of ours. The block of x_L is uniform among those before the last, as is its place in it. The own block, which
-ends with the query, competes with none, so that M - 1 blocks do. `recall_layer` has the key delay of Theorem 1 where
-the proposition has the value delay `F_v = D_{-1}`, which is not causal: each block then sums the tokens one before its
-own, and what is retrieved is the block of the token after x_L.
+Our reading. The block of x_L is uniform among the blocks before the last, and so is its position in the block. The
+query's own block does not compete, so M - 1 blocks do. `recall_layer` has the key delay of Theorem 1 instead of the
+proposition's value delay `F_v = D_{-1}`, which is not causal: each block then sums the tokens one before its own, and
+the block of the token after x_L is retrieved.
 """
 
 import math

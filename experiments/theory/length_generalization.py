@@ -1,4 +1,4 @@
-"""Recall of a trained layer at other lengths than its own: CAT (Li et al. 2025), Theorem 2, measured.
+"""Recall of a trained layer at untrained lengths: CAT (Li et al. 2025), Theorem 2, measured.
 
 The theorem is on layers `f(X) = X_v^T softmax(X W x_{L-1})`, `X_v = X * F_v`, with a filter F_v >= 0 from time -w to w
 and W = W_k W_q^T, on embeddings of length 1. If f answers all sequences of Definition 2 of one length L with an error
@@ -12,14 +12,14 @@ The constants R_0 and R are not printed. 3 follows from 1 and 2 with R = 2 (1 + 
 
     |f(X) - y| <= 2 |F_v|_1 |softmax(..) - s*|_1 + 2 |F_v - D_{-1}|_1.
 
-**A slip.** s* and F_v = D_{-1} give y / 2: the place of the query after which X ends has no value. Theorem 1 makes up
-for it by W_v = 2 I, which the form above lacks. Here W_v = 2 I, and everything else is as printed.
+**An error in the paper.** s* and F_v = D_{-1} give y / 2, since X ends after the query's second occurrence, which has
+no value. Theorem 1 compensates by W_v = 2 I, which the form above lacks. Here W_v = 2 I, all else is as printed.
 
 **The module.** Its filters are causal, so all are delayed by w: F_q = F_k = D_w, F_v has taps of the times -w .. w as
 those of 0 .. 2 w, and the output is read w tokens after the query, at rows of zeros. The first w keys are then 0, with
 a score of 0; s* is 0 there, and they count in 2. The tests train W_q, W_k and F_v, which is kept >= 0.
 
-What is measured is a maximum over the sequences given, not over all.
+Measured quantities are maxima over the given sequences, not over all.
 """
 
 from typing import NamedTuple

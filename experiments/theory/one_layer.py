@@ -1,6 +1,6 @@
 """A language model of one layer, whose parameters a theorem sets.
 
-The theorems of CAT speak of one layer f on embeddings x of length 1, and answer with the token whose embedding is
+The theorems of CAT are about one layer f on embeddings x of length 1, and answer with the token whose embedding is
 nearest to f(X). A language model also has norms, and a residual that adds the embedding of the token that asks. Here
 the residual has two halves, of the width of an embedding each: the layer reads the first, (x, 0), and writes the
 second; the head reads the second alone. The embeddings have one length, which the norm in front of the layer gives

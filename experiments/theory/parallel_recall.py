@@ -6,13 +6,13 @@ of 2^k triples that holds j is the left half, that of i the right half, of one i
 keys of all left halves are sorted, the queries of the right halves are sorted and looked up among them, and the answers
 go back to the order of the queries. Work O(N d log^2 N), depth O(d log^2 N).
 
-Where the algorithm errs. Line 14 takes "a key that is not smaller exists" for a match; it needs `key = query`. Line 20
-outputs `v_{i+1}`; it is the value of the key that was found. Keys that return with another value are left open; here,
-as in Algorithm 9, which overwrites, the last one counts: sorting is stable, the search takes the last of equal keys,
+Errors in the algorithm. Line 14 takes "a key that is not smaller exists" for a match; it needs `key = query`. Line 20
+outputs `v_{i+1}` instead of the value of the found key. Repeated keys with different values are not specified; here, as
+in Algorithm 9, which overwrites, the last one counts: sorting is stable, the search takes the last of equal keys,
 and short distances (small k) win over long ones.
 
 `one_sort` (ours) needs no intervals: sort keys and queries together by token, then by time. The last key before a query
-is the running maximum of the places of keys. Work O(N d log N), a logarithm less than Proposition H.30.
+is the running maximum of the positions of keys. Work O(N d log N), a factor of log N less than Proposition H.30.
 """
 
 import jax

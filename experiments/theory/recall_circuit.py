@@ -4,14 +4,14 @@ Inputs are bits of keys and queries, and one number for each value; a comparison
 have equal values, as in the paper. Each pair of intervals is a lookup of m queries among m keys:
 
 1. sort keys and queries together by token, keys before queries (a sorting network of comparators);
-2. to every place the last key at or before it (a prefix scan of depth log 2 m);
+2. find for every position the last key at or before it (a prefix scan of depth log 2 m);
 3. compare it with the query, and sort the answers back into the order of the queries.
 
 Deviations. Proposition H.33 makes a circuit of the parallel binary search (Algorithm 10) with the work of the program.
 But its recursive calls read ranges of keys that depend on the data, and a circuit of fixed wires must be built for the
-longest range in both calls, so its size is not the work of the program. Steps 1 and 2 do without a search. The network
-is Batcher's odd-even merge sort, of O(m log^2 m) comparators, as nobody builds that of Lemma H.35 (Ajtai et al.), with
-O(m log m) and a constant in the thousands. So the size is O(N d log^3 N), where Proposition H.36 has O(N d log^2 N).
+longest range in both calls, so it is larger than the work of the program. Steps 1 and 2 need no search. The network is
+Batcher's odd-even merge sort with O(m log^2 m) comparators; that of Lemma H.35 (Ajtai et al.) has O(m log m), but with a
+constant in the thousands. So the size is O(N d log^3 N), where Proposition H.36 has O(N d log^2 N).
 """
 
 import math

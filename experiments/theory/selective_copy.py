@@ -1,8 +1,8 @@
 """One convolution-augmented attention copies signals in their order: CAT (Li et al. 2025), Theorem 3, twice.
 
-Definition 4: after a prompt of signals and noise and a separator, the model says all signals of the prompt, in order,
-reading its own words. Theorem 3: one layer does, if no signal stands in the prompt twice. Its proof, and the second
-construction, are in an appendix that we do not have; the constructions here are ours, of the same parts.
+Definition 4: after a prompt of signals and noise and a separator, the model generates all signals of the prompt, in
+order. Theorem 3: one layer can do this, if no signal occurs twice in the prompt. Its proof, and the second
+construction, are in an appendix that we do not have; the constructions here are ours, from the same parts.
 
 Embeddings have |S| + 3 channels: one a signal, one for all noise, one for the separator, and a constant; x = (e, 1) /
 sqrt(2), whose distances are 1. Both constructions let the query at T give each signal s a cost, made of the tokens so

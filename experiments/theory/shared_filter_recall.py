@@ -1,5 +1,4 @@
-"""One input-dependent filter for all distances solves MQAR from token ids, at a width that the length does not raise
-(ours).
+"""One input-dependent filter for all distances solves MQAR from token ids, at a width independent of the length (ours).
 
 The proof of Zoology's Theorem 4.5 gives every interaction distance a copy of the sequence
 (`input_dependent_recall.py`). The programmatic filter of its experiments is one for all m distances, and brings a query
