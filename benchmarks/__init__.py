@@ -1,1 +1,1 @@
-"""Benchmarks: commands for a clone of the repository, no part of the package."""
+"""Benchmarks: commands for a clone of the repository; not part of the package."""

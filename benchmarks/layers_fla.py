@@ -1,6 +1,6 @@
-"""Layers of flash-linear-attention next to ours: the same width and heads, parameters in bfloat16, in CUDA graphs.
+"""Layers of flash-linear-attention for comparison: the same width and heads, bfloat16 parameters, CUDA graphs.
 
-Its kernels are tuned while other processes compile; the choice may differ from one made alone.
+Its kernels are tuned while other processes compile, which may change the choice.
 """
 
 import argparse

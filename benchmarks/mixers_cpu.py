@@ -61,7 +61,7 @@ class Command(Checked):
     peer_python: str = ""
     """A Python interpreter with torch, transformers, einops, pydantic, opt_einsum and scipy; needed for peers."""
     peer_limit: PositiveFloat = 120.0
-    """Longest call of a peer, in seconds, as far as can be told from a shorter sequence."""
+    """Longest call of a peer, in seconds, extrapolated from a shorter sequence."""
     out: Path = Path("benchmarks/results/mixers_cpu.json")
     """File of the result; the picture is named like it."""
 

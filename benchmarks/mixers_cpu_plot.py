@@ -1,4 +1,4 @@
-"""The report of `mixers_cpu.py` as a picture: a column a family of mixers."""
+"""Picture of the report of `mixers_cpu.py`: one column per family of mixers."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

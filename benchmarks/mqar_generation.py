@@ -1,7 +1,7 @@
-"""Time and memory that MQAR generation costs: `python benchmarks/mqar_generation.py`.
+"""Time and memory of MQAR generation: `python benchmarks/mqar_generation.py`.
 
-Makes the examples on the host as a data set would hold them, then times single training batches. Prints one
-JSON object: seconds and peak resident bytes for the data set, compilation apart, and milliseconds a batch.
+Makes all examples as arrays on the host, then times single training batches. Prints one JSON object: seconds (without
+compilation) and peak resident bytes for all examples, and milliseconds per batch.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Queue of measurements on a rented GPU: `python -m benchmarks.on_device --minutes 9 --out DIR`; see `--help`.
 
-Each piece is a process; results are written after each. Pieces that time programs compile concurrently, while pieces
-that time nothing run, and then use the device one at a time (`turns.py`). A second call with the same `--state`
+Each piece is a process; results are written after each. Pieces that time programs first compile concurrently, then use
+the device one at a time (`turns.py`); pieces without timing run meanwhile. A second call with the same `--state`
 continues. A piece is skipped if results in the repository or in `--state` were measured by the same command and
 sources.
 """

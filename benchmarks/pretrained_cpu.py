@@ -1,4 +1,4 @@
-"""Prefill and greedy decode of a real model on a CPU, in turns with transformers.
+"""Prefill and greedy decode of a real model on a CPU, alternating with transformers.
 
     python -m jaxzoo.convert --from smollm2 --out runs/smollm2
     python -m jaxzoo.convert --run runs/smollm2 --to smollm2-folder

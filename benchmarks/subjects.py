@@ -1,4 +1,4 @@
-"""The mixers that benchmarks and the gallery show: those registered, as they are built without arguments, and more."""
+"""Mixers in benchmarks and the gallery: all registered ones with default arguments, and some variants."""
 
 import dataclasses
 import functools

@@ -56,8 +56,8 @@ def leads(
     metric: str = SCORE,
 ) -> dict[float, float]:
     """Returns, by budget, the difference of the frontiers of the runs at `ours` and at `theirs`. Budgets above the
-    largest state of `ours` are left out. Raises `Missing` if either has no run, they share no budget, or runs at `theirs`
-    are not finished."""
+    largest state of `ours` are left out. Raises `Missing` if either has no run, they share no budget, or runs at
+    `theirs` are not finished."""
     results.require(**theirs)
     found: dict[float, float] = {}
     scores = [by_state(results, metric=metric, **where) for where in (ours, theirs)]

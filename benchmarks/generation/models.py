@@ -1,4 +1,4 @@
-"""The models that the benchmark of generation compares, of equal numbers of parameters, and what it asks of them.
+"""Models of the generation benchmark, with equal numbers of parameters, and its protocol.
 
 Based, a model of gated short convolutions alone (Based's, without its two other mixers) and Transformer++. At
 360m and 1.3b the first and the last are the paper's own (Based, Tables 7 and 8), in bfloat16.

@@ -1,4 +1,4 @@
-"""Decode of transformers' Llama next to our Transformer++: `python -m benchmarks.generation.peer --size 360m`.
+"""Decode of transformers' Llama, for comparison with Transformer++: `python -m benchmarks.generation.peer --size 360m`.
 
 The same width, layers, heads, MLP and vocabulary, random parameters in bfloat16, and a static cache; a step, with its
 greedy draw, is one CUDA graph. Its rotary embedding turns all channels, ours half of them.

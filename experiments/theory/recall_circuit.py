@@ -10,8 +10,8 @@ have equal values, as in the paper. Each pair of intervals is a lookup of m quer
 Deviations. Proposition H.33 makes a circuit of the parallel binary search (Algorithm 10) with the work of the program.
 But its recursive calls read ranges of keys that depend on the data, and a circuit of fixed wires must be built for the
 longest range in both calls, so it is larger than the work of the program. Steps 1 and 2 need no search. The network is
-Batcher's odd-even merge sort with O(m log^2 m) comparators; that of Lemma H.35 (Ajtai et al.) has O(m log m), but with a
-constant in the thousands. So the size is O(N d log^3 N), where Proposition H.36 has O(N d log^2 N).
+Batcher's odd-even merge sort with O(m log^2 m) comparators; that of Lemma H.35 (Ajtai et al.) has O(m log m), but with
+a constant in the thousands. So the size is O(N d log^3 N), where Proposition H.36 has O(N d log^2 N).
 """
 
 import math
