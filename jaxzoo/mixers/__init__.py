@@ -104,6 +104,7 @@ from jaxzoo.mixers.linear.lightning_attention import (
     LightningAttentionConfig as LightningAttentionConfig,
 )
 from jaxzoo.mixers.linear.lin_cat import LinCAT as LinCAT, LinCATConfig as LinCATConfig
+from jaxzoo.mixers.linear.mesa_net import MesaNet as MesaNet, MesaNetConfig as MesaNetConfig
 from jaxzoo.mixers.linear.mlstm import MLSTM as MLSTM, MLSTMConfig as MLSTMConfig
 from jaxzoo.mixers.linear.ret_net import RetNet as RetNet, RetNetConfig as RetNetConfig
 from jaxzoo.mixers.linear.rwkv4 import RWKV4TimeMix as RWKV4TimeMix, RWKV4TimeMixConfig as RWKV4TimeMixConfig
@@ -163,6 +164,7 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "mamba": MambaConfig,
     "mamba2": Mamba2Config,
     "moba": MoBAConfig,
+    "mesa_net": MesaNetConfig,
     "mlstm": MLSTMConfig,
     "multi_head_hyena": MultiHeadHyenaConfig,
     "native_sparse_attention": NativeSparseAttentionConfig,

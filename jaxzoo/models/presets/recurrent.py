@@ -18,6 +18,7 @@ from jaxzoo.mixers import (
     KimiDeltaAttentionConfig,
     Mamba2Config,
     MambaConfig,
+    MesaNetConfig,
     MixerConfig,
     MLSTMConfig,
     RGLRUConfig,
@@ -94,6 +95,11 @@ def comba_1_3b() -> LanguageModelConfig:
     """
     comba = CombaConfig(n_heads=6, key_width=1536, value_width=3072, norm_eps=1e-6)
     return _fla((comba,), d_model=2048, n_layers=21)
+
+
+def mesa_net_1_3b() -> LanguageModelConfig:
+    """MesaNet (fla's default configuration): 1366.3M parameters; 24 layers of width 2048, 16 heads of 128."""
+    return _fla((MesaNetConfig(n_heads=16, norm_eps=1e-6),), d_model=2048, n_layers=24)
 
 
 def xlstm_7b() -> LanguageModelConfig:
