@@ -351,7 +351,7 @@ class Mixer(nnx.Module):
         raise NotImplementedError
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Makes the class that of its declared config; every way to run a mixer checks its context first."""
+        """Registers the class as `mixer_class` of its declared config, and wraps its forms."""
         super().__init_subclass__(**options)
         config = inspect.get_annotations(cls).get("config")
         if isinstance(config, str):  # after `from __future__ import annotations`

@@ -1,6 +1,6 @@
 """Blocked window attention (Zoology, App. F; Child et al. 2019, Qiu et al. 2019): causal attention inside blocks.
 
-The sequence is cut into blocks of w tokens, and each token attends to the tokens of its own block up to itself:
+The sequence is split into blocks of w tokens, and each token attends to its own block up to itself:
 
     y_i = sum_j softmax_j(q_i . k_j / sqrt(k)) v_j,     j = w floor(i / w) .. i
 

@@ -1,6 +1,6 @@
 """Convolution-augmented attention, CAT (Li et al. 2025), Definition 1 and sec. 3.1: filters before softmax attention.
 
-    K = (X * F_k) W_k, and the same for Q and V;     y = softmax(Q K^T / sqrt(k)) V
+    K = (X * F_k) W_k, also for Q and V;     y = softmax(Q K^T / sqrt(k)) V
 
 Queries, keys and values are each convolved in time before attention. One layer then solves recall that needs two layers
 of attention: with keys delayed by one token, a query finds the token after its match.

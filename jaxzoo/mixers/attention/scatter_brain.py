@@ -124,7 +124,7 @@ class ScatterBrain(MultiHeadMixer):
         t, w = x.shape[1], self.config.window
         here = jnp.arange(t, dtype=jnp.int32)[None, :]
         ids = jnp.zeros_like(here) if context.segment_ids is None else context.segment_ids
-        # Random features of rotated vectors depend on the position itself, not on differences alone.
+        # Random features of rotated vectors depend on absolute positions, not only on differences.
         q, k, v = self._project(x, position_in_segment(ids))
         near = self._near(q, k, v, here, ids)
         if t <= w:

@@ -151,9 +151,9 @@ class SelectiveAttentionState(NamedTuple):
 
 
 class SelectiveAttention(SteppedByPrefill):
-    """Causal softmax attention for selected tokens; a learned selection takes `n_selected` of a row.
+    """Causal softmax attention for selected tokens; learned selection selects `n_selected` per row.
 
-    Learned selection has the parameter `select_proj` (d, 1). `step` costs O(capacity), whatever is selected. A row that
+    Learned selection has the parameter `select_proj` (d, 1). `step` costs O(capacity) for any selection. A row that
     runs past the cache gets NaN outputs from that call on.
     """
 

@@ -52,7 +52,7 @@ class InputDependentConvConfig(MixerConfig):
     pairs: Literal["nearest", "all"] = "nearest"
     """Programmatic: compares each token with its last occurrence, or with all of them, in O(t^2)."""
     ignored_token: NonNegativeInt | None = None
-    """Programmatic: an id that matches nothing, such as the filler of MQAR."""
+    """Programmatic: an id that is ignored, such as the filler of MQAR."""
     n_shifts: PositiveInt = 8
     """Autocorrelation: number of distances, the theorem's t."""
     taps: Literal["spikes", "correlations"] = "spikes"

@@ -12,7 +12,7 @@
 | softmax | softmax over the channels of a token | k, `mirrored` 2 k | Zhang et al. 2024, unlearned |
 | taylor | 1, x and the distinct products of its entries | 1 + k + k (k + 1) / 2 | Based, eqs. 2-4 |
 | taylor_full | 1, x and all products of its entries | 1 + k + k^2 | Based and Zoology releases |
-| rebased | the distinct products alone: (q . k)^2 / k | k (k + 1) / 2 | Aksenov et al. 2024 |
+| rebased | only the distinct products: (q . k)^2 / k | k (k + 1) / 2 | Aksenov et al. 2024 |
 | all_poly | ((x W1)^2 + x^2 W2) / sqrt 2 | `n_features` | Zoology release, AllPolyMap |
 
 `taylor` and `taylor_full` compute the same as `TaylorLinearAttention`, which is faster because it never stores the

@@ -120,7 +120,7 @@ class LinearAttentionState(NamedTuple):
     s: Float[Array, "b h f v"]
     """Sum of `phi(k_j) v_j^T`, float32."""
     z: Float[Array, "b h f"]
-    """Sum of `phi(k_j)`, float32; empty, (b, h, 0), where nothing is normalised."""
+    """Sum of `phi(k_j)`, float32; empty, (b, h, 0), without normalisation."""
 
 
 class PositionedLinearAttentionState(NamedTuple):
@@ -129,7 +129,7 @@ class PositionedLinearAttentionState(NamedTuple):
     s: Float[Array, "b h f v"]
     """Sum of `phi(k_j) v_j^T`, float32."""
     z: Float[Array, "b h f"]
-    """Sum of `phi(k_j)`, float32; empty, (b, h, 0), where nothing is normalised."""
+    """Sum of `phi(k_j)`, float32; empty, (b, h, 0), without normalisation."""
     position: Int[Array, "b"]
     """Tokens seen, int32."""
 

@@ -85,7 +85,7 @@ class LinCATState(NamedTuple):
     s: Float[Array, "b h f v"]
     """Sum of `phi(k_j) v_j^T`, float32."""
     z: Float[Array, "b h f"]
-    """Sum of `phi(k_j)`, float32; empty, (b, h, 0), where nothing is normalised."""
+    """Sum of `phi(k_j)`, float32; empty, (b, h, 0), without normalisation."""
     position: Int[Array, "b"]
     """Tokens seen, int32."""
     queries: Float[Array, "b w-1 h k"]

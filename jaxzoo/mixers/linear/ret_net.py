@@ -69,7 +69,7 @@ class RetNetConfig(MixerConfig):
     output_projection: bool = True
     """Projects the heads back to the model width."""
     chunk_size: PositiveInt = CHUNK
-    """Chunk length; changes the speed alone."""
+    """Chunk length; affects only the speed."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,7 +4,7 @@ With the token shift `shift(x)_t = mu . x_t + (1 - mu) . x_{t-1}`, and a separat
 
     y = sigmoid(shift_r(x) W_r) . (max(shift_k(x) W_k, 0)^2 W_v)
 
-Its state is the last input, so it is a mixer of its own in a model's pattern, with `mlp="none"`:
+Its state is the last input, so it is a separate mixer in a model's pattern, with `mlp="none"`:
 `pattern=(RWKV4TimeMixConfig(), RWKV4ChannelMixConfig()), n_layers=2 L` is RWKV-4 with L layers. RWKV-5 and RWKV-6 have
 the same channel mix with a `hidden_width` of 3.5 d, RWKV-6 with `share_power=3` (its time_maa are 1 minus mu).
 

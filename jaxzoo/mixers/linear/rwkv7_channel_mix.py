@@ -3,7 +3,7 @@
     y = max((x + (x' - x) . mu) W_k, 0)^2 W_v
 
 with the previous token x'. Unlike the channel mixes of RWKV-4 to 6 it has no gate. Its state is the last input, so it
-is a mixer of its own in a model's pattern, with `mlp="none"`.
+is a separate mixer in a model's pattern, with `mlp="none"`.
 
 In the authors' code `shift` is `x_k`; `key` and `value` are the same. Initialisation, as in their code, for layer l of
 L and channel i of d: mu = 1 - (i / d)^{(1 - l / L)^4}. Deviation: projections start normal; with

@@ -169,7 +169,7 @@ class H3(Mixer):
         return self.out_proj(jnp.moveaxis(o, 1, -1).reshape(x.shape)), state
 
     def _by_head(self, y: Float[Array, "b ... d"]) -> Float[Array, "b k ... h"]:
-        """Moves the channels of a head behind the batch, the heads last."""
+        """Moves the channels of a head after the batch axis, and the heads last."""
         return jnp.moveaxis(split_heads(y, self.config.heads), -1, 1)
 
 

@@ -84,7 +84,7 @@ class LiquidS4Config(MixerConfig):
 
     @property
     def n_products(self) -> int:
-        """Orders that have a product of their own."""
+        """Number of orders with their own products."""
         return 1 if self.liquid == "recurrence" else self.order
 
     @property
