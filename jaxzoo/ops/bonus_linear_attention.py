@@ -63,8 +63,6 @@ def bonus_linear_attention(
 
     Args:
       q: queries (RWKV's receptance).
-      k: keys.
-      v: values.
       log_decay: logarithm of `a`, at most 0, finite.
       bonus: u, weight of the token's own key; any sign.
       segment_ids: ids of packed documents, int32; each document is one contiguous run of equal ids and sees no other.

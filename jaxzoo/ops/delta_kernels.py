@@ -1,29 +1,28 @@
 """Both forms of the delta rule by Pallas kernels.
 
-With `beta`: what tokens write, by `delta_chunks`, then decayed linear attention over it.
-
-With G the sums of log decays from the start of a chunk of 64 tokens and S the state before the chunk, token i writes
+With `beta`, one kernel computes the values that tokens write, and decayed linear attention reads them. With G the sums
+of log decays from the start of a chunk of 64 tokens and S the state before the chunk, token i writes
 
     v'_i = beta_i (v_i - exp(G_i) k_i S - sum_{j<i} exp(G_i - G_j) (k_i . k_j) v'_j)
 
 so that V' = T Diag(beta) (V - exp(G) K S) with T = (I + A)^-1 and A_ij = beta_i exp(G_i - G_j) k_i . k_j for j < i
-(Yang et al. 2024, arXiv 2406.06484; Yang et al. 2025, arXiv 2412.06464). `delta_values` of `ut_transform` makes V' of
-keys and values; the outputs are those of `gated_linear_attention` for q, k, V'. It also makes A where decays are per
-channel of keys wider than 64: with rows of the identity as values, and a state that is emptied before every chunk, its
-outputs are the decayed products of keys.
+(Yang et al. 2024, arXiv 2406.06484; Yang et al. 2025, arXiv 2412.06464). `delta_values` of `ut_transform` computes V'
+from keys and values, and `gated_linear_attention` the outputs from q, k, V'. For decays per channel of keys wider than
+64, `gated_linear_attention` also computes A: with rows of the identity as values, and a state that is reset before
+every chunk, its outputs are the decayed products of keys.
 
-Documents are decays of 0. What lies between kernels has the dtype of v, A of wider keys too: rounded to bfloat16 it
-changes the inverse by 0.001 (relative L2) with independent keys of length 1, by 0.01 where they nearly repeat, and by
-0.07 with beta up to 2 besides.
+A document starts with a decay of 0. Arrays between kernels have the dtype of v, also A of wider keys: rounding it to
+bfloat16 changes the inverse by 0.001 (relative L2) for independent keys of length 1, by 0.01 for nearly repeated keys,
+and by 0.07 if beta also reaches 2.
 
-Between the kernels the cotangent of V' is rounded. Without decay it is a sum over all later tokens, most of which the
-backward pass of `delta_chunks` cancels: gradients of k, v and beta have a relative error of 0.00025 sqrt(t) (0.022 at
-8,192 tokens on an H200). With decays t is the number of tokens that a decay reaches; at -0.1 per token the error is
-0.004. So without decay the general form serves, whose reverse recurrence holds the whole state; widths that it does not
-serve take this form up to `UNDECAYED` tokens.
+The cotangent of V' is rounded too. Without decay it is a sum over all later tokens, most of which the backward pass of
+`delta_chunks` cancels: gradients of k, v and beta have a relative error of 0.00025 sqrt(t) (0.022 at 8,192 tokens on an
+H200). With decays, t is the number of tokens that a decay reaches; at -0.1 per token the error is 0.004. So without
+decay the general form is used, whose reverse recurrence carries the whole state; for widths that it does not support
+the form above is used up to `UNDECAYED` tokens.
 
-In general: the Hopper kernels of `pallas_kernels.delta_chunks.general_delta_rule`. Vectors u are 0 at the first tokens
-of documents, which read the state before the decay; u and z are rounded to the dtype of v.
+The general form uses the Hopper kernels of `pallas_kernels.delta_chunks.general_delta_rule`. Vectors u, which read the
+state before the decay, are 0 at the first tokens of documents; u and z are rounded to the dtype of v.
 """
 
 import functools
@@ -47,11 +46,11 @@ from pallas_kernels.gated_linear_attention.xla import RESET, with_resets
 from pallas_kernels.ut_transform import api as ut_backends
 
 CHUNK = 64
-"""Tokens of a chunk of the kernels."""
+"""Chunk length of the kernels."""
 KERNELS = {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"}
-"""By platform, in all packages."""
+"""Name of the kernel by platform, the same in all packages."""
 CHANNEL_KEYS = 64
-"""Width of the keys with which `delta_values` serves decays per channel."""
+"""Key width for which `delta_values` supports decays per channel."""
 UNDECAYED = 4096
 """Tokens up to which rounding between the kernels is allowed without decay: gradients within 0.016."""
 GENERAL_PACKAGES = ("delta_chunks", "gated_linear_attention", "ut_transform")
@@ -62,11 +61,14 @@ Form = Callable[..., tuple[Array, Array]]
 def kernel_form(
     q: Array, k: Array, v: Array, *, channel: bool = False, general: bool = False, decayed: bool = True
 ) -> Form | None:
-    """The rule by kernels, or its form for the current mesh, for queries, keys and values (b, t, h, .).
+    """The function that computes the rule by kernels, sharded for the current mesh; None if no kernel applies.
 
-    channel: whether there is a decay per channel of the keys. general: the general form, `general_by_kernels`. decayed:
-    whether there is a decay; without one `undecayed_by_kernels`, or `by_kernels` for `UNDECAYED` tokens at most. None:
-    no kernel serves the call, is verified on the devices that this is traced for, and can run on this mesh.
+    A kernel must support the shapes of q, k, v (b, t, h, .), be verified on the target devices, and run on the mesh.
+
+    Args:
+      channel: there is a decay per channel of the keys.
+      general: the general form is asked for: `general_by_kernels`.
+      decayed: there is a decay. Without one: `undecayed_by_kernels`, or `by_kernels` for at most `UNDECAYED` tokens.
     """
     if v.shape[1] == 0 or not q.dtype == k.dtype == v.dtype:
         return None
@@ -85,7 +87,7 @@ def kernel_form(
 
 
 def _serve(platform: str, k: Array, v: Array, channel: bool) -> bool:
-    """Whether the kernels of a platform serve all calls."""
+    """Whether the kernels of a platform support all three calls."""
     (b, t, h, v_dim), k_dim = v.shape, k.shape[3]
     size: dict[str, Any] = {"b": b, "h": h, "k": k_dim, "dtype": v.dtype}
     delta_chunks = delta_backends.Problem(t=_whole(t), v=v_dim, chunk=CHUNK, **size)
@@ -108,7 +110,7 @@ def _serve(platform: str, k: Array, v: Array, channel: bool) -> bool:
 
 
 def _serve_general(k: Array, v: Array) -> bool:
-    """Whether the kernels of the general form serve all calls."""
+    """Whether the kernels of the general form support the call."""
     if not all(may_run_by_default("cuda", op) for op in GENERAL_PACKAGES):
         return False
     (b, t, h, v_dim), k_dim = v.shape, k.shape[3]
@@ -120,9 +122,9 @@ def _serve_general(k: Array, v: Array) -> bool:
 def by_kernels(
     q: Array, k: Array, v: Array, beta: Array, log_decay: Array | None, segment_ids: Array | None, state: Array | None
 ) -> tuple[Array, Array]:
-    """y (b, t, h, v) in the dtype of v, and the last state, of `delta_rule` with t >= 1; differentiable.
+    """Differentiable `delta_rule` of t >= 1 tokens: y (b, t, h, v) in the dtype of v, and the final state.
 
-    log_decay (b or 1, t, h or 1, k or 1) float32, None: no decay; state (b, h, k, v) float32, None: zeros.
+    log_decay (b or 1, t, h or 1, k or 1) is float32 or None (no decay), state (b, h, k, v) float32 or None (zeros).
     """
     b, t, h, _ = k.shape
     decay = with_resets(log_decay, segment_ids)
@@ -151,7 +153,7 @@ def by_kernels(
 def undecayed_by_kernels(
     q: Array, k: Array, v: Array, beta: Array, log_decay: None, segment_ids: Array | None, state: Array | None
 ) -> tuple[Array, Array]:
-    """As `by_kernels`, without decay, by the general form: u = k, z = -beta k, and beta k in the place of k."""
+    """`by_kernels` without decay, through the general form with u = k, z = -beta k, and beta k for k."""
     written = (beta.astype(jnp.float32)[..., None] * k.astype(jnp.float32)).astype(k.dtype)
     return general_by_kernels(q, written, v, k, -written, log_decay, segment_ids, state)
 
@@ -166,7 +168,7 @@ def general_by_kernels(
     segment_ids: Array | None,
     state: Array | None,
 ) -> tuple[Array, Array]:
-    """As `by_kernels`, of the general form."""
+    """`by_kernels` for the general form."""
     decay = with_resets(log_decay, segment_ids)
     decay = jnp.broadcast_to(jnp.zeros((), jnp.float32) if decay is None else decay, k.shape)
     u, z = u.astype(v.dtype), z.astype(v.dtype)
@@ -179,7 +181,7 @@ def general_by_kernels(
 def _sharded(
     rule: Form, *arrays: Array | None, batch_axes: tuple[str, ...], head_axes: tuple[str, ...]
 ) -> tuple[Array, Array]:
-    """`rule` with each device on its share of batch and heads."""
+    """Applies `rule` with batch and heads sharded over devices."""
     *of_tokens, log_decay, _, _ = arrays
     decays = P()
     if log_decay is not None:
@@ -191,7 +193,7 @@ def _sharded(
 
 @functools.partial(jax.checkpoint, prevent_cse=False)
 def _scores(k: Array, decay: Array) -> Array:
-    """A / beta of every chunk, (b, n, h, c, c); not masked."""
+    """A / beta per chunk, (b, n, h, c, c); not masked."""
     b, t, h, _ = k.shape
     place = jnp.arange(t) % CHUNK
     rows = (place[:, None] == jnp.arange(CHUNK)[None]).astype(k.dtype)[None, :, None]
@@ -201,7 +203,7 @@ def _scores(k: Array, decay: Array) -> Array:
 
 @functools.partial(jax.checkpoint, prevent_cse=False)
 def _borders(k: Array, decay: Array) -> tuple[Array, Array, Array]:
-    """read, write and keep of `delta_chunks`."""
+    """Arguments read, write and keep of `delta_chunks`."""
     b, t, h, k_dim = k.shape
     by_chunk = _by_chunk(decay)
     from_start, to_end = (
@@ -220,5 +222,5 @@ def _by_chunk(x: Array) -> Array:
 
 
 def _whole(t: int) -> int:
-    """Tokens of whole chunks."""
+    """`t` rounded up to whole chunks."""
     return -(-t // CHUNK) * CHUNK

@@ -1,17 +1,17 @@
-"""Diagonal recurrences, real or complex: states of S4D, Liquid-S4, RG-LRU and of Mamba by zero-order hold, in chunks.
+"""Diagonal recurrences in chunks, real or complex: S4D, Liquid-S4, RG-LRU, and Mamba with zero-order hold.
 
     h_i = a_i * h_{i-1} + b_i        y_i = readout(h_i, token i)
 
-A state is much larger than its token: Mamba has 16 numbers per channel. So `a`, `b` and `h` never exist for all tokens.
-The caller gives the tokens, and two functions that make `a` and `b` from tokens and the output from states; a scan
-over chunks applies them to `chunk_size` tokens at a time, and the backward pass does so again.
+A state can be much larger than its token: Mamba has 16 numbers per channel. So `a`, `b` and `h` never exist for all
+tokens. The caller passes the tokens and two functions, which compute `a` and `b` from tokens and outputs from states; a
+scan over chunks applies them to `chunk_size` tokens at a time, in the backward pass again.
 
-Inside a chunk the states come one from the other by products and sums alone (no logarithm, quotient or exponential),
-so that any `a` is safe, 0 included. On a CPU the tokens of a chunk are taken in turn, and each of them makes its `a`
-and `b` again in the backward pass. Elsewhere an associative scan takes all of them at once; if a state is larger than
-its token, groups of 8 tokens are taken in turn, all groups at once, and states within groups are made twice. Both
-passes on two CPU cores at (b, t) = (64, 64), 128 channels and 16 numbers per channel, in ms of CPU time: 60 in turn as
-it is, 160 in turn with the arrays `a` and `b` of a whole chunk.
+Inside a chunk, states are computed with products and sums only (no logarithm, quotient or exponential), so any `a` is
+safe, 0 included. A CPU processes the tokens of a chunk in order, and computes each token's `a` and `b` again in the
+backward pass. Other devices use an associative scan; if a state is larger than its token, all groups of 8 tokens are
+processed in parallel, token by token within a group, and states within groups are computed twice. Both passes on two
+CPU cores at (b, t) = (64, 64), 128 channels and 16 numbers per channel take 60 ms of CPU time, and 160 ms with arrays
+`a` and `b` for a whole chunk.
 """
 
 import functools
@@ -25,18 +25,37 @@ import numpy as np
 from jax import lax
 from jax.tree_util import Partial
 
+from jaxzoo.ops.naive import scan_tokens
 from jaxzoo.ops.segments import document_starts
 from jaxzoo.parallel.sequence_parallel import scan_in_parts
 from jaxzoo.utils.array_typing import Array, Int
 from pallas_kernels.xla_chunks import tokens_at_once
 
 GROUP = 8
-"""Tokens, and groups, that an accelerator takes in turn, all such groups of a chunk at once."""
+"""Tokens per group, and groups per group of groups, that an accelerator processes in order."""
 CHUNK = 64
-"""Tokens of a chunk on a CPU or TPU, unless the caller says otherwise."""
+"""Default tokens per chunk on a CPU or TPU."""
 
 Tokens = Any
-"""A pytree of arrays whose leading axes count tokens: `(b, t, ...)`, or `(b, ...)` of a step."""
+"""A pytree of arrays `(b, t, ...)`, or `(b, ...)` for a step."""
+
+
+def naive_diagonal_scan(
+    tokens: Tokens,
+    coefficients: Callable[[Tokens], tuple[Array, Array]],
+    readout: Callable[[Array, Tokens], Array],
+    initial_state: Array,
+    *,
+    segment_ids: Int[Array, "b t"] | None = None,
+) -> tuple[Array, Array]:
+    """Token-by-token form of `diagonal_scan`."""
+
+    def token(h: Array, now: Tokens) -> tuple[Array, Array]:
+        a, b = coefficients(now)
+        h = a * h + b
+        return h, readout(h, now)
+
+    return scan_tokens(token, initial_state, tokens, segment_ids)
 
 
 def diagonal_scan(
@@ -50,24 +69,24 @@ def diagonal_scan(
 ) -> tuple[Array, Array]:
     """The recurrence of the module docstring for `t >= 0` tokens from any state.
 
-    Differentiable in tokens, state, and what the two functions close over, through the output and the final state. Both
-    functions treat every token alike: they are given tokens with any leading axes, in any order.
+    Differentiable in tokens, state, and arrays that the two functions close over, through the output and the final
+    state. Both functions work token by token: they must accept tokens with any leading axes, in any order.
 
     Args:
       tokens: arrays `(b, t, ...)`.
-      coefficients: `a` and `b` of tokens; leading axes as theirs, then the state's; `a` may be smaller where it
-        broadcasts.
-      readout: the output of states and their tokens; leading axes as theirs. On a mesh that shares out time, both are
-        `jax.tree_util.Partial`s of the arrays that they read in addition to tokens.
-      initial_state: `(b, ...)`, float32 or complex64; `h` before the first token.
-      segment_ids: packed documents, int32: each is one contiguous run of equal ids, and nothing of an earlier one is
-        seen. The state returned is that of the last document.
-      chunk_size: tokens whose states exist at the same time; changes memory and speed alone. None: 64; on a GPU, where
-        each chunk takes a dozen launches, as many as `pallas_kernels.xla_chunks` allows.
+      coefficients: computes `a` and `b` from tokens: the leading axes of the tokens, then those of the state; `a` may
+        have any shape that broadcasts to `b`.
+      readout: computes outputs from states and their tokens, with the same leading axes. If time is sharded, both
+        functions must be `jax.tree_util.Partial`s of the other arrays that they read.
+      initial_state: `h` before the first token, `(b, ...)`, float32 or complex64.
+      segment_ids: ids of packed documents, int32; each document is one contiguous run of equal ids and sees no other.
+        The returned state is the last document's.
+      chunk_size: tokens whose states exist at the same time; affects only memory and speed. None: 64, or on a GPU,
+        where each chunk takes a dozen launches, as many as `pallas_kernels.xla_chunks` allows.
 
     Returns:
-      y `(b, t, ...)`, and the state after the last token. Memory, in the backward pass too: tokens and outputs, one
-      state a chunk, and some times `chunk_size` states. If time is sharded over devices, they exchange only states.
+      y `(b, t, ...)`, and the state after the last token. Memory in both passes: tokens and outputs, one state per
+      chunk, and a few times `chunk_size` states. If time is sharded, devices exchange only states.
     """
     # A Partial of a Partial hides the arrays of the inner one.
     coefficients, readout = (f if isinstance(f, Partial) else Partial(f) for f in (coefficients, readout))
@@ -78,7 +97,7 @@ def diagonal_scan(
 
 
 def _kept(coefficients: Callable, empty: Array, tokens: Tokens, *, chunk_size: int | None) -> Array:
-    """The product of all `a`: where a state of ones ends that nothing is added to."""
+    """Product of all `a`: the final state from a state of ones with every `b` zero."""
 
     def factors(tokens: Tokens) -> tuple[Array, Array]:
         a, b = coefficients(tokens)
@@ -97,7 +116,7 @@ def _scan(
     *,
     chunk_size: int | None,
 ) -> tuple[Array, Array]:
-    """`diagonal_scan` chunk by chunk."""
+    """Computes `diagonal_scan` in chunks."""
     t = jax.tree.leaves(tokens)[0].shape[1]
     larger = all(initial_state.size > x[:, 0].size for x in jax.tree.leaves(tokens)) if t else False
     if chunk_size is None:
@@ -149,7 +168,7 @@ def diagonal_step(
     readout: Callable[[Array, Tokens], Array],
     state: Array,
 ) -> tuple[Array, Array]:
-    """One token, given by arrays `(b, ...)`: `diagonal_scan` with t = 1."""
+    """One step of `diagonal_scan`; `tokens` are arrays `(b, ...)`."""
     a, b = _masked(coefficients(tokens), None, None, state.dtype)
     state = a * state + b
     return readout(state, tokens), state
@@ -158,8 +177,7 @@ def diagonal_step(
 def _masked(
     coefficients: tuple[Array, Array], starts: Array | None, given: Array | None, dtype: Any
 ) -> tuple[Array, Array]:
-    """`a` and `b` in one shape and the dtype of the state: forgetting where a document starts, and keeping the state
-    where no token is given."""
+    """`a` and `b` in one shape and the state's dtype: `a` is 0 where a document starts; padding keeps the state."""
     a, b = (x.astype(dtype) for x in coefficients)
     shape = np.broadcast_shapes(a.shape, b.shape)
     a, b = jnp.broadcast_to(a, shape), jnp.broadcast_to(b, shape)
@@ -176,7 +194,7 @@ def _expand(x: jax.Array, ndim: int) -> jax.Array:
 
 
 def _to_chunks(x: jax.Array, n: int, size: int) -> jax.Array:
-    """(b, t, ...) -> (n, size, b, ...). The last token is repeated to fill its chunk."""
+    """(b, t, ...) -> (n, size, b, ...). Copies of the last token fill the last chunk."""
     missing = n * size - x.shape[1]
     if missing:
         x = jnp.pad(x, [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2), mode="edge")
@@ -184,7 +202,7 @@ def _to_chunks(x: jax.Array, n: int, size: int) -> jax.Array:
 
 
 def _before(a: Array, b: Array, state: Array) -> Array:
-    """The states before each of n steps `h -> a h + b` (n, ...): before groups of them, then within the groups."""
+    """States before each of n steps `h -> a h + b` (n, ...): before groups of steps, then within the groups."""
     n, group = len(a), min(len(a), GROUP)
     rest = [(0, -n % group)] + [(0, 0)] * (a.ndim - 1)
     a, b = (jnp.pad(x, rest).reshape(-1, group, *x.shape[1:]) for x in (a, b))
@@ -209,7 +227,7 @@ def _states_forward(a: jax.Array, b: jax.Array, before: jax.Array) -> tuple[jax.
 
 
 def _states_backward(kept: tuple, dh: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """With g_i = dh_i + a_{i+1} g_{i+1}, all that h_i moves: db_i = g_i and da_i = g_i h_{i-1}."""
+    """VJP: with the total cotangent of h_i, g_i = dh_i + a_{i+1} g_{i+1}: db_i = g_i and da_i = g_i h_{i-1}."""
     a, h, before = kept
     next_a = jnp.concatenate([a[1:], jnp.zeros_like(a[:1])])
     _, g = lax.associative_scan(_compose, (next_a, dh), reverse=True)
@@ -220,5 +238,5 @@ _states.defvjp(_states_forward, _states_backward)
 
 
 def _compose(first: tuple, second: tuple) -> tuple[jax.Array, jax.Array]:
-    """`h -> a h + b`, the first and then the second."""
+    """Composition of two maps `h -> a h + b`; `first` is applied first."""
     return first[0] * second[0], second[0] * first[1] + second[1]

@@ -1,24 +1,23 @@
-"""Attention to the token's own block and to a block that its landmark retrieves: Landmark CAT (Li et al. 2025), eq. 1.
+"""Attention to the own block and to a block retrieved by its landmark: Landmark CAT (Li et al. 2025), eq. 1.
 
-Time is cut into blocks of B tokens. The landmark of a block is the convolution of the keys with a long filter F, read
-at the block's last token. With `a` the number of blocks before that of token i, all of them complete,
+Time is split into blocks of B tokens. The landmark of a block is the convolution of the keys with a long filter F at
+the block's last token. With `a` the number of complete blocks before the block of token i,
 
     b = argmax_{j < a} q_i . m_j           m_j = sum_{u >= 0} F_u k_{(j + 1) B - 1 - u}
     y_i = sum_l softmax_l(q_i . k_l / sqrt(k)) v_l        over block b, and over l <= i in the own block
 
-for each head; without a block before it, over the own block alone. How F is given: `jaxzoo.ops.landmarks`.
+for each head; over the own block only if a = 0. `jaxzoo.ops.landmarks` describes F.
 
-Packed documents have blocks of their own, each from its own start. Of equal scores the earliest block is retrieved.
+Blocks of packed documents are counted from the start of each document. Ties go to the earliest block.
 
-Gradients, which are ours, as a choice has none. The weights of a retrieved block are multiplied by `p / p`, of which
-only the numerator has a gradient; p is the softmax of `q_i . m_j / sqrt(k)` over j < a, at b. That is 1, and makes the
-landmark of a block that helps more likely ("straight_through"). With "softmax" they are multiplied by p, as Landmark
-Attention (Mohtashami and Jaggi 2023) weighs its blocks: the output is then no longer that of eq. 1.
+The argmax has no gradient, so the retrieval gets one by a gate, which is our addition. With p the softmax of `q_i . m_j
+/ sqrt(k)` over j < a, at b, "straight_through" multiplies the weights of the retrieved block by `p / stop_gradient(p)`,
+which is 1. "softmax" multiplies them by p, as Landmark Attention does (Mohtashami and Jaggi 2023); the output is then
+not that of eq. 1.
 
-Cost: O(k (t / B + B)) per query and head. Queries are taken in chunks; a chunk scores all landmarks and gathers the
-blocks that it retrieves, so that memory is that of the tokens and of one chunk. The backward pass computes each chunk
-again, and adds up the gradients of all keys after it: no more than its scores cost, as a chunk has B queries or more.
-Scores, softmax and sums are float32.
+Cost: O(k (t / B + B)) per query and head. A chunk of queries at a time scores all landmarks and gathers the retrieved
+blocks, so memory is that of the tokens and of one chunk. The backward pass computes each chunk again. Scores, softmax
+and sums are float32.
 """
 
 import functools
@@ -36,28 +35,57 @@ from jaxzoo.utils.array_typing import Array, Bool, Float, Int
 from pallas_kernels.softmax import softmax_attention
 
 CHUNK = 128
-"""Queries of a chunk, or B if that is more, unless the caller says otherwise."""
+"""Default queries per chunk; B if that is more."""
 
 Gate = Literal["straight_through", "softmax", "none"]
-"""How gradients reach the landmarks; see above. "none": they do not (MoBA, NSA)."""
+"""Gradient of the retrieval, see above; "none": no gradient reaches the landmarks (MoBA, NSA)."""
 
 
 class Retrieval(NamedTuple):
     """Rule by which blocks are chosen."""
 
     n_blocks: int = 1
-    """Blocks that a query retrieves, of the best scores; eq. 1 has one. 0: its own block is all it sees."""
+    """Blocks that a query retrieves, by best score; eq. 1 has one. 0: only the own block is seen."""
     gate: Gate = "straight_through"
-    """How gradients reach the landmarks."""
+    """Gradient of the retrieval."""
     chunk_size: int | None = None
-    """Queries that are taken at once; changes time and memory alone. None: `CHUNK`, or B."""
+    """Queries per chunk; affects only time and memory. None: `CHUNK`, or B."""
     grouped: bool = False
-    """The query heads of a head of keys choose together, by the mean of their softmaxes over the complete blocks, and
-    always take the first block and the one before their own (NSA)."""
+    """Query heads that share a key head retrieve the same blocks, by the mean of their softmaxes over the complete
+    blocks, and always the first block and the one before their own (NSA)."""
 
 
 BEST = Retrieval()
-"""The one best block."""
+"""Retrieves the best block."""
+
+
+def naive_landmark_attention(
+    q: Float[Array, "b t h k"],
+    k: Float[Array, "b t g k"],
+    v: Float[Array, "b t g v"],
+    long_filter: LongFilter,
+    contents: tuple[Float[Array, "b t h k"], Float[Array, "b t g k"]] | None = None,
+    *,
+    retrieval: Retrieval = BEST,
+) -> Float[Array, "b t h v"]:
+    """Quadratic form of `landmark_attention` for one document per row, and not for grouped heads."""
+    t, width, size, repeats = q.shape[1], q.shape[3], len(long_filter.taps), q.shape[2] // k.shape[2]
+    content_q, content_k = contents or (q, k)
+    i, j, block = np.arange(t)[:, None], np.arange(t)[None], np.arange(t // size)[None]
+    lag = (block.T + 1) * size - 1 - j
+    taps = jnp.stack([long_filter.taps[u % size] * long_filter.carry ** (u // size) for u in range(t)])
+    landmarks = jnp.einsum("njg,bjgk->bngk", jnp.where(lag[..., None] >= 0, taps[np.maximum(lag, 0)], 0), content_k)
+    k, v, landmarks = (jnp.repeat(x, repeats, axis=2) for x in (k, v, landmarks))
+    scores = jnp.einsum("bihk,bnhk->bhin", content_q, landmarks) / width**0.5
+    before = (block < i // size)[None, None]
+    order = jnp.argsort(jnp.where(before, -scores, jnp.inf), axis=3)
+    chosen = before & (jnp.argsort(order, axis=3) < retrieval.n_blocks)
+    log_p = jax.nn.log_softmax(scores, where=before | ~before.any(3, keepdims=True))
+    gates = {"softmax": log_p, "straight_through": log_p - lax.stop_gradient(log_p), "none": 0 * log_p}
+    by_key = lambda x: jnp.pad(jnp.repeat(x, size, axis=3), [(0, 0)] * 3 + [(0, t % size)])  # noqa: E731
+    weights = jnp.einsum("bihk,bjhk->bhij", q, k) / width**0.5 + by_key(jnp.where(chosen, gates[retrieval.gate], 0))
+    visible = ((i // size == j // size) & (j <= i))[None, None] | by_key(chosen)
+    return jnp.einsum("bhij,bjhv->bihv", jax.nn.softmax(jnp.where(visible, weights, -jnp.inf)), v)
 
 
 @functools.partial(jax.jit, static_argnames=("retrieval",))
@@ -71,15 +99,13 @@ def landmark_attention(
     *,
     retrieval: Retrieval = BEST,
 ) -> Float[Array, "b t h v"]:
-    """The equation of the module docstring for `t >= 0` tokens from the start.
+    """Applies the equation of the module docstring to `t >= 0` tokens, from the first on.
 
     Args:
       q: queries; h is a multiple of g.
-      k: keys.
-      v: values.
       long_filter: F.
-      contents: queries and keys that decide which block is retrieved, such as those before rotation; None: `q`, `k`.
-      segment_ids: packed documents, int32: each is one contiguous run of equal ids. None: one document a row.
+      contents: queries and keys for the retrieval, such as those before rotation; None: `q`, `k`.
+      segment_ids: ids of packed documents, int32; each document is one contiguous run of equal ids.
       retrieval: how blocks are chosen.
 
     Returns:
@@ -87,7 +113,7 @@ def landmark_attention(
     """
     t, size = q.shape[1], long_filter.taps.shape[0]
     content_q, content_k = (q, k) if contents is None else contents
-    n = max(t - 1, 0) // size  # a block that ends with the last token is before none
+    n = max(t - 1, 0) // size  # no token follows a block that ends with the last token
     if segment_ids is None:
         own = local_attention(q, k, v, block_size=size, reach=0)
         cut = lambda x: x[:, : n * size].reshape(x.shape[0], n, size, *x.shape[2:])  # noqa: E731
@@ -119,15 +145,14 @@ def landmark_attention_from(
     *,
     retrieval: Retrieval = BEST,
 ) -> Float[Array, "b t h v"]:
-    """The same for `t >= 0` queries of each row from `position` on.
+    """Attention of `t >= 0` queries per row, from `position` on, to a cache of keys.
 
     Args:
-      q: queries.
-      k: keys of the positions from 0 on, those of the queries included; s is n B. Later ones are not seen.
-      v: values, likewise.
-      landmarks: those of the blocks, the queries' own tokens included (`extend_landmarks`).
+      k: keys at positions 0, 1, ..., including the queries' own; s is n B. Later keys are not seen.
+      v: values at the same positions.
+      landmarks: landmarks of the blocks, the queries' own tokens included (`extend_landmarks`).
       position: int32, tokens before the queries.
-      content_q: queries that decide which block is retrieved; None: `q`.
+      content_q: queries for the retrieval; None: `q`.
       retrieval: how blocks are chosen.
 
     Returns:
@@ -135,7 +160,7 @@ def landmark_attention_from(
     """
     (b, t), (s, n) = q.shape[:2], (k.shape[1], landmarks.shape[1])
     size = s // n
-    near = position[:, None] + jnp.arange(1 - size, t, dtype=jnp.int32)[None]  # as far back as an own block can begin
+    near = position[:, None] + jnp.arange(1 - size, t, dtype=jnp.int32)[None]  # from the earliest start of a block
     keys, values = (take(x, jnp.clip(near, 0, s - 1)).astype(q.dtype) for x in (k, v))
     own = local_attention(q, keys, values, (near // size,), (0,), block_size=size, reach=size - 1)
     if t == 0 or retrieval.n_blocks == 0:
@@ -147,8 +172,8 @@ def landmark_attention_from(
 
 
 def blocks_of_documents(place: Int[Array, "b t"], n: int, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The first tokens of up to `n` complete blocks of a row, in order, 0 for those that are missing; and, of each
-    token, the range of those that are in its document and before its block: from, and up to but not including."""
+    """First tokens of up to `n` complete blocks per row, in order, padded with 0; and for each token the range, start
+    and stop, of the complete blocks of its document before its own block."""
     ends = (place + 1) % size == 0
     ended = jnp.cumsum(ends.astype(jnp.int32), axis=1)
     index = jnp.broadcast_to(jnp.arange(place.shape[1], dtype=jnp.int32)[None], place.shape)
@@ -168,14 +193,16 @@ def retrieved(
     eligible: tuple[Int[Array, "#b t"], ...],
     retrieval: Retrieval,
 ) -> tuple[Float[Array, "b t h v"], Float[Array, "b t h"]]:
-    """Attention to the retrieved blocks alone, of those from the first number of `eligible` to before the second (the
-    third, of grouped heads: the blocks that end at the query or before it); and the logarithm of the sum of weights,
-    -inf for a query that none is eligible for."""
+    """Attention to the retrieved blocks only, and the logarithm of the sum of weights, -inf if no block is eligible.
+
+    eligible: start and stop of the range of blocks that each query may retrieve; for grouped heads also the number of
+    blocks that end at or before the query.
+    """
     b, t, h, width = q.shape
     n, size = k.shape[1:3]
     chunk = retrieval.chunk_size or max(CHUNK, size)
     m = min(retrieval.n_blocks, n)
-    if t > 1:  # the gradients of a block that many retrieve are summed in float32; one query must not cast all blocks
+    if t > 1:  # sums the gradients of each block in float32; a single query must not cast the whole cache
         k, v = k.astype(jnp.float32), v.astype(jnp.float32)
 
     @jax.checkpoint
@@ -213,8 +240,8 @@ def retrieved(
 def _choose(
     content_q: Float[Array, "b c h k"], landmarks: Float[Array, "b n g k"], allowed: Bool[Array, "b c n"], m: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The `m` allowed blocks of the best scores, whether there are as many, and the logarithm of their share in the
-    softmax over all that are allowed (0 where there is none), each `(b, c, g, r, m)`."""
+    """Indices of the `m` allowed blocks with the best scores, a mask of those that exist, and the log of their softmax
+    weights over all allowed blocks (0 if there are none), each `(b, c, g, r, m)`."""
     (b, c, h, width), g = content_q.shape, landmarks.shape[2]
     q = content_q.astype(jnp.float32).reshape(b, c, g, h // g, width)
     scores = jnp.einsum("bcgrk,bngk->bcgrn", q, landmarks, precision=lax.Precision.HIGHEST)
@@ -229,7 +256,7 @@ def _choose(
 def _choose_together(
     q: Float[Array, "b c h k"], landmarks: Float[Array, "b n g k"], eligible: list[Int[Array, "b c"]], m: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """`_choose` for grouped heads, the same blocks for every query head of a head of keys; log shares of 0."""
+    """`_choose` for grouped heads: the same blocks for all query heads of a key head; log weights are 0."""
     (b, c, h, width), (n, g) = q.shape, landmarks.shape[1:3]
     start, stop, ended = eligible
     heads = q.astype(jnp.float32).reshape(b, c, g, h // g, width)
@@ -246,13 +273,13 @@ def _choose_together(
 
 
 def blocks_between(start: Int[Array, "b t"], stop: Int[Array, "b t"], n: int) -> Bool[Array, "b t n"]:
-    """Which of `n` blocks have a number from `start` to before `stop`."""
+    """Mask of the blocks `start <= number < stop`, out of `n`."""
     number = jnp.arange(n, dtype=jnp.int32)[None, None]
     return (start[..., None] <= number) & (number < stop[..., None])
 
 
 def _gather(blocks: Float[Array, "b n c g k"], chosen: Int[Array, "b c g r m"]) -> Float[Array, "b c g r m k"]:
-    """The chosen blocks of each head, `(b, c, g, r m, size, k)`, without a transposed copy of all."""
+    """Gathers the chosen blocks of each head, `(b, c, g, r m, size, k)`, without a transposed copy of all blocks."""
     b, c, g, r, m = chosen.shape
     numbers = lax.GatherDimensionNumbers(
         offset_dims=(4, 5),
@@ -266,7 +293,7 @@ def _gather(blocks: Float[Array, "b n c g k"], chosen: Int[Array, "b c g r m"]) 
 
 
 def join(own: tuple[jax.Array, jax.Array], retrieved: tuple[jax.Array, jax.Array], dtype) -> jax.Array:
-    """One softmax over the keys of both, each with its sum of weights."""
+    """Combines two attention outputs, given with the log of their sums of weights, into one softmax."""
     (y, lse), (other, other_lse) = own, retrieved
     share = jax.nn.sigmoid(other_lse - lse)[..., None]
     return ((1 - share) * y.astype(jnp.float32) + share * other.astype(jnp.float32)).astype(dtype)

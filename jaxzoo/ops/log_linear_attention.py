@@ -68,9 +68,6 @@ def log_linear_attention(
     """Applies the equation of the module docstring to `t >= 0` tokens, from any state.
 
     Args:
-      q: queries.
-      k: keys.
-      v: values.
       log_decay: logarithm of `a`, at most 0, finite.
       scales: lambda per level; at least two levels.
       state: state after the earlier tokens, with one level less.

@@ -52,9 +52,6 @@ def outer_product_conv(
     """Applies the equation of the module docstring to all tokens, in float32; the output has the dtype of `v`.
 
     Args:
-      q: queries.
-      k: keys.
-      v: values.
       taps: `taps[a]` multiplies the products of `a` tokens ago; `w >= 1`.
       history: the previous `w - 1` keys and values; None: zeros.
       segment_ids: ids of packed documents, not with a history; see `causal_conv`.

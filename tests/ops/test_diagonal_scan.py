@@ -1,4 +1,4 @@
-"""`diagonal_scan` against its recurrence, token by token in float64: values, states and all gradients."""
+"""`diagonal_scan` compared with its naive form in float64: values, states and all gradients."""
 
 import functools
 import itertools
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.ops import diagonal_scan as op
-from jaxzoo.ops.diagonal_scan import CHUNK, diagonal_scan, diagonal_step
+from jaxzoo.ops.diagonal_scan import CHUNK, diagonal_scan, diagonal_step, naive_diagonal_scan
 from tests.ops.shared import assert_close, documents, in_float64, single, with_gradients
 from tests.pallas_kernels.shared import full, slow
 
@@ -47,24 +47,12 @@ def problem(t, kind, seed=0):
     return tokens, (log_a, c), state
 
 
-def recurrence(tokens, parameters, state, ids):
-    """The equation, one token after the other, in the dtype of its inputs."""
-    t = tokens["u"].shape[1]
-    new = np.zeros((B, t), bool) if ids is None else np.diff(ids, axis=1, prepend=ids[:, :1]) != 0
-
-    def token(h, x):
-        tokens, new = x
-        a, b = coefficients(parameters, tokens)
-        h = a * jnp.where(new[:, None, None], jnp.zeros_like(h), h) + b
-        return h, readout(parameters, h, tokens)
-
-    state, y = jax.lax.scan(token, state, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (tokens, new)))
-    return jnp.swapaxes(y, 0, 1), state
-
-
-def run(tokens, parameters, state, ids=None, chunk_size=CHUNK):
+def run(tokens, parameters, state, ids=None, scan=diagonal_scan, **options):
     functions = (functools.partial(f, parameters) for f in (coefficients, readout))
-    return diagonal_scan(tokens, *functions, state, segment_ids=ids, chunk_size=chunk_size)
+    return scan(tokens, *functions, state, segment_ids=ids, **options)
+
+
+recurrence = functools.partial(run, scan=naive_diagonal_scan)
 
 
 CORE = (("platform", True, "complex"), ("tree", False, "real"))
