@@ -1,35 +1,35 @@
-"""The delta rule and its family (DeltaNet, Gated DeltaNet, Kimi Delta Attention, RWKV-7), in chunks.
+"""Delta rules in chunks: DeltaNet, Gated DeltaNet, Kimi Delta Attention, RWKV-7.
 
-The delta rule replaces what the state returns for a key, instead of adding to it (Yang et al. 2024, arXiv 2406.06484;
+The delta rule replaces the value that is stored for a key, instead of adding to it (Yang et al. 2024, arXiv 2406.06484;
 with decay arXiv 2412.06464; per channel arXiv 2510.26692):
 
     S_t = D_t S_{t-1} + beta_t k_t (v_t - k_t^T D_t S_{t-1})^T        y_t = S_t^T q_t
 
 with a decay D_t = Diag(a_t) that is absent, one number per token and head, or one per channel of the keys. The decay
-acts before the state is read. The generalized form (RWKV-7, arXiv 2503.14456, its state transposed) removes by two
-vectors of its own and reads the state before the decay:
+acts before the state is read. The generalized form (RWKV-7, arXiv 2503.14456, its state transposed) has two separate
+vectors for the removal, and reads the state before the decay:
 
     S_t = D_t S_{t-1} + z_t (u_t^T S_{t-1}) + k_t v_t^T               y_t = S_t^T q_t
 
-Within a chunk that starts at state S_0, what the tokens write, U, solves a unit lower triangular system (the UT form):
+Within a chunk with initial state S_0, the written values U solve a unit lower triangular system (the UT form):
 
     (I + strict(R Z^T)) U = V - R S_0        y = Q S_0 + lower(Q Z^T) U        S = D S_0 + Z^T U
 
-with R = K, Z = beta K and the products decayed as `decayed_scores` computes them, so that no exponent is positive; the
-generalized form has the same system with other signs. One triangular solve per chunk, by substitution; no inverse is
-formed, so that keys that repeat, or are not normalized, cost no digits.
+with R = K, Z = beta K and products decayed by `decayed_scores`, without positive exponents; the generalized form has
+the same system with other signs. Each chunk needs one triangular solve, by substitution. No inverse is formed, so
+repeated or unnormalized keys lose no precision.
 
-A scan takes one chunk after another. On a GPU the systems of all chunks are solved at once, each for every state before
-it, and what chunks make of a state, affine maps, is put together in groups (`states_before_affine`): in a program for
-an H100 (b4 t8192 h16 k64 v64, bfloat16, decay per token) 52 launches forward and 113 with backward, where the scan
-over chunks takes 2,184 and 8,337, at 1.7 and 1.3 times its bytes. TPUs take the scan: their compiler needs minutes for
-so many systems. Where the Pallas kernels of `delta_chunks`, `gated_linear_attention` and `ut_transform` are verified,
-they serve both forms in bfloat16 (`delta_kernels.py`): 7 and 22 launches of the program above, 0.1 times the bytes; in
-general, and without decay, heads of 64, 4 and 10 in place of 61 and 152, 0.09 and 0.08 times the bytes.
+On CPUs and TPUs a scan processes the chunks in order. On GPUs the systems of many chunks are solved at once, for an
+arbitrary initial state, and the resulting affine maps of states are composed (`states_before_affine`). For an H100 (b4
+t8192 h16 k64 v64, bfloat16, decay per token) this takes 52 launches forward and 113 with backward, at 1.7 and 1.3 times
+the bytes of the scan, which takes 2,184 and 8,337. (A TPU's compiler would need minutes for so many systems.) Where the
+Pallas kernels of `delta_chunks`, `gated_linear_attention` and `ut_transform` are verified, they serve both forms in
+bfloat16 (`delta_kernels.py`): 7 and 22 launches, 0.1 times the bytes; for the generalized form, and without decay,
+with heads of 64: 4 and 10 instead of 61 and 152, 0.09 and 0.08 times the bytes.
 
-Memory: the scan over chunks keeps its inputs and one state per chunk; everything within a chunk is computed again in
-the backward pass, where the solve costs one more solve. On a GPU all of it exists at once for chunks whose states have
-`STATES_AT_ONCE` numbers (`pallas_kernels.xla_chunks`). States and sums are float32.
+Memory: the scan keeps its inputs and one state per chunk, and the backward pass computes each chunk again, with one
+more solve. On a GPU, as many chunks exist at once as have `STATES_AT_ONCE` numbers in their states
+(`pallas_kernels.xla_chunks`). States and sums are float32.
 """
 
 import functools
@@ -43,6 +43,7 @@ from jax.tree_util import Partial
 
 from jaxzoo.layers.probe import show, show_scores
 from jaxzoo.ops.delta_kernels import kernel_form
+from jaxzoo.ops.naive import scan_tokens
 from jaxzoo.ops.segments import document_starts
 from jaxzoo.parallel.sequence_parallel import Composition, scan_in_parts
 from jaxzoo.utils.array_typing import Array, Float, Int
@@ -53,19 +54,48 @@ from pallas_kernels.gated_linear_attention.xla import cut
 from pallas_kernels.xla_chunks import chunks_at_once, product, states_before_affine
 
 CHUNK = 64
-"""Tokens per chunk, unless the caller says otherwise."""
+"""Default tokens per chunk."""
 CHANNEL_CHUNK = 32
-"""The same with a decay per channel, except on a GPU. Forward and backward pass on two CPU cores at 2048 tokens and 4
-heads of 64, in ms of CPU time: 212 with 32 tokens, 303 with 64."""
+"""Default tokens per chunk with a decay per channel, except on a GPU. Forward and backward pass on two CPU cores at
+2048 tokens and 4 heads of 64, in ms of CPU time: 212 with 32 tokens, 303 with 64."""
 
 
 class Removal(NamedTuple):
     """Removal vectors of the generalized form: `z (u^T S)` is added to the state."""
 
     u: Float[Array, "b t h k"]
-    """Reads the state, before its decay."""
+    """Vector that reads the state, before its decay."""
     z: Float[Array, "b t h k"]
-    """Where the result is added; for a removal opposite to `u`."""
+    """Key under which the result is added; opposite to `u` for a removal."""
+
+
+def naive_delta_rule(
+    q: Float[Array, "b t h k"],
+    k: Float[Array, "b t h k"],
+    v: Float[Array, "b t h v"],
+    *,
+    beta: Float[Array, "b t h"] | None = None,
+    removal: Removal | None = None,
+    log_decay: Float[Array, "b t h"] | Float[Array, "b t h k"] | None = None,
+    segment_ids: Int[Array, "b t"] | None = None,
+    initial_state: Float[Array, "b h k v"],
+) -> tuple[Float[Array, "b t h v"], Float[Array, "b h k v"]]:
+    """Token-by-token form of `delta_rule`."""
+
+    def token(s: Array, x: tuple) -> tuple[Array, Array]:
+        q, k, v, beta, removal, a = x
+        decayed = a[..., None] * s
+        if removal is None:
+            missing = v - jnp.einsum("bhk,bhkv->bhv", k, decayed)
+            s = decayed + jnp.einsum("bh,bhk,bhv->bhkv", beta, k, missing)
+        else:
+            read = jnp.einsum("bhk,bhkv->bhv", removal.u, s)
+            s = decayed + removal.z[..., None] * read[:, :, None] + k[..., None] * v[:, :, None]
+        return s, jnp.einsum("bhk,bhkv->bhv", q, s)
+
+    a = jnp.ones(()) if log_decay is None else jnp.exp(log_decay)
+    a = jnp.broadcast_to(a[..., None] if a.ndim == 3 else a, k.shape)
+    return scan_tokens(token, initial_state, (q, k, v, beta, removal, a), segment_ids)
 
 
 class _Tokens(NamedTuple):
@@ -93,29 +123,28 @@ def delta_rule(
     initial_state: Float[Array, "b h k v"] | None = None,
     chunk_size: int | None = None,
 ) -> tuple[Float[Array, "b t h v"], Float[Array, "b h k v"]]:
-    """The equations of the module docstring for `t >= 0` tokens from any state.
+    """Applies the equations of the module docstring to `t >= 0` tokens, from any state.
 
     Differentiable in all float arguments, through the output and the final state.
 
     Args:
       q: queries, scaled by the caller.
       k: keys, normalized by the caller where the mixer does so.
-      v: values.
-      beta: strength of the replacement: the delta rule. With keys of length 1 stable in [0, 2].
-      removal: in the place of `beta`: the generalized form.
+      beta: strength of the replacement in the delta rule; with keys of length 1 stable in [0, 2].
+      removal: vectors of the generalized form, instead of `beta`.
       log_decay: logarithm of `a`, at most 0, finite; None: no decay.
-      segment_ids: packed documents, int32: each is one contiguous run of equal ids, and nothing of an earlier one is
-        seen. The state returned is that of the last document.
+      segment_ids: ids of packed documents, int32; each document is one contiguous run of equal ids and sees no other.
+        The returned state is the last document's.
       initial_state: S before the first token, float32; None: zeros.
-      chunk_size: tokens per triangular solve; changes the speed alone. None: `CHUNK`, or `CHANNEL_CHUNK`.
+      chunk_size: tokens per triangular solve; affects only the speed. None: `CHUNK`, or `CHANNEL_CHUNK`.
 
     Returns:
       y in the dtype of `v`, and S after the last token, float32. O(t (chunk_size (k + v) + k v)) time per head, and
-      memory for the inputs and t / chunk_size states. If time is sharded over devices, they exchange states, and
-      matrices (k, k) per head by which a part acts on the state before it.
+      memory for the inputs and t / chunk_size states. If time is sharded, devices exchange states and a (k, k)
+      transition matrix per head.
 
     Raises:
-      ValueError: both or none of `beta` and `removal`.
+      ValueError: both or neither of `beta` and `removal` are given.
     """
     if (beta is None) == (removal is None):
         raise ValueError("delta_rule: exactly one of beta (delta rule) and removal (generalized form) must be given")
@@ -173,17 +202,17 @@ def delta_rule_step(
 
 
 def _matmul_states(first: Array, then: Array) -> Array:
-    """`then @ first`: the transition of two parts of a sequence."""
+    """`then @ first`: transition over two consecutive parts of a sequence."""
     return jnp.einsum("bhij,bhjk->bhik", then, first, precision=lax.Precision.HIGHEST)
 
 
 def _after(transition: Array, before: Array, own: Array) -> Array:
-    """The state after a part: what it keeps of the state before, and its own."""
+    """State after a part of a sequence: the transition applied to the state before, plus the part's own sums."""
     return _matmul_states(before, transition) + own
 
 
 def _transition(tokens: _Tokens, *, chunk_size: int) -> Float[Array, "b h k k"]:
-    """The matrix by which all tokens act on the state before them: the state that they make of the identity."""
+    """Transition matrix of all tokens: the final state from the identity, without values."""
     b, _, h, k_dim = tokens.k.shape
     eye = jnp.broadcast_to(jnp.eye(k_dim, dtype=jnp.float32)[None, None], (b, h, k_dim, k_dim))
     nothing = jnp.zeros(tokens.k.shape, jnp.float32)
@@ -191,7 +220,7 @@ def _transition(tokens: _Tokens, *, chunk_size: int) -> Float[Array, "b h k k"]:
 
 
 def _scan(tokens: _Tokens, segment_ids: Array | None, state: Array, *, chunk_size: int) -> tuple[Array, Array]:
-    """`delta_rule`, chunk by chunk; on a GPU, where each step of a scan is a dozen launches, many chunks at once."""
+    """Computes `delta_rule` in chunks; many at once on a GPU, where each step of a scan is a dozen launches."""
     v = tokens.v
     b, t, h, v_dim = v.shape
     precision = lax.Precision.HIGHEST if v.dtype == jnp.float32 else lax.Precision.DEFAULT
@@ -207,8 +236,8 @@ def _scan(tokens: _Tokens, segment_ids: Array | None, state: Array, *, chunk_siz
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def body(state: Array, chunks: tuple) -> tuple[Array, Array]:
         if at_once == 1:
-            # Without the barrier XLA's CPU compiler (jax 0.12.0) may fuse what follows into the matmuls; see
-            # `linear_attention`.
+            # Without the barrier XLA's CPU compiler (jax 0.12.0) may fuse later operations into the matmuls, with
+            # wrong results; see `linear_attention`.
             y, state = lax.optimization_barrier(_chunk(state, *chunks, precision=precision))
         else:
             y, state = _chunks(state, *chunks, precision=precision)
@@ -220,7 +249,7 @@ def _scan(tokens: _Tokens, segment_ids: Array | None, state: Array, *, chunk_siz
 
 
 class _System(NamedTuple):
-    """A chunk as a function of the state S before it: with `(I + lower) X = known + reads S`,
+    """Coefficients of a chunk as a function of its initial state S: with `(I + lower) X = known + reads S`,
 
         y = own + queries S + scores X        S' = kept S + added + writes^T X
 
@@ -243,7 +272,7 @@ class _System(NamedTuple):
 
 
 def _chunk(state: Array, tokens: _Tokens, starts: Array | None, *, precision: lax.Precision) -> tuple[Array, Array]:
-    """y (b, h, c, v) of one chunk (b, c, h, .), and the state after it."""
+    """Outputs (b, h, c, v) of one chunk of tokens (b, c, h, .), and the state after it."""
     system = _system(tokens, starts, precision)
     x = _solve(system.lower, system.known + _rows(system.reads, state, precision))
     after = system.kept[..., None] * state + _columns(system.writes, x, precision)
@@ -251,10 +280,10 @@ def _chunk(state: Array, tokens: _Tokens, starts: Array | None, *, precision: la
 
 
 def _chunks(state: Array, tokens: _Tokens, starts: Array | None, *, precision: lax.Precision) -> tuple[Array, Array]:
-    """`_chunk` of n chunks of every row at once, of tokens (b n, c, h, .).
+    """Applies `_chunk` to n chunks per row at once; tokens are (b n, c, h, .).
 
-    Each chunk is solved for every state before it, with one more right side per channel of the keys. What chunks make
-    of a state is put together by an associative scan.
+    Each chunk is solved for an arbitrary initial state, with one more right-hand side per channel of the keys. An
+    associative scan composes the chunks' maps of states.
     """
     b, rows = len(state), len(tokens.v)
     tokens = jax.tree.map(lambda x: x if len(x) == rows else jnp.tile(x, (b,) + (1,) * (x.ndim - 1)), tokens)
@@ -286,7 +315,7 @@ def _outputs(system: _System, state: Array, x: Array, precision: lax.Precision) 
 
 
 def _system(tokens: _Tokens, starts: Array | None, precision: lax.Precision) -> _System:
-    """The system of a chunk of tokens (b, c, h, .)."""
+    """Builds the system of a chunk of tokens (b, c, h, .)."""
     heads_first = jax.tree.map(lambda x: x.astype(jnp.float32).swapaxes(1, 2), tokens)
     q, k, v, beta, removal, log_decay = heads_first
     c = q.shape[2]
@@ -298,7 +327,8 @@ def _system(tokens: _Tokens, starts: Array | None, precision: lax.Precision) -> 
     strict = meet & jnp.asarray(np.tri(c, k=-1, dtype=bool))[None, None]
 
     def scores(rows: tuple[Array, ...], columns: Array) -> Array | list[Array]:
-        """All rows with the same decays: those per channel fill memory on an accelerator, and are made once."""
+        """Scores of several arrays of rows; decays per channel, which fill an accelerator's memory, are computed
+        once."""
         one = lambda x: decayed_scores(x, columns, log_decay, precision=precision)  # noqa: E731
         by_channel = log_decay is not None and log_decay.shape[-1] > 1
         return jax.vmap(one)(jnp.stack(rows)) if by_channel and not may_run_on("cpu") else [one(x) for x in rows]
@@ -322,7 +352,7 @@ def _system(tokens: _Tokens, starts: Array | None, precision: lax.Precision) -> 
         return _System(lower, v, -k * reads, q * reads, within, z * writes, kept, None, None)
 
     u, z = removal
-    # u reads the state before the decay of its own token: its row is that of one token ago.
+    # u reads the state before the decay of its own token, so its scores are those of a row one token earlier.
     row_ago = jnp.concatenate([u[:, :, 1:], jnp.zeros_like(u[:, :, :1])], axis=2)
     shifted = lambda x: masked(jnp.pad(x, ((0, 0), (0, 0), (1, 0), (0, 0)))[:, :, :-1], strict)  # noqa: E731
     removed, read = scores((row_ago, q), z)
@@ -335,7 +365,7 @@ def _system(tokens: _Tokens, starts: Array | None, precision: lax.Precision) -> 
 
 @jax.custom_vjp
 def _solve(strictly_lower: Array, right: Array) -> Array:
-    """x of `(I + strictly_lower) x = right` (b, h, c, v), by substitution."""
+    """Solves `(I + strictly_lower) x = right` (b, h, c, v) by substitution."""
     return lax.platform_dependent(strictly_lower, right, cpu=_row_by_row, default=_triangular_solve)
 
 
@@ -345,7 +375,7 @@ def _solve_forward(strictly_lower: Array, right: Array) -> tuple[Array, tuple[Ar
 
 
 def _solve_backward(kept: tuple[Array, Array], dx: Array) -> tuple[Array, Array]:
-    """`d right` solves the transposed system, which is lower triangular in reverse order; `d L = -d right x^T`."""
+    """VJP: `d right` solves the transposed system, lower triangular in reverse order; `d L = -d right x^T`."""
     strictly_lower, x = kept
     reverse = lambda y, *axes: lax.rev(y, axes)  # noqa: E731
     d_right = reverse(_solve(reverse(strictly_lower, 2, 3).swapaxes(2, 3), reverse(dx, 2)), 2)
@@ -357,7 +387,7 @@ _solve.defvjp(_solve_forward, _solve_backward)
 
 def _row_by_row(strictly_lower: Array, right: Array) -> Array:
     """Substitution for all heads at once. On two CPU cores, 128 systems of 64 tokens and 64 values: 2 ms of CPU time,
-    against 11 ms of the BLAS routine, whose threads also wait for each other."""
+    compared with 11 ms of the BLAS routine, whose threads also wait for each other."""
 
     def row(i: Array, x: Array) -> Array:
         line = lax.dynamic_index_in_dim(strictly_lower, i, 2, keepdims=False)

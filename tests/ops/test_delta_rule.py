@@ -1,4 +1,4 @@
-"""`delta_rule` against its recurrences, token by token in float64: values, states and all gradients."""
+"""`delta_rule` compared with its naive form in float64: values, states and all gradients."""
 
 import functools
 
@@ -7,7 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.ops.delta_rule import CHUNK, Removal, _after, _matmul_states, delta_rule, delta_rule_step
+from jaxzoo.ops.delta_rule import (
+    CHUNK,
+    Removal,
+    _after,
+    _matmul_states,
+    delta_rule,
+    delta_rule_step,
+    naive_delta_rule,
+)
 from jaxzoo.parallel.sharding import MeshConfig, make_mesh
 from pallas_kernels import xla_chunks
 from pallas_kernels.dispatch import lowering_for
@@ -17,29 +25,6 @@ from tests.pallas_kernels.shared import full, needs_eight_devices, slow
 B, H, K, V = 2, 3, 5, 4
 LONG = 2 * CHUNK + 19
 """Two whole chunks and a part of one that pieces of 16 do not divide."""
-
-
-def recurrence(inputs, state, ids):
-    """The equations, one token after the other, in the dtype of the inputs."""
-    q, t = inputs["q"], inputs["q"].shape[1]
-    decay = inputs.get("log_decay", jnp.zeros((B, t, H)))
-    a = jnp.broadcast_to(jnp.exp(decay if decay.ndim == 4 else decay[..., None]), q.shape)
-    new = np.zeros((B, t), bool) if ids is None else np.diff(ids, axis=1, prepend=ids[:, :1]) != 0
-    tokens = {**{name: x for name, x in inputs.items() if name != "log_decay"}, "a": a, "new": new}
-
-    def token(s, x):
-        s = jnp.where(x["new"][:, None, None, None], jnp.zeros_like(s), s)
-        decayed = x["a"][..., None] * s
-        if "beta" in x:
-            missing = x["v"] - jnp.einsum("bhk,bhkv->bhv", x["k"], decayed)
-            s = decayed + jnp.einsum("bh,bhk,bhv->bhkv", x["beta"], x["k"], missing)
-        else:
-            read = jnp.einsum("bhk,bhkv->bhv", x["u"], s)
-            s = decayed + jnp.einsum("bhk,bhv->bhkv", x["z"], read) + jnp.einsum("bhk,bhv->bhkv", x["k"], x["v"])
-        return s, jnp.einsum("bhk,bhkv->bhv", x["q"], s)
-
-    state, y = jax.lax.scan(token, state, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), tokens))
-    return jnp.swapaxes(y, 0, 1), state
 
 
 def problem(t, form, decay, seed=0):
@@ -58,12 +43,15 @@ def problem(t, form, decay, seed=0):
     return inputs, normal(B, H, K, V)
 
 
-def run(inputs, state, ids=None, chunk_size=None):
+def run(inputs, state, ids=None, rule=delta_rule, **options):
     fields = dict(inputs)
     if "u" in fields:
         fields["removal"] = Removal(fields.pop("u"), fields.pop("z"))
     q, k, v = (fields.pop(name) for name in "qkv")
-    return delta_rule(q, k, v, **fields, initial_state=state, segment_ids=ids, chunk_size=chunk_size)
+    return rule(q, k, v, **fields, initial_state=state, segment_ids=ids, **options)
+
+
+recurrence = functools.partial(run, rule=naive_delta_rule)
 
 
 def check(inputs, state, ids=None, chunk_size=None, tolerance=1e-5, platform="cpu"):
