@@ -27,7 +27,7 @@ REFUSED = {
     "--save gone/plan.json: its directory does not exist": [
         "--config", TINY, "--topology", "h100:8", "--save", "gone/plan.json",
     ],
-    "--table takes files alone": ["--table", "a.json", "--mesh.fsdp", "2"],
+    "--table takes only files": ["--table", "a.json", "--mesh.fsdp", "2"],
     "config file nowhere.py does not exist": ["--config", "nowhere.py", "--topology", "h100:8"],
 }  # fmt: skip
 
