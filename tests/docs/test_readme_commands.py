@@ -40,7 +40,7 @@ def test_commands(tmp_path):
             continue
         small = next((flags for each, flags in SMALL.items() if words.startswith(each)), "")
         line = [sys.executable, "-m", *shlex.split(words), *shlex.split(small)]
-        run = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        run = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
         assert run.returncode == 0, f"{command}\n{run.stdout[-2000:]}\n{run.stderr[-2000:]}"
         done += 1
     assert done >= 9
