@@ -1,13 +1,13 @@
-"""Linear attention with any features and any decay: the recurrence of most linear mixers, in chunks.
+"""Linear attention in chunks, with any features and any decay: the recurrence of most linear mixers.
 
     S_i = a_i S_{i-1} + k_i v_i^T        z_i = a_i z_{i-1} + k_i
     y_i = q_i^T S_i                      or, normalised, q_i^T S_i / (q_i . z_i + eps)
 
-with q and k already mapped to features and a decay `a` in (0, 1] that is 1, a number per head (RetNet, Sun et al. 2023,
-eq. 6), a number per token and head (Mamba-2), or one for each channel of the keys of a token (GLA, Yang et al. 2024,
-eq. 4; the decay acts on the state before the token is written).
+with q and k already mapped to features and a decay `a` in (0, 1]: 1, one number per head (RetNet, Sun et al. 2023, eq.
+6), per token and head (Mamba-2), or per token and channel of the keys (GLA, Yang et al. 2024, eq. 4). The decay acts on
+the state before the token is written.
 
-Computed in chunks, with the memory of the inputs and one state per chunk
+Memory: the inputs and one state per chunk
 (`pallas_kernels/gated_linear_attention/xla.py`).
 """
 
@@ -20,6 +20,7 @@ from jax import lax
 from jax.tree_util import Partial
 
 from jaxzoo.layers.probe import show, show_scores
+from jaxzoo.ops.naive import scan_tokens
 from jaxzoo.parallel.sequence_parallel import scan_in_parts
 from jaxzoo.parallel.sharding import on_mesh
 from jaxzoo.utils.array_typing import Array, Float, Int
@@ -37,11 +38,36 @@ from pallas_kernels.gated_linear_attention.xla import (
 )
 
 TILE = 64
-"""Kernels take keys and values by multiples of it."""
+"""Kernels need key and value widths that are multiples of it."""
+
+
+def naive_linear_attention(
+    q: Float[Array, "b t h k"],
+    k: Float[Array, "b t h k"],
+    v: Float[Array, "b t h v"],
+    *,
+    log_decay: Float[Array, "h"] | Float[Array, "b t h"] | Float[Array, "b t h k"] | None = None,
+    normalize: bool = False,
+    eps: float = 1e-6,
+    segment_ids: Int[Array, "b t"] | None = None,
+    initial_state: LinearState,
+) -> tuple[Float[Array, "b t h v"], LinearState]:
+    """Token-by-token form of `linear_attention`; its states always have `z`."""
+
+    def token(state: LinearState, x: tuple) -> tuple[LinearState, Array]:
+        q, k, v, a = x
+        s = a[..., None] * state.s + k[..., :, None] * v[..., None, :]
+        z = a * state.z + k
+        y = jnp.einsum("bhk,bhkv->bhv", q, s)
+        return LinearState(s, z), y / ((q * z).sum(-1) + eps)[..., None] if normalize else y
+
+    a = jnp.ones(()) if log_decay is None else jnp.exp(log_decay)
+    a = jnp.broadcast_to(a[..., None] if a.ndim in (1, 3) else a, k.shape)
+    return scan_tokens(token, initial_state, (q, k, v, a), segment_ids)
 
 
 def empty_state(batch_size: int, n_heads: int, k_dim: int, v_dim: int, *, normalize: bool) -> LinearState:
-    """The state before the first token: zeros."""
+    """Initial state: zeros."""
     s = jnp.zeros((batch_size, n_heads, k_dim, v_dim), jnp.float32)
     return LinearState(s, jnp.zeros(s.shape[:3], jnp.float32) if normalize else None)
 
@@ -60,29 +86,28 @@ def linear_attention(
     squares: tuple[Float[Array, "b t h d"], Float[Array, "b t h d"]] | None = None,
     chunk_size: int = CHUNK,
 ) -> tuple[Float[Array, "b t h v"], LinearState]:
-    """The equation of the module docstring for `t >= 0` tokens from any state.
+    """Applies the equation of the module docstring to `t >= 0` tokens, from any state.
 
     Differentiable in all float arguments, through the output and the final state.
 
     Args:
-      q: queries, mapped to features; scaled by the caller. g divides h: a head of q and k serves h / g of v.
-      k: keys, likewise.
-      v: values.
+      q: features of the queries, scaled by the caller. g divides h: each head of q and k serves h / g heads of v.
+      k: features of the keys.
       log_decay: logarithm of `a`, at most 0, finite; a leading axis of 1 serves all rows. None: no decay.
       normalize: divides by the sum of the weights.
-      eps: added to that sum; where the total is 0, the output is 0.
-      segment_ids: packed documents, int32: each is one contiguous run of equal ids, and nothing of an earlier one is
-        seen. The state returned is that of the last document.
-      initial_state: sums over the tokens before, with `z` if and only if `normalize`; None: there are none.
-      squares: queries and keys with `q . k = (squares[0] . squares[1])^2`. Within a chunk the weights are then these
-        squares: a sum of signed products of features rounds small weights away, or below 0.
-      chunk_size: chunk length; changes the speed alone.
+      eps: added to that sum; if the total is 0, the output is 0.
+      segment_ids: ids of packed documents, int32; each document is one contiguous run of equal ids and sees no other.
+        The returned state is the last document's.
+      initial_state: sums over earlier tokens, with `z` if and only if `normalize`; None: zeros.
+      squares: queries and keys with `q . k = (squares[0] . squares[1])^2`. Weights within a chunk are computed as these
+        squares, since sums of signed products of features can round small weights to 0 or below.
+      chunk_size: chunk length; affects only the speed.
 
-    On devices where they are verified, Pallas kernels serve what has neither `normalize` nor `squares`.
+    Without `normalize` and `squares`, Pallas kernels are used on devices where they are verified.
 
     Returns:
-      y in the dtype of `v`, and the state after the last token. O(t (chunk_size + k) v) time a head, and memory for
-      the inputs and t / chunk_size states. If time is sharded over devices, they exchange only states.
+      y in the dtype of `v`, and the state after the last token. O(t (chunk_size + k) v) time per head, and memory for
+      the inputs and t / chunk_size states. If time is sharded, devices exchange only states.
     """
     (b, t, h, v_dim), k_dim = v.shape, k.shape[3]
     empty = empty_state(b, h, k_dim, v_dim, normalize=normalize)
@@ -100,7 +125,7 @@ def linear_attention(
         log_decay = None if log_decay is None else show("log_decay", log_decay)
         again = functools.partial(linear_attention, q, k, log_decay=log_decay, normalize=normalize, eps=eps)
         show_scores(lambda unit: again(unit, segment_ids=segment_ids, squares=squares)[0], v)
-    served = log_decay is not None or k_dim % TILE == v_dim % TILE == 0  # in XLA, decays of 0 would cost bytes
+    served = log_decay is not None or k_dim % TILE == v_dim % TILE == 0  # without decay XLA reads fewer bytes
     if not normalize and squares is None and served and any(map(may_run_by_default, ("cuda", "tpu"))):
         attend = on_mesh(gated_linear_attention, sharded_gated_linear_attention, v, k)
         decays = jnp.zeros((1, 1, 1, 1)) if log_decay is None else log_decay
@@ -122,7 +147,7 @@ def _kept(tokens: tuple) -> Array:
 def _scan(
     tokens: tuple, segment_ids: Array | None, state: LinearState, *, eps: float, chunk_size: int
 ) -> tuple[Array, LinearState]:
-    """`linear_attention` of queries, keys, values, decays (b or 1, t, h, k or 1) and `squares`."""
+    """Computes `linear_attention` in chunks; tokens are q, k, v, log decays (b or 1, t, h, k or 1) and `squares`."""
     q, k, v, log_decay, squares = tokens
     return scan(Tokens(q, k, v, with_resets(log_decay, segment_ids), squares), state, eps=eps, chunk_size=chunk_size)
 
@@ -135,7 +160,7 @@ def bidirectional_linear_attention(
     normalize: bool = False,
     eps: float = 1e-6,
 ) -> Float[Array, "b t h v"]:
-    """Every token reads the sums over all tokens: O(k v) per token and head; float32 sums, y has the dtype of `v`."""
+    """Non-causal linear attention, O(k v) per token and head; float32 sums, y has the dtype of `v`."""
     precision = lax.Precision.HIGHEST if v.dtype == jnp.float32 else lax.Precision.DEFAULT
     q, k, values = (x.astype(jnp.float32) for x in (q, k, v))
     s = jnp.einsum("bthk,bthv->bhkv", k, values, precision=precision)
@@ -180,8 +205,10 @@ def linear_attention_from(
     chunk_size: int = CHUNK,
     **options: Any,
 ) -> tuple[Float[Array, "*b h v"], LinearState]:
-    """`linear_attention_step` of one token `(b, ..)`, or `linear_attention` of `(b, t, ..)` from the state, with the
-    `options` that both take."""
+    """Applies `linear_attention_step` to one token `(b, ..)`, or `linear_attention` to `(b, t, ..)`, from `state`.
+
+    `options` are keyword arguments of both.
+    """
     if state is not None and q.ndim == 3:
         return linear_attention_step(state, q, k, v, **options)
     past = {"segment_ids": segment_ids, "initial_state": state, "squares": squares, "chunk_size": chunk_size}
@@ -189,7 +216,7 @@ def linear_attention_from(
 
 
 def _for_values(x: jax.Array, h: int) -> jax.Array:
-    """(..., g, k) -> (..., h, k): each head as often as it serves heads of values."""
+    """(..., g, k) -> (..., h, k): repeats each head for the value heads that it serves."""
     return x if x.shape[-2] == h else jnp.repeat(x, h // x.shape[-2], axis=-2)
 
 

@@ -1,4 +1,4 @@
-"""`linear_attention` against its recurrence, token by token in float64: values, states and all gradients."""
+"""`linear_attention` compared with its naive form in float64: values, states and all gradients."""
 
 import functools
 
@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from jaxzoo.layers.head_norm import head_norm
-from jaxzoo.ops.linear_attention import CHUNK, PIECE, LinearState, linear_attention, linear_attention_step
+from jaxzoo.ops.linear_attention import (
+    CHUNK,
+    PIECE,
+    LinearState,
+    linear_attention,
+    linear_attention_step,
+    naive_linear_attention,
+)
 from pallas_kernels import certificates, xla_chunks
 from pallas_kernels.dispatch import lowering_for
 from tests.ops.shared import assert_close, documents, in_float64, with_gradients
@@ -17,28 +24,6 @@ from tests.pallas_kernels.shared import full, lowered, slow
 B, H, K, V = 2, 3, 5, 4
 DECAYS = {"none": None, "head": (H,), "token": (B, 0, H), "channel": (B, 0, H, K)}
 LONG = 2 * CHUNK + PIECE + 3
-
-
-def recurrence(q, k, v, log_decay, state, ids, *, normalize, eps):
-    """The equation, one token after the other, in the dtype of its inputs."""
-    t = q.shape[1]
-    decay = jnp.zeros(()) if log_decay is None else log_decay
-    if decay.ndim == 1:
-        decay = decay[None, None, :, None]
-    decay = decay[..., None] if decay.ndim == 3 else decay
-    kept = jnp.broadcast_to(jnp.exp(decay), q.shape)
-    new = np.zeros((B, t), bool) if ids is None else np.diff(ids, axis=1, prepend=ids[:, :1]) != 0
-
-    def token(state, x):
-        q, k, v, kept, new = x
-        s, z = (jnp.where(new.reshape(-1, *[1] * (y.ndim - 1)), jnp.zeros_like(y), y) for y in state)
-        s = kept[..., None] * s + k[..., :, None] * v[..., None, :]
-        z = kept * z + k
-        y = jnp.einsum("bhk,bhkv->bhv", q, s)
-        return (s, z), y / ((q * z).sum(-1) + eps)[..., None] if normalize else y
-
-    state, y = jax.lax.scan(token, state, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (q, k, v, kept, new)))
-    return jnp.swapaxes(y, 0, 1), state
 
 
 def problem(t, decay, seed=0, scale=1.0):
@@ -50,6 +35,13 @@ def problem(t, decay, seed=0, scale=1.0):
     log_decay = None if shape is None else -scale * rng.random(shape)
     state = tuple(np.abs(rng.normal(size=(B, H, K, *rest))) for rest in ((V,), ()))
     return (q, k, rng.normal(size=(B, t, H, V)), log_decay), state
+
+
+def truth(inputs, state, ids, *, normalize):
+    """The naive form."""
+    *qkv, log_decay = inputs
+    options = {"log_decay": log_decay, "normalize": normalize, "eps": 0.1}
+    return naive_linear_attention(*qkv, **options, segment_ids=ids, initial_state=LinearState(*state))
 
 
 def run(inputs, state, ids, *, normalize, dtype=jnp.float32):
@@ -92,8 +84,8 @@ def test_values_and_gradients(t, decay, packed, at_once, monkeypatch):
     dy, dstate = rng.normal(size=(B, t, H, V)), tuple(rng.normal(size=x.shape) for x in state)
     if not normalize:
         dstate = dstate[0], np.zeros_like(dstate[1])
-    truth = functools.partial(recurrence, normalize=normalize, eps=0.1)
-    expected = in_float64(with_gradients, jax.jit(lambda x, s: truth(*x, s, ids)), (inputs, state), (dy, dstate))
+    call = jax.jit(functools.partial(truth, ids=ids, normalize=normalize))
+    expected = in_float64(with_gradients, call, (inputs, state), (dy, LinearState(*dstate)))
     single = jax.tree.map(jnp.float32, (inputs, state, dy, dstate))
     ids = None if ids is None else jnp.asarray(ids)
     call = jax.jit(functools.partial(run, ids=ids, normalize=normalize))
@@ -139,8 +131,7 @@ def test_extreme_decays(scale):
     (q, k, v, log_decay), state = problem(150, "channel")
     log_decay = np.where(np.arange(150)[None, :, None, None] % 3 == 0, scale, 1e-3) * log_decay
     inputs = (q, k, v, log_decay)
-    truth = jax.jit(lambda inputs, state: recurrence(*inputs, state, None, normalize=True, eps=0.1))
-    expected = in_float64(truth, inputs, state)
+    expected = in_float64(jax.jit(functools.partial(truth, ids=None, normalize=True)), inputs, state)
     single = jax.tree.map(np.float32, (inputs, state))
 
     def loss(inputs, state):
@@ -156,8 +147,7 @@ def test_bfloat16():
     """Kills: sums and states in bfloat16. Only the inputs and the output are rounded, to 2^-9 each."""
     inputs, state = problem(300, "token", scale=0.1)
     rounded = [np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64) for x in inputs[:3]]
-    truth = jax.jit(lambda *qkvd: recurrence(*qkvd, state, None, normalize=True, eps=0.1)[0])
-    expected = in_float64(truth, *rounded, inputs[3])
+    expected, _ = in_float64(jax.jit(functools.partial(truth, ids=None, normalize=True)), (*rounded, inputs[3]), state)
     call = jax.jit(functools.partial(run, ids=None, normalize=True, dtype=jnp.bfloat16))
     y, last = call(*jax.tree.map(np.float32, (inputs, state)))
     assert (y.dtype, last[0].dtype) == (jnp.bfloat16, jnp.float32)
