@@ -131,6 +131,7 @@ from jaxzoo.mixers.ssm.h3 import H3 as H3, H3Config as H3Config
 from jaxzoo.mixers.ssm.liquid_s4 import LiquidS4 as LiquidS4, LiquidS4Config as LiquidS4Config
 from jaxzoo.mixers.ssm.mamba import Mamba as Mamba, MambaConfig as MambaConfig
 from jaxzoo.mixers.ssm.mamba2 import Mamba2 as Mamba2, Mamba2Config as Mamba2Config
+from jaxzoo.mixers.ssm.mamba3 import Mamba3 as Mamba3, Mamba3Config as Mamba3Config
 from jaxzoo.mixers.ssm.rg_lru import RGLRU as RGLRU, RGLRUConfig as RGLRUConfig
 
 MIXERS: dict[str, type[MixerConfig]] = {
@@ -164,6 +165,7 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "mamba": MambaConfig,
     "mamba2": Mamba2Config,
     "moba": MoBAConfig,
+    "mamba3": Mamba3Config,
     "mesa_net": MesaNetConfig,
     "mlstm": MLSTMConfig,
     "multi_head_hyena": MultiHeadHyenaConfig,

@@ -48,6 +48,7 @@ TITLES = {
     "liquid_s4": "Liquid-S4",
     "long_conv": "Long convolution",
     "mamba2": "Mamba-2",
+    "mamba3": "Mamba-3",
     "mlstm": "mLSTM",
     "multi_head_hyena": "Multi-head Hyena",
     "native_sparse_attention": "NSA",
