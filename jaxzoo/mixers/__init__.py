@@ -123,6 +123,7 @@ from jaxzoo.mixers.linear.taylor_linear_attention import (
     TaylorLinearAttention as TaylorLinearAttention,
     TaylorLinearAttentionConfig as TaylorLinearAttentionConfig,
 )
+from jaxzoo.mixers.linear.ttt import TTT as TTT, TTTConfig as TTTConfig
 from jaxzoo.mixers.linear.windowed_linear_attention import (
     WindowedLinearAttention as WindowedLinearAttention,
     WindowedLinearAttentionConfig as WindowedLinearAttentionConfig,
@@ -184,6 +185,7 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "selective_attention": SelectiveAttentionConfig,
     "sliding_window_attention": SlidingWindowAttentionConfig,
     "taylor_linear_attention": TaylorLinearAttentionConfig,
+    "ttt": TTTConfig,
     "windowed_linear_attention": WindowedLinearAttentionConfig,
 }
 """Mapping from mixer names to configs."""
