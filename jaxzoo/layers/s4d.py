@@ -93,7 +93,7 @@ class S4D(nnx.Module):
 
 def as_complex(x: Float[Array, "... 2"]) -> Array:
     """Real and imaginary part in the last axis -> complex64."""
-    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    x = x.astype(np.promote_types(x.dtype, np.float32))
     return lax.complex(x[..., 0], x[..., 1])
 
 

@@ -8,6 +8,7 @@ causal convolution of u with the correlation of B and C, taps_a = sum_m B_m C_{m
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxzoo.layers.causal_conv import causal_conv
 from jaxzoo.utils.array_typing import Array, Float, Int
@@ -47,6 +48,6 @@ def shift_step(
 def _correlate(x: jax.Array, c: jax.Array) -> jax.Array:
     """`sum_m x_m c_{m+a}` for a = 0 .. w - 1, over the axis before the last."""
     w, axis = c.shape[-2], c.ndim - 2
-    x, c = (each.astype(jnp.promote_types(each.dtype, jnp.float32)) for each in (x, c))
+    x, c = (each.astype(np.promote_types(each.dtype, np.float32)) for each in (x, c))
     spectrum = jnp.fft.rfft(x, n=2 * w, axis=axis).conj() * jnp.fft.rfft(c, n=2 * w, axis=axis)
     return jax.lax.slice_in_dim(jnp.fft.irfft(spectrum, n=2 * w, axis=axis), 0, w, axis=axis)

@@ -40,9 +40,7 @@ def general_in_blocks(q, k, v, u, z, log_decay, *, initial_state=None):
     """`reference.general_recurrence` whose gradients keep one state per block of tokens."""
     state = initial_state
     if state is None:
-        state = jnp.zeros(
-            (*v.shape[:1], *v.shape[2:3], k.shape[3], v.shape[3]), jnp.promote_types(v.dtype, jnp.float32)
-        )
+        state = jnp.zeros((*v.shape[:1], *v.shape[2:3], k.shape[3], v.shape[3]), np.promote_types(v.dtype, np.float32))
 
     def recurrence(*arrays):
         return reference.general_recurrence(*arrays[:-1], initial_state=arrays[-1])

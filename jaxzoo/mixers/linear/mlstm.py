@@ -201,7 +201,7 @@ class MLSTM(Mixer):
         """h of the module docstring, and C, n and m after the last token."""
         i, log_f = jnp.split(logits, 2, axis=-1)
         log_f, one_token = jax.nn.log_sigmoid(log_f), q.ndim == 3
-        start = jnp.zeros_like(log_f if one_token else log_f[:, 0]) if state is None else state.m
+        start = jnp.zeros((log_f.shape[0], log_f.shape[-1]), log_f.dtype) if state is None else state.m
         if self.config.input_gate == "sigmoid":
             i, m, before_m, last = jax.nn.log_sigmoid(i), jnp.zeros_like(i), jnp.zeros_like(i), start
         elif one_token:
