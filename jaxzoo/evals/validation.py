@@ -126,9 +126,9 @@ def metrics_table(metrics: Mapping[str, float], guessing: Mapping[str, float] | 
 
 
 def progress_note(step: int, train: TrainConfig) -> str:
-    """Describes a checkpoint: `step 800`, or `step 300 of 800, unfinished`."""
+    """Describes a checkpoint: `checkpoint 800`, or `checkpoint 300 of 800, unfinished`."""
     unfinished = 0 < step < train.steps and not train.stop_at_accuracy  # step 0: imported
-    return f"step {step} of {train.steps}, unfinished" if unfinished else f"step {step}"
+    return f"checkpoint {step} of {train.steps}, unfinished" if unfinished else f"checkpoint {step}"
 
 
 def pad_rows(batch: Batch, rows: int) -> Batch:
