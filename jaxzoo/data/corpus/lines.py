@@ -28,7 +28,9 @@ WINDOW_BYTES = 2**31
 COMPRESSED = (".zst", ".gz", ".bgz", ".bz2")
 TABLES = (".parquet", ".arrow")
 ROWS_AT_ONCE = 256
-"""Rows of parquet that are decoded at once."""
+"""Rows of parquet that are decoded at once, if `BYTES_AT_ONCE` allows it."""
+BYTES_AT_ONCE = 2**29
+"""Most bytes that these rows can take, whatever the file holds."""
 
 
 class DamagedFileError(ValueError):
@@ -166,11 +168,12 @@ def _batches(file: Path, columns: Sequence[str]) -> Iterator[Any]:
     import pyarrow.parquet as parquet
 
     if file.suffix == ".parquet":
-        texts = [field.name for field in parquet.read_schema(file) if pa.types.is_string(field.type)]
-        entries = [name for name in columns if name in texts]
-        with parquet.ParquetFile(file, memory_map=True, read_dictionary=entries) as table:
+        with parquet.ParquetFile(file, memory_map=True) as table:
             _check(table.schema_arrow.names, columns)
-            yield from table.iter_batches(ROWS_AT_ONCE, columns=list(columns))
+            groups = (table.metadata.row_group(i).total_byte_size for i in range(table.num_row_groups))
+            largest = max(groups, default=0)  # all rows may be one entry of a dictionary, at most as long as its group
+            rows = min(max(BYTES_AT_ONCE // max(largest, 1), 1), ROWS_AT_ONCE)
+            yield from table.iter_batches(rows, columns=list(columns))
         return
     with pa.memory_map(str(file)) as source:
         try:
