@@ -157,7 +157,7 @@ def test_rows_of_texts_follow_the_memory(trained_run, monkeypatch):
         scores.append(model.text_log_likelihoods(texts))
         assert (set(model._rows_at_once.values()) == {4}) == (share > 1)
     assert scores[0] == pytest.approx(scores[1], rel=1e-5)
-    monkeypatch.setattr(sys.modules["jaxzoo.generation.generate"], "memory_of_each", lambda _: 1000)
+    monkeypatch.setattr(sys.modules["jaxzoo.generation.generate"], "memory_of_each", lambda _: 1)
     assert generate(["--run", str(trained_run), "--prompt", "a", "--max-tokens", "2"]) == 2
 
 

@@ -148,7 +148,7 @@ def test_what_is_no_tokenizer_for_language_models_is_refused(tmp_path):
         (lambda c: c["model"]["merges"].append("z z"), "is no tokenizer.json that can be used: Token `z` out of voc"),
         (lambda c: c.update(normalizer={"type": "Lowercase"}), "does not give text back: 'Tab\\tand  '"),
         (lambda c: c.update(normalizer={"type": "NFKD"}), "does not give text back"),
-        (lambda c: c["model"]["vocab"].update(a=-1), "must be integers in [0, 2^32)"),
+        (lambda c: c["model"]["vocab"].update(a=-1), "must be integers in [0, 16,777,216)"),
     ]:
         with pytest.raises(ValueError) as refused:
             load_tokenizer(write_content(tmp_path / "tokenizer.json", change))
