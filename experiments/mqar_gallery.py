@@ -45,6 +45,19 @@ SOLVED = 0.9
 """Zoology, Sec. 4.3: the task is not solved at or below this accuracy."""
 
 
+NOT_RUN = {
+    "comba", "forgetting_attention", "gated_delta_net2", "gated_delta_product", "gated_slot_attention", "hgrn",
+    "latent_attention", "lightning_attention", "mamba3", "mesa_net", "mlstm", "moba", "native_sparse_attention",
+    "path_attention", "ttt",
+}  # fmt: skip
+"""Mixers that were registered after the kept runs, and are not in them."""
+
+
+def shown() -> tuple[str, ...]:
+    """Mixers and variants of the gallery."""
+    return tuple(name for name in subjects() if name not in NOT_RUN)
+
+
 class Score(NamedTuple):
     seeds: SeedScore
     """Runs at the learning rate that is best in the mean over the seeds; a diverged run counts as 0."""
@@ -81,7 +94,7 @@ def _laptop() -> Scale:
     return Scale(
         about=f"{LENGTH} tokens, {N_PAIRS} pairs, {VOCAB_SIZE} token ids, width 64, 400 steps of batch 64, two "
         "learning rates, two seeds; no paper shows this figure.",
-        points=grid(mixer=tuple(subjects()), d_model=(64,), learning_rate=LAPTOP.learning_rates, seed=(0, 1)),
+        points=grid(mixer=shown(), d_model=(64,), learning_rate=LAPTOP.learning_rates, seed=(0, 1)),
         config=config,
     )
 
@@ -90,7 +103,7 @@ def _overnight() -> Scale:
     return Scale(
         about=f"{LENGTH} tokens, {N_PAIRS} pairs, {VOCAB_SIZE} token ids, width 64, 2,500 steps of batch 64, two "
         "learning rates, three seeds; no paper shows this figure.",
-        points=grid(mixer=tuple(subjects()), d_model=(64,), learning_rate=LAPTOP.learning_rates, seed=SEEDS),
+        points=grid(mixer=shown(), d_model=(64,), learning_rate=LAPTOP.learning_rates, seed=SEEDS),
         config=lambda point: config(point, steps=2_500),
         all_seeds=2,
     )
@@ -188,7 +201,7 @@ def draw(results: Results) -> Figure:
 
 def _made_up(point: Any) -> dict[str, Any]:
     """Made-up values: attention solves the task, gated convolutions do not, accuracy grows with the state."""
-    name, names = point["mixer"], list(subjects())
+    name, names = point["mixer"], list(shown())
     if name == ATTENTION:
         return {"valid/accuracy": 0.99, "state_bytes": 10**6}
     size = names.index(name)
@@ -196,7 +209,7 @@ def _made_up(point: Any) -> dict[str, Any]:
 
 
 def _every(*names: str) -> Any:
-    return learned(mixer=names or tuple(subjects()), each=("mixer",))
+    return learned(mixer=names or shown(), each=("mixer",))
 
 
 experiment = Experiment(
