@@ -16,6 +16,7 @@ ALLOWED = {
     ("config/__init__.py", "import_module"): "a module of this package, by its name in the source",
     ("data/corpus/python_pile.py", "import_module"): "installed packages, by names in the source",
     ("sweep/__init__.py", "import_module"): "modules of this package, by names in the source",
+    ("train/trackers.py", "import_module"): "wandb or trackio, as the user names it by --tracker",
     ("tasks/demos.py", "import_module"): "modules of this package, by names in the source",
 }
 """(File, what it calls or imports) -> what reaches it. Nothing here may read a name or bytes from a data file."""

@@ -267,7 +267,8 @@ def read_seal(folder: Path, *, is_named: bool = True) -> CheckpointManifest:
 
 def _smallest(state: Any, sums: Digests) -> tuple[str, ArrayDigest] | None:
     """Name and digest of the smallest array that every device has; None: there is none outside of lists."""
-    whole = [name for name, x in names_of(state).items() if x.is_fully_replicated and not re.search(r"/\d", name)]
+    arrays = {name: x for name, x in names_of(state).items() if not re.search(r"/\d", name)}
+    whole = [name for name, x in arrays.items() if getattr(x, "is_fully_replicated", True)]
     return min(((name, sums[name]) for name in whole), key=lambda pair: math.prod(pair[1].shape), default=None)
 
 

@@ -1,5 +1,6 @@
 """What is compared computes what it is said to, and truths are those of the definitions."""
 
+import functools
 import subprocess
 import sys
 
@@ -18,6 +19,7 @@ from pallas_kernels.selective_scan import reference as scan_reference, workloads
 from pallas_kernels.selective_scan.problem import Problem as ScanProblem
 from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.taylor_attention.workloads import WORKLOADS as TAYLOR
+from pallas_kernels.workload import in_blocks
 from tests.pallas_kernels.shared import full, relative_l2, slow
 from tests.pallas_kernels.tiny import TAYLOR as TINY
 
@@ -61,7 +63,7 @@ def test_step_is_checked_with_its_state():
 
 def test_gated_truth_is_the_recurrence(monkeypatch):
     """Kills a state that is lost between the blocks of the truth, in values or gradients: 12 tokens, blocks of 4."""
-    monkeypatch.setattr(gated_workloads, "BLOCK", 4)
+    monkeypatch.setattr(gated_workloads, "in_blocks", functools.partial(in_blocks, size=4))
     problem = GatedProblem(b=2, t=12, h=2, g=1, k=3, v=4, dtype=jnp.float32)
     work = gated_workloads.WORKLOADS.workload("x", problem, "forward_backward")
     inputs = work.inputs(1)

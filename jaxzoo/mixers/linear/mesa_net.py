@@ -145,7 +145,7 @@ class MesaNet(Mixer):
         written = jax.nn.sigmoid(self.beta_proj(x).astype(jnp.float32))[..., None] * k
         ridge = jax.nn.softplus(self.ridge[...]) + config.lambda_bound
         kk, kv = (None, None) if state is None else (LinearState(y, None) for y in (state.kk, state.kv))
-        system = _System(kk, k, written, log_decay, ridge, ids)
+        system = _RidgeSystem(kk, k, written, log_decay, ridge, ids)
         with recording(None):
             solved = _solve(config.n_steps, config.eps, system, q)
             after_kk = _times(system, q)[1]
@@ -155,7 +155,7 @@ class MesaNet(Mixer):
         return self.out_proj(y.reshape(*x.shape[:-1], config.inner)), MesaNetState(history, after_kk, after.s)
 
 
-class _System(NamedTuple):
+class _RidgeSystem(NamedTuple):
     """The matrices G_t + diag(lambda) of all tokens, by what makes them."""
 
     before: LinearState | None
@@ -172,7 +172,7 @@ def _unit(x: Float[Array, "... k"]) -> Float[Array, "... k"]:
     return wide * jax.lax.rsqrt(jnp.square(wide).sum(-1, keepdims=True) + np.float32(1e-6))
 
 
-def _times(system: _System, p: Float[Array, "*b h k"]) -> tuple[Array, Array]:
+def _times(system: _RidgeSystem, p: Float[Array, "*b h k"]) -> tuple[Array, Array]:
     """The products of each token's matrix and vector, and G after the last token."""
     before, k, written, log_decay, ridge, ids = system
     y, after = linear_attention_from(before, p, k, written, log_decay=log_decay, segment_ids=ids)
@@ -198,17 +198,21 @@ def _conjugate_gradients(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _solve(n_steps: int, eps: float, system: _System, right: Float[Array, "*b h k"]) -> Float[Array, "*b h k"]:
+def _solve(n_steps: int, eps: float, system: _RidgeSystem, right: Float[Array, "*b h k"]) -> Float[Array, "*b h k"]:
     """x of `(G_t + diag(lambda)) x = right` for each token."""
     return _conjugate_gradients(lambda p: _times(system, p)[0], right, n_steps, eps)
 
 
-def _solve_forward(n_steps: int, eps: float, system: _System, right: Array) -> tuple[Array, tuple[_System, Array]]:
+def _solve_forward(
+    n_steps: int, eps: float, system: _RidgeSystem, right: Array
+) -> tuple[Array, tuple[_RidgeSystem, Array]]:
     x = _solve(n_steps, eps, system, right)
     return x, (system, x)
 
 
-def _solve_backward(n_steps: int, eps: float, kept: tuple[_System, Array], dx: Array) -> tuple[_System, Array]:
+def _solve_backward(
+    n_steps: int, eps: float, kept: tuple[_RidgeSystem, Array], dx: Array
+) -> tuple[_RidgeSystem, Array]:
     """With the symmetric matrix M, d right = M^-1 dx, and M has the derivative -(d right) x^T."""
     system, x = kept
     d_right = _conjugate_gradients(lambda p: _times(system, p)[0], dx, n_steps, eps)
