@@ -142,6 +142,20 @@ def test_attention_on_an_absent_gpu_moves_what_cudnn_would(monkeypatch):
     assert cudnn._objection(wide, None) == "head_dim 160 is not a multiple of 8 up to 128"
 
 
+def _failing_step(init, error):
+    """`Program.__init__` with a train step whose lowering raises an error."""
+
+    class Failing:
+        def lower(self, *_):
+            raise error
+
+    def failing(self, *arguments):
+        init(self, *arguments)
+        self.train_step = Failing()
+
+    return failing
+
+
 def test_program_that_is_too_large(topology, monkeypatch):
     """A TPU's compiler refuses what does not fit. Kills a traceback in place of a verdict."""
     said = (
