@@ -64,7 +64,7 @@ def flash_linear_attention(root: Path, platform: str, wanted: Mapping[str, FlaFu
             function = getattr(import_part(root, "fla", ("ops",), entry.package), entry.function)
         except ImportError as error:
             return Peers(notes=[f"peers: {root} does not import ({error}); fla not run"])
-        found.append(torch_candidate(name, functools.partial(entry.call, function=function)))
+        found.append(torch_candidate(name, lambda work, call=entry.call, run=function: call(work, run)))
     commit = git_commit(root)
     named = _written_version(root, "fla") if commit == "unknown" else commit
     return Peers(found, versions=_versions() | {"flash-linear-attention": named})

@@ -264,7 +264,7 @@ def _checked(method: Callable) -> Callable:
         given = (*args, *kwargs.values())
         context = next((value for value in given if isinstance(value, Context)), NO_CONTEXT)
         self.config.check_context(context, streaming=streaming)
-        name = next((name for name in ("x", "x_t") if name in kwargs), None)
+        name = "x_t" if "x_t" in kwargs else "x"
         x = args[0] if args else kwargs.get(name)
         if self.dtype is not None and x is not None:
             x = x.astype(self.dtype)

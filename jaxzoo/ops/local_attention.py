@@ -42,7 +42,7 @@ def naive_local_attention(
     for label, limit in zip(labels, limits, strict=True):
         distance = label[:, s - t :, None] - label[:, None]
         visible = visible & (distance <= limit) & (distance >= 0)
-    return attend_all(q, k, v, visible)
+    return attend_all(q, k, v, jnp.asarray(visible))
 
 
 @functools.partial(jax.jit, static_argnames=("limits", "block_size", "reach"))

@@ -21,7 +21,7 @@ Paper: Siems et al. 2025, https://arxiv.org/abs/2502.10297
 """
 
 import dataclasses
-from typing import Self
+from typing import Any, Self
 
 import jax.numpy as jnp
 
@@ -90,7 +90,7 @@ class GatedDeltaProduct(GatedDeltaMixer):
         q = jnp.pad(q[:, :, None], rest)
         if decay is not None:
             decay = jnp.pad(decay[:, :, None], [(0, 0), (0, 0), (0, n - 1), (0, 0)])
-        in_turn = lambda y: None if y is None else y.reshape(lead[0], -1, *y.shape[3:])  # noqa: E731
+        in_turn: Any = lambda y: None if y is None else y.reshape(lead[0], -1, *y.shape[3:])  # noqa: E731
         ids = None if ids is None else jnp.repeat(ids, n, axis=1)
         q, k, v, beta, decay = (in_turn(y) for y in (q, k, v, beta, decay))
         with recording(None):

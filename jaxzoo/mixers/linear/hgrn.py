@@ -96,7 +96,7 @@ class HGRN(Mixer):
         bound = jnp.full((inner,), config.layer_index / config.n_layers, jnp.float32)
         self.lower_bound: Buffer = buffer(bound, ("channels",))
         self.norm: GatedNorm = GatedNorm(inner, eps=config.norm_eps, axis="channels")
-        self.out_proj: nnx.Linear = linear(inner, d, axes=axes[::-1], std=config.out_std, rngs=rngs)
+        self.out_proj: nnx.Linear = linear(inner, d, axes=("channels", "embed"), std=config.out_std, rngs=rngs)
         self.config = config
 
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> HGRNState:

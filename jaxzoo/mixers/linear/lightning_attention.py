@@ -103,7 +103,7 @@ class LightningAttention(Mixer):
         self.v_proj: nnx.Linear = linear(d, inner, axes=axes, std=std, rngs=rngs)
         self.gate_proj: nnx.Linear = linear(d, inner, axes=axes, std=std, rngs=rngs)
         self.norm: GatedNorm = GatedNorm(inner, eps=config.norm_eps, activation="sigmoid", axis="heads")
-        self.out_proj: nnx.Linear = linear(inner, d, axes=axes[::-1], std=config.out_std, rngs=rngs)
+        self.out_proj: nnx.Linear = linear(inner, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
         self.config = config
 
     def init_state(

@@ -125,7 +125,7 @@ class MesaNet(Mixer):
         if config.gate:
             self.gate_proj: nnx.Linear = linear(d, inner, axes=axes, std=std, rngs=rngs)
         self.norm: GatedNorm = GatedNorm(inner // h, eps=config.norm_eps)
-        self.out_proj: nnx.Linear = linear(inner, d, axes=axes[::-1], std=config.out_std, rngs=rngs)
+        self.out_proj: nnx.Linear = linear(inner, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
         self.config = config
 
     def init_state(

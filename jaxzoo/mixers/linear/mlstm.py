@@ -160,7 +160,7 @@ class MLSTM(Mixer):
         assert self.gates.bias is not None
         self.gates.bias[...] = jnp.concatenate([input_bias, jnp.linspace(3.0, 6.0, h)])
         self.norm_scale: nnx.Param[jax.Array] = parameter(jnp.ones((values,)), ("heads",), decay=False)
-        self.out_proj: nnx.Linear = linear(values, d, axes=axes[::-1], std=config.out_std, rngs=rngs)
+        self.out_proj: nnx.Linear = linear(values, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
         self.config = config
 
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> MLSTMState:
@@ -183,7 +183,8 @@ class MLSTM(Mixer):
             c, logits = None, self.gates(x).astype(jnp.float32)
             if config.gate_cap is not None:
                 logits = config.gate_cap * jnp.tanh(logits / config.gate_cap)
-        h, after = self._recurrence(state, *(split_heads(y, config.n_heads) for y in (q, k, v)), logits, ids)
+        q, k, v = (split_heads(y, config.n_heads) for y in (q, k, v))
+        h, after = self._recurrence(state, q, k, v, logits, ids)
         eps = {"v1": 1e-5, "7b": 1e-6}[config.form] if config.norm_eps is None else config.norm_eps
         y = head_norm(h, "layer", eps=eps).reshape(z.shape) * along_last(self.norm_scale[...], z)
         y = y * jax.nn.sigmoid(z) if c is None else (y + along_last(self.skip[...], z) * c) * jax.nn.silu(z)

@@ -134,7 +134,7 @@ class TTT(Mixer):
         self.post_norm = norm("layer", d, eps=config.norm_eps, rngs=rngs)
         if config.gate:
             self.gate_proj: nnx.Linear = linear(d, d, axes=axes, std=config.std, rngs=rngs)
-        self.out_proj: nnx.Linear = linear(d, d, axes=axes[::-1], std=config.out_std, rngs=rngs)
+        self.out_proj: nnx.Linear = linear(d, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
         self.config = config
 
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> TTTState:
@@ -155,8 +155,8 @@ class TTT(Mixer):
         base = config.base_lr or {"linear": 1.0, "mlp": 0.1}[config.inner]
         lr = base / config.head_width * jax.nn.sigmoid(self.lr_proj(u).astype(jnp.float32))
         tokens = tuple(y.swapaxes(1, 2) for y in (q, k, v, lr[..., None]))
-        if ids is not None:
-            z, after = self._one_by_one(before, tokens, places, document_starts(ids))
+        if (starts := document_starts(ids)) is not None:
+            z, after = self._one_by_one(before, tokens, places, starts)
         elif u.shape[1] == 1:
             z, after = self._mini_batch(before, tokens, places, places[:, 0] == config.mini_batch - 1)
         else:
