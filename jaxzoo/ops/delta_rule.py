@@ -24,8 +24,9 @@ arbitrary initial state, and the resulting affine maps of states are composed (`
 t8192 h16 k64 v64, bfloat16, decay per token) this takes 52 launches forward and 113 with backward, at 1.7 and 1.3 times
 the bytes of the scan, which takes 2,184 and 8,337. (A TPU's compiler would need minutes for so many systems.) Where the
 Pallas kernels of `delta_chunks`, `gated_linear_attention` and `ut_transform` are verified, they serve both forms in
-bfloat16 (`delta_kernels.py`): 7 and 22 launches, 0.1 times the bytes; for the generalized form, and without decay,
-with heads of 64: 4 and 10 instead of 61 and 152, 0.09 and 0.08 times the bytes.
+bfloat16 (`delta_kernels.py`): 7 and 22 launches, 0.1 times the bytes; for the generalized form, with heads of 64, 4 and
+10 launches instead of 61 and 152, 0.09 and 0.08 times the bytes. Without decay the kernels of the generalized form
+serve too: 6 and 13 launches instead of 45 and 96, 0.21 and 0.24 times the bytes.
 
 Memory: the scan keeps its inputs and one state per chunk, and the backward pass computes each chunk again, with one
 more solve. On a GPU, as many chunks exist at once as have `STATES_AT_ONCE` numbers in their states

@@ -14,11 +14,13 @@ Track = Callable[[int, dict[str, float]], None]
 
 @contextlib.contextmanager
 def open_tracker(name: TrackerName, run: Path, config: Any) -> Iterator[Track]:
-    """Starts or continues the tracker's run, named after the run directory, in the project "jaxzoo".
+    """Starts a run of the tracker, named after the run directory; a resumed run starts another.
+
+    The project is "jaxzoo", or $WANDB_PROJECT.
 
     Args:
-      name: package of the tracker; its own environment variables (WANDB_PROJECT, WANDB_MODE ...) take precedence.
-      run: run directory; wandb writes its files there.
+      name: package of the tracker; it reads its own environment variables (WANDB_MODE, WANDB_DIR ...).
+      run: run directory; nothing is written there, since a run directory holds the files of the run alone.
       config: config of the run, as JSON.
 
     Raises:
@@ -28,9 +30,7 @@ def open_tracker(name: TrackerName, run: Path, config: Any) -> Iterator[Track]:
         package = importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise ValueError(f"--tracker {name} needs the package {name}: pip install {name}") from error
-    options = {"dir": str(run), "id": run.name} if name == "wandb" else {}
-    project = os.environ.get("WANDB_PROJECT", "jaxzoo")
-    package.init(project=project, name=run.name, config=config, resume="allow", **options)
+    package.init(project=os.environ.get("WANDB_PROJECT", "jaxzoo"), name=run.name, config=config)
     try:
         yield lambda step, metrics: package.log(metrics, step=step)
     finally:

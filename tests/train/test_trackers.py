@@ -13,7 +13,7 @@ def test_a_tracker_gets_what_tensorboard_gets(tmp_path, monkeypatch):
     """Kills: rows that do not arrive, a step that is lost, a tracker that is not closed after a failure."""
     calls = []
     package = types.ModuleType("wandb")
-    package.init = lambda **options: calls.append(("init", options["name"], options["resume"]))
+    package.init = lambda **options: calls.append(("init", options["name"]))
     package.log = lambda metrics, step: calls.append(("log", step, metrics))
     package.finish = lambda: calls.append(("finish",))
     monkeypatch.setitem(sys.modules, "wandb", package)
@@ -28,7 +28,7 @@ def test_a_tracker_gets_what_tensorboard_gets(tmp_path, monkeypatch):
 
     with pytest.raises(OSError, match="full"):
         fail()
-    assert calls == [("init", "run-7", "allow"), ("log", 3, {"train/loss": 0.5}), ("finish",)]
+    assert calls == [("init", "run-7"), ("log", 3, {"train/loss": 0.5}), ("finish",)]
     assert read_rows(tmp_path / "metrics.jsonl") == [{"step": 3, "train/loss": 0.5}]
 
 
