@@ -18,7 +18,7 @@ from pallas_kernels.kernel_sources import kernel_hash
 from pallas_kernels.registry import OPS
 
 SOURCES = ("jaxzoo/mixers", "jaxzoo/ops", "jaxzoo/layers", "jaxzoo/models")
-"""Folders, besides the kernels, whose programs the pieces measure."""
+"""Folders whose programs the pieces measure, in addition to the kernels."""
 TINY = {
     "delta_rules": "--b 1 --t 70 --h 2 --width 8 --seconds 0.01",
     "generation": "--size tiny --lengths 8 --batches 2",

@@ -44,7 +44,7 @@ class Call(NamedTuple):
     kind: str
     shape: str
     milliseconds: dict[str, float]
-    """By implementation."""
+    """Time of each implementation."""
 
     @property
     def speedups(self) -> dict[str, float]:

@@ -53,7 +53,7 @@ class Setting:
     long: tuple[int, ...] = ()
     """Additional window lengths for validation at some points."""
     positions: tuple[int, ...] = ()
-    """For each P, the positions P to 2P - 1 of a window are scored separately."""
+    """Positions P to 2P - 1 of a window are scored separately, for each P given."""
     long_tokens: int = 32_768
     """Bases of these validations; by position the second half, after its context, is scored."""
 
@@ -203,7 +203,7 @@ def draw(results: Results) -> Figure:
 
 
 def _made_up(point: Any) -> dict[str, Any]:
-    """Made-up values: all models are alike, and better than any Markov model."""
+    """Made-up values: all models have the same loss, below that of every Markov model."""
     if point["model"] == MARKOV:
         return {BITS: 1.92, "order-0": 1.99, "order-2": 1.96, "order-7": 1.92}
     return {BITS: 1.9}

@@ -11,7 +11,7 @@ import pytest
 from jax._src import hardware_utils
 
 DEVICES = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("gpu", "tpu")]
-"""For `pytest.fixture(params=...)`; the markers deselect all of them by default."""
+"""Parameters of fixtures, `pytest.fixture(params=DEVICES)`; the markers deselect all of them by default."""
 
 COMMANDS = {"gpu": "JAX_PLATFORMS=cuda python -m pytest -m gpu", "tpu": "JAX_PLATFORMS=tpu python -m pytest -m tpu"}
 

@@ -1,4 +1,4 @@
-"""What the README says must run."""
+"""Commands and code of the README run."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
 def test_the_code_blocks_run_and_their_comments_are_true():
-    """Kills: an example that an interface has left behind."""
+    """Kills: an example that does not follow a changed interface."""
     first, streaming = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     names: dict = {}
     exec(first, names)

@@ -5,7 +5,7 @@ tuple of layers a program. `BaseConvProgram` turns one into `BaseConv`s of form 
 
 - b1 is a vector there. So the rows of every layer's b1 are additional channels of the input, which pass through all
   layers (gate 1, filter `e_0`) and are added by W: d' = (L + 1) d channels for L layers.
-- b2 is a vector too, as it is in the paper but for the second layer of "add", `b1 . (e_0 * u + b2)`. There u is 0 where
+- b2 is a vector too, as in the paper except in the second layer of "add", `b1 . (e_0 * u + b2)`. There u is 0 where
   b1 is, and the layer the sum `u + b1 . b2`, which `h = 0, b2 = 1` gives.
 - The convolution is causal: nothing moves up. Instead the window that is read moves down. The window of a layer with
   `delay` s is s rows below its input's, and a program with a total delay of D runs on N' = N + D rows, the last D of

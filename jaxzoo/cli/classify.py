@@ -35,7 +35,7 @@ class ClassifyCommand(Checked):
     length: PositiveInt = 512
     """Largest number of tokens per sequence, with the end-of-text; longer ones are cut equally at both ends."""
     pool: Literal["last", "mean"] = "last"
-    """What the class is predicted from: the features at the end-of-text, or the mean over those of the sequence."""
+    """Features from which the class is predicted: those at the end-of-text token, or the mean over the sequence."""
     steps: PositiveInt = 500
     """Optimizer steps."""
     batch_size: PositiveInt = 32

@@ -29,7 +29,7 @@ class OpenRun(NamedTuple):
     directory: Path
     session: Session
     variables: Variables
-    """In the host's memory."""
+    """Variables, in the host's memory."""
     step: int
     n_parameters: int
 

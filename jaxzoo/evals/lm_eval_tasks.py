@@ -21,7 +21,7 @@ from jaxzoo.evals.squad_metrics import in_place_of_transformers
 from jaxzoo.evals.text_model import TextModel
 
 Results = dict[str, dict[str, float]]
-"""By task: each metric, its standard error as `METRIC_stderr`, and `n`, the number of examples."""
+"""Metrics by task: each value, its standard error as `METRIC_stderr`, and `n`, the number of examples."""
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(RECALL_TASKS, ("text", "value")),

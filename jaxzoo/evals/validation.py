@@ -67,7 +67,7 @@ class Validation:
                 yield batch, parts[0] if len(parts) == 1 else jnp.concatenate(parts)[: batch.tokens.shape[0]]
 
     def _parts(self, step: CompiledStep, variables: Variables, batch: Batch) -> list[Any]:
-        """What a step gives for a batch, in as many parts as it takes to fit into memory, nearly always one."""
+        """Sums over a batch, computed in as many parts as fit into memory, nearly always one."""
         session = self._session
         rows = batch.tokens.shape[0]
 

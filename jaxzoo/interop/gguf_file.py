@@ -34,7 +34,7 @@ class GGUFModel(NamedTuple):
     """Content of a file, by the names of the hub's folders."""
 
     fields: dict[str, Any]
-    """As in a config.json."""
+    """Config fields, named as in a config.json."""
     tensors: dict[str, Any]
     """Tensors by name: arrays of `shape`."""
     tokenizer: Callable[[], Tokenizer]

@@ -50,7 +50,7 @@ def linears(
 
 
 def packed(theirs: str, ours: str, names: Iterable[str], transform: Transform, *, bias: bool = False) -> list[Row]:
-    """Returns rows of a linear layer that contains several of ours, and of its bias."""
+    """Returns the rows of one of our layers in a linear layer (with bias) that packs several."""
     ends = [("weight", "kernel"), *[("bias", "bias")] * bias]
     return [Row(f"{theirs}.{a}", tuple(f"{ours}.{name}.{b}" for name in names), transform) for a, b in ends]
 

@@ -1,4 +1,4 @@
-"""Features to logits, for a whole vocabulary or the part of it that a device has."""
+"""Features to logits, for the whole vocabulary or a device's shard of it."""
 
 import jax
 import jax.numpy as jnp

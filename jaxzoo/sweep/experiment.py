@@ -33,7 +33,7 @@ class Measurement:
     function: Callable[..., Mapping[str, float]]
     """A function of a module, which returns metrics by name. The result depends on its arguments only."""
     arguments: Mapping[str, Value]
-    """Its keyword arguments."""
+    """Keyword arguments of the function."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Experiment:
     """A figure of a paper."""
 
     title: str
-    """Such as `Zoology, Figure 2 (top)`."""
+    """Title of the figure, such as `Zoology, Figure 2 (top)`."""
     about: str
     """Content of the figure, in a sentence or two."""
     scales: Mapping[str, Callable[[], Scale]]

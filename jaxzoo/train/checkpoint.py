@@ -37,7 +37,7 @@ SEAL = "seal"
 """Item of a checkpoint: its manifest."""
 
 UNFINISHED = ".orbax-checkpoint-tmp"
-"""In the name of a checkpoint that is being saved, or was when its process died."""
+"""Part of the name of a checkpoint that is being saved, or whose process died meanwhile."""
 
 
 class UnusableError(Exception):

@@ -106,7 +106,7 @@ class ArrayDigest(NamedTuple):
 
 
 Digests = dict[str, ArrayDigest]
-"""By the path of each array, such as `params/embedding`."""
+"""Digests by the path of each array, such as `params/embedding`."""
 
 
 def digests(tree: Any) -> Digests:

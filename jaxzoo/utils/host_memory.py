@@ -1,8 +1,8 @@
 """Settings of the C allocator for computation on a CPU: freed memory is kept.
 
 XLA allocates one block for the intermediate values of a step and frees it after the step. By default glibc maps blocks
-above 32 MiB anew, and the kernel clears their pages: half of the CPU time of a step of the MQAR models. With these
-settings the process keeps its peak memory.
+above 32 MiB at every allocation, and the kernel clears their pages, which takes half of the CPU time of a step of the
+MQAR models. With these settings the process keeps its peak memory.
 """
 
 import ctypes

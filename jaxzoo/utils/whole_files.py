@@ -56,7 +56,7 @@ def replacing(path: Path, *, owned: bool = False) -> Iterator[Path]:
 
 
 def write_whole(path: Path, text: str, *, owned: bool = False) -> None:
-    """Writes a text file, in UTF-8 and as it is."""
+    """Writes a text file in UTF-8, with unchanged line ends."""
     with replacing(path, owned=owned) as place:
         place.write_text(text, encoding="utf-8", newline="")
 

@@ -73,7 +73,7 @@ def all_fields():
 
 
 def numeric(hint, kind):
-    """Whether a declared type is `kind`, or None or a tuple of it beside others."""
+    """Whether a declared type is `kind`, or a union or tuple that contains it."""
     if hint is kind:
         return True
     return any(numeric(part, kind) for part in typing.get_args(hint) if typing.get_origin(hint) is not Literal)

@@ -49,7 +49,7 @@ Z16 = Settings("Zoology", "Table 16", schedule="linear")
 B7, B8, B9, B10, B13 = (Settings("Based", f"Table {n}") for n in (7, 8, 9, 10, 13))
 B11, B12 = (Settings("Based", f"Table {n}", b2=0.99) for n in (11, 12))
 CAT = Settings("CAT", "none", least=3e-5, base=3e-4, weight_decay=0.01)
-"""Of b2 neither paper speaks."""
+"""No paper states b2."""
 
 ROWS: dict[str, Row] = {
     "zoology_attention_73m": Row(presets.zoology_attention_73m(), Z7),
@@ -115,4 +115,4 @@ ROWS: dict[str, Row] = {
     "mh_cat_370m": Row(presets.mh_cat_370m(), CAT, 15),
     "mh_cat_370m_no_pe": Row(presets.mh_cat_370m(positions="none"), CAT, 15),
 }
-"""By name in `configs/lm/<paper>.py`."""
+"""Rows of the papers' tables by the name in `configs/lm/<paper>.py`."""

@@ -137,7 +137,7 @@ def test_distances_reach_to_the_last_target():
 
 
 def test_report_of_two_models(by_hand):
-    """By hand: hits 3 of 10, on average worse by 6 nats; by 2 overall on 18 + 2 nats: 1.8 of 2.0.
+    """Hand-computed: hits 3 of 10, on average worse by 6 nats; by 2 overall on 18 + 2 nats: 1.8 of 2.0.
 
     Kills: another baseline, shares of another slice, differences with the wrong sign.
     """

@@ -126,7 +126,7 @@ def test_a_continuation_ends_before_its_stop_string(model):
 
 
 def test_what_sees_the_future_is_refused():
-    """Kills: scores of a model that sees what it is asked for."""
+    """Kills: scores of a model that sees the target."""
     seeing = make_model(hybrid_config(pattern=(NystromFormerConfig(n_heads=2),), n_layers=1))
     with pytest.raises(ValueError, match="layer 0: NystromFormerConfig sees the future"):
         TextModel(seeing, TOKENIZER)

@@ -36,7 +36,7 @@ config = RunConfig(
 
 
 class Trial(NamedTuple):
-    """A command, and what it makes."""
+    """A command and its output."""
 
     command: str
     """Module in `jaxzoo.cli`."""

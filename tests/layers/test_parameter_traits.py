@@ -1,4 +1,4 @@
-"""What an optimizer or a mesh of one's own asks of a module's variables."""
+"""Weight-decay masks, learning-rate scales and shardings of variables, for users' optimizers and meshes."""
 
 import jax
 import numpy as np

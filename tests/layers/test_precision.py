@@ -12,7 +12,7 @@ from jaxzoo.ops.log_linear_attention import empty_log_linear_state, log_linear_a
 
 
 def precisions(function, *arguments):
-    """Of all products of a function, those of its loops included."""
+    """Precisions of all products of a function, loops included."""
 
     def inside(jaxpr):
         for equation in jaxpr.eqns:

@@ -38,7 +38,7 @@ EXTRA = [
     SelectiveAttentionConfig(d_model=6, n_heads=2, selection="random", probability=0.6),
     Mamba2Config(d_model=6, d_state=3, head_dim=3, n_groups=2, n_taps=3, n_levels=4),
 ]
-"""Settings with code of their own, besides every `tiny()`."""
+"""Settings that run other code than `tiny()`."""
 MORE = [
     BlockedWindowAttentionConfig(d_model=6, n_heads=2, block_size=4),
     BigBirdConfig(d_model=6, n_heads=3, block_size=4, n_window_blocks=1, n_random_blocks=1),

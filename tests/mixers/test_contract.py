@@ -113,7 +113,7 @@ def test_values_of_a_stream_are_those_of_the_call():
 @pytest.mark.full
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_mixer_that_breaks_the_contract_is_named(fault):
-    """Kills a `check_mixer` that is content with what it promises to find: a future that comes in by a token or a
+    """Kills a `check_mixer` that accepts a fault of its list: a future that comes in by a token or a
     choice, a leak between documents of a mixer that sees both sides, a state of fixed size that promises to grow, NaN
     that agrees with NaN, a state next to an infinite entry, a wrong VJP of all parallel forms, values that forget the
     state, outputs of another dtype."""

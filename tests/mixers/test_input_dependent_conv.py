@@ -14,7 +14,7 @@ D, T = 4, 13
 
 
 def heights_truth(config, p, u, tokens):
-    """What stands in the filter for each distance."""
+    """Value of the filter at each distance."""
     if config.filter == "programmatic":
         counts = naive_match_counts(tokens, pairs=config.pairs, ignored=config.ignored_token)
         return np.float64(counts > 0)

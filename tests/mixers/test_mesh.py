@@ -46,7 +46,7 @@ def tokens(b=8, t=21, seed=1):
 
 
 def outputs_and_gradients(mixer, x, dy):
-    """Of all tokens at once, and of a prefill in two calls; gradients of parameters and tokens."""
+    """Outputs of one call and of a prefill in two calls; gradients of parameters and inputs."""
     graph, params = nnx.split(mixer)
 
     def run(params, x):

@@ -80,7 +80,7 @@ def stack_of(n):
 
 
 def parameters(model):
-    """Those of each block, and the others, in float64."""
+    """Parameters of each block, and the shared ones, in float64."""
     of = lambda module: {".".join(map(str, k)): np.float64(v[...]) for k, v in nnx.to_flat_state(nnx.state(module))}  # noqa: E731
     flat = model.unstacked()
     return [of(stack.blocks[0]) for stack in flat.stacks], {k: v for k, v in of(flat).items() if "stacks" not in k}

@@ -99,7 +99,7 @@ def on_one_device(name, packed):
     ],
 )
 def test_parts_of_a_sequence_give_the_numbers_of_the_whole(name, mesh, packed):
-    """Kills: a state or a halo of the wrong part, a first token that starts anew in every part or never, documents that
+    """Kills: a state or a halo of the wrong part, a first token that resets every part or none, documents that
     leak over the border of two parts, gradients that do not come back over it or are summed twice."""
     expected = on_one_device(name, packed)
     with jax.set_mesh(make_mesh(MESHES[mesh])):

@@ -52,7 +52,7 @@ class WrongConfig(MixerConfig):
 
 
 class WrongState(NamedTuple):
-    """What is read so far."""
+    """Number of tokens read."""
 
     mean: jax.Array
     """(b, d)."""

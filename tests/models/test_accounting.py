@@ -50,7 +50,7 @@ def test_state_bytes_are_those_of_the_arrays(batch_size):
 
 
 def test_state_bytes_are_those_of_the_model_that_runs():
-    """Kills a filter that is made anew for the length that was asked for: the 63 inputs of 64 taps are the state."""
+    """Kills a filter that is built for the requested length: the 63 inputs of 64 taps are the state."""
     config = hybrid_config(pattern=(BaseConvConfig(filter="long", n_taps=64),), n_layers=1)
     inherited = hybrid_config(pattern=(BaseConvConfig(filter="long"),), n_layers=1, max_length=64)
     for length in (5, 1024):

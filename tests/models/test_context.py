@@ -1,4 +1,4 @@
-"""What the model hands down to its mixers, and what it takes from them beside their outputs."""
+"""Context that a model gives to its mixers, and the losses that mixers return."""
 
 import dataclasses
 import functools

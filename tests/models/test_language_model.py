@@ -141,7 +141,7 @@ def test_rows_may_stand_at_different_positions():
 
 
 POLICIES = ("nothing", "projections", "mixer_inputs", "period", "everything")
-"""From the least to the most that is computed again."""
+"""Rematerialization policies, from the least recomputation to the most."""
 
 
 @pytest.mark.slow

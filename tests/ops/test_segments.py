@@ -1,4 +1,4 @@
-"""What ids say of a place in a row, against the definitions, place by place."""
+"""Document starts, positions and masks from segment ids, against their definitions, position by position."""
 
 import jax
 import jax.numpy as jnp

@@ -108,7 +108,7 @@ def test_two_tokens_by_hand():
 @pytest.mark.parametrize("sign", [0, pytest.param(1, marks=pytest.mark.full), pytest.param(-1, marks=pytest.mark.slow)])
 def test_extreme_keys_and_decays(sign):
     """Kills: 0/0 where all keys are -80 (e^-80 underflows with any decay), inf where they are 80, and a scale that
-    stays behind when keys fall by 160 from one token to the next; also of a document behind one of other keys."""
+    stays behind when keys fall by 160 from one token to the next; also in a document after one with other keys."""
     (k, v, _, u), _ = problem(LONG)
     k = k + (80.0 * sign if sign else 80.0 * (-1) ** (np.arange(LONG) // 3)[None, :, None])
     w = np.array([1e-6, 1e-3, 1.0, 50.0, 1e4])

@@ -17,7 +17,7 @@ LIMIT = 400.0
 
 
 class Ended(NamedTuple):
-    """What became of the processes, in their order."""
+    """Exit status and output of each process."""
 
     statuses: list[int]
     out: list[str]

@@ -194,7 +194,7 @@ ODD = TRANSFORMER_PP | {"rotary_emb_fraction": 0.4}
 
 
 def write_folder(model, config, directory):
-    """As Lightning saves it: a prefix, and counters between the parameters."""
+    """Writes a checkpoint as Lightning does: names with a prefix, counters among the parameters."""
     directory.mkdir()
     state = {f"model.{name}": value for name, value in model.state_dict().items()}
     state["train_metrics.num-tokens.count"] = torch.tensor(7)

@@ -28,7 +28,7 @@ def flat(tree):
 
 
 def filled(ours, theirs, carry):
-    """Our module with their parameters. Every parameter of either side must be used, in its shape."""
+    """Returns our module with the peer's parameters; each parameter of both must be used, with its shape."""
     read = set()
 
     def get(name):

@@ -15,7 +15,7 @@ def causal_mask(torch, t):
 
 
 def run_attention(rotary, torch):
-    """Their layer is given its mask and its rotations."""
+    """Output of the peer's layer, called with its mask and rotary angles."""
 
     def run(layer, x):
         positions = torch.arange(x.shape[1])[None]
@@ -44,7 +44,7 @@ NEOX = {"n_heads": 4, "positions": "rotary", "rotary_fraction": 0.25, "rotary_ba
 
 
 def carry_neox_attention(get):
-    """Their rows are (head, [q, k, v], channel)."""
+    """Copies the parameters; rows of the peer's projection are (head, [q, k, v], channel)."""
     weight, bias = get("query_key_value.weight").reshape(4, 3, 16, 64), get("query_key_value.bias").reshape(4, 3, 16)
     values = {"out_proj.kernel": get("dense.weight").T, "out_proj.bias": get("dense.bias")}
     for i, name in enumerate(("q_proj", "k_proj", "v_proj")):

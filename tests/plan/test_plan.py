@@ -115,7 +115,7 @@ def test_times_by_hand():
 
 
 def test_cudnn_is_told():
-    """Kills: a plan that takes what stands for cuDNN for a Pallas kernel, or does not say what it is."""
+    """Kills: a plan that reports a stand-in for cuDNN as a Pallas kernel, or does not name it."""
     text = describe(example(device="h100", kernels={"mosaic_gpu": 2, cudnn.NAME: 3}))
     assert "Pallas kernels in the program: 2 x mosaic_gpu\n" in text
     assert "attention by cuDNN, which compiles only on a GPU: 3 calls, planned by what they read and write" in text
@@ -226,7 +226,7 @@ def test_devices_agree_with_the_kernels_targets():
 
 @pytest.mark.full
 def test_a_kept_plan_is_that_of_today(monkeypatch):
-    """Kills: a step that moves more between kernels than docs/scale.md says, or another count of what it moves."""
+    """Kills: a step that moves more bytes between kernels than docs/scale.md says, or another way to count them."""
     absent_devices("h100", monkeypatch)
     kept = Plan.load(ROOT / "benchmarks/results/plans/transformer-360m-h100.json")
     config = load_config(ROOT / "configs/lm/based.py", name="transformer_pp_360m_30b")

@@ -12,7 +12,7 @@ ACCURACY = {
     ("hyena", 16): (0.125, None),
     ("hyena", 32): (0.25, 0.375),
 }
-"""By model and width, for the rates 0.001 and 0.01; None: it diverged."""
+"""Accuracy by model and width, at the rates 0.001 and 0.01; None: the run diverged."""
 POINTS = grid(model=("attention", "hyena"), d_model=(16, 32), learning_rate=(0.001, 0.01))
 
 

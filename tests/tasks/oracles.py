@@ -183,4 +183,4 @@ ORACLES = {
     MADConfig: mad,
     TextTask: text_recall,
 }
-"""By the kind of the task, special ones first."""
+"""Oracle of each task class; subclasses stand before their base."""

@@ -69,7 +69,7 @@ def test_layout_of_every_example(config):
 @pytest.mark.parametrize("split", ["train", pytest.param("test", marks=pytest.mark.full)])
 def test_keys_values_and_updates_are_uniform(split):
     """Kills: a split that shows in one token, an update that prefers the first pairs or keeps their order, a new value
-    that avoids another pair's, or piles up beside the old one."""
+    that avoids another pair's, or is mostly a neighbour of the old one."""
     keys, values = bindings(draw(LAWS, split).tokens, LAWS)
     for pair in range(LAWS.n_pairs):
         assert_law(np.bincount(keys[:, pair], minlength=LAWS.n_keys + 1)[1:], np.ones(LAWS.n_keys))

@@ -14,7 +14,7 @@ from tests.train.test_session import with_pattern
 
 STEPS_A_MESH = 2
 TOLERANCE = 1e-5
-"""Of a loss near ln 40 = 3.7, float32: sums over devices are taken in another order on each mesh."""
+"""Relative tolerance of a float32 loss near ln 40 = 3.7: sums over devices are taken in another order on each mesh."""
 
 
 def session_on(config, **sizes) -> Session:

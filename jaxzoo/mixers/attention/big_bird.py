@@ -137,7 +137,7 @@ class BigBird(MultiHeadMixer):
     def mix(
         self, x: Float[Array, "*b d"], state: BigBirdState | None, context: Context
     ) -> tuple[Array, BigBirdState | None]:
-        """With a state, attends to the cache and to `x`, whose keys and values are first rounded to the cache's dtype.
+        """Attends to `x` and, with a state, to the cache; then keys and values of `x` are rounded to the cache's dtype.
 
         Raises:
           ValueError: `t` exceeds the capacity of the cache.

@@ -65,7 +65,7 @@ class ForgettingAttentionConfig(MultiHeadConfig):
     promises = Capabilities(growing_state=True, segments=True)
 
     positions: Literal["none", "rotary"] = "none"
-    """How scores learn of positions besides the forget gate."""
+    """Position encoding of queries and keys, in addition to the forget gate."""
     qk_norm_eps: NonNegativeFloat = 1e-5
     """Added to the mean square in the norm of queries and keys."""
     shift: bool = False
@@ -150,7 +150,7 @@ class ForgettingAttention(SteppedByPrefill):
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> ForgettingAttentionState:
-        """The empty cache, of `capacity` slots.
+        """Returns an empty cache of `capacity` tokens.
 
         Raises:
           ValueError: `capacity` is None or not positive.

@@ -13,7 +13,7 @@ from jaxzoo.tasks import mqar
 
 PAIRS = 8
 DISTANCES = PAIRS + 2
-"""Of the queries, and a few of equal values."""
+"""Distances of the queries, and a few between equal values."""
 
 
 @functools.partial(jax.jit, static_argnums=0)
