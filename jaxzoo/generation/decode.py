@@ -16,6 +16,7 @@ from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
 from jaxzoo.models.language_model import LanguageModelConfig, ModelState
 from jaxzoo.parallel.sharding import constrain
 from jaxzoo.utils.array_typing import Array, Bool, Int, PRNGKeyArray
+from pallas_kernels.dispatch import may_run_on
 
 Tree = TypeVar("Tree")
 
@@ -94,8 +95,8 @@ def decode_block(
     *,
     block_size: int,
 ) -> tuple[DecodeState, Int[Array, "b block"]]:
-    """Runs up to `block_size` decode steps, fewer if all rows are complete. A step reads one token per row: the rest of
-    its prompt, then the token drawn last. `rows` are donated; `stopped` rows are complete for a reason that only the
+    """Runs `block_size` decode steps, on a CPU fewer if all rows are complete. A step reads one token per row: the rest
+    of its prompt, then the token drawn last. `rows` are donated; `stopped` rows are complete for a reason that only the
     caller knows. Returns the rows, and the new tokens of each step, `NO_TOKEN` or `NOT_FINITE`."""
     model = _blueprint(config).model(variables)
 
@@ -114,6 +115,8 @@ def decode_block(
 
     def goes_on(carry: tuple[Array, DecodeState, Array]) -> Array:
         i, rows, _ = carry
+        if not may_run_on("cpu"):  # an accelerator would wait for the host to read the condition after each step
+            return i < block_size
         return (i < block_size) & ~jnp.all(rows.done)
 
     rows = rows._replace(done=rows.done | stopped)

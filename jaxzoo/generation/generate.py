@@ -11,6 +11,7 @@ from jaxtyping import Int32
 from jaxzoo.generation.decode import NO_TOKEN, NOT_FINITE, Rules, decode_block, first_rows, read_chunk, row_keys
 from jaxzoo.generation.prompts import TokenIds, check_prompts
 from jaxzoo.generation.sampling import Sampling, knobs
+from jaxzoo.generation.weights import cast_weights
 from jaxzoo.models.blueprint import Variables, split_variables
 from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
 from jaxzoo.utils.devices import memory_of_each
@@ -87,7 +88,7 @@ class Generation:
                 f"prompt and max_tokens are {n_tokens} tokens together and must be at most the {learned} learned "
                 "positions of the model; shorten the prompt, or ask for fewer tokens"
             )
-        self._config, self._variables = model.config, split_variables(model.unstacked())
+        self._config, self._variables = cast_weights(model.config, split_variables(model.unstacked()))
         capacity = cache_capacity(n_tokens) if self._config.state_grows else None
         most = rows_of_memory(self._config, self._variables, capacity)
         _check("prompts", len(prompts), len(prompts) <= most, f"must be at most {most}, whose states fit into memory")

@@ -50,16 +50,19 @@ def knobs(sampling: Sampling) -> Knobs:
 def sample(logits: Float[Array, "b vocab"], keys: PRNGKeyArray, knobs: Knobs) -> Int[Array, "b"]:
     """Draws one token per row, int32, from finite float32 logits and one key per row `(b,)`. Pure function, row by row.
     Greedy and unfiltered draws cost O(vocab) per row, filtered ones a sort."""
-    ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
-    logits = jnp.where(ids < knobs.n_ids, logits, -jnp.inf)
+
+    def allowed() -> Array:  # in each branch: what a conditional reads is written to memory before it
+        ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
+        return jnp.where(ids < knobs.n_ids, logits, -jnp.inf)
 
     def draw() -> Array:
-        centred = logits - logits.max(axis=-1, keepdims=True)
+        masked = allowed()
+        centred = masked - masked.max(axis=-1, keepdims=True)
         scaled = centred / jnp.maximum(knobs.temperature, jnp.finfo(jnp.float32).tiny)
         filters = (knobs.top_k < NO_LIMIT) | (knobs.top_p < 1)
         return jax.lax.cond(filters, _draw_filtered, lambda scaled, keys, _: _draw(scaled, keys), scaled, keys, knobs)
 
-    return jax.lax.cond(knobs.temperature > 0, draw, lambda: jnp.argmax(logits, axis=-1).astype(jnp.int32))
+    return jax.lax.cond(knobs.temperature > 0, draw, lambda: jnp.argmax(allowed(), axis=-1).astype(jnp.int32))
 
 
 def _draw(logits: Float[Array, "b vocab"], keys: PRNGKeyArray) -> Int[Array, "b"]:

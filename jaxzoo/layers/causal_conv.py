@@ -108,8 +108,9 @@ def causal_conv_step(
 ) -> tuple[Float[Array, "b d"], Float[Array, "b w-1 d"]]:
     """One step of `causal_conv`: `(y_t, history)`, at `w` multiply-adds per channel."""
     _check(x_t, taps, history, None)
-    seen = jnp.concatenate([history.astype(jnp.float32), x_t[:, None].astype(jnp.float32)], axis=1)
-    y_t = jnp.einsum("bwd,wd->bd", seen, taps[::-1].astype(jnp.float32), precision=lax.Precision.HIGHEST)
+    taps, before = taps.astype(jnp.float32), history.astype(jnp.float32)
+    y_t = jnp.einsum("bwd,wd->bd", before, taps[:0:-1], precision=lax.Precision.HIGHEST)
+    y_t = y_t + x_t.astype(jnp.float32) * taps[0][None]
     return y_t.astype(x_t.dtype), push_history(history, x_t[:, None])
 
 
@@ -135,7 +136,9 @@ def empty_history(batch_size: int, n_taps: int, width: int, dtype: DTypeLike = j
 
 def push_history(history: Float[Array, "b w-1 d"], x: Float[Array, "b t d"]) -> Float[Array, "b w-1 d"]:
     """History after `t` more inputs, in the dtype of `history`."""
-    return jnp.concatenate([history, x.astype(history.dtype)], axis=1)[:, x.shape[1] :]
+    n, t = history.shape[1], x.shape[1]
+    x = x[:, max(t - n, 0) :].astype(history.dtype)
+    return x if t >= n else jnp.concatenate([history[:, t:], x], axis=1)
 
 
 def conv_flops(n_taps: int, length: int) -> float:

@@ -20,9 +20,10 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
-from jaxzoo.layers.linear import linear
+from jaxzoo.layers.linear import joins_matmuls, joint_linear, linear
 from jaxzoo.utils.array_typing import Array, Float
 
 MLPKind = Literal["swiglu", "geglu", "geglu_tanh", "glu", "gelu", "gelu_tanh"]
@@ -79,6 +80,30 @@ class MLP(nnx.Module):
 
     def __call__(self, x: Float[Array, "... d"]) -> Float[Array, "... d"]:
         """`(..., d) -> (..., d)` in the dtype of `x`."""
-        hidden = self.up_proj(x)
-        hidden = GATES[self.kind](self.gate_proj(x)) * hidden if self.kind in GATES else ACTIVATIONS[self.kind](hidden)
-        return self.down_proj(hidden)
+        if self.kind not in GATES:
+            return self.down_proj(ACTIVATIONS[self.kind](self.up_proj(x)))
+        if joins_matmuls(x):
+            return self.down_proj(gated(self.kind, joint_linear(x, self.gate_proj, self.up_proj)))
+        return self.down_proj(GATES[self.kind](self.gate_proj(x)) * self.up_proj(x))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def gated(kind: MLPKind, gate_and_up: Float[Array, "... two_w"]) -> Float[Array, "... w"]:
+    """Hidden units of the gate's outputs and, after them on the last axis, those of `up`."""
+    gate, up = jnp.split(gate_and_up, 2, axis=-1)
+    return GATES[kind](gate) * up
+
+
+def _gated_forward(kind: MLPKind, gate_and_up: Array) -> tuple[Array, Array]:
+    return gated(kind, gate_and_up), gate_and_up
+
+
+def _gated_backward(kind: MLPKind, gate_and_up: Array, d_hidden: Array) -> tuple[Array]:
+    """VJP: both halves are written by one kernel, into one array."""
+    gate, up = jnp.split(gate_and_up, 2, axis=-1)
+    activated, pull_back = jax.vjp(GATES[kind], gate)
+    halves = [*pull_back(d_hidden * up), d_hidden * activated]
+    return (jax.lax.optimization_barrier(jnp.concatenate(halves, axis=-1)),)
+
+
+gated.defvjp(_gated_forward, _gated_backward)

@@ -15,6 +15,8 @@ _FREE_CALLS = ("ConcatBitcast", "AllocateBuffer", "AsyncCollective", "AssumeGath
 _PASSED_ON = ("parameter", "tuple", "all-gather", "all-reduce", "all-to-all", "reduce-scatter", "collective-permute")
 """Instructions that only pass an array on, in a TPU's fusion, while a collective runs next to its arithmetic."""
 _SLICES = ("dynamic-slice", "slice", "gather")
+_UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
+"""Updates in place of the first operand -> place of the operand that is written."""
 
 
 def memory_bytes(hlo: Hlo) -> int:
@@ -41,7 +43,7 @@ def _read(hlo: Hlo, computation: Computation, instruction: Instruction) -> int:
     opcode = instruction.opcode.removesuffix("-start")
     if opcode in _SLICES and operands:
         return _size(_outputs(instruction), like=operands[0].results[0])
-    if opcode in ("dynamic-update-slice", "scatter"):
+    if opcode in _UPDATES:
         return sum(_size(operand.results) for operand in operands[1:])
     if opcode == "fusion":
         inside = hlo.computations[instruction.called[0]]
@@ -56,7 +58,7 @@ def _written(hlo: Hlo, computation: Computation, instruction: Instruction) -> in
         inside = hlo.computations[instruction.called[0]]
         names = inside.root.operands if inside.root.opcode == "tuple" else (inside.root.name,)
         return sum(_put(hlo, inside, inside[name]) for name in names)
-    if opcode == "dynamic-update-slice":
+    if opcode in _UPDATES:
         return _put(hlo, computation, instruction)
     return _size(_outputs(instruction))
 
@@ -86,7 +88,7 @@ def _used(hlo: Hlo, inside: Computation, parameter: Instruction, operand: Instru
         elif user.opcode == "fusion":
             within = hlo.computations[user.called[0]]
             total += sum(_used(hlo, within, within.parameters[i], operand) for i in used)
-        elif user.opcode != "dynamic-update-slice" or used != [0]:
+        elif user.opcode not in _UPDATES or used != [0]:
             return _size(operand.results)
     return min(total, _size(operand.results))
 
@@ -99,8 +101,8 @@ def _put(hlo: Hlo, inside: Computation, result: Instruction) -> int:
     if root.opcode == "fusion" and result.results[0].space == 0 and len(root.results) == 1:
         within = hlo.computations[root.called[0]]
         return _put(hlo, within, within.root)
-    if root.opcode == "dynamic-update-slice" and root.operands[1] in inside:
-        return _size(inside[root.operands[1]].results, like=result.results[0])
+    if root.opcode in _UPDATES and (update := root.operands[_UPDATES[root.opcode]]) in inside:
+        return _size(inside[update].results, like=result.results[0])
     return 0 if root.opcode in _PASSED_ON else _size(result.results)
 
 

@@ -40,6 +40,9 @@ ENTRY %main (p: f32[12,256], j: s32[], y: f32[1,256]) -> f32[12,256] {
   ROOT %put_in = f32[12,256]{1,0} fusion(%p, %j, %y), kind=kLoop, calls=%put
 }
 """
+SCATTERED = UPDATED.replace(
+    "dynamic-update-slice(%stack, %double, %i, %zero)", "scatter(%stack, %i, %double), to_apply=%f"
+)
 WITHIN = """
 %outer (stack.3: f32[12,256], i.3: s32[], x.3: f32[256], all.3: f32[12,256]) -> (f32[256], f32[12,256]) {
   %stack.3 = f32[12,256]{1,0} parameter(0)
@@ -97,6 +100,7 @@ ENTRY %main (p: f32[64]) -> (s32[], f32[64]) {
 EXPECTED = {
     "sliced": (SLICED, 4 * (256 + 256 + 256) + 4),
     "updated in place": (UPDATED, 4 * (256 + 256) + 4),
+    "scattered in place": (SCATTERED, 4 * (256 + 256) + 4),
     "in fusions within a fusion": (WITHIN, 4 * (256 + 256) + 4 + 4 * (256 + 256)),
     "on the chip": (ON_CHIP, 2 * 512 * 2048 * 2),
     "in a loop": (LOOP, 5 * 2 * 4 * 64 + 5 * (4 + 4 + 1)),
