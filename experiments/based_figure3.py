@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from experiments.based_models import FEATURE_MAPS, Sizes, scales
-from experiments.frontier import by_state, finish_by_state, leads, more_recalls_more, size_curve
+from experiments.frontier import by_state, explain_marks, finish_by_state, leads, more_recalls_more, size_curve
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, learned
 from jaxzoo.sweep.curves import accuracy_label, guessing
 from jaxzoo.sweep.results import SCORE
@@ -208,8 +208,8 @@ def _draw(results: Results) -> Figure:
     except Missing:
         metric = "none"
     pairs = metric.rpartition("=")[2]
-    title = f"Based, Figure 3: feature maps of linear attention, {pairs} pairs"
-    figure, axes = panels(2, 1, size=(6.4, 7.6), title=title, sharey=True)
+    title = f"Based, Figure 3: feature maps, {pairs} pairs"
+    figure, axes = panels(2, 1, size=(4.8, 7.0), title=title, sharey=True)
     for panel, size in ((axes[0, 0], "state_bytes"), (axes[1, 0], "n_parameters")):
         for series, name in enumerate(MAPS):
             for i, dim in enumerate(results.values("feature_dim", model=name)):  # dashed where one is not the first
@@ -217,6 +217,7 @@ def _draw(results: Results) -> Figure:
                 style = series + i * len(PALETTE)
                 size_curve(panel, results, label=label, series=style, metric=metric, size=size, **where)
         guessing(panel, results.rows, metric)
+    explain_marks(axes[0, 0])
     finish_by_state(axes[0, 0], results)
     axes[1, 0].set(xlabel="parameters", ylabel=accuracy_label(results))
     plain_log_ticks(axes[1, 0], "x")

@@ -95,13 +95,21 @@ def _rises(scores: Sequence[float]) -> tuple[int, int]:
 
 def draw_by_state(results: Results, models: Iterable[str], *, title: str) -> Figure:
     """Draws the best accuracy at each state size of some models."""
-    figure, (axes,) = panels(1, 1, size=(6.4, 4.6), title=title)
+    figure, (axes,) = panels(1, 1, size=(4.8, 4.2), title=title)
     for series, model in enumerate(models):
         size_curve(axes[0], results, label=model, series=series, model=model)
     guessing(axes[0], results.rows)
+    explain_marks(axes[0])
     finish_by_state(axes[0], results)
     add_legend(figure)
     return figure
+
+
+def explain_marks(panel: Axes) -> None:
+    """Adds the marks of `size_curve` to the legend."""
+    style = {"color": "#777777", "linestyle": "none"}
+    panel.plot([], [], marker="o", markersize=4.5, markerfacecolor="white", label="a smaller one recalls more", **style)
+    panel.plot([], [], marker="|", markersize=9, label="range of the seeds", **style)
 
 
 def finish_by_state(panel: Axes, results: Results) -> None:
@@ -119,11 +127,12 @@ def size_curve(
     metric: str = SCORE,
     **where: Any,
 ) -> None:
-    """Draws the best accuracy at each size (`state_bytes` or `n_parameters`) of the models at the coordinates `where`.
-    `series` is the index of the style."""
+    """Draws the best accuracy at each size (`state_bytes` or `n_parameters`) of the models at the coordinates `where`;
+    the line joins the frontier. `series` is the index of the style."""
     best: dict[int, Row] = {}
     for x in {row[size] for row in results.select(**where)} - {None}:
         with contextlib.suppress(Missing):
             best[x] = Results([row for row in results.select(**where) if row[size] == x]).best(metric)
     points = [{axis: value for axis, value in best[x]["point"].items() if axis not in OVER} for x in sorted(best)]
-    curve(panel, results, x=lambda row: row[size], points=points, label=label, series=series, metric=metric)
+    style = {"label": label, "series": series, "metric": metric, "frontier": True}
+    curve(panel, results, x=lambda row: row[size], points=points, **style)

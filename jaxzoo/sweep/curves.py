@@ -1,6 +1,7 @@
 """Curves for the figures of experiments."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 from jaxzoo.sweep.results import SCORE, Missing, Results, Row, SeedScore
@@ -22,6 +23,7 @@ def curve(
     label: str,
     series: int,
     metric: str = SCORE,
+    frontier: bool = False,
 ) -> None:
     """Draws the score at each of some points, with the range of its seeds; unfinished points are left out.
 
@@ -29,6 +31,7 @@ def curve(
       x: axis of the points, or a function of the best row; a mark whose x is None is left out.
       points: coordinates of each mark; the best run over all other axes is drawn.
       series: index of the style.
+      frontier: the points are of rising x; the line joins those that no point of a smaller x reaches.
     """
     drawn: list[tuple[float, SeedScore]] = []
     for where in points:
@@ -44,7 +47,7 @@ def curve(
         places = [place for place, _ in drawn]
         heights = [score.mean for _, score in drawn]
         spread = [(score.low, score.high) for _, score in drawn]
-        marked_line(panel, places, heights, label=label, series=series, spread=spread)
+        marked_line(panel, places, heights, label=label, series=series, spread=spread, frontier=frontier)
 
 
 def marked_line(
@@ -55,13 +58,21 @@ def marked_line(
     label: str,
     series: int,
     spread: Sequence[tuple[float, float]] = (),
+    frontier: bool = False,
 ) -> None:
-    """Draws a line with marks; `spread` has the range of the seeds of each mark, `series` the index of the style."""
+    """Draws a line with marks; `spread` has the range of the seeds of each mark, `series` the index of the style.
+
+    With `frontier`, the line joins only marks that are higher than all before them; the others are hollow.
+    """
     style = series_style(series)
     for place, (low, high) in zip(places, spread, strict=bool(spread)):
         if high > low:
             panel.vlines([place], [low], [high], color=style["color"], linewidth=0.9, zorder=1)
-    panel.plot(places, heights, **style, label=label)
+    joined = [not frontier or height > max(heights[:i], default=-1) for i, height in enumerate(heights)]
+    panel.plot(list(compress(places, joined)), list(compress(heights, joined)), **style, label=label)
+    for place, height, is_joined in zip(places, heights, joined, strict=True):
+        if not is_joined:
+            panel.plot([place], [height], **{**style, "linestyle": "none"}, markerfacecolor="white")
 
 
 def guessing(
