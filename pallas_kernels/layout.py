@@ -1,7 +1,16 @@
-"""Ops on a mesh: batch, time and heads or channels are shared out, each over axes of its own.
+"""Ops on a mesh: each device runs the op on its part of batch, time, and heads or channels (`jax.shard_map`).
 
-The compiler cannot partition a kernel, so that each device calls its own (`jax.shard_map`). Rows, heads and channels
-are independent and need no communication. Of a sharded sequence the parts exchange states.
+The compiler cannot partition a kernel. Rows, heads and channels are independent and need no communication; parts of a
+sequence exchange states. The `sharded_` functions take the arguments of their op (shapes are global) and
+
+    mesh            None: the mesh in context (`jax.set_mesh`). Along axes that are not named below everything is
+                    replicated, and gradients are averaged by an all-reduce: name every axis of more than one device.
+    batch_axes, head_axes, channel_axes
+                    mesh axes over which batch, heads or channels are split evenly
+    sequence_axis   mesh axis over which time is split evenly; None: every device has whole sequences. States are
+                    sharded over batch and heads or channels, and replicated over this axis.
+
+They raise ValueError for a missing mesh, an unknown axis, or a dimension that is not a multiple of its axes' devices.
 """
 
 import math
@@ -15,14 +24,14 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec as P
 
 
 class Layout(NamedTuple):
-    """A mesh and the partitions on it."""
+    """Mesh, and the axes that split each dimension."""
 
     mesh: Mesh | AbstractMesh
     batch: tuple[str, ...]
     time: tuple[str, ...]
     heads: tuple[str, ...]
     kv_heads: tuple[str, ...]
-    """As heads; () for a single key/value head, which every device holds."""
+    """Same as heads; () for a single key/value head, which every device holds."""
 
     @property
     def queries(self) -> P:
@@ -47,11 +56,7 @@ def make_layout(
     head_axes: tuple[str, ...],
     sequence_axis: str | None = None,
 ) -> Layout:
-    """The layout of q (b, t, h, .) and k (b, t, g, .); mesh None: the one in context. `op` is named in errors.
-
-    Raises:
-      ValueError: no mesh, an unknown axis, or a dimension that its axes do not divide.
-    """
+    """Layout of q (b, t, h, .) and k (b, t, g, .); `op` is named in errors."""
     time = () if sequence_axis is None else (sequence_axis,)
     kv_axes = () if k.shape[2] == 1 else head_axes
     shares = {
@@ -66,11 +71,7 @@ def make_layout(
 def checked_mesh(
     op: str, mesh: Mesh | AbstractMesh | None, shares: dict[str, tuple[int, tuple[str, ...]]]
 ) -> Mesh | AbstractMesh:
-    """The mesh, None: the one in context. shares: name of a dimension -> its size, and the axes that share it out.
-
-    Raises:
-      ValueError: no mesh, an unknown axis, or a dimension that its axes do not divide.
-    """
+    """Mesh, checked against `shares`: dimension -> its size, and the axes that split it."""
     mesh = jax.sharding.get_abstract_mesh() if mesh is None else mesh
     if mesh.empty:
         raise ValueError(f"{op}: no mesh; pass mesh= or enter jax.set_mesh")
@@ -86,41 +87,64 @@ def checked_mesh(
 
 
 def on_shares(run: Callable, mesh: Mesh | AbstractMesh, arrays: tuple, specs: tuple, out_specs: Any) -> Any:
-    """`run` of the share of each device."""
+    """Calls `run` on the part of each device."""
     return jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=False)(*arrays)
 
 
-def state_before(own: jax.Array, kept: jax.Array, initial: jax.Array | None, *, axis: str, parts: int) -> jax.Array:
-    """The state before the part of a sequence on this device, one of `parts` along a mesh axis.
+def part_of_sequence(
+    run: Callable, own: Any, kept: jax.Array | None, initial: Any, *, axis: str, parts: int, return_state: bool
+) -> Any:
+    """Runs the part of a sequence on this device: `run(state before it)` -> y, or (y, state).
 
-    An exclusive prefix of (kept, own), in log2(parts) + 1 exchanges between parts at distance 1, 2, 4, ...
+    The final state is the last part's, on every device. Other arguments: as for `state_before`.
+    """
+    found = run(state_before(own, kept, initial, axis=axis, parts=parts))
+    if not return_state:
+        return found
+    y, state = found
+    return y, of_last_part(state, axis=axis, parts=parts)
+
+
+def state_before(own: Any, kept: jax.Array | None, initial: Any, *, axis: str, parts: int) -> Any:
+    """State before the part of a sequence on this device: an exclusive prefix of (kept, own).
+
+    It takes log2(parts) + 1 exchanges between parts at distance 1, 2, 4, ...
 
     Args:
-      own: the state that this part reaches from zeros.
-      kept: the factor by which it decays a state before it.
-      initial: the state before the first part; None: zeros.
+      own: state that this part reaches from zeros, arrays (b, heads or channels, ...).
+      kept: decay factor of a state over this part, shaped like the first axes of `own`; None: 1.
+      initial: state before the first part; None: zeros.
       axis: mesh axis of the parts.
       parts: its size.
     """
     index = lax.axis_index(axis)
 
-    def from_before(distance: int) -> tuple[jax.Array, jax.Array]:
-        """(kept, own) of the part `distance` earlier, of nothing where there is none."""
+    def from_before(distance: int) -> tuple[Any, Any]:
+        """(kept, own) of the part `distance` earlier; (1, 0) if there is none."""
         pairs = [(i, i + distance) for i in range(parts - distance)]
-        factor, state = (lax.ppermute(x, axis, pairs) for x in (kept, own))
-        return jnp.where(index >= distance, factor, jnp.ones_like(factor)), state
+        factor, state = jax.tree.map(lambda x: lax.ppermute(x, axis, pairs), (kept, own))
+        return None if factor is None else jnp.where(index >= distance, factor, jnp.ones_like(factor)), state
 
     distance = 1
     while distance < parts:
         factor, state = from_before(distance)
-        own = own + kept * state
-        kept = kept * factor
+        own = _add_decayed(own, kept, state)
+        kept = None if kept is None else kept * factor
         distance *= 2
     factor, start = from_before(1)
-    return start if initial is None else start + factor * initial
+    return start if initial is None else _add_decayed(start, factor, initial)
+
+
+def _add_decayed(state: Any, factor: jax.Array | None, earlier: Any) -> Any:
+    """Returns state + factor * earlier."""
+    if factor is None:
+        return jax.tree.map(jnp.add, state, earlier)
+    return jax.tree.map(
+        lambda x, y: x + factor.reshape(*factor.shape, *[1] * (y.ndim - factor.ndim)) * y, state, earlier
+    )
 
 
 def of_last_part(tree: Any, *, axis: str, parts: int) -> Any:
-    """Arrays of the last part of a sequence, on every device."""
+    """Copies arrays of the last part of a sequence to every device."""
     last = lax.axis_index(axis) == parts - 1
     return jax.tree.map(lambda x: lax.psum(jnp.where(last, x, jnp.zeros_like(x)), axis), tree)

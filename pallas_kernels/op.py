@@ -1,13 +1,15 @@
-"""Base of the ops: choice of the implementation, derivatives, and what a forward pass saves for them.
+"""Base of the ops: choice of the implementation, derivatives, and residuals.
 
 An op is a table of implementations under one contract:
 
     forward(*operands, **options) -> *outputs, saved
     backward(*operands, *kept, saved, *cotangents, **options) -> gradients
 
-Operands are arrays, `NamedTuple`s of arrays and None; the gradients are those of the operands that are not fixed, in
-their dtypes, None where the operand is. kept are the outputs that `Op.kept` selects. Options are hashable; a value
-with a field `save_states` says whether `backward` follows. Without it, saved is None.
+Operands are arrays, `NamedTuple`s of arrays and None. There is a gradient for every operand that is not fixed, in its
+dtype; None if the operand is None. `kept` are the outputs that `Op.kept` selects. Options are hashable; a field
+`save_states` of an option says whether `backward` follows. If not, `saved` is None.
+
+Public functions return y, or (y, state) with `return_state=True`; they are annotated `Any`.
 """
 
 import dataclasses
@@ -23,10 +25,10 @@ from pallas_kernels.dispatch import Backend, Backends
 
 
 class Options(NamedTuple):
-    """Static arguments of a recurrence."""
+    """Static options of a recurrence."""
 
     return_state: bool
-    save_states: bool
+    save_states: bool = False
     """Whether `backward` follows."""
 
 
@@ -35,12 +37,12 @@ def _nothing(outputs: list, **options: Any) -> tuple:
 
 
 def first_output(outputs: list, **options: Any) -> tuple:
-    """`Op.kept` of an op whose backward pass reads its output."""
+    """`Op.kept` of ops whose backward pass reads the output."""
     return (outputs[0],)
 
 
 def saves_nothing(*operands: Any, **options: Any) -> None:
-    """`Backend.saved_like` of an implementation that computes everything again."""
+    """`Backend.saved_like` of implementations whose backward pass recomputes everything."""
 
 
 def _every_kernel(op: "Op", problem: Any) -> tuple[str, ...]:
@@ -53,15 +55,15 @@ class Op:
 
     name: str
     backends: Backends
-    """"xla" and the others; kernels in the order of their choice."""
+    """"xla" and the kernels, in order of preference."""
     operands: tuple[str, ...]
     fixed: tuple[str, ...] = ()
     """Operands without a gradient."""
     outputs: int = 2
     kept: Callable[..., tuple] = _nothing
-    """(outputs, **options) -> the outputs that `backward` reads."""
+    """(outputs, **options) -> outputs that `backward` reads."""
     direct: Callable[..., tuple] | None = None
-    """Differentiable function of the operands that runs instead of "xla" where no kernel serves a call."""
+    """Differentiable function of the operands that replaces "xla" if no kernel serves a call."""
     kernels: Callable[["Op", Any], tuple[str, ...]] = _every_kernel
     """(op, problem) -> implementations to choose from before "xla"."""
 
@@ -70,33 +72,45 @@ class Op:
         return ("reference", *self.backends)
 
     def check(self, implementation: str | None, names: tuple[str, ...] = (), function: str = "") -> None:
-        """Whether there is an implementation of this name, of `names`; (): of all.
-
-        Raises:
-          ValueError: there is none.
-        """
+        """Raises ValueError if `implementation` is not one of `names` (default: all)."""
         names = names or self.implementations
         if implementation is not None and implementation not in names:
             name = function or self.name
             raise ValueError(f"{name}: implementation={implementation!r} must be one of {', '.join(names)}, or None")
 
     def choose(self, problem: Any, implementation: str | None) -> tuple[str, ...]:
-        """Names of the implementations that may run, the first on each platform.
+        """Names of the implementations that may run, in order of preference.
 
         Raises:
-          NotImplementedError: the one asked for does not serve the problem.
+          NotImplementedError: the named implementation does not serve the problem.
         """
         kernels = self.kernels(self, problem)
         return dispatch.choose(self.backends, problem, implementation, kernels=kernels)
 
     def run(self, names: tuple[str, ...], problem: Any, *operands: Any, **options: Any) -> tuple:
-        """Outputs of the first of `names` that serves the device that the program is lowered for."""
+        """Outputs of the first of `names` that serves the device for which the program is lowered."""
         if names == ("xla",) and self.direct is not None:
             return self.direct(*operands)
         return _run(_Call(self, names, problem, tuple(options.items())), operands)
 
+    def recur(
+        self, problem: Any, implementation: str | None, *operands: Any, options: Any, empty: Callable[[], tuple]
+    ) -> Any:
+        """Calls a recurrence with an operand "state": y, or (y, state) if `options.return_state`.
+
+        empty: makes (y, zero state) of a call without tokens.
+        """
+        names = self.choose(problem, implementation)
+        if problem.t > 0:
+            y, state = self.run(names, problem, *operands, options=options)
+        else:
+            y, zeros = empty()
+            state = operands[self.operands.index("state")]
+            state = zeros if state is None else state
+        return (y, state) if options.return_state else y
+
     def table(self, saver: str) -> Backends:
-        """The implementations, each saving what `saver` saves."""
+        """Implementations that all save the same residuals as `saver`."""
         return _table(self, saver)
 
 
@@ -108,7 +122,7 @@ class _Call(NamedTuple):
 
     @property
     def saver(self) -> str:
-        """The kernel that may run the backward pass and saves arrays of its own for it, else "xla"."""
+        """Kernel that may run the backward pass and saves its own residuals, else "xla"."""
         for name in self.names:
             backend = self.op.backends[name]
             if backend.platform and backend.saved_like and self._may_run(backend.platform):
@@ -147,7 +161,7 @@ _run.defvjp(_forward, _backward)
 
 
 def _with(options: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """Options with other values in the fields of `Options`, where there are such."""
+    """Replaces fields of `Options` in the options."""
     return {name: x._replace(**changes) if hasattr(x, "save_states") else x for name, x in options.items()}
 
 
@@ -157,14 +171,14 @@ def _table(op: Op, saver: str) -> Backends:
 
 
 def forget_tables() -> None:
-    """Builds the tables of `Op.table` again: to be called after a change of an op's `backends`."""
+    """Clears the cache of `Op.table`, after a change of an op's `backends`."""
     _table.cache_clear()
 
 
 def _saving_as(op: Op, backend: Backend, saver: Backend) -> Backend:
-    """The implementation with zeros in place of what another one saves; it computes its own arrays again.
+    """The backend, returning zeros in place of the residuals of `saver` and recomputing its own.
 
-    Such a program is lowered for another platform than the one that it was traced for.
+    Such a program is lowered for another platform than it was traced for.
     """
     if backend.saved_like is saver.saved_like:
         return backend
@@ -192,12 +206,12 @@ Objection = Callable[[Any], str | None]
 
 
 def xla(forward: Callable, backward: Callable, **fields: Any) -> Backend:
-    """The implementation that runs everywhere."""
+    """Implementation that runs everywhere."""
     return Backend(None, lambda problem: None, forward, backward, **fields)
 
 
 def xla_recurrence(forward: Callable, backward: Callable, operands: int) -> Backend:
-    """The same for functions of a recurrence that save nothing: (*operands) -> y, state; (*operands, dy, dstate)."""
+    """`xla` for a recurrence that saves nothing: (*operands) -> y, state; (*operands, dy, dstate) -> gradients."""
 
     def run(*arrays, options):
         y, state = forward(*arrays)
@@ -210,7 +224,7 @@ def xla_recurrence(forward: Callable, backward: Callable, operands: int) -> Back
 
 
 def hopper(load: Callable[[], tuple[Callable, Callable]], objection: Objection, **fields: Any) -> Backend:
-    """Mosaic GPU kernels. `load` imports them and returns forward and backward: not every host can import them."""
+    """Mosaic GPU kernels. `load` imports them, which not every host can, and returns forward and backward."""
 
     def forward(*arrays, **options):
         return load()[0](*arrays, **options)
@@ -228,22 +242,22 @@ def tpu(forward: Callable, backward: Callable, objection: Objection, **fields: A
 
 
 def no_tpu_kernel(backend: Backend) -> Backend:
-    """The entry of an op without kernels for TPUs, which objects; `backend` is that of XLA."""
+    """Entry of an op without TPU kernels, which objects to every problem; `backend` is XLA's."""
     return tpu(backend.forward, backend.backward, lambda problem: "no kernel is written for TPUs")
 
 
 def by_name(platform: str, forward: Callable, backward: Callable, objection: Objection) -> Backend:
-    """An implementation that is never chosen automatically."""
+    """Implementation that is never chosen automatically."""
     return Backend(platform, _whole(objection), forward, backward, automatic=lambda problem: False)
 
 
 def vendor(platform: str, module: Any, **fields: Any) -> Backend:
-    """Kernels of JAX or of a vendor: `forward`, `backward` and `objection` of a module."""
+    """Kernels of JAX or a vendor: `forward`, `backward` and `objection` of a module."""
     return Backend(platform, _whole(module.objection), module.forward, module.backward, **fields)
 
 
 def _whole(objection: Objection) -> Objection:
-    """The objection of a kernel, and what no kernel serves."""
+    """Objection of a kernel, including problems that no kernel serves."""
 
     def whole(problem: Any) -> str | None:
         return problem.unserved or objection(problem) or dispatch.mesh_objection(problem.ON_MESH)
@@ -252,32 +266,20 @@ def _whole(objection: Objection) -> Objection:
 
 
 def check_segment_ids(op: str, segment_ids: jax.Array | None, tokens: tuple[int, ...]) -> None:
-    """Whether segment_ids have the shape `tokens`, (b, t), and are int32.
-
-    Raises:
-      ValueError: they do not.
-    """
+    """Raises ValueError unless segment_ids are int32 of shape `tokens`, (b, t)."""
     if segment_ids is not None and (segment_ids.shape != tokens or segment_ids.dtype != jnp.int32):
         found = f"{segment_ids.dtype.name}{list(segment_ids.shape)}"
         raise ValueError(f"{op}: segment_ids {found} must be int32{list(tokens)}, one for each token")
 
 
 def check_dtypes(op: str, **arrays: jax.Array) -> None:
-    """Whether the arrays have one dtype.
-
-    Raises:
-      ValueError: they do not.
-    """
+    """Raises ValueError unless the arrays have the same dtype."""
     dtypes = tuple(x.dtype.name for x in arrays.values())
     if len(set(dtypes)) > 1:
         raise ValueError(f"{op}: dtypes of {', '.join(arrays)} {dtypes} must be equal; cast them")
 
 
 def check_state(op: str, state: jax.Array | None, names: str, shape: tuple[int, ...]) -> None:
-    """Whether a state has its shape, whose dimensions are `names`.
-
-    Raises:
-      ValueError: it does not.
-    """
+    """Raises ValueError unless the state has its shape, with dimensions `names`."""
     if state is not None and state.shape != shape:
         raise ValueError(f"{op}: initial_state of shape {state.shape} must be {names}={shape}")

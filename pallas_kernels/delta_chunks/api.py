@@ -1,9 +1,8 @@
-"""The recurrence over chunks of every delta rule, for users.
+"""Recurrence over the chunks of delta rules: public functions.
 
     y_c = mix_c (x_c + read_c S_c)          S_{c+1} = Diag(keep_c) S_c + write_c^T y_c
 
-A delta rule with log decays, whose sums from the start of a chunk of C tokens are G, corrects values by what the state
-already holds,
+A delta rule with log decays, whose sums from the start of a chunk of C tokens are G, writes
 
     v'_i = beta_i (v_i - exp(G_i) k_i S - sum_{j<i} exp(G_i - G_j) (k_i . k_j) v'_j)
 
@@ -29,13 +28,13 @@ from pallas_kernels.op import Op, Options, check_dtypes, check_state
 
 
 def problem_of(x: jax.Array, read: jax.Array, mix: jax.Array) -> Problem:
-    """The problem of a call's arrays."""
+    """Problem of a call with these arrays."""
     b, t, h, v = x.shape
     return Problem(b=b, t=t, h=h, k=read.shape[3], v=v, chunk=mix.shape[3], dtype=x.dtype.name)
 
 
 def _passes(recur: Callable, gradients: Callable) -> tuple[Callable, Callable]:
-    """Forward and backward of functions as `xla.recur`, which serves both passes, and `xla.gradients`."""
+    """Forward and backward passes from functions like `xla.recur`, which both passes call, and `xla.gradients`."""
 
     def forward(x, read, write, mix, keep, state, options, **how):
         y, last, states = recur(x, read, write, mix, keep, state, save_states=options.save_states, **how)
@@ -76,15 +75,15 @@ OP = Op(
     operands=("x", "read", "write", "mix", "keep", "state"),
     kept=base.first_output,
 )
-"""As `op.py` says, with
+"""Contract (`op.py`):
 
     forward(x, read, write, mix, keep, state, options) -> y, last state or None, states
     backward(x, read, write, mix, keep, state, y, states, dy, dstate, options)
         -> dx, dread, dwrite, dmix, dkeep, dstate
 
 t a multiple of the chunk c, n = t / c >= 1; x, y, dy (b, t, h, v), read, write (b, t, h, k) and mix (b, n, h, c, c) of
-one dtype; keep (b, n, h, k) float32; state (b, h, k, v) float32, None means zeros; dstate likewise. The states, those
-before every chunk, are (b, n, h, k, v) in the dtype of x.
+the same dtype; keep (b, n, h, k) float32; state and dstate (b, h, k, v) float32, None: zeros. `states` are the states
+before every chunk, (b, n, h, k, v) in the dtype of x.
 """
 BACKENDS = OP.backends
 IMPLEMENTATIONS = OP.implementations
@@ -103,43 +102,38 @@ def delta_chunks(
 ) -> Any:
     """The equation of the module docstring over n >= 0 chunks of c tokens.
 
-    Sums and states are float32, whatever the inputs. Reverse-mode differentiable in all arrays, through the output and
+    Sums and states are float32 for all input dtypes. Reverse-mode differentiable in all arrays, through the output and
     the last state; forward mode only with "reference". vmap, scan, checkpoint and jit compose. The backward pass keeps
     the inputs, y, and the states before every chunk, b n h v k numbers in the dtype of x.
 
     Args:
-      x: (b, t, h, v), t = n c. A caller pads the last chunk by tokens of read and write 0, which change no state.
-      read: (b, t, h, k), dtype of x: what each token reads from the state before its chunk.
-      write: (b, t, h, k), dtype of x: what it writes to the state.
-      mix: (b, n, h, c, c), dtype of x. Kernels have c = 64.
-      keep: (b, n, h, k), the share of each row of the state that a chunk keeps, in [0, 1]; computed in float32.
+      x: (b, t, h, v), t = n c. Pad the last chunk with tokens whose read and write are 0; they change no state.
+      read: (b, t, h, k), dtype of x: vectors that read the state before the chunk.
+      write: (b, t, h, k), dtype of x: vectors that write to the state.
+      mix: (b, n, h, c, c), dtype of x. Kernels need c = 64.
+      keep: (b, n, h, k), decay factor of each row of the state over a chunk, in [0, 1]; computed in float32.
       initial_state: (b, h, k, v) float32, S before the first chunk; None: zeros.
-      return_state: return S after the last chunk too.
-      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, where it serves this call and is
-        certified for the device that the program is lowered for (`pallas_kernels.certificates`), else "xla".
+      return_state: whether to return S after the last chunk too.
+      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, if it serves the call and is
+        certified for the device for which the program is lowered (`pallas_kernels.certificates`), else "xla".
 
     Returns:
       y (b, t, h, v) in the dtype of x, or (y, state).
 
     Raises:
-      ValueError: arguments that contradict each other.
-      NotImplementedError: the implementation asked for does not serve this call.
+      ValueError: the arguments do not fit together.
+      NotImplementedError: the named implementation does not serve the call.
     """
     _check(x, read, write, mix, keep, initial_state)
     OP.check(implementation)
     if implementation == "reference":
         y, state = reference.recurrence(x, read, write, mix, keep, initial_state=initial_state)
         return (y, state) if return_state else y
-    problem = problem_of(x, read, mix)
-    names = OP.choose(problem, implementation)
-    if problem.t == 0:
-        y, state = x, initial_state
-        if state is None:
-            state = jnp.zeros((problem.b, problem.h, problem.k, problem.v), jnp.float32)
-    else:
-        operands = x, read, write, mix, keep.astype(jnp.float32), initial_state
-        y, state = OP.run(names, problem, *operands, options=Options(return_state, save_states=False))
-    return (y, state) if return_state else y
+    (b, _, h, v), k = x.shape, read.shape[3]
+    return OP.recur(
+        problem_of(x, read, mix), implementation, x, read, write, mix, keep.astype(jnp.float32), initial_state,
+        options=Options(return_state), empty=lambda: (x, jnp.zeros((b, h, k, v), jnp.float32)),
+    )  # fmt: skip
 
 
 def sharded_delta_chunks(
@@ -156,18 +150,7 @@ def sharded_delta_chunks(
     return_state: bool = False,
     implementation: str | None = None,
 ) -> Any:
-    """`delta_chunks` with each device on its share; arguments and results as there, shapes global.
-
-    Args:
-      x, read, write, mix, keep: as for `delta_chunks`.
-      mesh: None: the one in context (`jax.set_mesh`). Over its axes not named here everything is replicated, and
-        gradients are averaged by an all-reduce: name all axes of more than one device.
-      batch_axes, head_axes: mesh axes that share out the batch and the heads, each evenly.
-      initial_state, return_state, implementation: as for `delta_chunks`.
-
-    Raises:
-      ValueError: no mesh, an unknown axis, or a dimension that its axes do not divide.
-    """
+    """`delta_chunks` on a mesh; `pallas_kernels.layout` describes mesh and axes."""
     _check(x, read, write, mix, keep, initial_state)
     layout = make_layout("sharded_delta_chunks", mesh, x, read, batch_axes=batch_axes, head_axes=head_axes)
 

@@ -1,8 +1,8 @@
-"""The general delta rule, of RWKV-7 (Peng et al. 2025, arXiv 2503.14456), for users.
+"""The general delta rule of RWKV-7 (Peng et al. 2025, arXiv 2503.14456): public function.
 
     S_t = Diag(exp(g_t)) S_{t-1} + z_t (u_t^T S_{t-1}) + k_t v_t^T          y_t = S_t^T q_t
 
-with a log decay g per channel of the keys. u reads the state before its decay. In chunks as `general_xla.py` says.
+with a log decay g per channel of the keys. u reads the state before its decay. `general_xla.py` has the form in chunks.
 """
 
 from collections.abc import Callable
@@ -21,13 +21,13 @@ from pallas_kernels.op import Op, Options, check_dtypes, check_state
 
 
 def problem_of(k: jax.Array, v: jax.Array) -> GeneralProblem:
-    """The problem of a call's arrays."""
+    """Problem of a call with these arrays."""
     b, t, h, width = v.shape
     return GeneralProblem(b=b, t=t, h=h, k=k.shape[3], v=width, dtype=v.dtype.name)
 
 
 def _passes(stages: ModuleType) -> tuple[Callable, Callable]:
-    """Forward and backward of a module with the functions of `general_xla`."""
+    """Forward and backward passes from a module with the functions of `general_xla`."""
 
     def forward(q, k, v, u, z, log_decay, state, options, **how):
         given = stages.prepare(q, k, u, z, log_decay, **how)
@@ -37,7 +37,7 @@ def _passes(stages: ModuleType) -> tuple[Callable, Callable]:
         return y, last if options.return_state else None, saved
 
     def backward(q, k, v, u, z, log_decay, state, saved, dy, dstate, options, **how):
-        """What is before states is made again: it is four times the inputs."""
+        """Recomputes everything but the states: it is four times as large as the inputs."""
         given = stages.prepare(q, k, u, z, log_decay, **how)
         dx, dv, after, first = stages.recur_reverse(dy, given, saved.mix, dstate, **how)
         found = stages.gradients(q, k, u, z, log_decay, v, saved.x, dy, dx, saved.states, after, **how)
@@ -69,14 +69,14 @@ OP = Op(
     },
     operands=("q", "k", "v", "u", "z", "log_decay", "state"),
 )
-"""As `op.py` says, with
+"""Contract (`op.py`):
 
     forward(q, k, v, u, z, log_decay, state, options) -> y, last state or None, `general_xla.Saved`
     backward(q, k, v, u, z, log_decay, state, saved, dy, dstate, options)
         -> dq, dk, dv, du, dz, dlog_decay, dstate
 
-t >= 1, a multiple of 64; q, k, u, z (b, t, h, k), v, y and dy (b, t, h, v) of one dtype; log_decay (b, t, h, k) and
-state (b, h, k, v) float32, None means zeros; dstate None likewise.
+t >= 1, a multiple of 64; q, k, u, z (b, t, h, k), v, y and dy (b, t, h, v) of the same dtype; log_decay (b, t, h, k)
+float32; state and dstate (b, h, k, v) float32, None: zeros.
 """
 BACKENDS = OP.backends
 IMPLEMENTATIONS = OP.implementations
@@ -96,28 +96,28 @@ def general_delta_rule(
 ) -> Any:
     """The equation of the module docstring over t >= 0 tokens.
 
-    Sums and states are float32, whatever the inputs. Reverse-mode differentiable in all arrays, through the output and
+    Sums and states are float32 for all input dtypes. Reverse-mode differentiable in all arrays, through the output and
     the last state; forward mode only with "reference". vmap, scan, checkpoint and jit compose. The backward pass keeps
-    the inputs and 3 b t h 64 numbers in their dtype: what tokens read, states before chunks, and inverses.
+    the inputs and 3 b t h 64 numbers in their dtype: reads, states before chunks, and inverses.
 
     Args:
       q: queries (b, t, h, k), scaled by the caller.
-      k: keys likewise, dtype of q.
+      k: keys (b, t, h, k), dtype of q.
       v: values (b, t, h, v), dtype of q.
-      u: reads the state, before its decay, (b, t, h, k), dtype of q. 0 where a document begins.
-      z: where the result is added, likewise.
-      log_decay: at most 0, (b, t, h, k); computed in float32. -8192 where a document begins.
+      u: (b, t, h, k), dtype of q: reads the state before its decay; 0 where a document begins.
+      z: (b, t, h, k), dtype of q: writes the result of the read.
+      log_decay: (b, t, h, k), at most 0; computed in float32; -8192 where a document begins.
       initial_state: (b, h, k, v) float32, S before the first token; None: zeros.
-      return_state: return S after the last token too.
-      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, where it serves this call and is
-        certified for the device that the program is lowered for (`pallas_kernels.certificates`), else "xla".
+      return_state: whether to return S after the last token too.
+      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, if it serves the call and is
+        certified for the device for which the program is lowered (`pallas_kernels.certificates`), else "xla".
 
     Returns:
       y (b, t, h, v) in the dtype of v, or (y, state).
 
     Raises:
-      ValueError: arguments that contradict each other.
-      NotImplementedError: the implementation asked for does not serve this call.
+      ValueError: the arguments do not fit together.
+      NotImplementedError: the named implementation does not serve the call.
     """
     _check(q, k, v, u, z, log_decay, initial_state)
     OP.check(implementation)
@@ -127,16 +127,12 @@ def general_delta_rule(
     t = v.shape[1]
     padding = ((0, 0), (0, -t % CHUNK), (0, 0), (0, 0))
     tokens = [jnp.pad(x, padding) for x in (q, k, v, u, z, log_decay.astype(jnp.float32))]
-    problem = problem_of(k, tokens[2])
-    names = OP.choose(problem, implementation)
-    if t == 0:
-        y, state = v, initial_state
-        if state is None:
-            state = jnp.zeros((problem.b, problem.h, problem.k, problem.v), jnp.float32)
-    else:
-        options = Options(return_state, save_states=False)
-        y, state = OP.run(names, problem, *tokens, initial_state, options=options)
-    return (y[:, :t], state) if return_state else y[:, :t]
+    (b, _, h, v_dim), k_dim = v.shape, k.shape[3]
+    found = OP.recur(
+        problem_of(k, tokens[2]), implementation, *tokens, initial_state, options=Options(return_state),
+        empty=lambda: (v, jnp.zeros((b, h, k_dim, v_dim), jnp.float32)),
+    )  # fmt: skip
+    return (found[0][:, :t], found[1]) if return_state else found[:, :t]
 
 
 def _check(q, k, v, u, z, log_decay, state) -> None:

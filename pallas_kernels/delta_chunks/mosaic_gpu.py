@@ -1,19 +1,18 @@
-"""The recurrence over chunks on Hopper: a thread block scans 64 columns of v of a row and head, in registers alone.
+"""The recurrence over chunks on Hopper: a thread block scans 64 columns of v of a row and head, in registers.
 
     y_c = mix_c (x_c + read_c S_c)                  S_{c+1} = Diag(keep_c) S_c + write_c^T y_c
 
-and in reverse, with mix transposed, from the last chunk to the first. All tiles are (64, 64). Three matmuls wait for
-one another in every chunk; transposed, each takes the result of the one before as its first operand, which wgmma reads
-from registers in the layout that it wrote:
+and in reverse, with mix transposed, from the last chunk to the first. All tiles are (64, 64). Each chunk has three
+dependent matmuls; transposed, each has the previous result as its first operand, which wgmma reads from registers:
 
     R = x^T + S^T read^T            y^T = R mix^T           S^T <- S^T Diag(keep) + y^T write
 
-so nothing on this path passes through shared memory. x^T enters as x^T mix^T, a matmul of shared memory that does not
-wait for the state. S^T is a float32 accumulator, of which wgmma reads a rounded copy; R and y are rounded likewise.
+x^T mix^T is a separate matmul of shared memory that does not wait for the state. S^T is a float32 accumulator, of which
+wgmma reads a rounded copy; R and y are rounded likewise.
 
-Pallas' own barriers are off. `commit_smem` of a chunk's output is a barrier: after it the slot of the chunk before,
-whose matmuls were awaited, is loaded again. Outputs are staged in two buffers; the wait for the copies of the chunk
-before last is a barrier too.
+Pallas' own barriers are off. `commit_smem` of a chunk's output is a barrier, after which the slot of the previous chunk
+is reloaded. Outputs are staged in two buffers; the wait for the copies of the chunk before the previous one is a
+barrier too.
 """
 
 import dataclasses
@@ -26,7 +25,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.hopper.ring import Ring, scan_order
-from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, WIDE, Mma, columns_to, launch
+from pallas_kernels.hopper.tiles import PER_COLUMN, WIDE, Mma, columns_to, launch, start_state
 
 CHUNK = 64
 SHARED_BYTES = 225 * 2**10
@@ -37,7 +36,7 @@ BUFFERS = 2
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
-    """Sizes of a call: n chunks; rows and columns, tiles of 64 keys and of 64 values."""
+    """Sizes of a call: n chunks; rows and columns: tiles of 64 keys and of 64 values."""
 
     b: int
     h: int
@@ -47,7 +46,7 @@ class Geometry:
 
     @property
     def widths(self) -> dict[str, int]:
-        """Tiles of a chunk of each of the arrays."""
+        """Tiles of a chunk for each array."""
         return {"x": 1, "read": self.rows, "write": self.rows, "mix": 1}
 
     @property
@@ -57,7 +56,7 @@ class Geometry:
         return min(MOST_STAGES, tiles // sum(self.widths.values()))
 
     def loads(self, r, batch, head, column):
-        """Of `Ring`, by chunk."""
+        """Loads of the `Ring`, by chunk."""
 
         def tokens(name, tile, i):
             array, shared = getattr(r, name), getattr(r, f"{name}_s")
@@ -73,7 +72,7 @@ class Geometry:
 
 
 def recur(x, read, write, mix, keep, state, *, reverse=False, save_states, interpret=None):
-    """As `xla.recur`, with the states where save_states, else None; interpret: `plgpu.InterpretGPUParams` or None."""
+    """`xla.recur` on Hopper; interpret: `plgpu.InterpretGPUParams` or None."""
     (b, t, h, v), k = x.shape, read.shape[3]
     g = Geometry(b, h, t // CHUNK, k // CHUNK, v // CHUNK)
 
@@ -83,12 +82,7 @@ def recur(x, read, write, mix, keep, state, *, reverse=False, save_states, inter
         loads = g.loads(r, batch, head, column)
         ring = Ring(loads, index, jnp.int32(g.n), g.stages, r.full, None, lag=1)
         ring.start()
-        start = tuple(
-            plgpu.layout_cast(jnp.zeros((CHUNK, CHUNK), jnp.float32), WGMMA)
-            if state is None
-            else plgpu.load(r.start.at[batch, head, column, i], layout=WGMMA, optimized=False)
-            for i in range(g.rows)
-        )
+        states = [None if state is None else r.start.at[batch, head, column, i] for i in range(g.rows)]
         mma = Mma(None if interpret is None else (r.staging,), 0)
 
         def copy(position, buffer):
@@ -99,9 +93,10 @@ def recur(x, read, write, mix, keep, state, *, reverse=False, save_states, inter
                 keys = pl.ds(i * CHUNK, CHUNK)
                 plgpu.copy_smem_to_gmem(r.states_s.at[buffer, i], r.states.at[batch, c, head, keys, values])
 
-        last = lax.fori_loop(
-            0, g.n, lambda position, x: _chunk(r, mma, ring, position, x, copy, reverse=reverse), start
-        )
+        def step(position, x):
+            return _chunk(r, mma, ring, position, x, copy, reverse=reverse)
+
+        last = lax.fori_loop(0, g.n, step, tuple(map(start_state, states)))
         plgpu.wait_smem_to_gmem(0)
         for i, part in enumerate(last):
             r.last[batch, head, column, i] = part
@@ -145,7 +140,7 @@ def _scratch(g: Geometry, save_states: bool, interpret) -> dict[str, Any]:
 
 
 def _chunk(r, mma: Mma, ring: Ring, position, state, copy, *, reverse: bool):
-    """The next state, tiles of S^T; copy(position, buffer) writes what the chunk has staged."""
+    """The next state, tiles of S^T; copy(position, buffer) writes the staged outputs."""
     slot, buffer = (lax.rem(position, jnp.int32(n)) for n in (ring.stages, BUFFERS))
     saved = r.states_s.at[buffer] if hasattr(r, "states_s") else None
     plgpu.barrier_wait(r.full.at[slot])

@@ -1,7 +1,7 @@
-"""The general delta rule on Hopper, keys and values of 64 channels: its recurrence and that of its cotangents.
+"""The general delta rule on Hopper, for keys and values of 64 channels: recurrences of states and of cotangents.
 
-A thread block scans the chunks of a row and head, in registers alone, as `mosaic_gpu.py` does. Transposed, every matmul
-takes the result of the one before as its first operand, which wgmma reads from registers:
+A thread block scans the chunks of a row and head in registers, like `mosaic_gpu.py`. Transposed, every matmul has the
+previous result as its first operand, which wgmma reads from registers:
 
     R = V^T A_uk^T + S^T read^T             X^T = R mix^T
     Y^T = V^T L_qk^T + S^T query^T + X^T L_qz^T
@@ -10,9 +10,8 @@ takes the result of the one before as its first operand, which wgmma reads from 
 The recurrence of the cotangents is the same from the last chunk to the first, with products and mix transposed, dY for
 V, dX for X and dV for Y, and in the order of these equations L_qz, change, L_qk, write, A_uk, query and read.
 
-Pallas' own barriers are off. A chunk stages its outputs when the copies of those before have been read, which is a
-barrier; `commit_smem` after it is another, after which the slot of the chunk, whose matmuls were awaited, is loaded
-again.
+Pallas' own barriers are off. A chunk stages its outputs after the wait for the previous copies, which is a barrier;
+`commit_smem` after it is another one, after which the slot of the chunk is reloaded.
 """
 
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ from pallas_kernels.delta_chunks.mosaic_gpu import CHUNK, SHARED_BYTES, TILE_BYT
 from pallas_kernels.delta_chunks.mosaic_gpu_general_prepare import prepare
 from pallas_kernels.delta_chunks.mosaic_gpu_general_vjp import gradients
 from pallas_kernels.hopper.ring import Ring, scan_order
-from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, Mma, columns_to, launch
+from pallas_kernels.hopper.tiles import PER_COLUMN, Mma, columns_to, launch, start_state
 from pallas_kernels.ut_transform import mosaic_gpu as ut_transform
 
 __all__ = ["gradients", "inverse", "prepare", "recur", "recur_reverse"]
@@ -36,7 +35,7 @@ MOST_STAGES = 4
 
 
 class _Roles(NamedTuple):
-    """What of `Prepared` takes which place in the equations of the module docstring."""
+    """Fields of `Prepared` in the equations of the module docstring."""
 
     into: str
     reads: str
@@ -50,28 +49,28 @@ class _Roles(NamedTuple):
 FORWARD = _Roles("uk", "read", "qk", "query", "qz", "write", "change")
 REVERSE = _Roles("qz", "change", "qk", "write", "uk", "query", "read")
 CHUNKS = ("into", "own", "out_of", "mix", "states")
-"""Arrays (b, n, h, 64, 64); the others of a chunk are tokens (b, t, h, 64)."""
+"""Arrays (b, n, h, 64, 64); others are tokens (b, t, h, 64)."""
 
 
 def inverse(system, *, interpret=None):
-    """As `general_xla.inverse`."""
+    """`general_xla.inverse` on Hopper."""
     return ut_transform.forward(system, None, None, interpret=interpret)[0]
 
 
 def recur(v, given: Prepared, mix, state, *, save: bool, interpret=None):
-    """As `general_xla.recur`."""
+    """`general_xla.recur` on Hopper."""
     found, last = _scan("forward", FORWARD, v, given, mix, state, ("y", "x", "states") if save else ("y",), interpret)
     return found["y"], last, found.get("x"), found.get("states")
 
 
 def recur_reverse(dy, given: Prepared, mix, dstate, *, interpret=None):
-    """As `general_xla.recur_reverse`."""
+    """`general_xla.recur_reverse` on Hopper."""
     found, first = _scan("reverse", REVERSE, dy, given, mix, dstate, ("y", "x", "states"), interpret)
     return found["x"], found["y"], found["states"], first
 
 
 def _scan(name: str, roles: _Roles, values, given: Prepared, mix, state, writes, interpret):
-    """One of the recurrences: its outputs by name, and the last state (b, h, 64, 64) float32."""
+    """One of the recurrences; returns outputs by name, and the last state (b, h, 64, 64) float32."""
     b, t, h, _ = values.shape
     n, reverse = t // CHUNK, roles is REVERSE
     reads = {role: getattr(given, array) for role, array in roles._asdict().items()} | {"values": values, "mix": mix}
@@ -91,11 +90,7 @@ def _scan(name: str, roles: _Roles, values, given: Prepared, mix, state, writes,
         loads = (*map(load, reads), (r.keep, lambda c: (batch, c, head), lambda slot: r.keep_s.at[slot]))
         ring = Ring(loads, index, jnp.int32(n), stages, r.full, None, lag=0)
         ring.start()
-        start = (
-            plgpu.layout_cast(jnp.zeros((CHUNK, CHUNK), jnp.float32), WGMMA)
-            if state is None
-            else plgpu.load(r.start.at[batch, head], layout=WGMMA, optimized=False)
-        )
+        start = start_state(None if state is None else r.start.at[batch, head])
         mma = Mma(None if interpret is None else (r.staging,), 0)
 
         def chunk(position, state):
@@ -137,7 +132,7 @@ def _scan(name: str, roles: _Roles, values, given: Prepared, mix, state, writes,
 
 
 def _chunk(r, mma: Mma, slot, state, *, reverse: bool):
-    """The next state, transposed, and what is staged: Y^T, X^T, and the state before, rounded."""
+    """The next state, transposed, and staged outputs: Y^T, X^T, and the rounded previous state."""
 
     def ref(name):
         return getattr(r, f"{name}_s").at[slot]

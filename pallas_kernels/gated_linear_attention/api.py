@@ -1,4 +1,4 @@
-"""Gated linear attention for users.
+"""Gated linear attention: public functions.
 
     S_t = Diag(exp(g_t)) S_{t-1} + k_t v_t^T        y_t = scale S_t^T q_t
 
@@ -10,7 +10,6 @@ RWKV-5 and 6 read before they write, and add a bonus for the token itself: shift
 (q . u k) v.
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -20,12 +19,12 @@ from jax.sharding import AbstractMesh, Mesh
 from pallas_kernels.dispatch import hopper_objection
 from pallas_kernels.gated_linear_attention import mosaic_tpu, mosaic_tpu_channel, mosaic_tpu_layout, reference, xla
 from pallas_kernels.gated_linear_attention.problem import Problem
-from pallas_kernels.layout import make_layout, of_last_part, on_shares, state_before
+from pallas_kernels.layout import make_layout, on_shares, part_of_sequence
 from pallas_kernels.op import Op, Options, check_dtypes, check_segment_ids, check_state, hopper, tpu, xla_recurrence
 
 
 def problem_of(q: jax.Array, v: jax.Array, log_decay: jax.Array) -> Problem:
-    """The problem of a call's arrays."""
+    """Problem of a call with these arrays."""
     (b, t, h, v_dim), (g, k_dim) = v.shape, q.shape[2:]
     return Problem(b=b, t=t, h=h, g=g, k=k_dim, v=v_dim, dtype=q.dtype.name, channel=log_decay.ndim == 4)
 
@@ -37,7 +36,7 @@ def _hopper():
 
 
 def _by_decay(method: str, by_head: Any, by_channel: Any):
-    """The kernel for decays per head or per channel."""
+    """Selects the kernel for decays per head or per channel."""
 
     def run(q, k, v, log_decay, *arrays, **options):
         kernels = by_channel if log_decay.ndim == 4 else by_head
@@ -55,7 +54,7 @@ def _hopper_objection(p: Problem) -> str | None:
 
 
 def _hopper_saved(q, k, v, log_decay, *_: Any, **__: Any) -> jax.ShapeDtypeStruct:
-    """Tiles of 64 keys and values, of every chunk of 128 tokens or, with decays per channel, of 64."""
+    """States before every chunk of 128 tokens (64 with decays per channel), in tiles of 64 keys and values."""
     p = problem_of(q, v, log_decay)
     chunks = -(-p.t // (64 if p.channel else 128))
     return jax.ShapeDtypeStruct((p.b * p.h * chunks * p.k * p.v // 64, 64), v.dtype)
@@ -81,13 +80,13 @@ OP = Op(
     operands=("q", "k", "v", "log_decay", "state"),
     direct=xla.forward,
 )
-"""As `op.py` says, with
+"""Contract (`op.py`):
 
     forward(q, k, v, log_decay, state, options) -> y, final state or None, saved
     backward(q, k, v, log_decay, state, saved, dy, dstate, options) -> dq, dk, dv, dlog_decay, dstate
 
 t >= 1; q, k (b, t, g, k), v and y (b, t, h, v), g dividing h; log_decay (b, t, h) or (b, t, h, k) float32, at most 0;
-state (b, h, k, v) float32, None means zeros; dstate None likewise. Documents are log decays of `xla.RESET`.
+state and dstate (b, h, k, v) float32, None: zeros. A log decay of `xla.RESET` starts a document.
 """
 BACKENDS = OP.backends
 IMPLEMENTATIONS = OP.implementations
@@ -107,7 +106,7 @@ def gated_linear_attention(
 ) -> Any:
     """The equation of the module docstring over t >= 0 tokens.
 
-    Sums and states are float32, whatever the inputs. Reverse-mode differentiable in q, k, v, log_decay and the initial
+    Sums and states are float32 for all input dtypes. Reverse-mode differentiable in q, k, v, log_decay and the initial
     state, through the output and the final state; forward mode only with "reference". vmap, scan, checkpoint and jit
     compose.
 
@@ -117,19 +116,19 @@ def gated_linear_attention(
       v: (b, t, h, v), dtype of q; h is a multiple of g.
       log_decay: (b, t, h) or (b, t, h, k), at most 0 and finite, computed in float32.
       scale: factor of y, a Python number; multiplied into q, in its dtype.
-      segment_ids: (b, t) int32, packed documents, each one run of equal ids in a row: the first token of a document
-        finds a state of zeros. `initial_state` is that of the first document, the state returned that of the last.
+      segment_ids: (b, t) int32 for packed documents, each a run of equal ids in a row. A document starts from zeros;
+        `initial_state` belongs to the first document, the returned state to the last.
       initial_state: (b, h, k, v) float32, S before the first token; None: zeros.
-      return_state: return S after the last token too.
-      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, where it serves this call and is
-        certified for the device that the program is lowered for (`pallas_kernels.certificates`), else "xla".
+      return_state: whether to return S after the last token too.
+      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, if it serves the call and is
+        certified for the device for which the program is lowered (`pallas_kernels.certificates`), else "xla".
 
     Returns:
       y (b, t, h, v) in the dtype of v, or (y, state).
 
     Raises:
-      ValueError: arguments that contradict each other.
-      NotImplementedError: the implementation asked for does not serve this call.
+      ValueError: the arguments do not fit together.
+      NotImplementedError: the named implementation does not serve the call.
     """
     _check(q, k, v, log_decay, segment_ids, initial_state)
     OP.check(implementation)
@@ -139,15 +138,11 @@ def gated_linear_attention(
         y, state = reference.recurrence(q, k, v, log_decay, initial_state=initial_state, segment_ids=segment_ids)
         return (y, state) if return_state else y
     decays = _with_resets(log_decay, segment_ids)
-    problem = problem_of(q, v, decays)
-    names = OP.choose(problem, implementation)
-    if problem.t == 0:
-        y, state = jnp.zeros(v.shape, v.dtype), initial_state
-        state = jnp.zeros((problem.b, problem.h, problem.k, problem.v), jnp.float32) if state is None else state
-    else:
-        options = Options(return_state, save_states=False)
-        y, state = OP.run(names, problem, q, k, v, decays, initial_state, options=options)
-    return (y, state) if return_state else y
+    (b, _, h, v_dim), k_dim = v.shape, q.shape[3]
+    return OP.recur(
+        problem_of(q, v, decays), implementation, q, k, v, decays, initial_state, options=Options(return_state),
+        empty=lambda: (v, jnp.zeros((b, h, k_dim, v_dim), jnp.float32)),
+    )  # fmt: skip
 
 
 def sharded_gated_linear_attention(
@@ -165,33 +160,28 @@ def sharded_gated_linear_attention(
     return_state: bool = False,
     **options,
 ) -> Any:
-    """`gated_linear_attention` with each device on its share; arguments and results as there, shapes global.
+    """`gated_linear_attention` on a mesh; `pallas_kernels.layout` describes mesh and axes.
 
-    Parts of a sequence exchange states; else nothing is communicated.
-
-    Args:
-      q, k, v, log_decay: as for `gated_linear_attention`. A single head of q and k is copied to all devices.
-      mesh: None: the one in context (`jax.set_mesh`). Over its axes not named here everything is replicated, and
-        gradients are averaged by an all-reduce: name all axes of more than one device.
-      batch_axes, head_axes: mesh axes that share out the batch and the heads, each evenly.
-      sequence_axis: mesh axis that shares out time, evenly; None: every device sees whole sequences.
-      segment_ids, initial_state, return_state: as for `gated_linear_attention`; states are sharded over batch and
-        heads and replicated over `sequence_axis`.
-      **options: scale and implementation of `gated_linear_attention`.
-
-    Raises:
-      ValueError: no mesh, an unknown axis, or a dimension that its axes do not divide.
+    A single head of q and k is copied to all devices.
     """
     _check(q, k, v, log_decay, segment_ids, initial_state)
     axes = {"batch_axes": batch_axes, "head_axes": head_axes, "sequence_axis": sequence_axis}
     layout = make_layout("sharded_gated_linear_attention", mesh, v, k, **axes)
-    run = functools.partial(gated_linear_attention, return_state=return_state, **options)
-    if sequence_axis is not None:
-        run = functools.partial(_part, run, sequence_axis, layout.mesh.shape[sequence_axis])
 
-    def local(*arrays):
-        *tokens, state = arrays
-        return run(*tokens, initial_state=state)
+    def local(q, k, v, log_decay, initial_state):
+        def run(start):
+            return gated_linear_attention(
+                q, k, v, log_decay, initial_state=start, return_state=return_state, **options
+            )  # fmt: skip
+
+        if sequence_axis is None:
+            return run(initial_state)
+        own = xla.forward(q, k, v, log_decay, None)[1]
+        kept = jnp.exp(log_decay.astype(jnp.float32).sum(1)).reshape(*own.shape[:2], -1, 1)
+        parts = layout.mesh.shape[sequence_axis]
+        return part_of_sequence(
+            run, own, kept, initial_state, axis=sequence_axis, parts=parts, return_state=return_state
+        )  # fmt: skip
 
     tokens = layout.queries
     specs = layout.keys, layout.keys, tokens, tokens, layout.states
@@ -199,20 +189,8 @@ def sharded_gated_linear_attention(
     return on_shares(local, layout.mesh, arrays, specs, (tokens, layout.states) if return_state else tokens)
 
 
-def _part(run, axis: str, parts: int, q, k, v, log_decay, *, initial_state):
-    """The part of a sequence on this device; the final state is that of the last part, on every device."""
-    own = xla.forward(q, k, v, log_decay, None)[1]
-    kept = jnp.exp(log_decay.astype(jnp.float32).sum(1)).reshape(*own.shape[:2], -1, 1)
-    start = state_before(own, kept, initial_state, axis=axis, parts=parts)
-    found = run(q, k, v, log_decay, initial_state=start)
-    if not isinstance(found, tuple):
-        return found
-    y, state = found
-    return y, of_last_part(state, axis=axis, parts=parts)
-
-
 def _with_resets(log_decay: jax.Array, segment_ids: jax.Array | None) -> jax.Array:
-    """float32 log decays, which forget everything where a document begins."""
+    """float32 log decays that reset the state where a document begins."""
     decays = log_decay.astype(jnp.float32)
     per_channel = decays if decays.ndim == 4 else decays[..., None]
     return xla.with_resets(per_channel, segment_ids).reshape(decays.shape)

@@ -1,22 +1,22 @@
-"""Gated linear attention on Hopper, decays per token and head: a scan, and the gradients of all chunks at once.
+"""Gated linear attention on Hopper with decays per token and head: a scan, and the gradients of all chunks at once.
 
     y_i = sum_{j<=i} exp(a_i - a_j) (q_i.k_j) v_j + exp(a_i) S^T q_i
     S <- exp(a_c) S + sum_j exp(a_c - a_j) k_j v_j^T
 
-for a chunk of c = 64 tokens, its sums a of log decays, and S before it. One thread block scans a batch row and head, a
-warpgroup for every 64 columns of v; both compute the scores. All tiles are (64, 64). The state is a float32
-accumulator, of which wgmma reads a rounded copy.
+for a chunk of c = 64 tokens, its sums a of log decays, and S before it. A thread block scans a batch row and head, with
+a warpgroup for every 64 columns of v; both compute the scores. All tiles are (64, 64). The state is a float32
+accumulator; wgmma reads a rounded copy.
 
 Backward, two scans without outputs write, in bfloat16, S before every `PAIR` chunks and its cotangent dS after them,
 
     dS <- exp(a_c) dS + sum_i exp(a_i) q_i dy_i^T
 
-in reverse. Then `mosaic_gpu_vjp.py` makes the gradients of all pairs of chunks at once.
+in reverse. Then `mosaic_gpu_vjp.py` computes the gradients of all pairs of chunks at once.
 
-Pallas' own barriers are off. What a chunk stores to shared memory, wgmma read in the chunk before: its products are
-awaited before `commit_smem` of the output, which is a barrier, as is the wait for the copy of an output before the
-next is staged. Weighted tiles take turns in two places, because a scan without outputs has one `commit_smem` per chunk.
-A slot of the ring is loaded again after the first `commit_smem` of the next chunk.
+Pallas' own barriers are off. A chunk overwrites shared memory that wgmma read in the previous chunk: these products are
+awaited before `commit_smem` of the output, which is a barrier, as is the wait for the copy of an output before the next
+one is staged. Weighted tiles alternate between two buffers, because a scan without outputs has one `commit_smem` per
+chunk. A slot of the ring is reloaded after the first `commit_smem` of the next chunk.
 """
 
 import dataclasses
@@ -33,14 +33,14 @@ from pallas_kernels.gated_linear_attention.mosaic_gpu_channel_layout import Geom
 from pallas_kernels.gated_linear_attention.mosaic_gpu_vjp import PAIR, between, gradients
 from pallas_kernels.hopper.levels import CHUNK, tile
 from pallas_kernels.hopper.ring import Ring, scan_order
-from pallas_kernels.hopper.tiles import PER_ROW, WGMMA, Mma, launch, rows_to
+from pallas_kernels.hopper.tiles import PER_ROW, WGMMA, Mma, launch, rows_to, start_state
 
 SHARED_BYTES = 225 * 2**10
 TILE_BYTES = 2 * CHUNK * CHUNK
 
 
 def forward(q, k, v, log_decay, state, options, *, interpret=None):
-    """y, the last state or None, and the states for `backward` or None; arrays as `api.py` says."""
+    """y, the last state or None, and the states for `backward` or None (contract in `api.py`)."""
     g, tiles, log2 = _tiles(q, v, log_decay, PAIR if options.save_states else 1)
     found = _scan(
         "forward", tiles(k), tiles(v), log2, state, g,
@@ -50,7 +50,7 @@ def forward(q, k, v, log_decay, state, options, *, interpret=None):
 
 
 def backward(q, k, v, log_decay, state, saved, dy, dstate, options, *, interpret=None):
-    """Gradients of q, k, v, log_decay and state, None where that is; saved: the states."""
+    """Gradients of q, k, v, log_decay and state (or None); saved: the states."""
     (b, t, h, _), (g, tiles, log2) = v.shape, _tiles(q, v, log_decay, PAIR)
     queries, keys, values, dout = map(tiles, (q, k, v, dy))
     reverse = _scan(
@@ -61,7 +61,7 @@ def backward(q, k, v, log_decay, state, saved, dy, dstate, options, *, interpret
     found = gradients(queries, keys, values, dout, log2, saved, reverse["states"], pairs, interpret=interpret)
 
     def tokens(x, like):
-        """(b, t, heads, width), sums over the heads that share one."""
+        """(b, t, heads, width), summed over the heads that share one."""
         x = x.reshape(b, -1, like.shape[2], h // like.shape[2], like.shape[3])[:, :t]
         return x[:, :, :, 0] if x.shape[3] == 1 else x.astype(jnp.float32).sum(3).astype(like.dtype)
 
@@ -78,8 +78,8 @@ def backward(q, k, v, log_decay, state, saved, dy, dstate, options, *, interpret
 
 
 def _tiles(q, v, log_decay, multiple: int):
-    """The sizes, a multiple of chunks; (b, t, heads, width) -> (b, n 64, heads width / 64, 64), zeros after the last
-    token; and log decays as `log2_from_start`, (b, h, n 64)."""
+    """Geometry with a multiple of chunks; function (b, t, heads, width) -> (b, n 64, heads width / 64, 64), padded with
+    zeros; and log decays as `log2_from_start`, (b, h, n 64)."""
     (b, t, h, v_dim), (groups, k_dim) = v.shape, q.shape[2:]
     n = -(-t // (CHUNK * multiple)) * multiple
 
@@ -94,18 +94,18 @@ def _tiles(q, v, log_decay, multiple: int):
 def _scan(
     name, keys, values, log2, start, g: Geometry, *, x=None, save=False, last=False, reverse=False, interpret=None
 ) -> dict[str, jax.Array]:
-    """The equations of the module docstring.
+    """A scan of the module docstring.
 
     Args:
       keys, values: tiles, in reverse q and dy; x: tiles of q, or None: no outputs.
       log2: (b, h, n 64).
       start: S before the scan (b, h, k, v), or None for zeros.
-      save, last: whether the states around pairs of chunks are returned, and S after the scan.
+      save, last: whether to return the states around pairs of chunks, and S after the scan.
       reverse: from the last chunk to the first.
       interpret: `plgpu.InterpretGPUParams` to run on a CPU.
 
     Returns:
-      out (tiles like values), states (b h n/PAIR k/64 v/64 64, 64) bfloat16, last (b, h, k, v) float32, as asked for.
+      out (tiles like values), states (b h n/PAIR k/64 v/64 64, 64) bfloat16, last (b, h, k, v) float32, if requested.
     """
     arrays = {"keys": keys, "values": values} | ({} if x is None else {"x": x})
     width = {key: g.columns if key == "values" else g.rows for key in arrays}
@@ -129,16 +129,12 @@ def _scan(
         ring = Ring(tuple(loads), lambda x: index(x) * CHUNK, jnp.int32(g.n), stages, r.full, empty, lag=1)
         pl.when(warpgroup == 0)(ring.start)
         r.index_s[warpgroup] = plgpu.broadcasted_iota(jnp.int32, (CHUNK,), 0, layout=PER_ROW).astype(jnp.float32)
-        state = tuple(
-            plgpu.layout_cast(jnp.zeros((CHUNK, CHUNK), jnp.float32), WGMMA)
-            if start is None
-            else plgpu.load(r.start.at[batch, head, i, warpgroup], layout=WGMMA, optimized=False)
-            for i in range(g.rows)
-        )
+        states = [None if start is None else r.start.at[batch, head, i, warpgroup] for i in range(g.rows)]
+        state = tuple(map(start_state, states))
         mma = Mma(None if interpret is None else (r.staging,), warpgroup)
 
         def copy_state(position):
-            """Of the state before a pair of chunks, from shared memory."""
+            """Copies the state before a pair of chunks from shared memory."""
             first = state_row(pairs, batch, head, lax.div(index(position), jnp.int32(PAIR)))
             for i in range(g.rows):
                 rows = pl.ds(first + (i * g.columns + warpgroup) * CHUNK, CHUNK)
@@ -189,7 +185,7 @@ def _scan(
 
 
 def _chunk(r, mma: Mma, ring: Ring, warpgroup, position, state, write, *, reverse: bool):
-    """out (64, 64) of the warpgroup's columns, or None, and the next state; write(position) copies states, if any."""
+    """out (64, 64) of the warpgroup's columns (or None) and the next state; write(position) copies states."""
     slot = lax.rem(position, jnp.int32(ring.stages))
     plgpu.barrier_wait(r.full.at[slot])
     sums, total = plgpu.load(r.log2_s.at[slot], layout=PER_ROW), r.log2_s[slot, CHUNK - 1]
@@ -199,7 +195,7 @@ def _chunk(r, mma: Mma, ring: Ring, warpgroup, position, state, write, *, revers
     outputs, before_pair = hasattr(r, "x_s"), lax.rem(position, jnp.int32(PAIR)) == 0
 
     def round_state():
-        if not outputs:  # else the output of the chunk before has waited
+        if not outputs:  # else the previous output has waited
             plgpu.wait_smem_to_gmem(0, wait_read_only=True)
         for i, part in enumerate(state):
             r.state_s[warpgroup, i] = part.astype(jnp.bfloat16)

@@ -1,4 +1,4 @@
-"""Gated linear attention on Hopper, decays per channel of the keys: three kernels.
+"""Gated linear attention on Hopper with decays per channel of the keys: three kernels.
 
 With a_i the sum of log decays from the start of a chunk of c = 64 tokens, per channel, and the state S before it,
 
@@ -10,12 +10,12 @@ Backward, the same two kernels run in reverse, with the cotangent dS of the stat
 
     dS <- exp(a_c) * dS + (exp(a) * Q)^T dY               dV = P^T dY + (exp(a_c - a) * K) dS
 
-and a third makes dQ, dK and the gradient of the log decays from S and dS (`mosaic_gpu_channel_vjp.py`). States go
-through memory in bfloat16, one for every chunk: with k = v they are as large as the keys times v / 64. The gradient of
-a log decay is a sum over the pairs around its token, within a chunk, and <S, dS> of the others: nothing cancels.
+and a third computes dQ, dK and the gradient of the log decays from S and dS (`mosaic_gpu_channel_vjp.py`). States go
+through memory in bfloat16, one per chunk: with k = v they are v / 64 times as large as the keys. The gradient of a log
+decay is a sum over the pairs around its token within a chunk, and <S, dS> for other pairs, without cancellation.
 
-A state is kept transposed, (values, keys), so that its decays are a row; a product with ones has it in every row. Heads
-wider than the kernels take are several heads of v that share q, k and decays: every part has its scores computed again.
+States are transposed, (values, keys), so decays are a row; a product with ones broadcasts it to all rows. Wide heads
+are split into several heads of v that share q, k and decays; each repeats the scores.
 """
 
 import jax
@@ -38,13 +38,13 @@ from pallas_kernels.hopper.levels import (
 )
 from pallas_kernels.hopper.ring import Ring, scan_order, wait_last
 from pallas_kernels.hopper.rows import Rows
-from pallas_kernels.hopper.tiles import WGMMA, launch
+from pallas_kernels.hopper.tiles import WGMMA, launch, start_state
 
 ARRAYS = ("q", "k", "v", "decay", "states")
 
 
 def outputs(name, q, k, v, decay, states, g: Geometry, *, reverse, interpret=None):
-    """Y of the states before chunks; in reverse dV, of v = dY and the cotangents of the states after them. Tiles."""
+    """Y from the states before chunks; in reverse dV, from v = dY and the cotangents after chunks. All are tiles."""
 
     def body(r):
         stream = Stream(r, g, *ARRAYS)
@@ -55,7 +55,7 @@ def outputs(name, q, k, v, decay, states, g: Geometry, *, reverse, interpret=Non
         read = "k" if reverse else "q"
 
         def each_own(function):
-            """function(i) for the columns of values of this warpgroup."""
+            """Calls function(i) for the columns of values of this warpgroup."""
             for i in range(g.columns):
                 if g.together:
                     pl.when(stream.warpgroup == i)(lambda i=i: function(i))
@@ -109,7 +109,7 @@ STAGES, BUFFERS = 3, 2
 
 
 def forward(q, k, v, log_decay, state, options, *, interpret=None):
-    """As `mosaic_gpu.forward`, of log_decay (b, t, h, k)."""
+    """`mosaic_gpu.forward` for log_decay (b, t, h, k)."""
     g, tiles = _tiles(q, v)
     keys, values, decay = tiles(k), tiles(v), tiles(log_decay)
     states, last = _states("forward", keys, values, decay, state, g, last=options.return_state, interpret=interpret)
@@ -119,7 +119,7 @@ def forward(q, k, v, log_decay, state, options, *, interpret=None):
 
 
 def backward(q, k, v, log_decay, state, saved, dy, dstate, options, *, interpret=None):
-    """As `mosaic_gpu.backward`, of log_decay (b, t, h, k)."""
+    """`mosaic_gpu.backward` for log_decay (b, t, h, k)."""
     g, tiles = _tiles(q, v)
     queries, keys, values, decay, dout = map(tiles, (q, k, v, log_decay, dy))
     dstates, dinitial = _states(
@@ -129,7 +129,7 @@ def backward(q, k, v, log_decay, state, saved, dy, dstate, options, *, interpret
     found = gradients(queries, keys, values, dout, decay, saved, dstates, g, interpret=interpret)
 
     def shared(x, like):
-        """Sums over the heads, or parts of one, that share one."""
+        """Sums over the heads or parts that share a head."""
         x = x.reshape(g.b, -1, like.shape[2], g.h // like.shape[2], like.shape[3])[:, : like.shape[1]]
         return x[:, :, :, 0] if x.shape[3] == 1 else x.astype(jnp.float32).sum(3).astype(like.dtype)
 
@@ -139,7 +139,7 @@ def backward(q, k, v, log_decay, state, saved, dy, dstate, options, *, interpret
 
 
 def _tiles(q, v):
-    """The sizes, and (b, t, heads, width) -> (b, n 64, heads * width / 64, 64), zeros after the last token."""
+    """Geometry, and function (b, t, heads, width) -> (b, n 64, heads * width / 64, 64), padded with zeros."""
     (b, t, h, v_dim), (g, k_dim) = v.shape, q.shape[2:]
     n, rows = -(-t // CHUNK), k_dim // CHUNK
     columns = 2 if rows == 2 and v_dim % (2 * CHUNK) == 0 else 1
@@ -157,10 +157,10 @@ def _tokens(x, like):
 
 
 def _states(name, keys, values, decay, start, g: Geometry, *, last, reverse=False, interpret=None):
-    """The state before every chunk, or in reverse its cotangent after it, and the last one (b, h, k, v) or None.
+    """States before every chunk, or in reverse their cotangents after it, and the last one (b, h, k, v) or None.
 
     A thread block scans 64 channels of the keys of a row and head. Warpgroup 1 issues TMA and weighs keys, up to two
-    chunks ahead of warpgroup 0, which has the state.
+    chunks ahead of warpgroup 0, which holds the state.
 
     Args:
       keys, values, decay: tiles, (b, n 64, heads k / 64 or v / 64, 64).
@@ -190,7 +190,7 @@ def _states(name, keys, values, decay, start, g: Geometry, *, last, reverse=Fals
         chunk.write_indices()
 
         def prepared(position):
-            """The buffer and the slot of a chunk, whose decays are split."""
+            """Splits the decays of a chunk; returns its buffer and slot."""
             slot = lax.rem(position, jnp.int32(STAGES))
             plgpu.barrier_wait(r.full.at[slot])
             chunk.split(r.decay_s.at[slot])
@@ -237,13 +237,8 @@ def _states(name, keys, values, decay, start, g: Geometry, *, last, reverse=Fals
 
         @pl.when(warpgroup == 0)
         def _():
-            state = tuple(
-                plgpu.layout_cast(jnp.zeros((CHUNK, CHUNK), jnp.float32), WGMMA)
-                if start is None
-                else plgpu.load(r.start.at[batch, head, i, c], layout=WGMMA, optimized=False)
-                for i in range(g.columns)
-            )
-            state = lax.fori_loop(0, g.n, scan, state)
+            states = [None if start is None else r.start.at[batch, head, i, c] for i in range(g.columns)]
+            state = lax.fori_loop(0, g.n, scan, tuple(map(start_state, states)))
             plgpu.wait_smem_to_gmem(0)
             if last:
                 for i, x in enumerate(state):

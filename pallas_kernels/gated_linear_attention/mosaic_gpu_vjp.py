@@ -1,4 +1,4 @@
-"""Hopper kernel: gradients of all pairs of chunks at once, decays per token and head.
+"""Hopper kernel: gradients of all pairs of chunks at once, with decays per token and head.
 
 For the 128 tokens of a pair of chunks, their sums a of log decays, S before the pair and dS after it,
 
@@ -6,13 +6,12 @@ For the 128 tokens of a pair of chunks, their sums a of log decays, S before the
     dk_j = sum_{i>=j} H_ij q_i + exp(a_c - a_j) dS v_j        P_ij = exp(a_i - a_j) q_i.k_j
     dv_j = sum_{i>=j} P_ij dy_i + exp(a_c - a_j) dS^T k_j
 
-Each of two warpgroups has 64 of the tokens; the weights of pairs across the middle are those to it times those from it.
-Every product reads shared memory, H and P as they are and transposed.
+Each of two warpgroups has 64 of the tokens; a weight across the middle is the product of the weights to and from it.
+All products read shared memory, H and P also transposed.
 
-A log decay weighs the pairs of a token before it and one from it on: the sum of X_ij = H_ij q_i.k_j over j < t <= i,
-of exp(a_i) q_i.(S dy_i) over i >= t, of exp(a_c - a_j) k_j.(dS v_j) over j < t, and exp(a_c) <S, dS>. The first is
-written as the sum over i >= t of row i minus column i of X. Their common terms cancel exactly: both are products of
-the same rounded H, without its diagonal, and float32 sums that are not rounded before.
+The gradient of the log decay of token t is the sum of X_ij = H_ij q_i.k_j over j < t <= i, of exp(a_i) q_i.(S dy_i)
+over i >= t, of exp(a_c - a_j) k_j.(dS v_j) over j < t, and exp(a_c) <S, dS>. The first sum is computed as row i minus
+column i of X, summed over i >= t. Common terms cancel exactly: both are float32 sums of products of the same rounded H.
 """
 
 import itertools
@@ -26,17 +25,17 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.gated_linear_attention.mosaic_gpu_channel_layout import PIECE, WARPGROUPS, Geometry, state_row
 from pallas_kernels.hopper.levels import CHUNK, load, tile
-from pallas_kernels.hopper.tiles import PER_COLUMN, PER_ROW, Mma, columns_to, launch, rows_to
+from pallas_kernels.hopper.tiles import PER_COLUMN, PER_ROW, Mma, columns_to, launch, products, rows_to
 
 PAIR = WARPGROUPS
 """Chunks between saved states."""
 SAME = 0, 2
-"""Places of P and H of pairs within a chunk."""
+"""Tiles of P and H of pairs within a chunk."""
 ACROSS = 1
 
 
 def gradients(q, k, v, dy, log2, states, dstates, g: Geometry, *, interpret=None):
-    """Gradients and the sums of the gradient of log decays.
+    """Gradients, and sums for the gradient of log decays.
 
     Args:
       q, k, v, dy: tiles, (b, n 128, heads width / 64, 64), of n pairs of chunks.
@@ -45,7 +44,7 @@ def gradients(q, k, v, dy, log2, states, dstates, g: Geometry, *, interpret=None
 
     Returns:
       dq, dk, dv: tiles, h heads each.
-      slopes: (b, h, 2, n 128) float32: q_i.dq_i - k_i.dk_i without the cotangents of states, and k_i.dk_i of these.
+      slopes: (b, h, 2, n 128) float32: q_i.dq_i - k_i.dk_i without states, and k_i.dk_i from states.
       around: (b, h, n 64) float32, whose sums over 64 are exp(a_c) <S, dS>.
     """
     arrays = {"q": g.rows, "k": g.rows, "v": g.columns, "dy": g.columns}
@@ -126,10 +125,10 @@ def gradients(q, k, v, dy, log2, states, dstates, g: Geometry, *, interpret=None
 
 
 class _Half:
-    """The work of warpgroup w, on the 64 tokens of its chunk.
+    """Work of warpgroup w on the 64 tokens of its chunk.
 
-    All tiles are one array of shared memory: addresses and descriptors then are one of each and constants, where arrays
-    of their own each held registers. `commit_smem` within loops keeps the loads of one product out of the one before.
+    All tiles are in one array of shared memory, which saves registers for addresses. `commit_smem` within loops keeps
+    the compiler from moving loads into the previous product.
     """
 
     def __init__(self, r, w: int, g: Geometry, interpret):
@@ -142,11 +141,11 @@ class _Half:
 
     @property
     def index(self):
-        """0 .. 63 from shared memory, in turns: the compiler would compute masks before the loop, and hold them."""
+        """0 .. 63 from alternating buffers, so the compiler does not compute masks before the loop."""
         return self.r.index_s.at[self.w, lax.rem(self.position, jnp.int32(2))]
 
     def zero(self):
-        """0, which the compiler does not know: it would compute descriptors and addresses long before their use."""
+        """0 that the compiler does not know, so it computes descriptors and addresses late."""
         return self.index[0]
 
     def tile(self, name: str, i):
@@ -154,12 +153,12 @@ class _Half:
         return self.r.tiles_s.at[self.places[name] + i + self.zero()]
 
     def tiles(self, name: str, w: int | None = None):
-        """Those of an array and a chunk."""
+        """Tiles of an array and a chunk."""
         width, w = self.g.rows if name in ("q", "k") else self.g.columns, self.w if w is None else w
         return [self.tile(name, w * width + i) for i in range(width)]
 
     def run(self):
-        """Writes dq, dk and dv in place of q, k and v, and the sums."""
+        """Writes dq, dk and dv over q, k and v, and the sums."""
         r, w, g = self.r, self.w, self.g
         sums, (first, second) = plgpu.load(r.log2_s.at[w], layout=PER_ROW), (r.log2_s[i, CHUNK - 1] for i in range(2))
         since = rows_to(jnp.exp2(sums + first if w else sums))
@@ -173,7 +172,7 @@ class _Half:
         for j in range(g.columns):
             plgpu.commit_smem()
             keys, dout = self.tiles("k"), self.tiles("dy")[j]
-            past = _products(*((x, cotangents(i, j)) for i, x in enumerate(keys))) * until
+            past = products(*((x, cotangents(i, j)) for i, x in enumerate(keys))) * until
             dv.append(self.add(past, self.later(dout, self.tiles("dy", 1)[j])).astype(jnp.bfloat16))
         self.meet()
         same = rows_to(self.weigh("dy", "v", across=w == 1))
@@ -181,10 +180,10 @@ class _Half:
             plgpu.commit_smem()
             query, key = self.tiles("q")[i], self.tiles("k")[i]
             pairs = [(x, cotangents(i, j).transpose((1, 0))) for j, x in enumerate(self.tiles("v"))]
-            state = _products(*pairs) * until
+            state = products(*pairs) * until
             written += (state * load(key)).sum(1)
             plgpu.commit_smem()
-            x = _products(*self.later(query, self.tiles("q", 1)[i]))
+            x = products(*self.later(query, self.tiles("q", 1)[i]))
             slope -= (x * load(key)).sum(1)
             dk.append((x + state + same * load(query)).astype(jnp.bfloat16))
         self.meet()
@@ -194,7 +193,7 @@ class _Half:
             plgpu.commit_smem()
             query, key = self.tiles("q")[i], self.tiles("k")[i]
             states = [self.tile("states", i * g.columns + j).transpose((1, 0)) for j in range(g.columns)]
-            past = _products(*zip(self.tiles("dy"), states, strict=True))
+            past = products(*zip(self.tiles("dy"), states, strict=True))
             x = self.add(past * since, self.earlier(key, self.tiles("k", 0)[i]))
             slope += (x * load(query)).sum(1)
             query[...] = (x + same * load(key)).astype(jnp.bfloat16)
@@ -209,14 +208,14 @@ class _Half:
         plgpu.commit_smem()
 
     def weigh(self, rows: str, columns: str, across: bool):
-        """Writes the weighted products of rows and columns: within the chunk, and across if asked; dy.v of each token.
+        """Writes weighted products of rows and columns, within the chunk and optionally across.
 
-        H, of dy and v, leaves out its diagonal.
+        For dy and v (H) the diagonal is left out and returned.
         """
         r, w, strict = self.r, self.w, rows == "dy"
 
         def score(i, j):
-            return _products(
+            return products(
                 *((x, y.transpose((1, 0))) for x, y in zip(self.tiles(rows, i), self.tiles(columns, j), strict=True))
             )
 
@@ -234,7 +233,7 @@ class _Half:
         return same
 
     def add(self, start, pairs):
-        """start + the sum of x y over pairs."""
+        """Returns start + the sum of x y over pairs."""
 
         def run(acc):
             for x, y in pairs:
@@ -243,12 +242,12 @@ class _Half:
         return self.mma.update((start,), run)[0]
 
     def earlier(self, same, first):
-        """Pairs whose products add up to H times tiles of the own chunk and of the first one."""
+        """Pairs whose products sum to H times tiles of the own and the first chunk."""
         weights = [self.tile("weights", i) for i in (SAME[self.w], ACROSS)]
         return [(weights[0], same)] + [(weights[1], first)] * (self.w == 1)
 
     def later(self, same, second):
-        """The same of the transposed H or P, and tiles of the own chunk and of the second one."""
+        """Pairs whose products sum to H^T or P^T times tiles of the own and the second chunk."""
         weights = [self.tile("weights", i).transpose((1, 0)) for i in (SAME[self.w], ACROSS)]
         return [(weights[0], same)] + [(weights[1], second)] * (self.w == 0)
 
@@ -258,21 +257,10 @@ class _Half:
         plgpu.barrier_wait(self.r.met)
 
 
-def _products(*pairs):
-    """The sum of x y over pairs of tiles."""
-
-    def run(acc):
-        for x, y in pairs:
-            plgpu.wgmma(acc, x, y)
-        return acc[...]
-
-    return pl.run_scoped(run, plgpu.ACC((CHUNK, CHUNK), jnp.float32))
-
-
 def between(log2, index, *, strict: bool = False):
-    """exp(a_i - a_j) for rows i and columns j <= i, if strict j < i; else 0.
+    """exp(a_i - a_j) for rows i and columns j <= i (strict: j < i), else 0.
 
-    The indices come from shared memory: computed ones would hold registers through the loop.
+    Indices come from shared memory: computed ones would hold registers through the loop.
     """
     row, i = (rows_to(plgpu.load(x, layout=PER_ROW)) for x in (log2, index))
     column, j = (columns_to(plgpu.load(x, layout=PER_COLUMN)) for x in (log2, index))

@@ -13,7 +13,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 WGMMA = plgpu.Layout.WGMMA
 PER_ROW = WGMMA.reduce(1)  # one value per row of a (64, n) tile
 PER_COLUMN = WGMMA.reduce(0)
-NARROW_WIDTH = 16
 NARROW = (plgpu.TilingTransform((8, 16)), plgpu.SwizzleTransform(32))  # (., 16) bf16 tiles
 WIDE = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))  # (., 64) bf16 tiles
 BARRIERS = "PALLAS_KERNELS_BARRIERS"
@@ -21,10 +20,10 @@ BARRIERS = "PALLAS_KERNELS_BARRIERS"
 
 @dataclasses.dataclass(frozen=True)
 class Mma:
-    """wgmma, with the two adapters that GPU interpret mode needs.
+    """wgmma, with adapters for GPU interpret mode.
 
-    staging: None on a device. In interpret mode, where an A operand in registers is not supported, shared-memory
-    tiles (warpgroups, 64, width), one for each width of such operands, which pass through them.
+    staging: None on a device; in interpret mode, shared-memory tiles (warpgroups, 64, width) for A operands in
+    registers, one for each width.
     """
 
     staging: tuple[Any, ...] | None
@@ -40,30 +39,12 @@ class Mma:
         plgpu.commit_smem()
         plgpu.wgmma(acc, tile, b)
 
-    def of_registers(self, a, b):
-        """a @ b with a (64, 64) in registers and b (64, 16), as a float32 array."""
-
-        def run(acc):
-            self.registers(acc, a, b)
-            return acc[...]
-
-        return pl.run_scoped(run, plgpu.ACC((64, NARROW_WIDTH), jnp.float32))
-
-    def product(self, a, b):
-        """a @ b for shared-memory tiles a (64, .) and b (., 64), as a float32 array."""
-
-        def run(acc):
-            plgpu.wgmma(acc, a, b)
-            return acc[...]
-
-        return pl.run_scoped(run, plgpu.ACC((64, 64), jnp.float32))
-
     def update(self, values, accumulate):
-        """Runs accumulate(*accs) on accumulators that start from values; returns the new values."""
+        """Runs accumulate(*accs) on accumulators initialized with values; returns the new values."""
         if self.staging is None:
             return pl.run_state(lambda accs: accumulate(*accs))(tuple(plgpu.ACC.init(x) for x in values))
 
-        # run_state has no lowering in interpret mode: start from zero and add.
+        # run_state has no lowering in interpret mode: starts from zero and adds.
         def run(*accs):
             accumulate(*accs)
             return tuple(acc[...] for acc in accs)
@@ -72,34 +53,52 @@ class Mma:
         return tuple(x + y for x, y in zip(values, added, strict=True))
 
 
+def products(*pairs):
+    """The sum of x y over pairs of shared-memory tiles, (64, 64) float32."""
+
+    def run(acc):
+        for x, y in pairs:
+            plgpu.wgmma(acc, x, y)
+        return acc[...]
+
+    return pl.run_scoped(run, plgpu.ACC((64, 64), jnp.float32))
+
+
+def start_state(ref):
+    """A (64, 64) float32 tile of global memory, in registers; zeros for None."""
+    if ref is None:
+        return plgpu.layout_cast(jnp.zeros((64, 64), jnp.float32), WGMMA)
+    return plgpu.load(ref, layout=WGMMA, optimized=False)
+
+
 def iota(shape, dim, layout=WGMMA):
     return plgpu.broadcasted_iota(jnp.int32, shape, dim, layout=layout)
 
 
 def read(ref):
-    """A tile of shared memory, in registers."""
+    """Loads a tile of shared memory into registers."""
     return plgpu.load(ref, layout=WGMMA)
 
 
 def rows_to(x, n=64):
-    """(64,) per-row values -> (64, n)."""
+    """Broadcasts (64,) per-row values to (64, n)."""
     return lax.broadcast_in_dim(x, (64, n), [0])
 
 
 def columns_to(x):
-    """(64,) per-column values -> (64, 64)."""
+    """Broadcasts (64,) per-column values to (64, 64)."""
     return lax.broadcast_in_dim(x, (64, 64), [1])
 
 
 def launch(
     name, body, operands, outputs, scratch, *, grid, warpgroups, approx_math=False, auto_barriers=True, interpret
 ):
-    """Runs body(refs) in every warpgroup of a grid, a dict of sizes by name; refs is a namespace of named references.
+    """Runs body(refs) in every warpgroup of a grid (sizes by name); refs is a namespace of named references.
 
-    Operands that are None are not passed; their name is None in the namespace, unless scratch has it.
-    auto_barriers: False leaves out the barriers that Pallas puts around every store and before every copy; the body
-    then orders the warps of a warpgroup itself, which interpret mode cannot check (there a warpgroup is one thread).
-    With PALLAS_KERNELS_BARRIERS=1 in the environment they are always there, to find out whether one is missing.
+    Operands that are None are not passed; their name is None in the namespace, unless scratch has it. auto_barriers:
+    False removes Pallas' barriers around every store and before every copy; the body then orders the warps of a
+    warpgroup itself, which interpret mode (one thread per warpgroup) cannot check. PALLAS_KERNELS_BARRIERS=1 in the
+    environment keeps these barriers, to find out whether one is missing.
     """
     given = {key: x for key, x in operands.items() if x is not None}
 

@@ -1,9 +1,9 @@
-"""Selective scan for users: the recurrence of Mamba (Gu and Dao 2023, Algorithm 2).
+"""Selective scan, the recurrence of Mamba (Gu and Dao 2023, Algorithm 2): public functions.
 
     h_t[i, n] = exp(delta_t[i] a[i, n]) h_{t-1}[i, n] + delta_t[i] x_t[i] b_t[n]        y_t[i] = sum_n c_t[n] h_t[i, n]
 
-What surrounds it in the paper stays outside: the softplus that makes delta, the skip D x, the gate. b is discretised by
-Euler's rule, as the public code does.
+The softplus of delta, the skip D x and the gate are not included. b is discretised by Euler's rule, as in the authors'
+code.
 """
 
 import functools
@@ -14,14 +14,14 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec as P
 
 from pallas_kernels.dispatch import hopper_objection
-from pallas_kernels.layout import checked_mesh, of_last_part, on_shares, state_before
+from pallas_kernels.layout import checked_mesh, on_shares, part_of_sequence
 from pallas_kernels.op import Op, Options, check_dtypes, check_segment_ids, check_state, hopper, tpu, xla_recurrence
 from pallas_kernels.selective_scan import mosaic_tpu, mosaic_tpu_layout, mosaic_tpu_vjp, reference, xla
 from pallas_kernels.selective_scan.problem import Problem
 
 
 def problem_of(x: jax.Array, delta: jax.Array, a: jax.Array) -> Problem:
-    """The problem of a call's arrays."""
+    """Problem of a call with these arrays."""
     b, t, d = x.shape
     return Problem(b=b, t=t, d=d, n=a.shape[1], dtype=x.dtype.name, delta_dtype=delta.dtype.name)
 
@@ -43,7 +43,7 @@ def _hopper_objection(p: Problem) -> str | None:
 
 
 def _hopper_saved(x: jax.Array, *_: Any, **__: Any) -> jax.ShapeDtypeStruct:
-    """States (d, 16) before every 16 tokens, of lengths that are multiples of 32."""
+    """States (d, 16) before every 16 tokens; lengths are rounded up to multiples of 32."""
     b, t, d = x.shape
     return jax.ShapeDtypeStruct((b, -(-t // 32) * 2, d, 16), jnp.bfloat16)
 
@@ -66,14 +66,14 @@ OP = Op(
     fixed=("keep",),
     direct=xla.forward,
 )
-"""As `op.py` says, with
+"""Contract (`op.py`):
 
     forward(x, delta, a, b, c, keep, state, options) -> y, final state or None, saved
     backward(x, delta, a, b, c, keep, state, saved, dy, dstate, options) -> dx, ddelta, da, db, dc, dstate
 
 t >= 1; x, y, dy (b, t, d); delta (b, t, d), float32 or the dtype of x, at least 0; a (d, n) float32, at most 0; b, c
 (b, t, n) in the dtype of x; keep (b, t) float32, 0 at the first token of every document but the first and 1 elsewhere,
-or None; state (b, d, n) float32, None means zeros; dstate likewise.
+or None; state and dstate (b, d, n) float32, None: zeros.
 """
 BACKENDS = OP.backends
 IMPLEMENTATIONS = OP.implementations
@@ -93,7 +93,7 @@ def selective_scan(
 ) -> Any:
     """The equation of the module docstring over t >= 0 tokens.
 
-    Sums and states are float32, whatever the inputs. Reverse-mode differentiable in x, delta, a, b, c and the initial
+    Sums and states are float32 for all input dtypes. Reverse-mode differentiable in x, delta, a, b, c and the initial
     state, through the output and the final state; forward mode only with "reference". vmap, scan, checkpoint and jit
     compose.
 
@@ -103,19 +103,19 @@ def selective_scan(
       a: (d, n), at most 0, n numbers of state per channel; computed in float32.
       b: (b, t, n), dtype of x: writes to the state.
       c: (b, t, n), dtype of x: reads from it.
-      segment_ids: (b, t) int32, packed documents, each one run of equal ids in a row: the first token of a document
-        finds a state of zeros. `initial_state` is that of the first document, the state returned that of the last.
+      segment_ids: (b, t) int32 for packed documents, each a run of equal ids in a row. A document starts from zeros;
+        `initial_state` belongs to the first document, the returned state to the last.
       initial_state: (b, d, n) float32, h before the first token; None: zeros.
-      return_state: return h after the last token too.
-      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, where it serves this call and is
-        certified for the device that the program is lowered for (`pallas_kernels.certificates`), else "xla".
+      return_state: whether to return h after the last token too.
+      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, if it serves the call and is
+        certified for the device for which the program is lowered (`pallas_kernels.certificates`), else "xla".
 
     Returns:
       y (b, t, d) in the dtype of x, or (y, state).
 
     Raises:
-      ValueError: arguments that contradict each other.
-      NotImplementedError: the implementation asked for does not serve this call.
+      ValueError: the arguments do not fit together.
+      NotImplementedError: the named implementation does not serve the call.
     """
     _check(x, delta, a, b, c, segment_ids, initial_state)
     OP.check(implementation)
@@ -142,21 +142,9 @@ def sharded_selective_scan(
     return_state: bool = False,
     implementation: str | None = None,
 ) -> Any:
-    """`selective_scan` with each device on its share; arguments and results as there, shapes global.
+    """`selective_scan` on a mesh; `pallas_kernels.layout` describes mesh and axes.
 
-    Parts of a sequence exchange states; the gradients of b, c and a, which devices share, are added up.
-
-    Args:
-      x, delta, a, b, c: as for `selective_scan`. Every device that shares out channels has all of b and c.
-      mesh: None: the one in context (`jax.set_mesh`). Over its axes not named here everything is replicated, and
-        gradients are averaged by an all-reduce: name all axes of more than one device.
-      batch_axes, channel_axes: mesh axes that share out the batch and the channels, each evenly.
-      sequence_axis: mesh axis that shares out time, evenly; None: every device sees whole sequences.
-      segment_ids, initial_state, return_state, implementation: as for `selective_scan`; states are sharded over batch
-        and channels and replicated over `sequence_axis`.
-
-    Raises:
-      ValueError: no mesh, an unknown axis, or a dimension that its axes do not divide.
+    Devices that share out channels hold all of b and c; gradients of b, c and a are summed over devices.
     """
     _check(x, delta, a, b, c, segment_ids, initial_state)
     op, times = "sharded_selective_scan", () if sequence_axis is None else (sequence_axis,)
@@ -164,43 +152,34 @@ def sharded_selective_scan(
     rows, t, d = x.shape
     shares = {"batch": (rows, batch_axes), "time": (t, times), "channels": (d, channel_axes)}
     mesh = checked_mesh(op, mesh, shares)
-    run = functools.partial(_scan, return_state=return_state, implementation=implementation)
-    if sequence_axis is not None:
-        run = functools.partial(_part, run, sequence_axis, mesh.shape[sequence_axis])
-    # Before the shares are cut: a document may begin at the first token of one.
+    scan = functools.partial(_scan, return_state=return_state, implementation=implementation)
+
+    def local(x, delta, a, b, c, keep, state):
+        if sequence_axis is None:
+            return scan(x, delta, a, b, c, keep, state)
+        a = a.astype(jnp.float32)
+        kept = jnp.exp(delta.astype(jnp.float32).sum(1)[..., None] * a[None])
+        if keep is not None:
+            kept = kept * jax.lax.stop_gradient(keep.prod(1))[:, None, None]
+        own = xla.forward(x, delta, a, b, c, keep, None)[1]
+        run = functools.partial(scan, x, delta, a, b, c, keep)
+        parts = mesh.shape[sequence_axis]
+        return part_of_sequence(run, own, kept, state, axis=sequence_axis, parts=parts, return_state=return_state)
+
+    # `keep` of the whole sequence: a document may begin at the first token of a part.
     arrays = x, delta, a, b, c, xla.keep_of(segment_ids), initial_state
     tokens, maps, states = P(batch_axes, times, channel_axes), P(batch_axes, times), P(batch_axes, channel_axes)
     specs = tokens, tokens, P(channel_axes), maps, maps, maps, states
-    return on_shares(run, mesh, arrays, specs, (tokens, states) if return_state else tokens)
-
-
-def _part(run, axis: str, parts: int, x, delta, a, b, c, keep, initial_state):
-    """The part of a sequence on this device; the final state is that of the last part, on every device."""
-    a = a.astype(jnp.float32)
-    kept = jnp.exp(delta.astype(jnp.float32).sum(1)[..., None] * a[None])
-    if keep is not None:
-        kept = kept * jax.lax.stop_gradient(keep.prod(1))[:, None, None]
-    own = xla.forward(x, delta, a, b, c, keep, None)[1]
-    start = state_before(own, kept, initial_state, axis=axis, parts=parts)
-    found = run(x, delta, a, b, c, keep, start)
-    if not isinstance(found, tuple):
-        return found
-    y, state = found
-    return y, of_last_part(state, axis=axis, parts=parts)
+    return on_shares(local, mesh, arrays, specs, (tokens, states) if return_state else tokens)
 
 
 def _scan(x, delta, a, b, c, keep, state, *, return_state, implementation):
-    """`selective_scan` by any implementation but "reference"."""
+    """`selective_scan` by an implementation other than "reference"."""
     a = a.astype(jnp.float32)
-    problem = problem_of(x, delta, a)
-    names = OP.choose(problem, implementation)
-    if problem.t == 0:
-        y = jnp.zeros(x.shape, x.dtype)
-        state = jnp.zeros((problem.b, problem.d, problem.n), jnp.float32) if state is None else state
-    else:
-        options = Options(return_state, save_states=False)
-        y, state = OP.run(names, problem, x, delta, a, b, c, keep, state, options=options)
-    return (y, state) if return_state else y
+    return OP.recur(
+        problem_of(x, delta, a), implementation, x, delta, a, b, c, keep, state, options=Options(return_state),
+        empty=lambda: (x, jnp.zeros((len(x), *a.shape), jnp.float32)),
+    )  # fmt: skip
 
 
 def _check(x, delta, a, b, c, segment_ids, state) -> None:

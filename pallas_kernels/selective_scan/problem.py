@@ -1,4 +1,4 @@
-"""Description of a call of the selective scan, in backends, tests and benchmarks."""
+"""Problem description of the selective scan."""
 
 import dataclasses
 import math
@@ -24,10 +24,6 @@ class Problem(Call):
     n: int
     """Numbers of state per channel."""
     delta_dtype: DTypeLike = jnp.float32
-
-    @property
-    def delta_dtype_name(self) -> str:
-        return jnp.dtype(self.delta_dtype).name
 
     def inputs(self, seed: int = 0) -> tuple[jax.Array, ...]:
         """Normal x, b and c, and delta log-uniform in [0.001, 0.1], as Mamba initialises it: x, delta, b, c."""
@@ -56,19 +52,19 @@ class Problem(Call):
         return jnp.dtype(self.delta_dtype).itemsize
 
     def exponentials(self) -> float:
-        """Decays exp(delta a) of a pass: what a kernel that moves bytes once may wait for instead."""
+        """Number of decays exp(delta a) in a pass, which may limit a kernel instead of bytes."""
         return float(self.b * self.t) * self.d * self.n
 
     def forward_flops(self) -> float:
-        """delta a, (delta x) b, two of the state, two of the output, per number of state; no matmul."""
+        """Per number of state: delta a, (delta x) b, 2 for the state, 2 for the output; no matmul."""
         return 6 * self.exponentials()
 
     def backward_flops(self) -> float:
-        """The states again without outputs, and ten of their gradients."""
+        """Recomputed states, and 10 per number of state for gradients."""
         return 14 * self.exponentials()
 
     def step_flops(self) -> float:
-        """FLOPs of one token in every row."""
+        """FLOPs of one token per row."""
         return 6.0 * self.b * self.d * self.n
 
     def step_bytes(self) -> float:

@@ -1,8 +1,11 @@
-"""Sliding-window softmax attention: see README.md for convention, layouts, floors and what is supported."""
+"""Sliding-window softmax attention; README.md describes conventions, layouts, floors and support."""
 
-from pallas_kernels.sliding_window.api import sliding_window_attention, sliding_window_step
+from pallas_kernels.sliding_window.api import (
+    sharded_sliding_window_attention,
+    sliding_window_attention,
+    sliding_window_step,
+)
 from pallas_kernels.sliding_window.cache import SlidingWindowCache, empty_cache
-from pallas_kernels.sliding_window.sharding import sharded_sliding_window_attention
 from pallas_kernels.sliding_window.xla import keys_per_query
 
 __all__ = [

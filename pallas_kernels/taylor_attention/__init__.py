@@ -1,8 +1,7 @@
-"""Taylor linear attention (Based): see README.md for derivation, layouts, floors and what is supported."""
+"""Taylor linear attention (Based); README.md describes derivation, layouts, floors and support."""
 
-from pallas_kernels.taylor_attention.api import taylor_attention
+from pallas_kernels.taylor_attention.api import sharded_taylor_attention, taylor_attention
 from pallas_kernels.taylor_attention.features import n_features as taylor_feature_count
-from pallas_kernels.taylor_attention.sharding import sharded_taylor_attention
 from pallas_kernels.taylor_attention.state import (
     TaylorState,
     empty_state,

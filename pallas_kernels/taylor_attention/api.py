@@ -1,29 +1,30 @@
-"""Taylor attention for users: one function for sequences, one for a token.
+"""Taylor attention: public functions.
 
 With s_ij = scale * q_i.k_j and weights w_ij = decay^(i-j) (1 + s_ij + s_ij^2/2) for j <= i:
 
     y_i = sum_j w_ij v_j / (sum_j w_ij + eps)
 
 (Based, Arora et al. 2024, sec. 3.1 and 4.1, eqs. 2-4; decay: App. C.) 1 + s + s^2/2 = ((1 + s)^2 + 1) / 2, so
-that a weight is at least 1/2 and a denominator never near 0. The weights factor into features (`features.py`),
-so that the past is a sum, `TaylorState`, whose size does not grow.
+weights are at least 1/2 and denominators never near 0. The weights factor into features (`features.py`), so the past is
+a sum of constant size, `TaylorState`.
 
-Deviations: eq. 4 prints no factor of the scores; k^-1/2, the default here, is that of the authors' code. The authors
-keep all k^2 products, we the distinct ones. Their fixed decay also divides a row of its mask by the root of the
-row's sum, unless told otherwise, and leaves the denominator as it is; ours is the plain power, in numerator and
-denominator alike.
+Deviations: eq. 4 prints no factor of the scores; the default here, k^-1/2, is that of the authors' code. The authors
+keep all k^2 products; this code keeps the distinct ones. Their decay by default also divides a row of the mask by the
+root of the row's sum, and does not apply to the denominator; here it is the plain power in numerator and denominator.
 """
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec as P
 
 from pallas_kernels import op as base
+from pallas_kernels.layout import make_layout, on_shares, part_of_sequence
 from pallas_kernels.op import Op, check_segment_ids
 from pallas_kernels.taylor_attention import (
     mosaic_gpu_layout,
-    mosaic_gpu_split,
     mosaic_tpu,
     mosaic_tpu_vjp,
     reference,
@@ -35,7 +36,7 @@ from pallas_kernels.taylor_attention.state import TaylorState, check_shapes, emp
 
 
 class Options(NamedTuple):
-    """Everything static about a call but its shapes."""
+    """Static options of a call."""
 
     scale: float
     eps: float
@@ -45,7 +46,7 @@ class Options(NamedTuple):
     """Whether `backward` follows."""
     chunk_size: int | None
     kernel_segments: int | None = None
-    """Into how many segments mosaic_gpu splits the sequence; None: as its plan says."""
+    """Number of segments into which mosaic_gpu splits a sequence; None: chosen by `mosaic_gpu_layout.Cost`."""
 
 
 def _xla_forward(q, k, v, state, decay, segment_ids, options):
@@ -64,11 +65,11 @@ def _xla_backward(q, k, v, state, decay, segment_ids, y, den, dy, dstate, option
 
 
 def _segments(q, v, options: Options) -> int:
-    """Segments of a sequence on Hopper."""
+    """Number of segments of a sequence on Hopper."""
     (b, t, h, k_dim), v_dim = q.shape, v.shape[3]
     problem = Problem(b=b, t=t, h=h, k=k_dim, v=v_dim, dtype=q.dtype.name)
-    cost = mosaic_gpu_split.TRAINING if options.save_states else mosaic_gpu_split.FORWARD
-    return options.kernel_segments or mosaic_gpu_split.kernel_segments(problem, cost)
+    cost = mosaic_gpu_layout.TRAINING if options.save_states else mosaic_gpu_layout.FORWARD
+    return options.kernel_segments or mosaic_gpu_layout.kernel_segments(problem, cost)
 
 
 def _hopper_forward(q, k, v, state, decay, segment_ids, options, *, interpret=None):
@@ -103,12 +104,12 @@ def _hopper():
 
 
 def _hopper_saved(q, k, v, state, *_: Any, options: Options) -> tuple:
-    """The denominators, and kernel states where segments begin (11 MB at most)."""
+    """Denominators, and the kernel states at the starts of segments (at most 11 MB)."""
     (b, t, h, k_dim), segments = q.shape, _segments(q, v, options._replace(save_states=True))
     den = jax.ShapeDtypeStruct((b, h, t), jnp.float32) if options.normalize else None
     if segments == 1:
         return den, None
-    shapes = mosaic_gpu_split.border_shapes(b, h, k_dim, v.shape[3], q.dtype, segments - (state is None))
+    shapes = mosaic_gpu_layout.border_shapes(b, h, k_dim, v.shape[3], q.dtype, segments - (state is None))
     return den, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
 
 
@@ -138,7 +139,7 @@ def _tpu_backward(q, k, v, state, decay, segment_ids, y, den, dy, dstate, option
 
 
 def _packed(q, k, v) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Heads side by side on the last axis, keys and values repeated for the query heads that share them."""
+    """Merges heads into the last axis, after repeating keys and values for the query heads that share them."""
     group = q.shape[2] // k.shape[2]
     k, v = (x if group == 1 else jnp.repeat(x, group, axis=2) for x in (k, v))
     q, k, v = (x.reshape(*x.shape[:2], -1) for x in (q, k, v))
@@ -171,14 +172,14 @@ OP = Op(
     fixed=("decay", "segment_ids"),
     kept=_normalized,
 )
-"""As `op.py` says, with
+"""Contract (`op.py`):
 
     forward(q, k, v, state, decay, segment_ids, options) -> y, final state or None, saved
     backward(q, k, v, state, decay, segment_ids, y, saved, dy, dstate, options) -> dq, dk, dv, dstate
 
-t >= 1; q (b, t, h, k), k (b, t, g, k), v and y (b, t, h or g, v); state None means zeros, decay None means 1.
-segment_ids (b, t) int32, or None: a row is one document; always None for kernels, which object to `segments`.
-saved is den (b, h, t) float32, None if not normalize; on Hopper also the states where segments begin.
+t >= 1; q (b, t, h, k), k (b, t, g, k), v and y (b, t, h or g, v); state None: zeros; decay None: 1. segment_ids
+(b, t) int32, or None: a row is one document; kernels object to them. saved is den (b, h, t) float32, None if not
+normalize; on Hopper also the states at the starts of segments.
 """
 BACKENDS = OP.backends
 IMPLEMENTATIONS = OP.implementations
@@ -201,36 +202,34 @@ def taylor_attention(
 ) -> Any:
     """Causal Taylor attention over t >= 0 tokens; the equation is in the module docstring.
 
-    Sums and states are float32, whatever the inputs. Reverse-mode differentiable in q, k, v and the initial
-    state, through the output and the final state; forward mode only with "reference". vmap, scan, checkpoint
-    and jit compose. On a mesh, kernels want `sharded_taylor_attention`.
+    Sums and states are float32 for all input dtypes. Reverse-mode differentiable in q, k, v and the initial state,
+    through the output and the final state; forward mode only with "reference". vmap, scan, checkpoint and jit compose.
+    On a mesh, use `sharded_taylor_attention`.
 
     Args:
       q: (b, t, h, k); h is a multiple of g, and key/value head i serves the query heads i h/g .. (i+1) h/g - 1.
       k: (b, t, g, k).
       v: (b, t, g, v).
       scale: factor of the scores, a Python number; None: k^-1/2.
-      eps: added to the sum of weights. 1e-12 is the authors'; flash-linear-attention takes 1e-6.
+      eps: added to the sum of weights. The authors' code has 1e-12, flash-linear-attention 1e-6.
       normalize: divide by the sum of weights; False: y_i = sum_j w_ij v_j.
-      decay: (h,) in (0, 1], what a weight keeps a token; None: 1. A constant: no gradient flows into it.
-      segment_ids: (b, t) int32; tokens meet only where theirs are equal, as for packed documents. A document is one
-        run of equal ids in a row: an id that returns after others is a new document. Not with a state.
-      initial_state: the sums over the tokens before; None: there are none.
-      return_state: return the sums after the last token too.
-      chunk_size: chunk length of "xla", any positive number; None: by length. The
-        kernels have chunks of their own and refuse it.
+      decay: (h,) in (0, 1], factor of a weight per token; None: 1. It has no gradient.
+      segment_ids: (b, t) int32 for packed documents: tokens attend only to their own document, a run of equal ids in a
+        row (an id that returns after others starts a new document). Not with a state.
+      initial_state: sums over earlier tokens; None: no earlier tokens.
+      return_state: whether to return the sums after the last token too.
+      chunk_size: chunk length of "xla", any positive number; None: chosen by length. Kernels refuse it.
       implementation: "reference", "xla", "mosaic_gpu", "mosaic_tpu" or "triton", which runs or raises; None: the
-        Mosaic kernel of the platform that the program is lowered for, where it serves this call and was verified on
-        that kind of device (`pallas_kernels.certificates`), else "xla". float32 and k > 16 take "mosaic_gpu" only
-        by its name.
-        "mosaic_gpu" multiplies float32 as pairs of bfloat16: 1e-5 of relative error, where "xla" keeps float32 whole.
+        Mosaic kernel of the platform for which the program is lowered, if it serves the call and is certified for the
+        device (`pallas_kernels.certificates`), else "xla". float32 and k > 16 take "mosaic_gpu" only by name; it
+        multiplies float32 as pairs of bfloat16, with a relative error of 1e-5.
 
     Returns:
       y (b, t, h, v) in the dtype of v, or (y, state).
 
     Raises:
-      ValueError: arguments that contradict each other.
-      NotImplementedError: the implementation asked for does not serve this call.
+      ValueError: the arguments do not fit together.
+      NotImplementedError: the named implementation does not serve the call.
     """
     check_segments(q.shape, segment_ids, stateful=initial_state is not None or return_state)
     return attend(
@@ -243,7 +242,7 @@ def attend(
     q, k, v, *, scale=None, eps=1e-12, normalize=True, decay=None, segment_ids=None, initial_state=None,
     return_state=False, chunk_size=None, implementation=None,
 ):  # fmt: skip
-    """`taylor_attention`, which with "xla" also takes segment_ids with a state: it is of the first document."""
+    """`taylor_attention` that with "xla" also takes segment_ids with a state, which belongs to the first document."""
     check_shapes(q.shape, k.shape, v.shape, decay, initial_state)
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"taylor_attention: chunk_size={chunk_size} must be positive; None chooses")
@@ -261,23 +260,88 @@ def attend(
         b=b, t=t, h=h, g=g, k=k_dim, v=v_dim, dtype=q.dtype.name, kv_dtypes=(k.dtype.name, v.dtype.name),
         chunk_size=chunk_size, segments=segment_ids is not None,
     )  # fmt: skip
-    names = OP.choose(problem, implementation)
-    if t == 0:
-        y, state = jnp.zeros((b, 0, h, v_dim), v.dtype), initial_state
-        if state is None and return_state:
-            state = empty_state(b, h, k_dim, v_dim)
-    else:
-        options = Options(scale, float(eps), normalize, return_state, save_states=False, chunk_size=chunk_size)
-        y, state = OP.run(names, problem, q, k, v, initial_state, decay, segment_ids, options=options)
-    return (y, state) if return_state else y
+    return OP.recur(
+        problem, implementation, q, k, v, initial_state, decay, segment_ids,
+        options=Options(scale, float(eps), normalize, return_state, save_states=False, chunk_size=chunk_size),
+        empty=lambda: (jnp.zeros((b, 0, h, v_dim), v.dtype), empty_state(b, h, k_dim, v_dim)),
+    )  # fmt: skip
+
+
+def sharded_taylor_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    batch_axes: tuple[str, ...] = (),
+    head_axes: tuple[str, ...] = (),
+    sequence_axis: str | None = None,
+    decay: jax.Array | None = None,
+    segment_ids: jax.Array | None = None,
+    initial_state: TaylorState | None = None,
+    return_state: bool = False,
+    **options: Any,
+) -> Any:
+    """`taylor_attention` on a mesh; `pallas_kernels.layout` describes mesh and axes.
+
+    A single key/value head is copied to all devices. segment_ids with `sequence_axis` need implementation "xla".
+    """
+    op = "sharded_taylor_attention"
+    axes = {"batch_axes": batch_axes, "head_axes": head_axes, "sequence_axis": sequence_axis}
+    layout = make_layout(op, mesh, q, k, **axes)
+    check_segments(q.shape, segment_ids, stateful=initial_state is not None or return_state)
+    begins = None
+    if segment_ids is not None and sequence_axis is not None:
+        if options.setdefault("implementation", "xla") != "xla":
+            raise ValueError(
+                f"{op}: segment_ids with sequence_axis={sequence_axis!r} need implementation='xla': kernels take no "
+                "documents with the states that parts pass on"
+            )
+        begins = segment_ids != jnp.roll(segment_ids, 1, axis=1)
+        segment_ids = jnp.cumsum(begins, axis=1, dtype=jnp.int32)  # an id may return as another document
+
+    def local(q, k, v, decay, segment_ids, begins, initial_state):
+        fixed = {"decay": decay, "segment_ids": segment_ids}
+
+        def run(start):
+            return attend(q, k, v, initial_state=start, return_state=return_state, **fixed, **options)
+
+        if sequence_axis is None:
+            return run(initial_state)
+        own = xla.final_state(k, v, n_heads=q.shape[2], **fixed)
+        return part_of_sequence(
+            lambda start: run(_cleared(start, begins)), own, _kept(decay, begins, q.shape[1]), initial_state,
+            axis=sequence_axis, parts=layout.mesh.shape[sequence_axis], return_state=return_state,
+        )  # fmt: skip
+
+    tokens, states, times = layout.queries, layout.states, P(layout.batch, layout.time)
+    specs = tokens, layout.keys, layout.keys, P(head_axes), times, times, states
+    arrays = q, k, v, decay, segment_ids, begins, initial_state
+    return on_shares(local, layout.mesh, arrays, specs, (tokens, states) if return_state else tokens)
+
+
+def _kept(decay, begins, tokens: int):
+    """Factor of a state over a part of a sequence, (1 or b, h or 1): 0 if a document begins in it; None: 1."""
+    kept = None
+    if decay is not None:
+        tiny = jnp.finfo(jnp.float32).tiny  # log 0 = -inf
+        log_decay = jax.lax.stop_gradient(jnp.log(jnp.maximum(decay.astype(jnp.float32), tiny)))
+        kept = jnp.exp(np.float32(tokens) * log_decay)[None]
+    if begins is None:
+        return kept
+    same = 1.0 - begins.any(1, keepdims=True).astype(jnp.float32)
+    return same if kept is None else same * kept
+
+
+def _cleared(state: TaylorState, begins) -> TaylorState:
+    """The state before a part, zero in rows in which a document begins at its first token."""
+    if begins is None:
+        return state
+    return jax.tree.map(lambda x: jnp.where(begins[:, 0].reshape(-1, *[1] * (x.ndim - 1)), 0.0, x), state)
 
 
 def check_segments(q: tuple, segment_ids, *, stateful: bool) -> None:
-    """Whether `segment_ids` fit q of shape `q` and a call with or without states.
-
-    Raises:
-      ValueError: they do not.
-    """
+    """Raises ValueError unless `segment_ids` fit q of shape `q` and there is no state."""
     if segment_ids is None:
         return
     if stateful:

@@ -1,23 +1,49 @@
-"""Taylor attention on Hopper, forward: one Mosaic GPU kernel, split over sequence segments when heads are few.
+"""Taylor attention on Hopper, forward, and the frame that the forward, dq and dkdv kernels share.
 
-With s_ij = scale q_i.k_j: y_i = sum_{j <= i} (1 + s + s^2/2) v_j / den_i, den_i = the sum of
-weights + eps. Inside a chunk of 64 the weights are formed as written; the past enters through the state
-before the chunk, which the other warpgroup scans (`mosaic_gpu_pair`):
+With s_ij = scale q_i.k_j: y_i = sum_{j <= i} (1 + s + s^2/2) v_j / den_i, den_i = the sum of weights + eps. Inside a
+chunk of 64 the weights are formed as written; earlier tokens enter through the state S before the chunk:
   y_i += phi_q(q_i) S,    den_i += n + x_i.z1 + x_i^T Z2 x_i / 2  with x = scale q.
+
+Two warpgroups share the chunks of a segment. Warpgroup 1 issues TMA, scans the state and publishes it, in parts of
+bfloat16, before each chunk. Warpgroup 0 reads the published state and writes the results. With three warpgroups each
+would have fewer than 255 registers: ptxas ignores setmaxnreg under jax 0.12.
+
+Pallas' own barriers, around each store to shared memory and before each copy, are off; these order the warps instead.
+A store is followed by `commit_smem` (a fence towards wgmma and TMA, and a barrier) before it is read, and it follows a
+barrier that every warp reaches after it has left what the store overwrites:
+  features, x^T, u   two buffers; the next chunk or piece of features is written after the commit of this one, which
+                     follows the wait for the products of the previous one, their last readers;
+  published states   two buffers; after `s_empty`, on which every thread of warpgroup 0 arrives;
+  staged results     after `wait_smem_to_gmem`, which ends in a barrier.
+A slot of the ring is filled again after `empty`, on which every thread of warpgroup 0 arrives, and after a commit:
+all warps of warpgroup 1 left it two chunks ago, and the commit orders reads before the copy. Every thread that reads
+what `full` or `s_full` announces waits for it. Interpret mode, with one thread per warpgroup, checks fences and the
+order of warpgroups, not this.
 """
 
+import dataclasses
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.hopper.tiles import PER_ROW, rows_to
+from pallas_kernels.hopper.parts import Products, load, operand, tiles_of, transposed
+from pallas_kernels.hopper.tiles import PER_COLUMN, PER_ROW, columns_to, launch, rows_to
+from pallas_kernels.taylor_attention import mosaic_gpu_state as work
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
+    CHUNK,
+    TRAINING,
+    Cut,
     Heads,
+    Segments,
+    Widths,
+    border_states,
+    choose_segments,
     decay_table,
     decayed_counts,
     join_values,
@@ -27,31 +53,242 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     split_scale,
     split_values,
     unpack_state,
-    why_not,
-)
-from pallas_kernels.taylor_attention.mosaic_gpu_pair import ChunkStep, paired_kernel
-from pallas_kernels.taylor_attention.mosaic_gpu_parts import load, operand, transposed
-from pallas_kernels.taylor_attention.mosaic_gpu_split import (
-    CHUNK,
-    TRAINING,
-    Segments,
-    border_states,
-    choose_segments,
     value_tiles,
+    why_not,
     widths,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned, local_states
+from pallas_kernels.taylor_attention.mosaic_gpu_state import BUFFERS, Block, Scanned, features, local_states, pull_back
+
+
+@dataclasses.dataclass(frozen=True)
+class ChunkStep:
+    """One chunk of warpgroup 0. The state may be read between `wait_state` and `release`, streams until `release`."""
+
+    refs: Any
+    products: Products
+    block: Block
+    position: Any
+    scale: float  # a power of two
+
+    @property
+    def widths(self) -> Widths:
+        return self.block.widths
+
+    @property
+    def slot(self):
+        return lax.rem(self.position, jnp.int32(self.widths.stages))
+
+    @property
+    def buffer(self):
+        return lax.rem(self.position, jnp.int32(BUFFERS))
+
+    def stream(self, name, layout):
+        """A (64,) float32 stream in registers."""
+        return plgpu.load(getattr(self.refs, f"{name}_s").at[self.slot], layout=layout)
+
+    def tiles(self, *names):
+        """Shared tiles of the parts of each stream."""
+        return (tiles_of(getattr(self.refs, f"{name}_s").at[self.slot]) for name in names)
+
+    def scaled(self, x):
+        return x if self.scale == 1 else x * jnp.asarray(self.scale, x.dtype)
+
+    def wait_state(self):
+        plgpu.barrier_wait(self.refs.s_full.at[self.buffer])
+
+    def state(self, cut: Cut, *, values_first: bool):
+        """Parts of the state in the columns of a cut, (values, features) or (features, values)."""
+        parts = range(self.widths.parts)
+        state = tuple(self.refs.state_s.at[self.buffer, i, *self.widths.part(cut)] for i in parts)
+        return state if values_first == self.widths.values_first else transposed(state)
+
+    def add_z(self, acc, x):
+        """acc += z1 + x Z2, summed over the parts that x^T had in the scan."""
+        z, keys, parts = tiles_of(self.refs.state_z.at[self.buffer]), self.widths.keys, self.widths.parts
+        for i in range(parts):
+            start = 2 * i * keys
+            self.products.registers(acc, x, [y.at[start : start + keys] for y in z], parts=parts - i)
+            ones = [y.at[start + keys : start + 2 * keys] for y in z]
+            self.products.tiles(acc, (self.refs.ones_s,), ones, parts=parts - i)
+
+    def features(self, x, cut: Cut, *, halved: bool):
+        """Columns of phi(x); halved: for queries."""
+        return features(self.products.mma, x, self.widths, cut, halved=halved)
+
+    def add_past(self, acc, x, *, halved: bool, first=None, factor=lambda phi: phi):
+        """acc += factor(phi(x)) S, one product per cut of `Widths.read`, at most two in flight.
+
+        first: features of the first cut, if they are known.
+        """
+        for i, cut in enumerate(self.widths.read):
+            if i > 1:
+                self.products.await_all_but_last()
+            phi = self.features(x, cut, halved=halved) if first is None or i > 0 else first
+            self.products.registers(acc, factor(phi), self.state(cut, values_first=False))
+
+    def meets(self, *, query_axis: int):
+        """Mask i >= j of query i and key j, and decay^(i - j) or None: (64, 64), queries on `query_axis`.
+
+        Indices come from shared memory: computed ones would be hoisted and hold registers through the loop.
+        """
+        rows = rows_to(plgpu.load(self.refs.index_s, layout=PER_ROW))
+        columns = columns_to(plgpu.load(self.refs.index_s, layout=PER_COLUMN))
+        query, key = (rows, columns) if query_axis == 0 else (columns, rows)
+        decay = self.block.decay
+        return query >= key, None if decay is None else decay.between(query, key)
+
+    def release(self):
+        plgpu.barrier_arrive(self.refs.empty.at[self.slot])
+        plgpu.barrier_arrive(self.refs.s_empty.at[self.buffer])
+
+
+def pulled_accumulators(widths: Widths):
+    """The first two accumulators of `PullBack`."""
+    return [_accumulator(cut) for cut in widths.pulled[:2]]
+
+
+def _accumulator(cut: Cut):
+    return plgpu.ACC((CHUNK, cut[1] - cut[0]), jnp.float32)
+
+
+class PullBack:
+    """J(x)^T (rows S^T) of a chunk, one product per cut of `Widths.pulled`, at most two in flight.
+
+    Other products may start between `first` and `rest`.
+    """
+
+    def __init__(self, chunk: ChunkStep, x, rows, accumulators, *, halved: bool):
+        """Starts the first two products; x (64, keys) and rows (64, values) are in registers."""
+        self.chunk, self.x, self.rows, self.accumulators, self.halved = chunk, x, rows, accumulators, halved
+        self.cuts = chunk.widths.pulled
+        for i, accumulator in enumerate(accumulators):
+            self._start(i, accumulator)
+
+    def first(self):
+        """Result of the first cut, (64, keys) float32."""
+        return self._pull(0, self.chunk.products.load(self.accumulators[0]), None)
+
+    def rest(self, start):
+        """Returns start + the result of the other cuts."""
+        return self._from(1, self.accumulators[1], start)
+
+    def _from(self, i: int, accumulator, start):
+        """Returns start + the result of cuts i, i + 1, ..; an accumulator holds registers in its scope."""
+        if i + 1 == len(self.cuts):
+            return self._pull(i, self.chunk.products.load(accumulator), start)
+        u = self.chunk.products.load(accumulator, alone=True)
+
+        def run(following):
+            self._start(i + 1, following)
+            return self._from(i + 1, following, self._pull(i, u, start))
+
+        return pl.run_scoped(run, _accumulator(self.cuts[i + 1]))
+
+    def _start(self, i: int, accumulator):
+        self.chunk.products.registers(accumulator, self.rows, self.chunk.state(self.cuts[i], values_first=True))
+
+    def _pull(self, i: int, u, start):
+        chunk = self.chunk
+        return pull_back(chunk.products.mma, self.x, u, start, chunk.widths, self.cuts[i], halved=self.halved)
+
+
+def paired_kernel(
+    name, step, *, streams, scanned: Scanned, start, decay, scale, outputs, last, heads, segments, reverse, interpret,
+    counts=None,
+):  # fmt: skip
+    """Runs step(ChunkStep, count) -> ({output: (64, .) values}, count) on every chunk; returns arrays by output name.
+
+    streams: as for `stream_ring`; start: kernel states of `border_states`, where the scans of segments start; scale: of
+    s, a power of two; outputs: name -> width of a (b, t, blocks, width) array of `Widths.dtype`, None: (b, blocks,
+    padded t) float32; last: also return "s" and "z", the state after the scan of all segments; counts: (b, h, n_seg)
+    float32 that steps pass on from chunk to chunk, or None.
+    """
+
+    widths = heads.widths
+
+    def body(r):
+        block = work.this_block(r, heads, segments, reverse=reverse)
+        warpgroup = lax.axis_index("warpgroup")
+
+        @pl.when(warpgroup == 1)
+        def _():
+            work.load_decay(r, block)
+            ring = work.stream_ring(r, streams, block, r.empty)
+            ring.start()
+            work.wait_decay(r, block)
+            state = work.load_start(r, block)
+            state = work.scan_states(
+                work.this_mma(r, interpret, widths, 1), r, scanned, ring, block, state, published=True
+            )
+            if last:
+
+                @pl.when(block.segment == (0 if reverse else segments.count - 1))
+                def _():
+                    work.store_state(widths, r.s, r.z, (block.batch, block.head), state)
+
+        @pl.when(warpgroup == 0)
+        def _():
+            work.write_constants(r)
+            work.wait_decay(r, block)
+
+            def chunk(position, count):
+                plgpu.barrier_wait(r.full.at[lax.rem(position, jnp.int32(widths.stages))])
+                products = Products(work.this_mma(r, interpret, widths, 0), widths.parts)
+                results, count = step(ChunkStep(r, products, block, position, scale), count)
+                plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+                for output, x in results.items():
+                    staged = getattr(r, f"{output}_o")
+                    staged[...] = x.astype(staged.dtype)
+                plgpu.commit_smem()
+                row = block.row(position)
+                for output, width in outputs.items():
+                    index = block.along_time(row) if width is None else block.of_head(block.head)(row)
+                    plgpu.copy_smem_to_gmem(getattr(r, f"{output}_o"), getattr(r, output).at[index])
+                return count
+
+            head = heads.of_query(block.head)
+            lax.fori_loop(0, block.count, chunk, None if counts is None else r.counts[block.batch, head, block.segment])
+            plgpu.wait_smem_to_gmem(0)
+
+    s0, z0 = (None, None) if start is None else start
+    b, t = streams["q"][0].shape[:2]
+    blocks, f32, shape = heads.blocks, jnp.float32, jax.ShapeDtypeStruct
+    results = {
+        output: shape((b, blocks, segments.padded), f32) if w is None else shape((b, t, blocks, w), widths.dtype)
+        for output, w in outputs.items()
+    }
+    if last:
+        results["s"] = shape((b, blocks, *widths.state), f32)
+        results["z"] = shape((b, blocks, CHUNK, widths.keys), f32)
+    operands = {name: array for name, (array, _) in streams.items()}
+    return launch(
+        name,
+        body,
+        {**operands, "counts": counts, "s0": s0, "z0": z0, "decay": decay},
+        results,
+        {
+            **work.stream_scratch(streams, widths),
+            **{f"{output}_o": work.output_tile(width, widths.dtype) for output, width in outputs.items()},
+            **work.state_scratch(widths, published=True, weighted=scanned.u_weight is not None or decay is not None),
+            **work.decay_scratch(decay),
+            **work.staging_scratch(interpret, widths, 2),
+        },
+        grid={"b": b, "h": blocks, "segment": segments.count},
+        warpgroups=2,
+        auto_barriers=False,
+        interpret=interpret,
+    )
 
 
 def _forward_step(chunk: ChunkStep, count, *, normalize, return_den, eps):
-    """y of a chunk, from the chunk itself by the quadratic form, and from the state; count: tokens before."""
+    """y of a chunk: the quadratic form within the chunk, plus the contribution of the state; count: tokens before."""
     products, decay, sizes = chunk.products, chunk.block.decay, chunk.widths
     q, k, v = chunk.tiles("q", "k", "v")
     x = chunk.scaled(load(q))
     since = None if decay is None else decay.since_start(PER_ROW)
 
     def run(scores, values, *others):
-        """Products are awaited in order: scores, those of z, past values, values of the chunk."""
+        """Awaits products in order: scores, z, past values, values of the chunk."""
         *past, z = others if normalize else (*others, None)
         products.tiles(scores, q, transposed(k))
         phi = chunk.features(x, sizes.read[0], halved=True)
@@ -77,7 +314,7 @@ def _forward_step(chunk: ChunkStep, count, *, normalize, return_den, eps):
 
 
 def _weights(scores, chunk: ChunkStep):
-    """1 + s + s^2 / 2 = r^2 + 1/2 with r = (1 + s) / sqrt(2), two fused multiply-adds, where i >= j."""
+    """Weights 1 + s + s^2 / 2 = r^2 + 1/2 for i >= j, with r = (1 + s) / sqrt(2): two fused multiply-adds."""
     root = np.float32(0.5**0.5)
     r = scores * (root * np.float32(chunk.scale)) + root
     met, powers = chunk.meets(query_axis=0)
@@ -86,7 +323,7 @@ def _weights(scores, chunk: ChunkStep):
 
 
 class Forward(NamedTuple):
-    """Result of `forward`, with what `backward` needs."""
+    """Results of `forward`, including the arrays that `backward` reads."""
 
     y: jax.Array  # (b, t, h, v) of q's dtype
     state: tuple[jax.Array, jax.Array] | None  # (b, h, f, v) and (b, h, f) float32 after the last token
@@ -103,7 +340,7 @@ class Plan(NamedTuple):
 
 
 def plan_blocks(q, k, v, decay, segments: int | None) -> Plan:
-    """Cuts the problem into thread blocks, one per batch row, query head, tile of values and segment."""
+    """Cuts the problem into thread blocks: one per batch row, query head, tile of values and segment."""
     b, t, h, key_dim = q.shape
     heads = Heads(h, k.shape[2], value_tiles(key_dim, v.shape[-1], q.dtype), widths(key_dim, q.dtype))
     split = Segments(t, choose_segments(b * heads.blocks, t, TRAINING) if segments is None else segments)
@@ -113,10 +350,9 @@ def plan_blocks(q, k, v, decay, segments: int | None) -> Plan:
 
 
 def kernel_operands(q, k, v, before: float):
-    """q times `before`, q and k padded to `Widths.keys` channels, v cut into tiles, all padded in time for TMA, and in
-    parts.
+    """Scales q by `before`, pads q and k to `Widths.keys` channels, cuts v into tiles, pads time for TMA, makes parts.
 
-    Nothing is copied of bfloat16 where before = 1, k = 16 or 32, and v and t are multiples of 64 and 8.
+    bfloat16 is not copied if before = 1, k = 16 or 32, and v and t are multiples of 64 and 8.
     """
     t, sizes = q.shape[1], widths(q.shape[3], q.dtype)
     q = q if before == 1 else q * jnp.asarray(before, q.dtype)
@@ -133,15 +369,14 @@ def forward(
     Args:
       q: (b, t, h, k), bf16 and k <= 32, or float32 and k <= 16; t >= 1.
       k: (b, t, g, k) of q's dtype, g dividing h; query head i reads key head i // (h // g).
-      v: (b, t, g, v) of q's dtype; computed in tiles of 64 values, 32 where k > 16 or of float32, each of which repeats
-        the work on weights.
-      scale: s = scale * q.k; default k^-1/2. One that is no power of two rounds scale * q to q's dtype.
+      v: (b, t, g, v) of q's dtype; in tiles of 64 values (32 for k > 16 or float32), each of which repeats the weights.
+      scale: s = scale * q.k; default k^-1/2. A scale that is no power of two rounds scale * q to q's dtype.
       eps: added to the sum of weights.
-      normalize: False leaves out the division, and `den`.
-      return_state, return_den: whether these are written; `den` is for `backward`.
+      normalize: False leaves out the division and `den`.
+      return_state, return_den: whether these are written; `backward` reads `den`.
       initial_state: public (s, z), (b, h, f, v) and (b, h, f) float32, or None for zeros.
       decay: (h,) in (0, 1], weights and states decay by decay^(i - j); None compiles without it.
-      segments: blocks per head over which the sequence is split; default: what a training step would take.
+      segments: blocks per head over which the sequence is split; default: the choice for a training step.
       interpret: `plgpu.InterpretGPUParams` to run on a CPU.
     """
     check_supported(q, k, v)
@@ -185,7 +420,7 @@ def forward(
 
 
 def check_supported(q, k, v):
-    """Raises NotImplementedError for what these kernels do not take."""
+    """Raises NotImplementedError for inputs that the kernels do not support."""
     rule = why_not(q.shape[-1], tuple(x.dtype.name for x in (q, k, v)))
     if rule is None and q.shape[1] < 1:
         rule = "t=0"

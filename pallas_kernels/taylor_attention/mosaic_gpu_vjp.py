@@ -9,7 +9,7 @@ after, with J the Jacobian of the features:
   dk += J(k)^T (v dS^T) + scale (dz1 + scale dZ2 k),      dv += phi(k) dS,
 where dz1 = sum dden_i q_i, dZ2 = sum dden_i q_i q_i^T. Kernel `dq` scans forward in time and recomputes S; kernel
 `dkdv` scans backward and carries dS. Each block starts from the state of its segment, and nothing is stored per chunk.
-dnum is never formed: dq divides its rows by den at the end, dkdv the columns of the chunk and dy in the scan.
+dnum is never formed: dq divides its rows by den at the end, dkdv divides the columns of the chunk, and dy in the scan.
 """
 
 import functools
@@ -21,10 +21,20 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.hopper.parts import load, operand, transposed
 from pallas_kernels.hopper.tiles import PER_COLUMN, PER_ROW, columns_to, rows_to
 from pallas_kernels.taylor_attention.features import query_coefficients
-from pallas_kernels.taylor_attention.mosaic_gpu import kernel_operands, plan_blocks
+from pallas_kernels.taylor_attention.mosaic_gpu import (
+    ChunkStep,
+    PullBack,
+    kernel_operands,
+    paired_kernel,
+    plan_blocks,
+    pulled_accumulators,
+)
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
+    CHUNK,
+    border_states,
     join_values,
     pack_state,
     pad_time,
@@ -32,16 +42,13 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     split_values,
     unpack_state,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_pair import ChunkStep, PullBack, paired_kernel, pulled_accumulators
-from pallas_kernels.taylor_attention.mosaic_gpu_parts import load, operand, transposed
-from pallas_kernels.taylor_attention.mosaic_gpu_split import CHUNK, border_states
 from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned, local_states
 
 SQUARE = plgpu.ACC((CHUNK, CHUNK), jnp.float32)
 
 
 def _dq_step(chunk: ChunkStep, _, *, normalize, before):
-    """dq of a chunk, times `before`, and dden; both are divided by den last."""
+    """dq of a chunk, times `before`, and dden; both are divided by den at the end."""
     flight, decay = chunk.products, chunk.block.decay
     q, k, v, dy = chunk.tiles("q", "k", "v", "dy")
     x, dy_rows = chunk.scaled(load(q)), load(dy)
@@ -53,7 +60,7 @@ def _dq_step(chunk: ChunkStep, _, *, normalize, before):
     keys = chunk.widths.keys
 
     def run(scores, products, z, dx, *pulled):
-        """Products are awaited in order: scores, dy v^T, those of z, the first two of the state, ds k, the others."""
+        """Awaits products in order: scores, dy v^T, z, the first two of the state, ds k, the others."""
         flight.tiles(scores, q, transposed(k))
         flight.tiles(products, dy, transposed(v))
         chunk.wait_state()
@@ -81,21 +88,21 @@ def _dq_step(chunk: ChunkStep, _, *, normalize, before):
 
 
 def _dkdv_step(chunk: ChunkStep, _):
-    """dk and dv of a chunk; the state is the cotangent after it."""
+    """dk and dv of a chunk; the state is the cotangent of the state after it."""
     decay = chunk.block.decay
     flight = chunk.products
     k, v = chunk.tiles("k", "v")
     x = load(k)
 
     def aged(y):
-        """Decays what the later chunks add to row j."""
+        """Decays the contribution of later chunks to row j."""
         if decay is None:
             return y
         until = decay.until_end(chunk.block.is_short(chunk.position), PER_ROW)
         return (y.astype(jnp.float32) * rows_to(until, y.shape[1])).astype(y.dtype)
 
     def across(dv, z, *pulled):
-        """Adds to dv, returns what dk gets. Awaited in order: z, the first two of the state, phi(k) dS, the others."""
+        """Adds later chunks to dv, returns their dk. Awaits: z, the first two of the state, phi(k) dS, the others."""
         v_rows = load(v)
         chunk.add_z(z, chunk.scaled(x))
         pull = PullBack(chunk, x, v_rows, pulled, halved=False)
@@ -118,7 +125,7 @@ def _dkdv_step(chunk: ChunkStep, _):
 
 
 def _dkdv_within(chunk: ChunkStep, dv, dk, scores, products):
-    """dv and dk / scale from the queries of the chunk; leaves their products in flight."""
+    """dv and dk / scale from the queries of the chunk; leaves the products in flight."""
     flight = chunk.products
     q, k, v, dy = chunk.tiles("q", "k", "v", "dy")
     flight.tiles(scores, k, transposed(q))
@@ -136,7 +143,7 @@ def _dkdv_within(chunk: ChunkStep, dv, dk, scores, products):
 
 
 def _slope(scores, chunk: ChunkStep, later):
-    """1 + s, 0 where the query is earlier."""
+    """1 + s; 0 if the query is before the key."""
     return jnp.where(later, 1.0 + chunk.scaled(scores), 0.0)
 
 
@@ -161,8 +168,7 @@ def backward(
       scale, normalize, decay, segments: as given to `forward`; the same segments.
       interpret: `plgpu.InterpretGPUParams` to run on a CPU.
 
-    Returns gradients in the shapes and dtypes of q, k, v, and float32 ones of the initial state (also where
-    it was None).
+    Returns gradients in the shapes and dtypes of q, k, v, and float32 ones of the initial state (even if it was None).
     """
     b, t, h, key_dim = q.shape
     value_dim = v.shape[-1]
@@ -215,7 +221,7 @@ def backward(
         **options,
     )
 
-    # The count before the first token enters den_i as decay^(i+1) count, and the last count as decay^t count.
+    # The count before the first token adds decay^(i+1) count to den_i, and decay^t count to the last count.
     dcount = dden.reshape(b, h, heads.tiles, -1).sum(2)
     if decay is not None:
         tokens = jnp.arange(1, split.padded + 1, dtype=jnp.float32)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.taylor_attention import mosaic_gpu_split, reference
+from pallas_kernels.taylor_attention import mosaic_gpu_layout, reference
 from pallas_kernels.taylor_attention.api import OP, Options, taylor_attention
 from pallas_kernels.taylor_attention.features import n_features
 from pallas_kernels.taylor_attention.problem import Problem
@@ -128,7 +128,7 @@ class TaylorCase(KernelCase):
     def options(self, variant: Variant) -> dict[str, Any]:
         segments = variant.segments or self.segments
         if self.implementation == "mosaic_gpu":
-            segments = segments or mosaic_gpu_split.kernel_segments(self.problem, mosaic_gpu_split.TRAINING)
+            segments = segments or mosaic_gpu_layout.kernel_segments(self.problem, mosaic_gpu_layout.TRAINING)
         options = Options(self.k**-0.5, EPS, True, True, True, chunk_size=None, kernel_segments=segments)
         return {"options": options}
 

@@ -1,25 +1,24 @@
-"""Gradients of `delta_values` on Hopper, from the states of both passes: every chunk by itself.
+"""Gradients of `delta_values` on Hopper, chunk by chunk, from the states of both passes.
 
-With the names of `mosaic_gpu_vjp.py` and of `delta_chunks.mosaic_gpu_vjp`, S before and U after the chunk, z the
-gradient of the values, read and write made of the keys in registers:
+With the notation of `mosaic_gpu_vjp.py` and `delta_chunks.mosaic_gpu_vjp`, S before and U after the chunk, z the
+gradient of the values, and read and write computed from the keys in registers:
 
     dmix = (dy + write U) (v + read S)^T        dread = z S^T       dwrite = y U^T      dkeep = sum_v S * U
 
-and from these the gradients of keys, beta and decays. What the two kernels of gradients would hand on, 6 arrays of the
-size of the keys, and read and write, stay in the multiprocessor.
+and from these the gradients of keys, beta and decays. Compared with two gradient kernels, 6 arrays of the size of the
+keys, and read and write, are not written to memory.
 
-Barriers as in `mosaic_gpu_vjp.py`. v + read S is stored in place of the values and dmix in place of dy: each warp has
-loaded what it writes over. `commit_smem` is between each store and the wgmma that reads it.
+Barriers: see `mosaic_gpu_vjp.py`. v + read S overwrites the values and dmix overwrites dy; each warp has loaded what it
+overwrites. `commit_smem` separates each store from the wgmma that reads it.
 
-With decays per channel half of the channels of read and write are made of the keys where the levels
-of decays end with those to the borders of the chunk, and multiplied with these rows of the states there:
+With decays per channel, half of the channels of read and write are computed after the levels of decays, and multiplied
+with these rows of the states:
 
     mixed = v + read S          dmix = (dy + write U) mixed^T           dread = z S^T           dwrite = y U^T
 
-with the barriers of `mosaic_gpu_channel.py`. For two blocks on a multiprocessor tiles are used in turns: mixed takes
-the place of the values, then an operand of the inverse, then T; dmix takes that of dy, and H that of dmix; another
-operand of the inverse takes that of levels. `commit_smem` is between the last wgmma that reads a tile and its next
-stores.
+with the barriers of `mosaic_gpu_channel.py`. To fit two blocks on a multiprocessor, tiles share memory: the values with
+mixed, then an operand of the inverse, then T; dy with dmix, then H; levels with another operand of the inverse.
+`commit_smem` separates the last wgmma that reads a tile from its next stores.
 """
 
 import functools
@@ -30,7 +29,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.delta_chunks import mosaic_gpu as recurrence, mosaic_gpu_vjp as recurrence_vjp
 from pallas_kernels.hopper.levels import CHUNK, half_tile, load, tile
-from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, rows_to
+from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, products, rows_to
 from pallas_kernels.ut_transform import mosaic_gpu_channel_vjp as channel_vjp, mosaic_gpu_vjp
 from pallas_kernels.ut_transform.mosaic_gpu import HALF, Array, InChunk, arrays_of, by_chunk, halves, numbers, tokens
 from pallas_kernels.ut_transform.mosaic_gpu_channel import levels, scores
@@ -146,10 +145,10 @@ def _gradients(k, v, beta, log_decay, y, dy, dv, dkeys, states, after, *, interp
         _stage_dmix(c)
 
         def read(_):
-            return c.mma.product(c.tile("dvalues"), before.transpose((1, 0)))
+            return products((c.tile("dvalues"), before.transpose((1, 0))))
 
         def write(_):
-            return c.mma.product(c.tile("y"), after.transpose((1, 0)))
+            return products((c.tile("y"), after.transpose((1, 0))))
 
         mosaic_gpu_vjp.stage(c, c.tile("dy"), read, write)
         if log_decay is not None:

@@ -1,4 +1,4 @@
-"""Gradients of the UT transform on Hopper: every chunk by itself, with T = (I + A)^-1 computed again.
+"""Gradients of the UT transform on Hopper, chunk by chunk; T = (I + A)^-1 is recomputed.
 
 With X = T^T dmix and Q = A / beta, all (64, 64),
 
@@ -6,12 +6,12 @@ With X = T^T dmix and Q = A / beta, all (64, 64),
     dQ = Diag(beta) dA                      W_ij = dQ_ij exp(G_i - G_j)
     dK = W K + W^T K - exp(G) dread + exp(G_c - G) dwrite + dkeys
 
-A log decay weighs the pairs of a token before it and one from it on: the sum of P_ij = W_ij k_i . k_j over j < t <= i,
-of k_i . dread_i over i >= t, and of k_i . dwrite_i over i < t. The first is written as the sum over i >= t of row i
-minus column i of P. Their common terms cancel exactly: both are products of the same rounded W.
+The gradient of the log decay of token t is the sum of P_ij = W_ij k_i . k_j over j < t <= i, of k_i . dread_i over i >=
+t, and of k_i . dwrite_i over i < t. The first sum is computed as row i minus column i of P, summed over i >= t; common
+terms cancel exactly, as both are products of the same rounded W.
 
-Barriers as in `mosaic_gpu.py`. T and W are stored to one tile: `commit_smem` is between its stores and the wgmma that
-read it, and between these and the next store.
+Barriers: see `mosaic_gpu.py`. T and W share a tile; `commit_smem` separates its stores from the wgmma that read it, and
+these from the next store.
 """
 
 import jax
@@ -21,16 +21,15 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.hopper.levels import CHUNK, load, tile
-from pallas_kernels.hopper.tiles import PER_COLUMN, PER_ROW, columns_to, rows_to
+from pallas_kernels.hopper.tiles import PER_COLUMN, PER_ROW, columns_to, products, rows_to
 from pallas_kernels.ut_transform.mosaic_gpu import Array, InChunk, arrays_of, by_chunk, like, tokens
 
 
 def gradients(inputs: dict[str, Array | None], *, sizes, interpret=None):
-    """By name, what each kind of call has.
+    """Gradients by name.
 
     Args:
-      inputs: x (keys or scores), beta, log2, dmix, and of keys dread, dwrite and dkeys, the cotangent of other users of
-        the keys.
+      inputs: x (keys or scores), beta, log2, dmix, and for keys dread, dwrite and dkeys, the cotangent from other ops.
 
     Returns:
       dx; dbeta (b, h, n 64) float32; slopes and written, likewise: k_i . (W K - W^T K - exp(G) dread)_i, k_i . (exp(G_c
@@ -47,7 +46,7 @@ def gradients(inputs: dict[str, Array | None], *, sizes, interpret=None):
 
 
 def outputs_of(inputs: dict[str, Array | None], sizes) -> dict[str, Array]:
-    """Those of `gradients`."""
+    """Outputs of `gradients`."""
     x = inputs["x"]
     assert x is not None
     outputs = {"dx": like(x)}
@@ -112,7 +111,7 @@ def _of_keys(c: InChunk, read_of, write_of):
         keys = c.tile("x", i)
         dk = 0.0
         for sign, square in ((-1, c.square.transpose((1, 0))), (1, c.square)):
-            found = c.mma.product(square, keys)
+            found = products((square, keys))
             dk += found
             if decays:
                 slopes += sign * (found * load(keys)).sum(1)
@@ -141,7 +140,7 @@ def _of_keys(c: InChunk, read_of, write_of):
 
 
 def backward(x, beta, log_decay, dmix, dread, dwrite, dkeep, dkeys, *, interpret=None):
-    """As `api.py` says."""
+    """Backward pass (contract in `api.py`)."""
     sizes, inputs = arrays_of(x, beta, log_decay)
     inputs["dmix"] = Array(dmix, 1)
     inputs |= {

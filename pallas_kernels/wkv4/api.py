@@ -1,6 +1,6 @@
-"""wkv4 for users: the weighted key-value mean of RWKV-4 (Peng et al. 2023, equations 14 to 16).
+"""wkv4, the weighted key-value mean of RWKV-4 (Peng et al. 2023, equations 14 to 16): public functions.
 
-For every channel, with a decay w > 0 and a bonus u for the token itself:
+For every channel, with a decay w > 0 and a bonus u of the token itself:
 
     wkv_t = (sum_{i<t} e^{-(t-1-i) w + k_i} v_i + e^{u + k_t} v_t) / (sum_{i<t} e^{-(t-1-i) w + k_i} + e^{u + k_t})
 """
@@ -21,7 +21,7 @@ from pallas_kernels.wkv4.state import Wkv4State, empty_state
 
 
 def problem_of(k: jax.Array) -> Problem:
-    """The problem of a call's keys."""
+    """Problem of a call with these keys."""
     b, t, d = k.shape
     return Problem(b=b, t=t, d=d, dtype=k.dtype.name)
 
@@ -68,14 +68,14 @@ OP = Op(
     kept=_scale,
     direct=xla.forward,
 )
-"""As `op.py` says, with
+"""Contract (`op.py`):
 
     forward(k, v, w, u, keep, state, options) -> y, last state or None, saved
     backward(k, v, w, u, keep, state, last_max, saved, dy, dstate, options) -> dk, dv, dw, du, dstate
 
-t >= 1; k, v, y, dy (b, t, d) of one dtype; w, u (d,) float32, w positive; keep (b, t) float32, 0 at the first token of
-every document but the first and 1 elsewhere, or None; state a `Wkv4State`, None means no tokens; dstate likewise.
-last_max is `max` of the last state, None where there is none. `max` has no gradient.
+t >= 1; k, v, y, dy (b, t, d) of the same dtype; w, u (d,) float32, w positive; keep (b, t) float32, 0 at the first
+token of every document but the first and 1 elsewhere, or None; state and dstate `Wkv4State`, None: no tokens.
+`last_max` is the field `max` of the last state, or None. `max` has no gradient.
 """
 BACKENDS = OP.backends
 IMPLEMENTATIONS = OP.implementations
@@ -92,10 +92,10 @@ def wkv4(
     return_state: bool = False,
     implementation: str | None = None,
 ) -> Any:
-    """The equation of the module docstring over t >= 0 tokens from any state.
+    """The equation of the module docstring over t >= 0 tokens.
 
-    Sums and states are float32, whatever the inputs. Reverse-mode differentiable in k, v, w, u and the sums of the
-    initial state, through the output and the sums of the final state; `max` of both is a scale without a gradient.
+    Sums and states are float32 for all input dtypes. Reverse-mode differentiable in k, v, w, u and the sums of the
+    initial state, through the output and the sums of the final state; `max` is a scale without a gradient.
     Forward mode only with "reference". vmap, scan, checkpoint and jit compose.
 
     Args:
@@ -103,19 +103,19 @@ def wkv4(
       v: (b, t, d), values, dtype of k.
       w: (d,), decay per token, positive: the past loses the factor e^-w; computed in float32.
       u: (d,), bonus of the token itself; computed in float32.
-      segment_ids: (b, t) int32, packed documents, each one run of equal ids in a row: the first token of a document
-        reads itself alone. `initial_state` is that of the first document, the state returned that of the last.
-      initial_state: the sums over the tokens before; None: there are none.
-      return_state: return the state after the last token too.
-      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, where it serves this call and is
-        certified for the device that the program is lowered for (`pallas_kernels.certificates`), else "xla".
+      segment_ids: (b, t) int32 for packed documents, each a run of equal ids in a row. A document starts from an empty
+        state; `initial_state` belongs to the first document, the returned state to the last.
+      initial_state: sums over earlier tokens; None: no earlier tokens.
+      return_state: whether to return the state after the last token too.
+      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, if it serves the call and is
+        certified for the device for which the program is lowered (`pallas_kernels.certificates`), else "xla".
 
     Returns:
       wkv (b, t, d) in the dtype of v, or (wkv, state).
 
     Raises:
-      ValueError: arguments that contradict each other.
-      NotImplementedError: the implementation asked for does not serve this call.
+      ValueError: the arguments do not fit together.
+      NotImplementedError: the named implementation does not serve the call.
     """
     _check(k, v, w, u, segment_ids, initial_state)
     OP.check(implementation)
@@ -140,20 +140,9 @@ def sharded_wkv4(
     return_state: bool = False,
     implementation: str | None = None,
 ) -> Any:
-    """`wkv4` with each device on its share; arguments and results as there, shapes global.
+    """`wkv4` on a mesh; `pallas_kernels.layout` describes mesh and axes.
 
-    Nothing is communicated, but for the gradients of w and u.
-
-    Args:
-      k, v, w, u: as for `wkv4`.
-      mesh: None: the one in context (`jax.set_mesh`). Over its axes not named here everything is replicated, and
-        gradients are averaged by an all-reduce: name all axes of more than one device.
-      batch_axes, channel_axes: mesh axes that share out the batch and the channels, each evenly.
-      segment_ids, initial_state, return_state, implementation: as for `wkv4`; states are sharded over batch and
-        channels.
-
-    Raises:
-      ValueError: no mesh, an unknown axis, or a dimension that its axes do not divide.
+    Only gradients of w and u are communicated.
     """
     _check(k, v, w, u, segment_ids, initial_state)
     OP.check(implementation, tuple(BACKENDS), "sharded_wkv4")
@@ -167,16 +156,12 @@ def sharded_wkv4(
 
 
 def _scan(k, v, w, u, keep, state, *, return_state, implementation):
-    """`wkv4` by any implementation but "reference"."""
+    """`wkv4` by an implementation other than "reference"."""
     w, u = (x.astype(jnp.float32) for x in (w, u))
-    problem = problem_of(k)
-    names = OP.choose(problem, implementation)
-    if problem.t == 0:
-        y, state = v, empty_state(problem.b, problem.d) if state is None else state
-    else:
-        options = Options(return_state, save_states=False)
-        y, state = OP.run(names, problem, k, v, w, u, keep, state, options=options)
-    return (y, state) if return_state else y
+    return OP.recur(
+        problem_of(k), implementation, k, v, w, u, keep, state, options=Options(return_state),
+        empty=lambda: (v, empty_state(len(k), k.shape[2])),
+    )  # fmt: skip
 
 
 def _check(k, v, w, u, segment_ids, state) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from pallas_kernels import certificates
 from pallas_kernels.dispatch import Backend, choose, lowering_for, multiprocessors, run
-from pallas_kernels.taylor_attention.mosaic_gpu_split import choose_pieces
+from pallas_kernels.taylor_attention.mosaic_gpu_layout import choose_pieces
 from tests.pallas_kernels.shared import lowered, slow
 
 PROGRAM = """

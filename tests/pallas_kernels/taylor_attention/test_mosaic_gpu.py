@@ -23,7 +23,7 @@ from pallas_kernels.taylor_attention import (
     mosaic_gpu_state,
     mosaic_gpu_vjp,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_split import FORWARD, TRAINING, Segments, choose_segments, widths
+from pallas_kernels.taylor_attention.mosaic_gpu_layout import FORWARD, TRAINING, Segments, choose_segments, widths
 from tests.pallas_kernels.shared import full, relative_l2
 from tests.pallas_kernels.taylor_attention.cases import Call, rounded, truth
 

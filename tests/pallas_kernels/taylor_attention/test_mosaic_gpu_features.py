@@ -9,8 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallas_kernels.taylor_attention import mosaic_gpu_features as scheme, mosaic_gpu_parts
-from pallas_kernels.taylor_attention.mosaic_gpu_split import WIDTHS
+from pallas_kernels.hopper import lanes as registers
+from pallas_kernels.taylor_attention import mosaic_gpu_features as scheme
+from pallas_kernels.taylor_attention.mosaic_gpu_layout import WIDTHS
 from tests.pallas_kernels.shared import full
 
 LANES = np.arange(32)
@@ -161,9 +162,9 @@ def fragment_of(x):
 def test_registers_hold_what_arrays_do(sizes, halved, monkeypatch):
     """Kills a selector of prmt, a lane, a half of a register or a row that is not the one of the scheme."""
     for name, module in emulated_modules().items():
-        monkeypatch.setattr(mosaic_gpu_parts, name, module)
+        monkeypatch.setattr(registers, name, module)
     layout = types.SimpleNamespace(registers_shape=lambda shape: (shape[1] // 8, 2))
-    lanes, arrays = mosaic_gpu_parts.RegisterLanes(layout), scheme.ArrayLanes(np)
+    lanes, arrays = registers.RegisterLanes(layout), scheme.ArrayLanes(np)
     rng = np.random.default_rng(0)
     start = rng.standard_normal((16, sizes.keys)).astype(np.float32)
     x = rng.standard_normal(start.shape).astype(ml_dtypes.bfloat16 if sizes.parts == 1 else np.float32)
