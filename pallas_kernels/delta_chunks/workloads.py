@@ -57,17 +57,11 @@ class DeltaCase(KernelCase):
     """y and the final state, or all gradients; chunks of 64 tokens."""
 
     OP: ClassVar = api.OP
+    PROBLEM: ClassVar = Problem
+    NAMED: ClassVar = ("t", "b", "h", "k", "v", "dtype")
 
     k: int = 64
     v: int = 64
-
-    @property
-    def problem(self) -> Problem:
-        return Problem(b=self.b, t=self.t, h=self.h, k=self.k, v=self.v, dtype=self.dtype)
-
-    @property
-    def words(self) -> list[str]:
-        return [f"t{self.t}", f"b{self.b}", f"h{self.h}", f"k{self.k}", f"v{self.v}", self.dtype]
 
     @property
     def compared(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -92,18 +86,14 @@ class GeneralCase(KernelCase):
     """y and the final state, or all gradients; keys and values of 64, documents of 37 tokens."""
 
     OP: ClassVar = general_api.OP
+    PROBLEM: ClassVar = GeneralProblem
+    NAMED: ClassVar = ("general", "t", "b", "h", "dtype", "documents")
+    k: ClassVar = 64
+    v: ClassVar = 64
     eager_interpretation: ClassVar[bool] = True
     """On few cores, independent kernels of one interpreted program wait for each other and do not end."""
 
     documents: bool = False
-
-    @property
-    def problem(self) -> GeneralProblem:
-        return GeneralProblem(b=self.b, t=self.t, h=self.h, k=64, v=64, dtype=self.dtype)
-
-    @property
-    def words(self) -> list[str]:
-        return [f"general_t{self.t}", f"b{self.b}", f"h{self.h}", self.dtype] + ["documents"] * self.documents
 
     @property
     def compared(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

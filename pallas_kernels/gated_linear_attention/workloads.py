@@ -14,8 +14,6 @@ from pallas_kernels.gated_linear_attention import mosaic_tpu_layout, reference
 from pallas_kernels.gated_linear_attention.api import OP, gated_linear_attention
 from pallas_kernels.gated_linear_attention.problem import Problem
 from pallas_kernels.gated_linear_attention.xla import RESET
-from pallas_kernels.op import Options
-from pallas_kernels.verify.case import Variant
 from pallas_kernels.verify.kernel_case import HEADLINE, Inputs, KernelCase, both_passes
 from pallas_kernels.workload import OpWorkloads, in_blocks
 
@@ -74,21 +72,13 @@ class GatedCase(KernelCase):
     """y and the final state, or all gradients; q and k have g heads, v has h; documents of 37 tokens."""
 
     OP: ClassVar = OP
+    PROBLEM: ClassVar = Problem
+    NAMED: ClassVar = ("t", "h", "g", "k", "v", "dtype", "channel", "documents")
 
     k: int = 64
     v: int = 64
     documents: bool = False
     channel: bool = False
-
-    @property
-    def problem(self) -> Problem:
-        sizes: dict[str, Any] = {"b": self.b, "t": self.t, "h": self.h, "g": self.g, "k": self.k, "v": self.v}
-        return Problem(**sizes, dtype=self.dtype, channel=self.channel)
-
-    @property
-    def words(self) -> list[str]:
-        words = [f"t{self.t}", f"h{self.h}", f"g{self.g}", f"k{self.k}", f"v{self.v}", self.dtype]
-        return words + ["channel"] * self.channel + ["documents"] * self.documents
 
     @property
     def bound(self) -> float:
@@ -111,9 +101,6 @@ class GatedCase(KernelCase):
             decay[:, 37::37] = RESET
         state, dstate = np.float32(0.3) * self.floats(rng, 2, self.b, self.h, self.k, self.v)
         return Inputs((q, k, v, decay, state), (dy, dstate))
-
-    def options(self, variant: Variant) -> dict[str, Any]:
-        return {"options": Options(return_state=True, save_states=True)}
 
     def reference(self, q, k, v, log_decay, state):
         return reference.recurrence(q, k, v, log_decay, initial_state=state)

@@ -13,12 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.op import Options
 from pallas_kernels.selective_scan import mosaic_tpu_layout, reference
 from pallas_kernels.selective_scan.api import OP, selective_scan
 from pallas_kernels.selective_scan.problem import Problem
-from pallas_kernels.verify.case import Variant
-from pallas_kernels.verify.kernel_case import LONG, Inputs, KernelCase, both_passes, document_keep
+from pallas_kernels.verify.kernel_case import Inputs, KernelCase, both_passes, document_keep
 from pallas_kernels.workload import OpWorkloads, in_blocks
 
 PRESETS = {
@@ -79,6 +77,8 @@ class ScanCase(KernelCase):
     """y and the final state, or all gradients, that of a (a sum over rows) only for one row; documents of 37 tokens."""
 
     OP: ClassVar = OP
+    PROBLEM: ClassVar = Problem
+    NAMED: ClassVar = ("t", "b", "d", "n", "dtype", "delta", "documents")
 
     h: int = 1
     g: int = 1
@@ -88,14 +88,8 @@ class ScanCase(KernelCase):
     documents: bool = False
 
     @property
-    def problem(self) -> Problem:
-        sizes: dict[str, Any] = {"b": self.b, "t": self.t, "d": self.d, "n": self.n}
-        return Problem(**sizes, dtype=self.dtype, delta_dtype=self.delta_dtype)
-
-    @property
-    def words(self) -> list[str]:
-        words = [f"t{self.t}", f"b{self.b}", f"d{self.d}", f"n{self.n}", self.dtype, f"delta_{self.delta_dtype}"]
-        return words + ["documents"] * self.documents
+    def delta(self) -> str:
+        return f"delta_{self.delta_dtype}"
 
     @property
     def compared(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -111,12 +105,6 @@ class ScanCase(KernelCase):
         state, dstate = self.floats(rng, 2, self.b, self.d, self.n)
         keep = document_keep(self.b, self.t) if self.documents else None
         return Inputs((x, delta, a, b, c, keep, state), (dy, dstate))
-
-    def options(self, variant: Variant) -> dict[str, Any]:
-        return {"options": Options(return_state=True, save_states=True)}
-
-    def last(self, x: np.ndarray) -> np.ndarray:
-        return x[-1:] if self.t > LONG and len(x) == self.b else x
 
     def reference(self, x, delta, a, b, c, keep, state):
         if keep is None:

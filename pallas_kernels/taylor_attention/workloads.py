@@ -89,23 +89,19 @@ class TaylorCase(KernelCase):
     """y and the final state, or all gradients."""
 
     OP: ClassVar = OP
+    PROBLEM: ClassVar = Problem
+    NAMED: ClassVar = ("t", "h", "g", "dtype", "decay", "state", "split")
 
     k: int = 16
     v: int = 64
     decay: bool = False
     state: bool = True
-    segments: int | None = None
+    parts: int | None = None
     """Segments of a sequence on a GPU; None: the kernel's own choice, 1 for a short one."""
 
     @property
-    def problem(self) -> Problem:
-        return Problem(b=self.b, t=self.t, h=self.h, g=self.g, k=self.k, v=self.v, dtype=self.dtype)
-
-    @property
-    def words(self) -> list[str]:
-        words = [f"t{self.t}", f"h{self.h}", f"g{self.g}", self.dtype]
-        words += ["decay"] * self.decay + ["state"] * self.state
-        return words + [f"segments{self.segments}"] * (self.segments is not None)
+    def split(self) -> bool | str:
+        return self.parts is not None and f"segments{self.parts}"
 
     @property
     def compared(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -126,7 +122,7 @@ class TaylorCase(KernelCase):
         return Inputs((q, k, v, TaylorState(*sums) if self.state else None, decay, None), (dy, TaylorState(*slopes)))
 
     def options(self, variant: Variant) -> dict[str, Any]:
-        segments = variant.segments or self.segments
+        segments = variant.segments or self.parts
         if self.implementation == "mosaic_gpu":
             segments = segments or mosaic_gpu_layout.kernel_segments(self.problem, mosaic_gpu_layout.TRAINING)
         options = Options(self.k**-0.5, EPS, True, True, True, chunk_size=None, kernel_segments=segments)
@@ -146,8 +142,8 @@ SMALL: list[dict[str, Any]] = [
     {"t": 200, "g": 1, "decay": True},
 ]
 SPLIT: list[dict[str, Any]] = [
-    {"t": 200, "segments": 2, "state": False},
-    {"t": 200, "segments": 2, "decay": True},
+    {"t": 200, "parts": 2, "state": False},
+    {"t": 200, "parts": 2, "decay": True},
 ]
 LONG: list[dict[str, Any]] = [{"t": 8184, "b": 2}, VERIFIED]
 ONE_HEAD: dict[str, Any] = {"h": 1, "g": 1}

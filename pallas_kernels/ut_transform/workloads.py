@@ -72,27 +72,23 @@ class TransformCase(KernelCase):
     """mix, read, write and keep, or all gradients; of `ut_inverse` where k is 0, with rates or without."""
 
     OP: ClassVar = api.OP
+    PROBLEM: ClassVar = Problem
+    NAMED: ClassVar = ("t", "b", "h", "k", "decay", "dtype", "no_rates", "repeated")
 
     k: int = 64
     decay: Decay = "none"
-    rates: bool = True
+    beta: bool = True
     repeated: bool = False
     """Whether keys nearly repeat."""
 
     @property
-    def problem(self) -> Problem:
-        sizes: dict[str, Any] = {"b": self.b, "t": self.t, "h": self.h, "k": self.k}
-        return Problem(**sizes, decay=self.decay, beta=self.rates, dtype=self.dtype)
-
-    @property
-    def words(self) -> list[str]:
-        words = [f"t{self.t}", f"b{self.b}", f"h{self.h}", f"k{self.k}", self.decay, self.dtype]
-        return words + ["no_rates"] * (not self.rates) + ["repeated"] * self.repeated
+    def no_rates(self) -> bool:
+        return not self.beta
 
     @property
     def compared(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         outputs = ("mix", "read", "write", "keep")[: 1 if self.k == 0 else 2 if self.decay == "none" else 4]
-        gradients = "dx", *["dbeta"] * self.rates, *["dlog_decay"] * (self.decay != "none")
+        gradients = "dx", *["dbeta"] * self.beta, *["dlog_decay"] * (self.decay != "none")
         return outputs, gradients
 
     @property
@@ -108,7 +104,7 @@ class TransformCase(KernelCase):
             x = 0.1 * x + x[:, :1]
         x = x / np.linalg.norm(x, axis=-1, keepdims=True) if self.k else 0.1 * x
         beta = log_decay = dread = dwrite = dkeep = dkeys = None
-        if self.rates:
+        if self.beta:
             beta = rng.random(tokens).astype(np.float32)
             beta = 2 - np.float32(0.02) * beta if self.repeated else 2 * beta
         if self.decay != "none":
@@ -135,22 +131,14 @@ class ValuesCase(KernelCase):
     """Values that tokens write, or all gradients."""
 
     OP: ClassVar = values_api.OP
+    PROBLEM: ClassVar = ValuesProblem
+    NAMED: ClassVar = ("values", "t", "b", "h", "k", "v", "decay", "dtype", "weak")
 
     k: int = 64
     v: int = 64
     decay: Decay = "none"
     weak: bool = False
     """Whether more than half of a state survives a chunk."""
-
-    @property
-    def problem(self) -> ValuesProblem:
-        sizes: dict[str, Any] = {"b": self.b, "t": self.t, "h": self.h, "k": self.k, "v": self.v}
-        return ValuesProblem(**sizes, decay=self.decay, dtype=self.dtype)
-
-    @property
-    def words(self) -> list[str]:
-        words = ["values", f"t{self.t}", f"b{self.b}", f"h{self.h}", f"k{self.k}", f"v{self.v}", self.decay, self.dtype]
-        return words + ["weak"] * self.weak
 
     @property
     def compared(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -178,7 +166,7 @@ TRANSFORMS: list[dict[str, Any]] = [
     {"t": 576, "k": 128, "decay": "token"},
     {"t": 64, "k": 0},
     {"t": 64, "repeated": True},
-    {"t": 576, "b": 2, "k": 0, "rates": False},
+    {"t": 576, "b": 2, "k": 0, "beta": False},
     {"t": 576, "b": 2, "decay": "channel"},
     HEADLINE,
     HEADLINE | {"decay": "token"},

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.dispatch import op_of
-from pallas_kernels.op import Op
+from pallas_kernels.op import Op, Options
 from pallas_kernels.programs import kernels
 from pallas_kernels.shape import Call
 from pallas_kernels.verify.case import Compiled, Variant
@@ -46,6 +46,10 @@ class KernelCase:
     """Shape and options of a call."""
 
     OP: ClassVar[Op]
+    PROBLEM: ClassVar[type[Call]]
+    """Description of a call; takes the case's attributes of the same names."""
+    NAMED: ClassVar[tuple[str, ...]]
+    """Parts of the name, which certificates refer to: attributes, or words."""
     reference: ClassVar[Callable[..., Any]]
     """Method: operands -> outputs of the op by its definition, differentiable."""
     eager_interpretation: ClassVar[bool] = False
@@ -60,14 +64,22 @@ class KernelCase:
     dtype: str = "bfloat16"
 
     @property
-    def problem(self) -> Call:
+    def problem(self) -> Any:
         """Description of the call for the kernel's objection."""
-        raise NotImplementedError
+        names = [field.name for field in dataclasses.fields(self.PROBLEM)]
+        return self.PROBLEM(**{name: getattr(self, name) for name in names if hasattr(self, name)})
 
     @property
     def words(self) -> list[str]:
-        """Last part of the name, which certificates refer to."""
-        raise NotImplementedError
+        """Last part of the name: numbers follow the names of their attributes, flags that are set are named."""
+        found = []
+        for name in self.NAMED:
+            value = getattr(self, name, name)
+            if isinstance(value, bool):
+                found += [name] * value
+            else:
+                found.append(value if isinstance(value, str) else f"{name}{value}")
+        return found
 
     @property
     def compared(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -80,7 +92,7 @@ class KernelCase:
 
     def options(self, variant: Variant) -> dict[str, Any]:
         """Options of the op's `forward` and `backward`."""
-        raise NotImplementedError
+        return {"options": Options(return_state=True, save_states=True)}
 
     @property
     def name(self) -> str:
@@ -145,6 +157,8 @@ class KernelCase:
         """The compared part of (b,) arrays, of tokens or chunks (b, t or n, heads, ...), of states (b, heads, ...)."""
         if self.t <= LONG:
             return x
+        if self.h == 1:  # channels in place of heads
+            return x[-1:] if len(x) == self.b else x
         if x.ndim < 3:
             return x[-1:]
         return x[-1:, -1:] if x.shape[:2] == (self.b, self.h) else x[-1:, :, -1:]

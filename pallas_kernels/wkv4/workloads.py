@@ -12,9 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.op import Options
-from pallas_kernels.verify.case import Variant
-from pallas_kernels.verify.kernel_case import LONG, Inputs, KernelCase, both_passes, document_keep
+from pallas_kernels.verify.kernel_case import Inputs, KernelCase, both_passes, document_keep
 from pallas_kernels.wkv4 import mosaic_tpu_layout, reference
 from pallas_kernels.wkv4.api import OP, wkv4
 from pallas_kernels.wkv4.problem import Problem
@@ -75,19 +73,13 @@ class WkvCase(KernelCase):
     """y and the sums of the final state, or all gradients, those of w and u (sums over rows) only for one row."""
 
     OP: ClassVar = OP
+    PROBLEM: ClassVar = Problem
+    NAMED: ClassVar = ("t", "b", "d", "dtype", "documents")
 
     h: int = 1
     g: int = 1
     d: int = 256
     documents: bool = False
-
-    @property
-    def problem(self) -> Problem:
-        return Problem(b=self.b, t=self.t, d=self.d, dtype=self.dtype)
-
-    @property
-    def words(self) -> list[str]:
-        return [f"t{self.t}", f"b{self.b}", f"d{self.d}", self.dtype, *["documents"] * self.documents]
 
     @property
     def compared(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -103,12 +95,6 @@ class WkvCase(KernelCase):
         state, dstate = Wkv4State(num, 0.5 + np.abs(den), largest), Wkv4State(dnum, dden, np.zeros_like(dnum))
         keep = document_keep(self.b, self.t) if self.documents else None
         return Inputs((k.astype(token), v.astype(token), w, u, keep, state), (dy.astype(token), dstate))
-
-    def options(self, variant: Variant) -> dict[str, Any]:
-        return {"options": Options(return_state=True, save_states=True)}
-
-    def last(self, x: np.ndarray) -> np.ndarray:
-        return x[-1:] if self.t > LONG and len(x) == self.b else x
 
     def reference(self, k, v, w, u, keep, state):
         if keep is None:
