@@ -9,7 +9,11 @@ Operands are arrays, `NamedTuple`s of arrays and None. There is a gradient for e
 dtype; None if the operand is None. `kept` are the outputs that `Op.kept` selects. Options are hashable; a field
 `save_states` of an option says whether `backward` follows. If not, `saved` is None.
 
-Public functions return y, or (y, state) with `return_state=True`; they are annotated `Any`.
+Public functions return y, or (y, state) with `return_state=True`; they are annotated `Any`. Sums and states are float32
+for all input dtypes. Functions are differentiable in reverse mode, with "reference" also in forward mode; vmap, scan,
+checkpoint and jit compose. On a mesh, use the `sharded_` functions. `implementation` names one that runs or raises
+NotImplementedError; None chooses a kernel if it serves the call and is certified for the device of the lowered program
+(`pallas_kernels.certificates`), else "xla". Arguments that do not fit together raise ValueError.
 """
 
 import dataclasses

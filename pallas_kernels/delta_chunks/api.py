@@ -102,9 +102,8 @@ def delta_chunks(
 ) -> Any:
     """The equation of the module docstring over n >= 0 chunks of c tokens.
 
-    Sums and states are float32 for all input dtypes. Reverse-mode differentiable in all arrays, through the output and
-    the last state; forward mode only with "reference". vmap, scan, checkpoint and jit compose. The backward pass keeps
-    the inputs, y, and the states before every chunk, b n h v k numbers in the dtype of x.
+    Differentiable in all arrays, through the output and the last state. The backward pass keeps the inputs, y, and the
+    states before every chunk, b n h v k numbers in the dtype of x.
 
     Args:
       x: (b, t, h, v), t = n c. Pad the last chunk with tokens whose read and write are 0; they change no state.
@@ -114,15 +113,10 @@ def delta_chunks(
       keep: (b, n, h, k), decay factor of each row of the state over a chunk, in [0, 1]; computed in float32.
       initial_state: (b, h, k, v) float32, S before the first chunk; None: zeros.
       return_state: whether to return S after the last chunk too.
-      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, if it serves the call and is
-        certified for the device for which the program is lowered (`pallas_kernels.certificates`), else "xla".
+      implementation: one of `IMPLEMENTATIONS`; None: chosen for the device (`pallas_kernels.op`).
 
     Returns:
       y (b, t, h, v) in the dtype of x, or (y, state).
-
-    Raises:
-      ValueError: the arguments do not fit together.
-      NotImplementedError: the named implementation does not serve the call.
     """
     _check(x, read, write, mix, keep, initial_state)
     OP.check(implementation)

@@ -96,9 +96,8 @@ def general_delta_rule(
 ) -> Any:
     """The equation of the module docstring over t >= 0 tokens.
 
-    Sums and states are float32 for all input dtypes. Reverse-mode differentiable in all arrays, through the output and
-    the last state; forward mode only with "reference". vmap, scan, checkpoint and jit compose. The backward pass keeps
-    the inputs and 3 b t h 64 numbers in their dtype: reads, states before chunks, and inverses.
+    Differentiable in all arrays, through the output and the last state. The backward pass keeps the inputs and 3 b t h
+    64 numbers in their dtype: reads, states before chunks, and inverses.
 
     Args:
       q: queries (b, t, h, k), scaled by the caller.
@@ -109,15 +108,10 @@ def general_delta_rule(
       log_decay: (b, t, h, k), at most 0; computed in float32; -8192 where a document begins.
       initial_state: (b, h, k, v) float32, S before the first token; None: zeros.
       return_state: whether to return S after the last token too.
-      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, if it serves the call and is
-        certified for the device for which the program is lowered (`pallas_kernels.certificates`), else "xla".
+      implementation: one of `IMPLEMENTATIONS`; None: chosen for the device (`pallas_kernels.op`).
 
     Returns:
       y (b, t, h, v) in the dtype of v, or (y, state).
-
-    Raises:
-      ValueError: the arguments do not fit together.
-      NotImplementedError: the named implementation does not serve the call.
     """
     _check(q, k, v, u, z, log_decay, initial_state)
     OP.check(implementation)

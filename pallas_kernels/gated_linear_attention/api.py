@@ -106,9 +106,7 @@ def gated_linear_attention(
 ) -> Any:
     """The equation of the module docstring over t >= 0 tokens.
 
-    Sums and states are float32 for all input dtypes. Reverse-mode differentiable in q, k, v, log_decay and the initial
-    state, through the output and the final state; forward mode only with "reference". vmap, scan, checkpoint and jit
-    compose.
+    Differentiable in q, k, v, log_decay and the initial state, through the output and the final state.
 
     Args:
       q: (b, t, g, k); head i of q and k serves the heads i h/g .. (i+1) h/g - 1 of v, as the groups of Mamba-2.
@@ -120,15 +118,10 @@ def gated_linear_attention(
         `initial_state` belongs to the first document, the returned state to the last.
       initial_state: (b, h, k, v) float32, S before the first token; None: zeros.
       return_state: whether to return S after the last token too.
-      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, if it serves the call and is
-        certified for the device for which the program is lowered (`pallas_kernels.certificates`), else "xla".
+      implementation: one of `IMPLEMENTATIONS`; None: chosen for the device (`pallas_kernels.op`).
 
     Returns:
       y (b, t, h, v) in the dtype of v, or (y, state).
-
-    Raises:
-      ValueError: the arguments do not fit together.
-      NotImplementedError: the named implementation does not serve the call.
     """
     _check(q, k, v, log_decay, segment_ids, initial_state)
     OP.check(implementation)

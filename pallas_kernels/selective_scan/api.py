@@ -93,9 +93,7 @@ def selective_scan(
 ) -> Any:
     """The equation of the module docstring over t >= 0 tokens.
 
-    Sums and states are float32 for all input dtypes. Reverse-mode differentiable in x, delta, a, b, c and the initial
-    state, through the output and the final state; forward mode only with "reference". vmap, scan, checkpoint and jit
-    compose.
+    Differentiable in x, delta, a, b, c and the initial state, through the output and the final state.
 
     Args:
       x: (b, t, d), d channels.
@@ -107,15 +105,10 @@ def selective_scan(
         `initial_state` belongs to the first document, the returned state to the last.
       initial_state: (b, d, n) float32, h before the first token; None: zeros.
       return_state: whether to return h after the last token too.
-      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, if it serves the call and is
-        certified for the device for which the program is lowered (`pallas_kernels.certificates`), else "xla".
+      implementation: one of `IMPLEMENTATIONS`; None: chosen for the device (`pallas_kernels.op`).
 
     Returns:
       y (b, t, d) in the dtype of x, or (y, state).
-
-    Raises:
-      ValueError: the arguments do not fit together.
-      NotImplementedError: the named implementation does not serve the call.
     """
     _check(x, delta, a, b, c, segment_ids, initial_state)
     OP.check(implementation)

@@ -93,9 +93,8 @@ def sliding_window_attention(
     """Causal softmax attention of t >= 0 tokens, each to itself and the `window - 1` before it.
 
     Scores and softmax are float32; new keys and values are rounded to the dtype of `initial_cache`, so outputs do not
-    depend on how a sequence is split into calls. Reverse-mode differentiable in q, k, v and the cache's k and v,
-    through the output and the returned cache; forward mode only with "reference". vmap, scan, checkpoint and jit
-    compose. On a mesh, use `sharded_sliding_window_attention`. O(t window) time and memory.
+    depend on how a sequence is split into calls. Differentiable in q, k, v and the cache's k and v, through the output
+    and the returned cache. O(t window) time and memory.
 
     Args:
       q: (b, t, h, k); h is a multiple of g, and key/value head i serves the query heads i h/g .. (i+1) h/g - 1.
@@ -106,16 +105,11 @@ def sliding_window_attention(
       segment_ids: (b, t) int32 for packed documents: tokens attend only to tokens with the same id. Not with a cache.
       initial_cache: earlier tokens in `window` slots; rows may be at different positions. None: no earlier tokens.
       return_cache: whether to return the cache after the last token too; float32 if `initial_cache` is None.
-      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: the kernel of the platform for which the
-        program is lowered, if it serves the call (ours only on devices with a certificate,
-        `pallas_kernels.certificates`), else "xla".
+      implementation: one of `IMPLEMENTATIONS`; None: chosen for the device (`pallas_kernels.op`). cuDNN's and splash
+        attention need no certificate.
 
     Returns:
       y (b, t, h, v) in the dtype of v, or (y, cache).
-
-    Raises:
-      ValueError: the arguments do not fit together.
-      NotImplementedError: the named implementation does not serve the call.
     """
     check(q, k, v, window, segment_ids, initial_cache, return_cache)
     b, _, g, k_dim = k.shape

@@ -202,9 +202,7 @@ def taylor_attention(
 ) -> Any:
     """Causal Taylor attention over t >= 0 tokens; the equation is in the module docstring.
 
-    Sums and states are float32 for all input dtypes. Reverse-mode differentiable in q, k, v and the initial state,
-    through the output and the final state; forward mode only with "reference". vmap, scan, checkpoint and jit compose.
-    On a mesh, use `sharded_taylor_attention`.
+    Differentiable in q, k, v and the initial state, through the output and the final state.
 
     Args:
       q: (b, t, h, k); h is a multiple of g, and key/value head i serves the query heads i h/g .. (i+1) h/g - 1.
@@ -219,17 +217,11 @@ def taylor_attention(
       initial_state: sums over earlier tokens; None: no earlier tokens.
       return_state: whether to return the sums after the last token too.
       chunk_size: chunk length of "xla", any positive number; None: chosen by length. Kernels refuse it.
-      implementation: "reference", "xla", "mosaic_gpu", "mosaic_tpu" or "triton", which runs or raises; None: the
-        Mosaic kernel of the platform for which the program is lowered, if it serves the call and is certified for the
-        device (`pallas_kernels.certificates`), else "xla". float32 and k > 16 take "mosaic_gpu" only by name; it
-        multiplies float32 as pairs of bfloat16, with a relative error of 1e-5.
+      implementation: one of `IMPLEMENTATIONS`; None: chosen for the device (`pallas_kernels.op`). float32 and k > 16
+        take "mosaic_gpu" only by name; it multiplies float32 as pairs of bfloat16, with a relative error of 1e-5.
 
     Returns:
       y (b, t, h, v) in the dtype of v, or (y, state).
-
-    Raises:
-      ValueError: the arguments do not fit together.
-      NotImplementedError: the named implementation does not serve the call.
     """
     check_segments(q.shape, segment_ids, stateful=initial_state is not None or return_state)
     return attend(

@@ -143,20 +143,14 @@ def ut_transform(
 ) -> Transformed:
     """The equations of the module docstring for all chunks at once.
 
-    Scores, the inverse and sums are float32 for all dtypes of the keys. Reverse-mode differentiable in all arrays;
-    forward mode only with "reference". vmap, scan, checkpoint and jit compose. The backward pass keeps the inputs.
+    Scores and the inverse are float32. Differentiable in all arrays; the backward pass keeps the inputs.
 
     Args:
       k: (b, t, h, k), t a multiple of chunk_size. Pad the last chunk with keys and beta of 0.
       beta: (b, t, h), for keys of length 1 stable in [0, 2]; computed in float32.
       log_decay: (b, t, h), or (b, t, h, k) per channel of the keys; at most 0, finite. None: no decay.
       chunk_size: c. Kernels need c = 64.
-      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, if it serves the call and is
-        certified for the device for which the program is lowered (`pallas_kernels.certificates`), else "xla".
-
-    Raises:
-      ValueError: the arguments do not fit together.
-      NotImplementedError: the named implementation does not serve the call.
+      implementation: one of `IMPLEMENTATIONS`; None: chosen for the device (`pallas_kernels.op`).
     """
     check(k, beta, log_decay, chunk_size)
     OP.check(implementation)

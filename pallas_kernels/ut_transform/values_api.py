@@ -129,10 +129,6 @@ def delta_values(
 
     Returns:
       v' (b, t, h, v) in the dtype of v, and the keys.
-
-    Raises:
-      ValueError: the arguments do not fit together.
-      NotImplementedError: the named implementation does not serve the call.
     """
     _check_values(k, v, beta, log_decay)
     OP.check(implementation, tuple(BACKENDS))

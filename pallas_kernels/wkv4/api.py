@@ -94,9 +94,8 @@ def wkv4(
 ) -> Any:
     """The equation of the module docstring over t >= 0 tokens.
 
-    Sums and states are float32 for all input dtypes. Reverse-mode differentiable in k, v, w, u and the sums of the
-    initial state, through the output and the sums of the final state; `max` is a scale without a gradient.
-    Forward mode only with "reference". vmap, scan, checkpoint and jit compose.
+    Differentiable in k, v, w, u and the sums of the initial state, through the output and the sums of the final state;
+    `max` is a scale without a gradient.
 
     Args:
       k: (b, t, d), logarithms of the weights, any finite numbers.
@@ -107,15 +106,10 @@ def wkv4(
         state; `initial_state` belongs to the first document, the returned state to the last.
       initial_state: sums over earlier tokens; None: no earlier tokens.
       return_state: whether to return the state after the last token too.
-      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: a kernel, if it serves the call and is
-        certified for the device for which the program is lowered (`pallas_kernels.certificates`), else "xla".
+      implementation: one of `IMPLEMENTATIONS`; None: chosen for the device (`pallas_kernels.op`).
 
     Returns:
       wkv (b, t, d) in the dtype of v, or (wkv, state).
-
-    Raises:
-      ValueError: the arguments do not fit together.
-      NotImplementedError: the named implementation does not serve the call.
     """
     _check(k, v, w, u, segment_ids, initial_state)
     OP.check(implementation)
