@@ -19,15 +19,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.delta_chunks.general_xla import Prepared
-from pallas_kernels.hopper.levels import (
-    CHUNK,
-    LEVELS,
-    Chunk,
-    Decays,
-    as_operand,
-    chunk_scratch,
-    half_tile,
-)
+from pallas_kernels.hopper.levels import CHUNK, LEVELS, Chunk, Decays, as_operand, chunk_scratch, half_tile
 from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
 from pallas_kernels.hopper.tiles import WGMMA, launch, read
 

@@ -26,16 +26,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.gated_linear_attention.mosaic_gpu_channel_layout import WARPGROUPS, Geometry, Stream, state_row
 from pallas_kernels.gated_linear_attention.mosaic_gpu_channel_vjp import gradients
-from pallas_kernels.hopper.levels import (
-    CHUNK,
-    Chunk,
-    as_operand,
-    chunk_scratch,
-    float_tile,
-    load,
-    scores,
-    tile,
-)
+from pallas_kernels.hopper.levels import CHUNK, Chunk, as_operand, chunk_scratch, float_tile, load, scores, tile
 from pallas_kernels.hopper.ring import Ring, scan_order, wait_last
 from pallas_kernels.hopper.rows import Rows
 from pallas_kernels.hopper.tiles import WGMMA, launch, start_state

@@ -15,11 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pallas_kernels.gated_linear_attention.decayed_scores import (
-    PIECE,
-    decayed_scores,
-    sums_to_borders,
-)
+from pallas_kernels.gated_linear_attention.decayed_scores import PIECE, decayed_scores, sums_to_borders
 from pallas_kernels.xla_chunks import chunks_at_once, product, states_before
 
 CHUNK = 64

@@ -20,14 +20,7 @@ from pallas_kernels.halo import with_halo
 from pallas_kernels.layout import make_layout, of_last_part, on_shares
 from pallas_kernels.op import Op, check_dtypes, check_segment_ids
 from pallas_kernels.sliding_window import cudnn, mosaic_gpu_layout, mosaic_tpu, reference, splash_tpu, xla
-from pallas_kernels.sliding_window.cache import (
-    SlidingWindowCache,
-    append,
-    append_one,
-    empty_cache,
-    history,
-    rounded,
-)
+from pallas_kernels.sliding_window.cache import SlidingWindowCache, append, append_one, empty_cache, history, rounded
 from pallas_kernels.sliding_window.problem import Problem
 
 

@@ -23,14 +23,7 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec as P
 from pallas_kernels import op as base
 from pallas_kernels.layout import make_layout, on_shares, part_of_sequence
 from pallas_kernels.op import Op, check_segment_ids
-from pallas_kernels.taylor_attention import (
-    mosaic_gpu_layout,
-    mosaic_tpu,
-    mosaic_tpu_vjp,
-    reference,
-    triton,
-    xla,
-)
+from pallas_kernels.taylor_attention import mosaic_gpu_layout, mosaic_tpu, mosaic_tpu_vjp, reference, triton, xla
 from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.taylor_attention.state import TaylorState, check_shapes, empty_state
 

@@ -21,18 +21,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.hopper.lanes import RegisterLanes
 from pallas_kernels.hopper.parts import Products, load, split, tiles_of, transposed, zeros
 from pallas_kernels.hopper.ring import Ring, wait_last
-from pallas_kernels.hopper.tiles import (
-    NARROW,
-    PER_COLUMN,
-    PER_ROW,
-    WGMMA,
-    WIDE,
-    Mma,
-    columns_to,
-    iota,
-    launch,
-    rows_to,
-)
+from pallas_kernels.hopper.tiles import NARROW, PER_COLUMN, PER_ROW, WGMMA, WIDE, Mma, columns_to, iota, launch, rows_to
 from pallas_kernels.taylor_attention import mosaic_gpu_features as scheme
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     CHUNK,

@@ -19,14 +19,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.hopper import inverse as inverse_of_chunk
-from pallas_kernels.hopper.levels import (
-    CHUNK,
-    LEVELS,
-    Decays,
-    as_operand,
-    half_tile,
-    load,
-)
+from pallas_kernels.hopper.levels import CHUNK, LEVELS, Decays, as_operand, half_tile, load
 from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
 from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, columns_to, iota, rows_to
 from pallas_kernels.ut_transform.mosaic_gpu import HALF, Array, InChunk, by_chunk, halves, numbers

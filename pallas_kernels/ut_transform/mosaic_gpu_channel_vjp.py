@@ -20,15 +20,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.hopper.levels import (
-    CHUNK,
-    LEVELS,
-    Decays,
-    as_operand,
-    half_tile,
-    load,
-    tile,
-)
+from pallas_kernels.hopper.levels import CHUNK, LEVELS, Decays, as_operand, half_tile, load, tile
 from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, read, rows_to
 from pallas_kernels.ut_transform.mosaic_gpu import HALF, Array, InChunk, by_chunk, halves, numbers
 from pallas_kernels.ut_transform.mosaic_gpu_channel import Near, inverse, levels, once, rows_of, scores

@@ -15,15 +15,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pallas_kernels.hopper.tiles import launch
-from pallas_kernels.wkv4.mosaic_gpu_layout import (
-    CHUNK,
-    Block,
-    Inputs,
-    Tokens,
-    inputs,
-    nothing,
-    scratch,
-)
+from pallas_kernels.wkv4.mosaic_gpu_layout import CHUNK, Block, Inputs, Tokens, inputs, nothing, scratch
 from pallas_kernels.wkv4.state import EMPTY, Wkv4State
 from pallas_kernels.wkv4.sums import LOG2_E, Sums
 
