@@ -24,12 +24,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.hopper.levels import CHUNK, SHARED_BYTES, TILE_BYTES, tile
 from pallas_kernels.hopper.ring import Ring, scan_order
-from pallas_kernels.hopper.tiles import PER_COLUMN, WIDE, Mma, columns_to, launch, start_state
+from pallas_kernels.hopper.tiles import PER_COLUMN, Mma, columns_to, launch, start_state
 
-CHUNK = 64
-SHARED_BYTES = 225 * 2**10
-TILE_BYTES = 2 * CHUNK * CHUNK
 MOST_STAGES = 6
 BUFFERS = 2
 
@@ -120,11 +118,6 @@ def recur(x, read, write, mix, keep, state, *, reverse=False, save_states, inter
     )  # fmt: skip
     last = found["last"].transpose(0, 1, 3, 5, 2, 4).reshape(b, h, k, v)
     return found["y"].reshape(x.shape), last, found.get("states")
-
-
-def tile(*slots):
-    """Shared bfloat16 (*slots, 64, 64) tiles."""
-    return plgpu.SMEM((*slots, CHUNK, CHUNK), jnp.bfloat16, transforms=WIDE)
 
 
 def _scratch(g: Geometry, save_states: bool, interpret) -> dict[str, Any]:

@@ -23,9 +23,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.delta_chunks.general_xla import Prepared
-from pallas_kernels.delta_chunks.mosaic_gpu import CHUNK, SHARED_BYTES, TILE_BYTES, tile
 from pallas_kernels.delta_chunks.mosaic_gpu_general_prepare import prepare
 from pallas_kernels.delta_chunks.mosaic_gpu_general_vjp import gradients
+from pallas_kernels.hopper.levels import CHUNK, SHARED_BYTES, TILE_BYTES, tile
 from pallas_kernels.hopper.ring import Ring, scan_order
 from pallas_kernels.hopper.tiles import PER_COLUMN, Mma, columns_to, launch, start_state
 from pallas_kernels.ut_transform import mosaic_gpu as ut_transform

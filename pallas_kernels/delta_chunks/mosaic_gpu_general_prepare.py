@@ -21,7 +21,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.delta_chunks.general_xla import Prepared
 from pallas_kernels.hopper.levels import CHUNK, LEVELS, Chunk, Decays, as_operand, chunk_scratch, half_tile
 from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
-from pallas_kernels.hopper.tiles import WGMMA, launch, read
+from pallas_kernels.hopper.tiles import WGMMA, launch, read, sum_products
 
 PIECE = 8
 """Chunks per thread block."""
@@ -111,13 +111,11 @@ def _chunk(r, chunk: Chunk, rows: Rows):
     def product(i, name, part):
         row, column = PRODUCTS[name]
 
-        def run(*accs):
-            for level, acc in enumerate(accs):
-                for half in range(2):
-                    plgpu.wgmma(acc, operand(level, row, half), operand(level, column, half).transpose((1, 0)))
-            return tuple(acc[...] for acc in accs)
+        def pairs(level):
+            for half in range(2):
+                yield operand(level, row, half), operand(level, column, half).transpose((1, 0))
 
-        near, far = pl.run_scoped(run, *[plgpu.ACC((CHUNK, CHUNK), jnp.float32)] * 2)
+        near, far = sum_products(pairs(0), pairs(1))
         found = rows.join(part, near, far, upper=False).astype(jnp.bfloat16)
         plgpu.commit_smem()
         places = [_place(r, i, half) for half in range(2)]

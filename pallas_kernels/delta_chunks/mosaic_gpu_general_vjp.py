@@ -33,10 +33,11 @@ from pallas_kernels.hopper.levels import (
     chunk_scratch,
     half_tile,
     load,
+    run_once,
     tile,
 )
 from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
-from pallas_kernels.hopper.tiles import NARROW, WGMMA, launch, read
+from pallas_kernels.hopper.tiles import NARROW, WGMMA, launch, meet, read
 
 PIECE = 8
 """Chunks per thread block."""
@@ -80,10 +81,6 @@ def gradients(q, k, u, z, log_decay, v, x, dy, dx, before, after, *, interpret=N
             for i, name in enumerate(VALUES):
                 copy(name, i, batch, rows(position), head)
 
-        def meet():
-            plgpu.barrier_arrive(r.met)
-            plgpu.barrier_wait(r.met)
-
         pl.when(warpgroup == 0)(lambda: fetch(jnp.int32(0)))
         rows_ = Rows(r.totals_s.at[warpgroup], interpret is not None)
         Chunk(r, warpgroup, (), None, interpret).write_indices()
@@ -93,9 +90,9 @@ def gradients(q, k, u, z, log_decay, v, x, dy, dx, before, after, *, interpret=N
             chunk = Chunk(r, warpgroup, (), None, interpret)
             chunk.turn = position
             _move_up(r, chunk, warpgroup)
-            meet()
+            meet(r.met)
             _slopes(r, chunk, rows_, warpgroup)
-            meet()
+            meet(r.met)
             _half_gradients(r, chunk, rows_, warpgroup)
             plgpu.commit_smem()
             for name in TOKENS:
@@ -103,7 +100,7 @@ def gradients(q, k, u, z, log_decay, v, x, dy, dx, before, after, *, interpret=N
                 at = batch + chunk.zero(), rows(position), head + chunk.zero(), channels(half)
                 plgpu.copy_smem_to_gmem(getattr(r, f"{name}_s").at[half], getattr(r, f"d{name}").at[at])
             plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-            meet()
+            meet(r.met)
             pl.when((position + 1 < count) & (warpgroup == 0))(lambda: fetch(position + 1, chunk.zero()))
 
         lax.fori_loop(0, count, step, None)
@@ -184,8 +181,7 @@ def _half_gradients(r, chunk: Chunk, rows: Rows, half):
     same = [own(i) * as_operand(near.i == near.j) for i in range(4)]
 
     def once(function, carry):
-        """Calls function(*carry) in a loop of one trip, so the compiler does not delay sums."""
-        return lax.fori_loop(0, 1 + masks().zero, lambda _, carry: function(*carry), carry)
+        return run_once(masks().zero, function, carry)
 
     def weigh(level, a):
         """Rows of M_a without and with decays."""

@@ -19,9 +19,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.delta_chunks import xla
-from pallas_kernels.delta_chunks.mosaic_gpu import CHUNK, SHARED_BYTES, TILE_BYTES, tile
+from pallas_kernels.hopper.levels import CHUNK, SHARED_BYTES, TILE_BYTES, load, tile
 from pallas_kernels.hopper.ring import Ring
-from pallas_kernels.hopper.tiles import WGMMA, Mma, launch
+from pallas_kernels.hopper.tiles import WGMMA, Mma, launch, sum_products
 
 PIECE = 16
 """Chunks per thread block."""
@@ -53,7 +53,7 @@ def gradients(x, read, write, y, dy, dx, before, after, *, interpret=None):
         batch, head, first = (lax.axis_index(name) for name in ("b", "h", "piece"))
         first = first * PIECE
 
-        def load(name, i):
+        def source(name, i):
             array, shared = getattr(r, name), getattr(r, f"{name}_s")
             if name in STATES:
                 keys, values = (pl.ds(part * CHUNK, CHUNK) for part in divmod(i, columns))
@@ -61,7 +61,7 @@ def gradients(x, read, write, y, dy, dx, before, after, *, interpret=None):
             place = head * widths[name] + i
             return array, lambda c: (batch, pl.ds(c * CHUNK, CHUNK), place), lambda slot: shared.at[slot, i]
 
-        loads = tuple(load(name, i) for name, width in widths.items() for i in range(width))
+        loads = tuple(source(name, i) for name, width in widths.items() for i in range(width))
         count = jnp.minimum(n - first, PIECE)
         ring = Ring(loads, lambda position: first + position, count, depth, r.full, None, lag=0)
         ring.start()
@@ -114,9 +114,9 @@ def _chunk(r, mma: Mma, slot, rows: int, columns: int):
     def add_to_dmix(j, dmix):
         """Adds the values j to dmix."""
         reads = [(r.read_s.at[slot, i], before(i, j)) for i in range(rows)]
-        mixed, total = _products(reads, [(r.write_s.at[slot, i], after(i, j)) for i in range(rows)])
-        r.mixed_s[j] = (mixed + _load(r.x_s.at[slot, j])).astype(jnp.bfloat16)
-        total = (total + _load(r.dy_s.at[slot, j])).astype(jnp.bfloat16)
+        mixed, total = sum_products(reads, [(r.write_s.at[slot, i], after(i, j)) for i in range(rows)])
+        r.mixed_s[j] = (mixed + load(r.x_s.at[slot, j])).astype(jnp.bfloat16)
+        total = (total + load(r.dy_s.at[slot, j])).astype(jnp.bfloat16)
         plgpu.commit_smem()
         found = mma.update((dmix,), lambda acc: mma.registers(acc, total, r.mixed_s.at[j].transpose((1, 0))))
         return found[0]
@@ -128,25 +128,8 @@ def _chunk(r, mma: Mma, slot, rows: int, columns: int):
         values = range(columns)
         reads = [(r.dx_s.at[slot, j], before(i, j).transpose((1, 0))) for j in values]
         writes = [(r.y_s.at[slot, j], after(i, j).transpose((1, 0))) for j in values]
-        dread, dwrite = _products(reads, writes)
+        dread, dwrite = sum_products(reads, writes)
         r.dread_s[i], r.dwrite_s[i] = dread.astype(jnp.bfloat16), dwrite.astype(jnp.bfloat16)
-        r.dkeep_s[i] = sum((_load(before(i, j)) * _load(after(i, j))).sum(1) for j in values)
+        r.dkeep_s[i] = sum((load(before(i, j)) * load(after(i, j))).sum(1) for j in values)
 
     lax.fori_loop(0, rows, of_keys, None)
-
-
-def _load(ref):
-    """Loads a tile into registers, in float32."""
-    return plgpu.load(ref, layout=WGMMA).astype(jnp.float32)
-
-
-def _products(*sums):
-    """For each list of pairs of tiles, the sum of products; all in flight together."""
-
-    def run(*accs):
-        for acc, pairs in zip(accs, sums, strict=True):
-            for x, y in pairs:
-                plgpu.wgmma(acc, x, y)
-        return tuple(acc[...] for acc in accs)
-
-    return pl.run_scoped(run, *[plgpu.ACC((CHUNK, CHUNK), jnp.float32)] * len(sums))

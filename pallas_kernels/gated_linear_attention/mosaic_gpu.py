@@ -31,12 +31,9 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.gated_linear_attention.decays import log2_from_start
 from pallas_kernels.gated_linear_attention.mosaic_gpu_channel_layout import Geometry, state_row
 from pallas_kernels.gated_linear_attention.mosaic_gpu_vjp import PAIR, between, gradients
-from pallas_kernels.hopper.levels import CHUNK, tile
+from pallas_kernels.hopper.levels import CHUNK, SHARED_BYTES, TILE_BYTES, tile
 from pallas_kernels.hopper.ring import Ring, scan_order
 from pallas_kernels.hopper.tiles import PER_ROW, WGMMA, Mma, launch, rows_to, start_state
-
-SHARED_BYTES = 225 * 2**10
-TILE_BYTES = 2 * CHUNK * CHUNK
 
 
 def forward(q, k, v, log_decay, state, options, *, interpret=None):

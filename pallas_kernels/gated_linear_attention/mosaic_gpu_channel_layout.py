@@ -13,6 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.hopper.levels import CHUNK, float_tile, tile
+from pallas_kernels.hopper.tiles import meet
 
 PIECE = 8
 """Chunks per thread block, in kernels that process all chunks at once."""
@@ -112,15 +113,10 @@ class Stream:
     def wait(self):
         plgpu.barrier_wait(self.r.full.at[self.place])
 
-    def meet(self):
-        """Waits for the other warpgroup."""
-        plgpu.barrier_arrive(self.r.met)
-        plgpu.barrier_wait(self.r.met)
-
     def share(self):
         """Waits for the other warpgroup if both share a chunk."""
         if self.g.together:
-            self.meet()
+            meet(self.r.met)
 
 
 def state_row(g: Geometry, batch, head, n):

@@ -30,6 +30,7 @@ from pallas_kernels.hopper.levels import (
     chunk_scratch,
     half_tile,
     load,
+    run_once,
     tile,
 )
 from pallas_kernels.hopper.rows import Rows
@@ -138,8 +139,7 @@ def chunk_gradients(r, chunk: Chunk, rows: Rows):
         decays, same = Decays(rows, read(decay)), own * as_operand(near.i == near.j)
 
         def once(function, carry):
-            """Calls function(*carry) in a loop of one trip, so the compiler does not delay sums."""
-            return lax.fori_loop(0, 1 + masks().zero, lambda _, carry: function(*carry), carry)
+            return run_once(masks().zero, function, carry)
 
         def level_gradients(level, own_, other, dq, dk, dlog, _):
             decays.level, decays.own, decays.other, near = level, own_, other, masks()

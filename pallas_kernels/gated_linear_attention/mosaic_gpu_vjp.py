@@ -25,7 +25,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.gated_linear_attention.mosaic_gpu_channel_layout import PIECE, WARPGROUPS, Geometry, state_row
 from pallas_kernels.hopper.levels import CHUNK, load, tile
-from pallas_kernels.hopper.tiles import PER_COLUMN, PER_ROW, Mma, columns_to, launch, products, rows_to
+from pallas_kernels.hopper.tiles import PER_COLUMN, PER_ROW, Mma, columns_to, launch, meet, products, rows_to
 
 PAIR = WARPGROUPS
 """Chunks between saved states."""
@@ -174,7 +174,7 @@ class _Half:
             keys, dout = self.tiles("k"), self.tiles("dy")[j]
             past = products(*((x, cotangents(i, j)) for i, x in enumerate(keys))) * until
             dv.append(self.add(past, self.later(dout, self.tiles("dy", 1)[j])).astype(jnp.bfloat16))
-        self.meet()
+        meet(self.r.met)
         same = rows_to(self.weigh("dy", "v", across=w == 1))
         for i in range(g.rows):
             plgpu.commit_smem()
@@ -186,7 +186,7 @@ class _Half:
             x = products(*self.later(query, self.tiles("q", 1)[i]))
             slope -= (x * load(key)).sum(1)
             dk.append((x + state + same * load(query)).astype(jnp.bfloat16))
-        self.meet()
+        meet(self.r.met)
         for slot, x in zip(self.tiles("v"), dv, strict=True):
             slot[...] = x
         for i in range(g.rows):
@@ -198,7 +198,7 @@ class _Half:
             slope += (x * load(query)).sum(1)
             query[...] = (x + same * load(key)).astype(jnp.bfloat16)
         plgpu.commit_smem()
-        self.meet()
+        meet(self.r.met)
         r.slopes_s[w, 0], r.slopes_s[w, 1] = slope, written
         for slot, x in zip(self.tiles("k"), dk, strict=True):
             slot[...] = x
@@ -229,7 +229,7 @@ class _Half:
             until = jnp.exp2(r.log2_s[0, CHUNK - 1] - plgpu.load(r.log2_s.at[0], layout=PER_COLUMN))
             self.tile("weights", ACROSS)[...] = (score(1, 0) * rows_to(since) * columns_to(until)).astype(jnp.bfloat16)
         plgpu.commit_smem()
-        self.meet()
+        meet(self.r.met)
         return same
 
     def add(self, start, pairs):
@@ -250,11 +250,6 @@ class _Half:
         """Pairs whose products sum to H^T or P^T times tiles of the own and the second chunk."""
         weights = [self.tile("weights", i).transpose((1, 0)) for i in (SAME[self.w], ACROSS)]
         return [(weights[0], same)] + [(weights[1], second)] * (self.w == 0)
-
-    def meet(self):
-        """Waits for the other warpgroup."""
-        plgpu.barrier_arrive(self.r.met)
-        plgpu.barrier_wait(self.r.met)
 
 
 def between(log2, index, *, strict: bool = False):

@@ -21,10 +21,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
-from pallas_kernels.hopper.tiles import PER_COLUMN, PER_ROW, WGMMA, WIDE, Mma, columns_to, iota, rows_to
+from pallas_kernels.hopper.tiles import PER_COLUMN, PER_ROW, WGMMA, WIDE, Mma, columns_to, iota, rows_to, sum_products
 
 CHUNK = 64
 LEVELS = 6
+SHARED_BYTES = 225 * 2**10
+TILE_BYTES = 2 * CHUNK * CHUNK
 LOG2_E = np.float32(1 / np.log(2))
 FLOATS = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(128))  # (., 64) float32 tiles
 
@@ -49,6 +51,14 @@ def chunk_scratch(warpgroups: int, interpret):
     """Scratch of `Chunk`, without its tiles."""
     found: dict[str, Any] = {"index_s": plgpu.SMEM((warpgroups, 2, CHUNK), jnp.int32)}
     return found if interpret is None else found | {"staging": tile(warpgroups)}
+
+
+def run_once(zero, function, carry):
+    """Calls function(*carry) in a loop of one trip, which keeps the compiler from moving code and saves registers.
+
+    zero: 0 that the compiler does not know.
+    """
+    return lax.fori_loop(0, 1 + zero, lambda _, carry: function(*carry), carry)
 
 
 def load(ref):
@@ -110,23 +120,18 @@ class Chunk:
         """x (y + ..), with x in registers or a tile."""
         return self.products(*((x, y) for y in ys))
 
-    def products(self, *pairs):
-        """The sum of x y over pairs."""
+    def products(self, *pairs, width: int = CHUNK):
+        """The sum of x y over pairs, (64, width)."""
 
         def run(acc):
             self.add(acc, *pairs)
             return acc[...]
 
-        return pl.run_scoped(run, plgpu.ACC((CHUNK, CHUNK), jnp.float32))
+        return pl.run_scoped(run, plgpu.ACC((CHUNK, width), jnp.float32))
 
     def half_products(self, pairs):
         """The sum of x y over pairs, with half of the channels of y."""
-
-        def run(acc):
-            self.add(acc, *pairs)
-            return acc[...]
-
-        return pl.run_scoped(run, plgpu.ACC((CHUNK, CHUNK // 2), jnp.float32))
+        return self.products(*pairs, width=CHUNK // 2)
 
     def add(self, acc, *pairs):
         for x, y in pairs:
@@ -185,13 +190,7 @@ def scores(rows: Rows, operands, q, k, decay, zero, *, reverse: bool):
     for slot, *both in zip((*operands, k if reverse else q), *halves, strict=True):
         slot[...] = rows.concatenate(*both)
     plgpu.commit_smem()
-
-    def run(*accs):
-        for acc, x in zip(accs, operands, strict=True):
-            plgpu.wgmma(acc, x, x.transpose((1, 0)))
-        return tuple(acc[...] for acc in accs)
-
-    near, far = pl.run_scoped(run, *[plgpu.ACC((CHUNK, CHUNK), jnp.float32)] * 2)
+    near, far = sum_products(*([(x, x.transpose((1, 0)))] for x in operands))
     return rows.join(found, near, far, upper=reverse)
 
 

@@ -55,13 +55,25 @@ class Mma:
 
 def products(*pairs):
     """The sum of x y over pairs of shared-memory tiles, (64, 64) float32."""
+    return sum_products(pairs)[0]
 
-    def run(acc):
-        for x, y in pairs:
-            plgpu.wgmma(acc, x, y)
-        return acc[...]
 
-    return pl.run_scoped(run, plgpu.ACC((64, 64), jnp.float32))
+def sum_products(*sums):
+    """For each list of pairs of shared-memory tiles, the sum of x y, (64, 64) float32; all are in flight together."""
+
+    def run(*accs):
+        for acc, pairs in zip(accs, sums, strict=True):
+            for x, y in pairs:
+                plgpu.wgmma(acc, x, y)
+        return tuple(acc[...] for acc in accs)
+
+    return pl.run_scoped(run, *[plgpu.ACC((64, 64), jnp.float32)] * len(sums))
+
+
+def meet(barrier):
+    """Waits for the other warpgroup of a thread block."""
+    plgpu.barrier_arrive(barrier)
+    plgpu.barrier_wait(barrier)
 
 
 def start_state(ref):

@@ -14,7 +14,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.hopper.tiles import PER_ROW, Mma, launch
+from pallas_kernels.hopper.tiles import PER_ROW, Mma, launch, sum_products
 from pallas_kernels.sliding_window.mosaic_gpu_layout import BLOCK, BlockWindow, Geometry, Plan
 
 
@@ -55,14 +55,8 @@ def scratch_of(plan: Plan, width, *, stationary: int, results: int, ring, vector
 
 
 def products(*pairs):
-    """Products a @ b of pairs of shared-memory tiles, (64, 64) float32, all in flight together."""
-
-    def run(*accs):
-        for acc, (a, b) in zip(accs, pairs, strict=True):
-            plgpu.wgmma(acc, a, b)
-        return [acc[...] for acc in accs]
-
-    return pl.run_scoped(run, *[plgpu.ACC((BLOCK, BLOCK), jnp.float32)] * len(pairs))
+    """Products of pairs of shared-memory tiles, (64, 64) float32, all in flight together."""
+    return sum_products(*([pair] for pair in pairs))
 
 
 @dataclasses.dataclass(frozen=True)

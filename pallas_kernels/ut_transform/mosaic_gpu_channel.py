@@ -15,13 +15,12 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.hopper import inverse as inverse_of_chunk
-from pallas_kernels.hopper.levels import CHUNK, LEVELS, Decays, as_operand, half_tile, load
+from pallas_kernels.hopper.levels import CHUNK, LEVELS, Decays, as_operand, half_tile, load, run_once
 from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
-from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, columns_to, iota, rows_to
+from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, columns_to, iota, rows_to, sum_products
 from pallas_kernels.ut_transform.mosaic_gpu import HALF, Array, InChunk, by_chunk, halves, numbers
 
 KEEP_ROWS = 8
@@ -64,11 +63,6 @@ def inverse(c: InChunk, scores):
     return inverse_of_chunk.inverse(c.r, c.rows, c.mma, a, c.index[0])
 
 
-def once(c: InChunk, function, carry):
-    """Calls function(*carry) in a loop of one trip, which keeps the compiler from moving code and saves registers."""
-    return lax.fori_loop(0, 1 + c.index[0], lambda _, carry: function(*carry), carry)
-
-
 def rows_of(c: InChunk) -> Rows:
     return Rows(c.r.totals_s, c.rows.interpreted)
 
@@ -99,7 +93,7 @@ def levels(c: InChunk, border=lambda half, until, since, carry: carry, carry=())
 
         found = decays.own, decays.other, part
         for level in range(LEVELS):
-            found = once(c, functools.partial(weigh, level), found)
+            found = run_once(c.index[0], functools.partial(weigh, level), found)
         until, since, part = found
         carry = border(half, until, since, carry)
         plgpu.commit_smem()
@@ -112,14 +106,12 @@ def levels(c: InChunk, border=lambda half, until, since, carry: carry, carry=())
 def scores(c: InChunk, part):
     """Q (64, 64) float32, from the result of `levels`."""
 
-    def run(*accs):
-        for level, acc in enumerate(accs):
-            for half in range(2):
-                x = c.r.levels_s.at[2 * level + half + c.index[0]]
-                plgpu.wgmma(acc, x, x.transpose((1, 0)))
-        return tuple(acc[...] for acc in accs)
+    def pairs(level):
+        for half in range(2):
+            x = c.r.levels_s.at[2 * level + half + c.index[0]]
+            yield x, x.transpose((1, 0))
 
-    near, far = pl.run_scoped(run, *[plgpu.ACC((CHUNK, CHUNK), jnp.float32)] * 2)
+    near, far = sum_products(pairs(0), pairs(1))
     return rows_of(c).join(part, near, far, upper=False)
 
 

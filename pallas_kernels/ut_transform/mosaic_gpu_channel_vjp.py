@@ -20,10 +20,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.hopper.levels import CHUNK, LEVELS, Decays, as_operand, half_tile, load, tile
+from pallas_kernels.hopper.levels import CHUNK, LEVELS, Decays, as_operand, half_tile, load, run_once, tile
 from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, read, rows_to
 from pallas_kernels.ut_transform.mosaic_gpu import HALF, Array, InChunk, by_chunk, halves, numbers
-from pallas_kernels.ut_transform.mosaic_gpu_channel import Near, inverse, levels, once, rows_of, scores
+from pallas_kernels.ut_transform.mosaic_gpu_channel import Near, inverse, levels, rows_of, scores
 from pallas_kernels.ut_transform.mosaic_gpu_vjp import of_scores
 
 SCORES = 2
@@ -151,7 +151,7 @@ def _half_gradients(c: InChunk, half, slopes: str, cotangents: Cotangents):
     carry = decays.own, decays.other, none, none, none
     for level in range(LEVELS):
         step = functools.partial(level_gradients, level)
-        carry = once(c, step, carry)
+        carry = run_once(c.index[0], step, carry)
     until, since, dk, dlog, slope = carry
 
     def end(cotangent, factor, sign, dk, dlog):
