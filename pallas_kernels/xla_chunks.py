@@ -21,6 +21,18 @@ def in_parallel() -> bool:
     return not may_run_on("cpu")
 
 
+def keep_of(segment_ids: jax.Array | None) -> jax.Array | None:
+    """(b, t) float32: 0 at the first token of every document but the first, 1 elsewhere; None: one document."""
+    if segment_ids is None:
+        return None
+    return (jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) == 0).astype(jnp.float32)
+
+
+def precision_of(dtype) -> lax.Precision:
+    """Precision of products of arrays of this dtype."""
+    return lax.Precision.DEFAULT if dtype == jnp.bfloat16 else lax.Precision.HIGHEST
+
+
 def product(spec: str, x: jax.Array, y: jax.Array, *, precision: lax.Precision) -> jax.Array:
     """`einsum(spec, x, y)` in float32. If `precision` allows it, operands are bfloat16 on accelerators: half the bytes
     between kernels."""

@@ -17,7 +17,7 @@ are the cotangents of A_uk V + read S, of V and of the state before the chunk. T
 solves (I - A_uz) X = A_uk V + read S, so the cotangents of the four products are [dY; dX] [V; X]^T.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from jax import lax
 
 from pallas_kernels.gated_linear_attention.decayed_scores import decayed_scores, sums_to_borders
 from pallas_kernels.ut_transform import xla as ut_transform
-from pallas_kernels.xla_chunks import product
+from pallas_kernels.xla_chunks import precision_of, product
 
 CHUNK = 64
 
@@ -63,7 +63,7 @@ def prepare(q, k, u, z, log_decay) -> Prepared:
     """`Prepared` of tokens (b, t, h, k), t a multiple of the chunk; float32 log_decay (b, t, h, k). Differentiable."""
     b, t, h, width = q.shape
     q, k, u, z, log_decay = (_heads_first(x) for x in (q, k, u, z, log_decay))
-    precision = _precision(q.dtype)
+    precision = precision_of(q.dtype)
     q_, k_, u_, z_ = (x.astype(jnp.float32) for x in (q, k, u, z))
     ago = jnp.concatenate([u_[:, :, 1:], jnp.zeros_like(u_[:, :, :1])], axis=2)
 
@@ -188,16 +188,12 @@ def _heads_first(x):
     return x.reshape(-1, CHUNK, *x.shape[2:]).swapaxes(1, 2)
 
 
-def _precision(dtype) -> Any:
-    return lax.Precision.DEFAULT if dtype == jnp.bfloat16 else lax.Precision.HIGHEST
-
-
 def _matmul(dtype):
     """Matrix product over the last two axes, float32."""
 
     def matmul(x, y):
         spec = "bhij,bhjk->bhik" if x.ndim == 4 else "bnhij,bnhjk->bnhik"
         x, y = (a.astype(jnp.float32) for a in (x, y))
-        return product(spec, x, y, precision=_precision(dtype))
+        return product(spec, x, y, precision=precision_of(dtype))
 
     return matmul

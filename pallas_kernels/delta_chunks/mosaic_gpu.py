@@ -113,8 +113,8 @@ def recur(x, read, write, mix, keep, state, *, reverse=False, save_states, inter
         outputs["states"] = jax.ShapeDtypeStruct((b, g.n, h, k, v), x.dtype)
     found = launch(
         f"delta_chunks_{'reverse' if reverse else 'forward'}", body, operands, outputs,
-        _scratch(g, save_states, interpret), grid={"b": b, "h": h, "column": g.columns}, warpgroups=1,
-        auto_barriers=False, interpret=interpret,
+        _scratch(g, save_states, interpret), grid={"b": b, "h": h, "column": g.columns},
+        interpret=interpret,
     )  # fmt: skip
     last = found["last"].transpose(0, 1, 3, 5, 2, 4).reshape(b, h, k, v)
     return found["y"].reshape(x.shape), last, found.get("states")

@@ -125,7 +125,7 @@ def _scan(name: str, roles: _Roles, values, given: Prepared, mix, state, writes,
         scratch["staging"] = tile(1)
     found = launch(
         f"general_delta_{name}", body, reads | {"keep": given.keep, "start": start}, outputs, scratch,
-        grid={"b": b, "h": h}, warpgroups=1, auto_barriers=False, interpret=interpret,
+        grid={"b": b, "h": h}, interpret=interpret,
     )  # fmt: skip
     last = found.pop("last").swapaxes(2, 3)
     return {key.removesuffix("_out"): x for key, x in found.items()}, last

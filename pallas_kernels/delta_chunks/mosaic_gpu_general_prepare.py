@@ -91,7 +91,7 @@ def prepare(q, k, u, z, log_decay, *, interpret=None) -> Prepared:
     operands = {"q": q, "k": k, "u": u, "z": z, "decay": log_decay}
     found = launch(
         "general_delta_prepare", body, operands, out, scratch | chunk_scratch(1, interpret),
-        grid={"b": b, "h": h, "piece": -(-n // PIECE)}, warpgroups=1, auto_barriers=False, approx_math=True,
+        grid={"b": b, "h": h, "piece": -(-n // PIECE)}, approx_math=True,
         interpret=interpret,
     )  # fmt: skip
     return Prepared(**found | {"keep": found["keep"][:, :, :, 0]})

@@ -117,7 +117,7 @@ def gradients(q, k, u, z, log_decay, v, x, dy, dx, before, after, *, interpret=N
     scratch["full"] = plgpu.Barrier(num_arrivals=WARPGROUPS * len(TOKENS + STATES) + len(VALUES))
     found = launch(
         "general_delta_gradients", body, operands, out, scratch | chunk_scratch(WARPGROUPS, interpret),
-        grid={"b": b, "h": h, "piece": -(-n // PIECE)}, warpgroups=WARPGROUPS, auto_barriers=False, approx_math=True,
+        grid={"b": b, "h": h, "piece": -(-n // PIECE)}, warpgroups=WARPGROUPS, approx_math=True,
         interpret=interpret,
     )  # fmt: skip
     return tuple(found[f"d{name}"] for name in ("q", "k", "u", "z", "decay"))

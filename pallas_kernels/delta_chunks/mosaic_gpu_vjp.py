@@ -101,7 +101,7 @@ def gradients(x, read, write, y, dy, dx, before, after, *, interpret=None):
         scratch["staging"] = tile(1)
     found = launch(
         "delta_chunks_gradients", body, operands, outputs, scratch,
-        grid={"b": b, "h": h, "piece": -(-n // PIECE)}, warpgroups=1, auto_barriers=False, interpret=interpret,
+        grid={"b": b, "h": h, "piece": -(-n // PIECE)}, interpret=interpret,
     )  # fmt: skip
     dread, dwrite = (found[name].reshape(read.shape) for name in ("dread", "dwrite"))
     return dread, dwrite, found["dmix"], found["dkeep"].reshape(b, n, h, k)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.xla_chunks import product
+from pallas_kernels.xla_chunks import precision_of, product
 
 
 def recur(
@@ -72,9 +72,8 @@ def gradients(x, read, write, y, dy, dx, before, after) -> tuple[jax.Array, ...]
 
 def _matmul(dtype):
     """`einsum` of two arrays in float32, with the precision of `dtype`."""
-    precision = lax.Precision.DEFAULT if dtype == jnp.bfloat16 else lax.Precision.HIGHEST
 
     def matmul(spec: str, x: jax.Array, y: jax.Array) -> jax.Array:
-        return product(spec, x.astype(jnp.float32), y.astype(jnp.float32), precision=precision)
+        return product(spec, x.astype(jnp.float32), y.astype(jnp.float32), precision=precision_of(dtype))
 
     return matmul

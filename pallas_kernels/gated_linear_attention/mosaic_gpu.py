@@ -174,7 +174,7 @@ def _scan(
         start = start.astype(jnp.float32).reshape(g.b, g.h, g.rows, CHUNK, g.columns, CHUNK).swapaxes(3, 4)
     found = launch(
         f"gated_linear_{name}", body, {**arrays, "log2": log2, "start": start}, outputs, scratch,
-        grid={"b": g.b, "h": g.h}, warpgroups=g.columns, auto_barriers=False, interpret=interpret,
+        grid={"b": g.b, "h": g.h}, warpgroups=g.columns, interpret=interpret,
     )  # fmt: skip
     if last:
         found["last"] = found["last"].swapaxes(3, 4).reshape(g.b, g.h, g.rows * CHUNK, g.columns * CHUNK)

@@ -92,7 +92,7 @@ def outputs(name, q, k, v, decay, states, g: Geometry, *, reverse, interpret=Non
     return launch(
         name, body, dict(zip(ARRAYS, (q, k, v, decay, states), strict=True)),
         {"out": jax.ShapeDtypeStruct(v.shape, v.dtype)}, scratch,
-        grid=g.grid, warpgroups=WARPGROUPS, auto_barriers=False, approx_math=True, interpret=interpret,
+        grid=g.grid, warpgroups=WARPGROUPS, approx_math=True, interpret=interpret,
     )["out"]  # fmt: skip
 
 
@@ -250,7 +250,7 @@ def _states(name, keys, values, decay, start, g: Geometry, *, last, reverse=Fals
     found = launch(
         f"gated_linear_channel_states_{name}", body,
         {"keys": keys, "values": values, "decay": decay, "start": start}, found, scratch,
-        grid={"b": g.b, "h": g.h, "keys": g.rows}, warpgroups=2, auto_barriers=False, approx_math=True,
+        grid={"b": g.b, "h": g.h, "keys": g.rows}, warpgroups=2, approx_math=True,
         interpret=interpret,
     )  # fmt: skip
     if not last:

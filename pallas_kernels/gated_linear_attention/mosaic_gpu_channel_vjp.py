@@ -105,8 +105,8 @@ def gradients(q, k, v, dy, decay, states, dstates, g: Geometry, *, interpret=Non
     return launch(
         "gated_linear_channel_gradients", body,
         {"q": q, "k": k, "decay": decay, "v": v, "dy": dy, "states": states, "dstates": dstates}, out, scratch,
-        grid={"b": g.b, "h": g.h, "piece": -(-g.n // PIECE), "keys": g.rows}, warpgroups=1,
-        auto_barriers=False, approx_math=True, interpret=interpret,
+        grid={"b": g.b, "h": g.h, "piece": -(-g.n // PIECE), "keys": g.rows},
+        approx_math=True, interpret=interpret,
     )  # fmt: skip
 
 

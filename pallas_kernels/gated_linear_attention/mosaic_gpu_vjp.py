@@ -120,7 +120,7 @@ def gradients(q, k, v, dy, log2, states, dstates, g: Geometry, *, interpret=None
         {"dq": of_keys, "dk": of_keys, "dv": jax.ShapeDtypeStruct(v.shape, v.dtype),
          "slopes": sums(2, log2.shape[2]), "around": sums(g.n * CHUNK)}, scratch,
         grid={"b": g.b, "h": g.h, "piece": -(-g.n // PIECE)}, warpgroups=WARPGROUPS,
-        auto_barriers=False, approx_math=True, interpret=interpret,
+        approx_math=True, interpret=interpret,
     )  # fmt: skip
 
 

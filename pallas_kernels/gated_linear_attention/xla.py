@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from pallas_kernels.gated_linear_attention.decayed_scores import PIECE, decayed_scores, sums_to_borders
-from pallas_kernels.xla_chunks import chunks_at_once, product, states_before
+from pallas_kernels.xla_chunks import chunks_at_once, precision_of, product, states_before
 
 CHUNK = 64
 """Default chunk length."""
@@ -83,7 +83,7 @@ def scan(
     """
     q, v = tokens.q, tokens.v
     (b, t, h, _), v_dim = q.shape, v.shape[3]
-    precision = lax.Precision.DEFAULT if v.dtype == jnp.bfloat16 else lax.Precision.HIGHEST
+    precision = precision_of(v.dtype)
     size = min(chunk_size, max(-(-t // PIECE), 1) * PIECE)
     at_once = chunks_at_once(-(-t // size), state.s.size)
     chunks = jax.tree.map(lambda x: cut(x, size, at_once), tokens)

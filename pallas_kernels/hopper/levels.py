@@ -202,19 +202,27 @@ class Near:
     """Masks (64, 16) of pairs of a warp's rows, bfloat16. zero: 0 from shared memory, so the compiler does not compute
     the masks before the loop."""
 
-    def __init__(self, zero):
+    def __init__(self, zero, *, hold: bool = False):
         self.zero, self.row, self.j = zero, iota((CHUNK, PIECE_ROWS), 0), iota((CHUNK, PIECE_ROWS), 1) + zero
         self.i = self.row & (PIECE_ROWS - 1)
+        self.held = self.i ^ self.j if hold else None  # in registers
 
     def row_of(self, width: int):
         """Row of each element of a (64, width) tile."""
         return plgpu.broadcasted_iota(jnp.int32, (CHUNK, width), 0, layout=WGMMA) + self.zero
 
+    @property
+    def apart(self):
+        return self.i ^ self.j if self.held is None else self.held
+
+    def of_level(self, level: int):
+        apart = self.apart
+        return (apart >= 1 << level) & (apart < 2 << level)
+
     def pairs(self, level: int):
-        apart = self.i ^ self.j
-        return as_operand((apart >= 1 << level) & (apart < 2 << level))
+        return as_operand(self.of_level(level))
 
     def sums(self, level: int):
         """L^T: maps slopes of the level to log decays."""
         query = ((self.row & ~(PIECE_ROWS - 1) | self.j) >> level & 1) != 0
-        return as_operand(((self.i ^ self.j) < 1 << level) & ((self.i <= self.j) == query))
+        return as_operand((self.apart < 1 << level) & ((self.i <= self.j) == query))

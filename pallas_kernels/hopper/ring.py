@@ -74,3 +74,9 @@ def wait_last(barrier, count, depth):
 def scan_order(n: int, reverse: bool) -> Callable:
     """Function: position in a scan -> index of its chunk."""
     return (lambda position: n - 1 - position) if reverse else (lambda position: position)
+
+
+def pad_tokens(z, chunk: int):
+    """Pads (b, t, ...) with zeros to whole chunks."""
+    missing = -z.shape[1] % chunk
+    return jnp.pad(z, [(0, 0), (0, missing)] + [(0, 0)] * (z.ndim - 2)) if missing else z

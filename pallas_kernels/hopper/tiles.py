@@ -103,7 +103,7 @@ def columns_to(x):
 
 
 def launch(
-    name, body, operands, outputs, scratch, *, grid, warpgroups, approx_math=False, auto_barriers=True, interpret
+    name, body, operands, outputs, scratch, *, grid, warpgroups=1, approx_math=False, auto_barriers=False, interpret
 ):
     """Runs body(refs) in every warpgroup of a grid (sizes by name); refs is a namespace of named references.
 

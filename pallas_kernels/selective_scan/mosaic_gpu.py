@@ -86,7 +86,7 @@ def forward(x, delta, a, b, c, keep, state, options, *, interpret=None):
     start = None if state is None else pad_states(state.astype(jnp.float32))
     found = launch(
         "selective_scan_forward", body, given.arrays | {"start": start}, outputs, scratch,
-        grid=given.grid, warpgroups=1, auto_barriers=False, approx_math=True, interpret=interpret,
+        grid=given.grid, approx_math=True, interpret=interpret,
     )  # fmt: skip
     last = found["last"][:, :, : a.shape[1]] if options.return_state else None
     return found["y"][:, : x.shape[1]], last, found.get("states")

@@ -16,6 +16,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.hopper.ring import pad_tokens
+
 STATES = 16
 """Numbers of state per channel; fewer are padded with zeros."""
 CHANNELS = 32
@@ -68,14 +70,8 @@ def inputs(x, delta, a, b, c, keep) -> Inputs:
         reset = jnp.where(keep > 0, 0.0, RESET).astype(jnp.float32)
         maps.append(jnp.broadcast_to(reset[..., None], (*reset.shape, 4)))  # TMA copies at least 16 bytes
     by_token = {"x": x, "delta": delta, "maps": jnp.concatenate(maps, axis=2)}
-    arrays = {name: pad_tokens(z) for name, z in by_token.items()}
+    arrays = {name: pad_tokens(z, CHUNK) for name, z in by_token.items()}
     return Inputs(arrays | {"rates": pad_states(a) * LOG2_E}, keep is not None)
-
-
-def pad_tokens(z):
-    """Pads (b, t, ...) with zeros to a multiple of `CHUNK` tokens."""
-    missing = -z.shape[1] % CHUNK
-    return jnp.pad(z, [(0, 0), (0, missing)] + [(0, 0)] * (z.ndim - 2)) if missing else z
 
 
 def pad_states(z):

@@ -21,10 +21,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.hopper.ring import Ring
+from pallas_kernels.hopper.ring import Ring, pad_tokens
 from pallas_kernels.hopper.tiles import NARROW, iota, launch
 from pallas_kernels.selective_scan.mosaic_gpu_layout import (
     CHANNELS,
+    CHUNK,
     LOG2_E,
     SAVED,
     STATES,
@@ -36,7 +37,6 @@ from pallas_kernels.selective_scan.mosaic_gpu_layout import (
     inputs,
     load_state,
     pad_states,
-    pad_tokens,
     token_loads,
     token_scratch,
     zero_state,
@@ -58,7 +58,7 @@ COLUMNS = 8
 def backward(x, delta, a, b, c, keep, state, saved, dy, dstate, options, *, interpret=None):
     """Gradients of x, delta, a, b, c and state (or None); saved: the states of `forward`."""
     given = inputs(x, delta, a, b, c, keep)
-    given.arrays["dy"] = pad_tokens(dy)
+    given.arrays["dy"] = pad_tokens(dy, CHUNK)
     found = _gradients(given, saved, dstate, interpret=interpret)
     t, n = x.shape[1], a.shape[1]
 
@@ -120,7 +120,7 @@ def _gradients(given: Inputs, saved, dstate, *, interpret) -> dict[str, jax.Arra
     return launch(
         "selective_scan_backward", body, arrays,
         {"dx": x, "ddelta": delta, "db": partial, "dc": partial, "da": whole, "dstart": whole}, _scratch(given),
-        grid=given.grid, warpgroups=1, auto_barriers=False, approx_math=True, interpret=interpret,
+        grid=given.grid, approx_math=True, interpret=interpret,
     )  # fmt: skip
 
 

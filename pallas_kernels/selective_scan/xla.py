@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.xla_chunks import in_parallel, states_before, tokens_at_once
+from pallas_kernels.xla_chunks import in_parallel, keep_of as keep_of, states_before, tokens_at_once
 
 CHUNK = 64
 """Tokens of a chunk on a CPU or TPU."""
@@ -37,13 +37,6 @@ class Tokens(NamedTuple):
     """(..., n)."""
     keep: jax.Array
     """(...,) float32."""
-
-
-def keep_of(segment_ids: jax.Array | None) -> jax.Array | None:
-    """(b, t) float32: 0 at the first token of every document but the first, 1 elsewhere; None: one document."""
-    if segment_ids is None:
-        return None
-    return (jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) == 0).astype(jnp.float32)
 
 
 def forward(x, delta, a, b, c, keep, state) -> tuple[jax.Array, jax.Array]:

@@ -164,6 +164,7 @@ def launch_tasks(name, body, operands, outputs, scratch, *, batch, tasks, plan, 
         grid={"b": batch, "block": -(-tasks // plan.warpgroups)},
         warpgroups=plan.warpgroups,
         approx_math=True,
+        auto_barriers=True,
         interpret=interpret,
     )
 

@@ -365,5 +365,6 @@ def single_pass(q, k, v, start, segment_ids, lse, dy, *, problem, plan: SinglePa
         grid={"b": problem.b, "block": problem.g * -(-problem.key_blocks // plan.run)},
         warpgroups=2,
         approx_math=True,
+        auto_barriers=True,
         interpret=interpret,
     )

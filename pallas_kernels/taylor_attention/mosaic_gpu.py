@@ -275,7 +275,6 @@ def paired_kernel(
         },
         grid={"b": b, "h": blocks, "segment": segments.count},
         warpgroups=2,
-        auto_barriers=False,
         interpret=interpret,
     )
 

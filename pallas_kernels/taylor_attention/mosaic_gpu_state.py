@@ -498,8 +498,6 @@ def local_states(streams, scanned: Scanned, decay, *, heads: Heads, segments: Se
             **staging_scratch(interpret, widths, 1),
         },
         grid={"b": b, "h": heads.blocks, "segment": n * pieces},
-        warpgroups=1,
-        auto_barriers=False,
         interpret=interpret,
     )
     return tuple(join_pieces(out[i], decay, segments=segments, pieces=pieces, reverse=reverse) for i in "sz")

@@ -166,7 +166,7 @@ def by_chunk(
     return launch(
         f"ut_transform_{name}", body, {key: x and x.value for key, x in inputs.items()},
         {key: x.value for key, x in outputs.items()}, memory,
-        grid={"b": b, "h": h, "piece": -(-n // PIECE)}, warpgroups=1, auto_barriers=False, approx_math=True,
+        grid={"b": b, "h": h, "piece": -(-n // PIECE)}, approx_math=True,
         interpret=interpret,
     )  # fmt: skip
 

@@ -18,9 +18,9 @@ from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.hopper import inverse as inverse_of_chunk
-from pallas_kernels.hopper.levels import CHUNK, LEVELS, Decays, as_operand, half_tile, load, run_once
+from pallas_kernels.hopper.levels import CHUNK, LEVELS, Decays, Near, half_tile, load, run_once
 from pallas_kernels.hopper.rows import PIECE_ROWS, Rows
-from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, columns_to, iota, rows_to, sum_products
+from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, columns_to, rows_to, sum_products
 from pallas_kernels.ut_transform.mosaic_gpu import HALF, Array, InChunk, by_chunk, halves, numbers
 
 KEEP_ROWS = 8
@@ -84,7 +84,7 @@ def levels(c: InChunk, border=lambda half, until, since, carry: carry, carry=())
             x = (load(keys) * own).astype(jnp.bfloat16)
             if level < LEVELS - 2:
                 near = Near(c.index[0])
-                mask = (near.apart >= 1 << level) & (near.apart < 2 << level) & (near.j < near.i)
+                mask = near.of_level(level) & (near.j < near.i)
                 part = part + jnp.where(mask, rows.within(x, x), 0.0)
             else:
                 c.r.levels_s[2 * (level - LEVELS + 2) + half] = x
@@ -113,18 +113,3 @@ def scores(c: InChunk, part):
 
     near, far = sum_products(pairs(0), pairs(1))
     return rows_of(c).join(part, near, far, upper=False)
-
-
-class Near:
-    """Rows and columns of (64, 16) pairs of a warp's rows. zero: 0 from shared memory, so the compiler does not compute
-    masks before the loop."""
-
-    def __init__(self, zero):
-        self.row, self.j = iota((CHUNK, PIECE_ROWS), 0), iota((CHUNK, PIECE_ROWS), 1) + zero
-        self.i = self.row & (PIECE_ROWS - 1)
-        self.apart = self.i ^ self.j
-
-    def sums(self, level: int):
-        """L^T: maps slopes of the level to log decays."""
-        query = ((self.row & ~(PIECE_ROWS - 1) | self.j) >> level & 1) != 0
-        return as_operand((self.apart < 1 << level) & ((self.i <= self.j) == query))

@@ -20,10 +20,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.hopper.levels import CHUNK, LEVELS, Decays, as_operand, half_tile, load, run_once, tile
+from pallas_kernels.hopper.levels import CHUNK, LEVELS, Decays, Near, as_operand, half_tile, load, run_once, tile
 from pallas_kernels.hopper.tiles import PER_COLUMN, WGMMA, read, rows_to
 from pallas_kernels.ut_transform.mosaic_gpu import HALF, Array, InChunk, by_chunk, halves, numbers
-from pallas_kernels.ut_transform.mosaic_gpu_channel import Near, inverse, levels, rows_of, scores
+from pallas_kernels.ut_transform.mosaic_gpu_channel import inverse, levels, rows_of, scores
 from pallas_kernels.ut_transform.mosaic_gpu_vjp import of_scores
 
 SCORES = 2
@@ -128,12 +128,11 @@ def _half_gradients(c: InChunk, half, slopes: str, cotangents: Cotangents):
     decays = Decays(rows, read(ref("decay")))
 
     def level_gradients(level, own, other, dk, dlog, _):
-        decays.level, decays.own, decays.other, near = level, own, other, Near(c.index[0])
+        decays.level, decays.own, decays.other, near = level, own, other, Near(c.index[0], hold=True)
         x = load(ref("x"))
         weighted = (x * own).astype(jnp.bfloat16)
         if level < LEVELS - 2:
-            pairs = as_operand((near.apart >= 1 << level) & (near.apart < 2 << level))
-            found = rows.multiply(near_rows * pairs, weighted)
+            found = rows.multiply(near_rows * near.pairs(level), weighted)
         else:
             operand = r.levels_s.at[c.index[0]]
             plgpu.commit_smem()
@@ -157,7 +156,7 @@ def _half_gradients(c: InChunk, half, slopes: str, cotangents: Cotangents):
     def end(cotangent, factor, sign, dk, dlog):
         """Adds the contribution of read (sign -1) or write; returns its cotangents for other rows."""
         found = sign * cotangent(half) * factor
-        through, near = found * load(ref("x")), Near(c.index[0])
+        through, near = found * load(ref("x")), Near(c.index[0], hold=True)
         last = rows.choose((LEVELS - 1,), *((slope, 0.0) if sign < 0 else (0.0, slope)))
         mask = as_operand(near.j >= near.i if sign < 0 else near.j < near.i)
         return dk + found, rows.multiply(mask, (through + last).astype(jnp.bfloat16), dlog), through
@@ -167,7 +166,7 @@ def _half_gradients(c: InChunk, half, slopes: str, cotangents: Cotangents):
     dk, dlog, earlier = end(cotangents.write, until, 1, dk, dlog)
     plgpu.commit_smem()
     ref("x")[...] = (dk + load(ref("dkeys"))).astype(jnp.bfloat16)
-    ones = as_operand(Near(c.index[0]).i >= 0)
+    ones = as_operand(Near(c.index[0], hold=True).i >= 0)
     later, earlier, slope = (rows.multiply(ones, x.astype(jnp.bfloat16)) for x in (later, earlier, slope))
     beyond, _ = rows.beyond(later, earlier, slope, slope, 0)
     whole = lax.broadcast_in_dim(cotangents.keep(half), (CHUNK, HALF), [1]) * (since * until)

@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from pallas_kernels.gated_linear_attention.decayed_scores import decayed_scores, sums_to_borders
-from pallas_kernels.xla_chunks import product
+from pallas_kernels.xla_chunks import precision_of, product
 
 
 def forward(x, beta, log_decay, chunk: int):
@@ -18,7 +18,7 @@ def forward(x, beta, log_decay, chunk: int):
     b, t, h, width = x.shape
     keys = _by_chunk(x.astype(jnp.float32), chunk)
     decay = None if log_decay is None else _by_chunk(log_decay.reshape(b, t, h, -1), chunk)
-    mix = inverse(_scores(keys, decay, precision(x.dtype)).reshape(b, -1, h, chunk, chunk), beta, x.dtype)
+    mix = inverse(_scores(keys, decay, precision_of(x.dtype)).reshape(b, -1, h, chunk, chunk), beta, x.dtype)
 
     def tokens(z):
         return z.astype(x.dtype).reshape(b, -1, h, chunk, width).swapaxes(2, 3).reshape(x.shape)
@@ -64,8 +64,8 @@ def _mix_backward(dtype, kept, cotangent):
     """`d strict = -T^T dT T^T` with `dT = cotangent Diag(beta)`."""
     found, beta = kept
     found, cotangent = found.astype(jnp.float32), cotangent.astype(jnp.float32)
-    half = product("bnhji,bnhjk->bnhik", found, cotangent * beta, precision=precision(dtype))
-    d_strict = -product("bnhij,bnhkj->bnhik", half, found, precision=precision(dtype))
+    half = product("bnhji,bnhjk->bnhik", found, cotangent * beta, precision=precision_of(dtype))
+    d_strict = -product("bnhij,bnhkj->bnhik", half, found, precision=precision_of(dtype))
     dbeta = (found * cotangent).sum(3, keepdims=True)
     return d_strict, dbeta if beta.shape[:3] == dbeta.shape[:3] else jnp.zeros_like(beta)
 
@@ -80,11 +80,6 @@ def backward(x, beta, log_decay, dmix, dread, dwrite, dkeep, dkeys, *, chunk: in
     dx, dbeta, dlog_decay = pull_back(tuple(given))
     others = [z.astype(jnp.float32) for z in (dkeys, dwrite if outputs[2] is None else None) if z is not None]
     return sum(others, dx.astype(jnp.float32)).astype(x.dtype), dbeta, dlog_decay
-
-
-def precision(dtype) -> lax.Precision:
-    """Precision of products for this dtype."""
-    return lax.Precision.DEFAULT if dtype == jnp.bfloat16 else lax.Precision.HIGHEST
 
 
 def _by_chunk(x, chunk: int):

@@ -61,7 +61,7 @@ def forward(k, v, w, u, keep, state, options, *, interpret=None):
     operands = given.arrays | {"own": own} | start_operands(state)
     found = launch(
         "wkv4_forward", body, operands, outputs, scratch(given, names, STAGES), grid=given.grid(given.pieces),
-        warpgroups=1, auto_barriers=False, approx_math=True, interpret=interpret,
+        approx_math=True, interpret=interpret,
     )  # fmt: skip
     last = Wkv4State(found["num"], found["den"], found["max"]) if options.return_state else None
     return found["y"][:, : k.shape[1]], last, found.get("saved")
@@ -84,7 +84,7 @@ def sums_of_pieces(given: Inputs, *, interpret) -> jax.Array:
     like = given.sums_like(given.pieces - 1)
     return launch(
         "wkv4_pieces", body, given.arrays, {"own": like}, scratch(given, names, STAGES),
-        grid=given.grid(given.pieces - 1), warpgroups=1, auto_barriers=False, approx_math=True, interpret=interpret,
+        grid=given.grid(given.pieces - 1), approx_math=True, interpret=interpret,
     )["own"]  # fmt: skip
 
 

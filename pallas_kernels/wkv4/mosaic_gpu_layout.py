@@ -18,7 +18,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.dispatch import multiprocessors
-from pallas_kernels.hopper.ring import Ring
+from pallas_kernels.hopper.ring import Ring, pad_tokens
 from pallas_kernels.wkv4.state import EMPTY
 from pallas_kernels.wkv4.sums import LOG2_E, Sums
 
@@ -94,9 +94,9 @@ def inputs(k, v, w, u, keep) -> Inputs:
     b, t, d = k.shape
     chunks = -(-t // CHUNK)
     piece = chunks_of_a_piece(b, chunks, d)
-    arrays = {"k": pad_tokens(k), "v": pad_tokens(v), "w": w, "u": u}
+    arrays = {"k": pad_tokens(k, CHUNK), "v": pad_tokens(v, CHUNK), "w": w, "u": u}
     if keep is not None:
-        resets = pad_tokens(jnp.where(keep > 0, 0.0, RESET).astype(jnp.float32))
+        resets = pad_tokens(jnp.where(keep > 0, 0.0, RESET).astype(jnp.float32), CHUNK)
         arrays["resets"] = jnp.repeat(resets, REPEATS, axis=1)
         resets = jnp.pad(resets, [(0, 0), (0, -resets.shape[1] % (piece * CHUNK))])
         arrays["cuts"] = resets.reshape(b, -1, piece * CHUNK).min(2)
@@ -108,12 +108,6 @@ def chunks_of_a_piece(b: int, chunks: int, d: int) -> int:
     blocks, cores = b * (d // CHANNELS), multiprocessors()
     pieces = 1 if blocks >= 1.5 * cores else max(1, RESIDENT * cores // blocks)
     return min(chunks, max(LEAST_CHUNKS, -(-chunks // pieces)))
-
-
-def pad_tokens(z):
-    """Pads (b, t, ...) with zeros to a multiple of `CHUNK` tokens."""
-    missing = -z.shape[1] % CHUNK
-    return jnp.pad(z, [(0, 0), (0, missing)] + [(0, 0)] * (z.ndim - 2)) if missing else z
 
 
 class Block:

@@ -20,20 +20,10 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.hopper.ring import pad_tokens
 from pallas_kernels.hopper.tiles import launch
 from pallas_kernels.wkv4.mosaic_gpu import first_sums, names_of, save_sums, start_operands, step, write
-from pallas_kernels.wkv4.mosaic_gpu_layout import (
-    CHUNK,
-    RESET,
-    Block,
-    Inputs,
-    Tokens,
-    full,
-    inputs,
-    nothing,
-    pad_tokens,
-    scratch,
-)
+from pallas_kernels.wkv4.mosaic_gpu_layout import CHUNK, RESET, Block, Inputs, Tokens, full, inputs, nothing, scratch
 from pallas_kernels.wkv4.state import Wkv4State
 from pallas_kernels.wkv4.sums import LOG2_E, Sums, before_token
 
@@ -50,7 +40,7 @@ def backward(k, v, w, u, keep, state, last_max, saved, dy, dstate, options, *, i
     last_max: `max` of the last state, or None.
     """
     given = inputs(k, v, w, u, keep)
-    given.arrays.update(dy=pad_tokens(dy), borders=saved)
+    given.arrays.update(dy=pad_tokens(dy, CHUNK), borders=saved)
     end = None if dstate is None else Wkv4State(*dstate[:2], -last_max)
     own = _cotangents_of_pieces(given, interpret=interpret) if given.pieces > 1 else None
     found = _gradients(given, own, end, interpret=interpret)
@@ -89,7 +79,7 @@ def _cotangents_of_pieces(given: Inputs, *, interpret) -> jax.Array:
     like = given.sums_like(given.pieces - 1)
     return launch(
         "wkv4_cotangents", body, given.arrays, {"own": like}, scratch(given, names, STAGES),
-        grid=given.grid(given.pieces - 1), warpgroups=1, auto_barriers=False, approx_math=True, interpret=interpret,
+        grid=given.grid(given.pieces - 1), approx_math=True, interpret=interpret,
     )["own"]  # fmt: skip
 
 
@@ -129,7 +119,7 @@ def _gradients(given: Inputs, own, end: Wkv4State | None, *, interpret) -> dict[
     outputs["dw_du"] = jax.ShapeDtypeStruct((2, b, given.pieces, d), jnp.float32)
     return launch(
         "wkv4_gradients", body, given.arrays | {"own": own} | start_operands(end), outputs,
-        scratch(given, names, GRADIENT_STAGES), grid=given.grid(given.pieces), warpgroups=1, auto_barriers=False,
+        scratch(given, names, GRADIENT_STAGES), grid=given.grid(given.pieces),
         approx_math=True, interpret=interpret,
     )  # fmt: skip
 

@@ -21,17 +21,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from pallas_kernels.wkv4.state import EMPTY, Wkv4State, empty_state
-from pallas_kernels.xla_chunks import tokens_at_once
+from pallas_kernels.xla_chunks import keep_of as keep_of, tokens_at_once
 
 CHUNK = 64
 """Tokens of a chunk on a CPU or TPU."""
-
-
-def keep_of(segment_ids: jax.Array | None) -> jax.Array | None:
-    """(b, t) float32: 0 at the first token of every document but the first, 1 elsewhere; None: one document."""
-    if segment_ids is None:
-        return None
-    return (jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) == 0).astype(jnp.float32)
 
 
 def forward(k, v, w, u, keep, state, *, chunk_size: int | None = None) -> tuple[jax.Array, Wkv4State]:
