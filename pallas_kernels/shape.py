@@ -47,6 +47,10 @@ class Call(abc.ABC):
         """Sizes by dimension, for tables."""
         return {name: getattr(self, name) for name in self.DIMENSIONS}
 
+    def token_bytes(self, numbers: int) -> float:
+        """Bytes of `numbers` per token and head, in the dtype of the tokens."""
+        return float(self.b * self.t * getattr(self, "h", 1)) * numbers * self.item
+
     def normal(self, key: jax.Array, *shape: int) -> jax.Array:
         """Normal numbers, (b, t, *shape) in the dtype of the tokens."""
         return jax.random.normal(key, (self.b, self.t, *shape), jnp.float32).astype(self.dtype)

@@ -47,15 +47,11 @@ class Problem(Call):
 
     def forward_bytes(self) -> float:
         """x, read, write, mix and keep in, y out, once."""
-        return self._tokens(2 * self.k + 2 * self.v + self.chunk) + self._keeps()
+        return self.token_bytes(2 * self.k + 2 * self.v + self.chunk) + self._keeps()
 
     def backward_bytes(self) -> float:
         """The inputs, y and dy in, the gradients out, once."""
-        return self._tokens(4 * self.k + 4 * self.v + 2 * self.chunk) + 2 * self._keeps()
-
-    def _tokens(self, numbers: int) -> float:
-        """Bytes of `numbers` per token and head."""
-        return float(self.b * self.t * self.h) * numbers * self.item
+        return self.token_bytes(4 * self.k + 4 * self.v + 2 * self.chunk) + 2 * self._keeps()
 
     def _keeps(self) -> float:
         return 4.0 * self.b * self.chunks * self.h * self.k
@@ -92,15 +88,11 @@ class GeneralProblem(Call):
 
     def forward_bytes(self) -> float:
         """q, k, v, u, z and float32 decays in, y out, once."""
-        return self._tokens(4 * self.k + 2 * self.v) + self._decays()
+        return self.token_bytes(4 * self.k + 2 * self.v) + self._decays()
 
     def backward_bytes(self) -> float:
         """The inputs and dy in, the gradients out, once."""
-        return self._tokens(8 * self.k + 3 * self.v) + 2 * self._decays()
-
-    def _tokens(self, numbers: int) -> float:
-        """Bytes of `numbers` per token and head."""
-        return float(self.b * self.t * self.h) * numbers * self.item
+        return self.token_bytes(8 * self.k + 3 * self.v) + 2 * self._decays()
 
     def _decays(self) -> float:
         return 4.0 * self.b * self.t * self.h * self.k

@@ -237,7 +237,6 @@ def forward(q, k, v, start, segment_ids, *, window, scale, interpret=None, tunin
     Returns:
       y (b, t, h, d) bf16, zero where a query sees no key; lse (b, h, t) float32, -inf there.
     """
-    check_supported(q, k, v, segment_ids, window)
     problem = Geometry.of(q, k, window)
     operands = kernel_operands(q, k, v, start, segment_ids, problem)
     plan = plan_forward(problem, tuning)
@@ -263,19 +262,3 @@ def most_warpgroups(d: int, window: BlockWindow) -> int:
     if d <= 64 and tiles == 2:
         return 4
     return 3 if window.window % BLOCK == 0 and d + BLOCK * (tiles - 2) <= 128 else 2
-
-
-def check_supported(q, k, v, segment_ids, window):
-    """Raises NotImplementedError for inputs that the kernels do not support."""
-    d, past = q.shape[-1], k.shape[1] - q.shape[1]
-    rule = None
-    if any(x.dtype != jnp.bfloat16 for x in (q, k, v)):
-        rule = f"dtypes {q.dtype}, {k.dtype}, {v.dtype} are not all bfloat16"
-    elif d % 16 or not 16 <= d <= 128:
-        rule = f"head_dim={d} is not a multiple of 16 up to 128"
-    elif not 1 <= window <= 1024:
-        rule = f"window={window} is not in 1 .. 1024"
-    elif segment_ids is not None and past:
-        rule = f"segment_ids with past={past}"
-    if rule:
-        raise NotImplementedError(f"mosaic_gpu: {rule}; use implementation='xla'")

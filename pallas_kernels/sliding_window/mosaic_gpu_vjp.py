@@ -20,7 +20,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.hopper.tiles import PER_COLUMN, columns_to, rows_to
-from pallas_kernels.sliding_window.mosaic_gpu import LOG2_E, check_supported, kernel_operands, make_mask
+from pallas_kernels.sliding_window.mosaic_gpu import LOG2_E, kernel_operands, make_mask
 from pallas_kernels.sliding_window.mosaic_gpu_blocks import (
     Ring,
     Stationary,
@@ -236,7 +236,6 @@ def backward(q, k, v, start, segment_ids, y, lse, dy, *, window, scale, interpre
 
     Returns dq, dk, dv in the shapes of q, k, v, bf16.
     """
-    check_supported(q, k, v, segment_ids, window)
     problem = Geometry.of(q, k, window)
     operands = kernel_operands(q, k, v, start, segment_ids, problem)
     lse, padded_dy, delta = pad_vectors(lse), pad_rows(dy), None

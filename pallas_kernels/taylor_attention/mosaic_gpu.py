@@ -54,7 +54,6 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     split_values,
     unpack_state,
     value_tiles,
-    why_not,
     widths,
 )
 from pallas_kernels.taylor_attention.mosaic_gpu_state import BUFFERS, Block, Scanned, features, local_states, pull_back
@@ -378,7 +377,6 @@ def forward(
       segments: blocks per head over which the sequence is split; default: the choice for a training step.
       interpret: `plgpu.InterpretGPUParams` to run on a CPU.
     """
-    check_supported(q, k, v)
     b, t, h, key_dim = q.shape
     value_dim = v.shape[-1]
     plan = plan_blocks(q, k, v, decay, segments)
@@ -416,12 +414,3 @@ def forward(
     if return_den:
         den = out["den"][:, :: heads.tiles, :t]
     return Forward(join_values(out["y"][:, :t], h, value_dim), state, den, borders)
-
-
-def check_supported(q, k, v):
-    """Raises NotImplementedError for inputs that the kernels do not support."""
-    rule = why_not(q.shape[-1], tuple(x.dtype.name for x in (q, k, v)))
-    if rule is None and q.shape[1] < 1:
-        rule = "t=0"
-    if rule:
-        raise NotImplementedError(f"mosaic_gpu: {rule}; use implementation='xla'")

@@ -261,21 +261,16 @@ def border_states(local, boundary, log_decay, *, segments: Segments, reverse: bo
 
 def objection(p: Problem) -> str | None:
     """Why these kernels cannot serve a call, or None."""
-    return why_not(p.k, p.dtypes)
+    reason = hopper_objection(p.dtypes, tuple(MAX_KEY_DIM))
+    if reason is not None:
+        return reason
+    most = MAX_KEY_DIM[p.dtypes[0]]
+    return f"feature_dim={p.k} is more than {most}, the most for {p.dtypes[0]}" if p.k > most else None
 
 
 def automatic(p: Problem) -> bool:
     """Whether the kernels may be chosen automatically: not for float32 and wider keys."""
     return p.dtype_name == "bfloat16" and p.k <= 16
-
-
-def why_not(key_dim: int, dtypes: tuple[str, ...]) -> str | None:
-    """`objection` of a key dim and dtypes of q, k, v."""
-    reason = hopper_objection(dtypes, tuple(MAX_KEY_DIM))
-    if reason is not None:
-        return reason
-    most = MAX_KEY_DIM[dtypes[0]]
-    return f"feature_dim={key_dim} is more than {most}, the most for {dtypes[0]}" if key_dim > most else None
 
 
 def split_scale(scale: float) -> tuple[float, float]:

@@ -211,16 +211,11 @@ def forward(
 
     Returns:
       y (b, t, h*v) in v.dtype; `TaylorState` or None; den (b, h, t) float32 without eps, or None.
-
-    Raises:
-      ValueError: the arguments do not fit together.
-      NotImplementedError: the kernel does not support the shape or dtype.
     """
     q, scale, _ = layout.within_range(q, scale)
     g = layout.make_geometry(
-        q, k, v, h=h, scale=scale, eps=eps, normalize=normalize, chunk_size=chunk_size,
-        block_size=block_size,
-    )  # fmt: skip
+        q, v, h=h, scale=scale, eps=eps, normalize=normalize, chunk_size=chunk_size, block_size=block_size
+    )
     blocks = layout.Blocks(g)
     inputs = {
         name: (layout.pad_tokens(x, g), blocks.tokens(x.shape[-1] // h)) for name, x in {"q": q, "k": k, "v": v}.items()

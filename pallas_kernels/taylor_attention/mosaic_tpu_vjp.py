@@ -72,19 +72,11 @@ def backward(q, k, v, y, den, dy, *, h, scale, eps=1e-6, normalize=True, initial
 
     Returns:
       `Gradients`, with the shapes and dtypes of q, k, v and initial_state.
-
-    Raises:
-      ValueError, NotImplementedError: as for `forward`.
     """
     q, scale, q_factor = layout.within_range(q, scale)
     g = layout.make_geometry(
-        q, k, v, h=h, scale=scale, eps=eps, normalize=normalize, chunk_size=chunk_size,
-        block_size=block_size,
-    )  # fmt: skip
-    if dy.shape != v.shape or dy.dtype != v.dtype:
-        raise ValueError(f"dy {dy.dtype}{dy.shape} must be like v {v.dtype}{v.shape}")
-    if normalize and (y.shape != v.shape or den.shape != (g.b, h, g.t)):
-        raise ValueError(f"y {y.shape}, den {den.shape} must be {v.shape}, {(g.b, h, g.t)}")
+        q, v, h=h, scale=scale, eps=eps, normalize=normalize, chunk_size=chunk_size, block_size=block_size
+    )
     tokens = {"q": q, "k": k, "v": v, "dy": dy} | ({"y": y} if normalize else {})
     tokens = {name: layout.pad_tokens(x, g) for name, x in tokens.items()}
     run = functools.partial(_run, tokens, layout.pack_den(den, g) if normalize else None, decay, g, interpret)

@@ -46,20 +46,16 @@ class Problem(Call):
     def forward_bytes(self) -> float:
         """Keys, beta and decays in, mix, read and (with decays) write and keep out, once."""
         numbers = self.k + self.chunk + self._borders() * self.k
-        return self._tokens(numbers) + self._floats() + self._keeps()
+        return self.token_bytes(numbers) + self._floats() + self._keeps()
 
     def backward_bytes(self) -> float:
         """Keys, beta, decays and the cotangents of the outputs and of the keys in, the gradients out, once."""
-        cotangents = self._tokens(self.chunk + 3 * self.k) + self._keeps()
-        return 2 * (self._tokens(self.k) + self._floats()) + cotangents
+        cotangents = self.token_bytes(self.chunk + 3 * self.k) + self._keeps()
+        return 2 * (self.token_bytes(self.k) + self._floats()) + cotangents
 
     def _borders(self) -> int:
         """Number of outputs of the size of the keys."""
         return 1 if self.decay == "none" else 2
-
-    def _tokens(self, numbers: int) -> float:
-        """Bytes of `numbers` per token and head."""
-        return float(self.b * self.t * self.h) * numbers * self.item
 
     def _floats(self) -> float:
         """Bytes of beta and decays."""
@@ -100,11 +96,11 @@ class ValuesProblem(Problem):
 
     def forward_bytes(self) -> float:
         """Keys, values, beta and decays in, y out, once."""
-        return self._tokens(self.k + 2 * self.v) + self._floats()
+        return self.token_bytes(self.k + 2 * self.v) + self._floats()
 
     def backward_bytes(self) -> float:
         """The inputs, y, dy and dkeys in, the gradients out, once."""
-        return self._tokens(3 * self.k + 4 * self.v) + 2 * self._floats()
+        return self.token_bytes(3 * self.k + 4 * self.v) + 2 * self._floats()
 
     def forward_flops(self) -> float:
         return super().forward_flops() + self.recurrence.forward_flops()

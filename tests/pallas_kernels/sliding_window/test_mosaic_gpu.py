@@ -19,6 +19,7 @@ import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.sliding_window import mosaic_gpu, mosaic_gpu_vjp
+from pallas_kernels.sliding_window.api import OP
 from pallas_kernels.sliding_window.mosaic_gpu_blocks import scratch_of
 from pallas_kernels.sliding_window.mosaic_gpu_layout import (
     AUTO,
@@ -30,6 +31,7 @@ from pallas_kernels.sliding_window.mosaic_gpu_layout import (
     plan_dq,
 )
 from pallas_kernels.sliding_window.mosaic_gpu_single_pass import SinglePass, plan_single_pass, single_pass_scratch
+from pallas_kernels.sliding_window.problem import Problem
 from tests.pallas_kernels.hopper import compile_for_hopper
 from tests.pallas_kernels.shared import full, relative_l2, slow
 from tests.pallas_kernels.sliding_window.cases import one_head
@@ -271,20 +273,19 @@ def test_plans_of_the_headline():
 
 
 REFUSED = [
-    (72, 64, 0, jnp.bfloat16, "head_dim=72"),
-    (160, 64, 0, jnp.bfloat16, "head_dim=160"),
-    (64, 1025, 0, jnp.bfloat16, "window=1025"),
-    (64, 64, 0, jnp.float32, "float32"),
-    (64, 64, 8, jnp.bfloat16, "segment_ids with past=8"),
+    ({"k": 72, "v": 72}, "head_dims 72 of keys"),
+    ({"k": 160, "v": 160}, "head_dims 160 of keys"),
+    ({"window": 1025}, "window=1025"),
+    ({"dtype": jnp.float32}, "float32"),
+    ({"segments": True, "past": 8}, "segment_ids with tokens before"),
 ]
 
 
 def test_refuses_what_it_cannot_run():
-    for d, window, past, dtype, rule in REFUSED:
-        q, k = (jax.ShapeDtypeStruct((1, t, 1, d), dtype) for t in (64, 64 + past))
-        ids = jax.ShapeDtypeStruct((1, 64), jnp.int32)
-        with pytest.raises(NotImplementedError, match=rf"mosaic_gpu: .*{rule}.*implementation='xla'"):
-            mosaic_gpu.forward(q, k, k, None, ids, window=window, scale=1.0)
+    """Kills a limit of the kernels that the choice does not know."""
+    for options, rule in REFUSED:
+        problem = Problem(**{"b": 1, "t": 64, "h": 1, "k": 64, "v": 64, "window": 64, **options})
+        assert rule in (OP.backends["mosaic_gpu"].objection(problem) or "")
 
 
 @pytest.mark.slow

@@ -207,12 +207,3 @@ def test_state_layout_round_trip(key_dim, value_dim, dtype):
         return mosaic_gpu_layout.unpack_state(*packed, z[..., 0], key_dim, value_dim, sizes)
 
     jax.tree.map(np.testing.assert_array_equal, list(there_and_back(*state)), state)
-
-
-def test_refuses_what_it_cannot_run():
-    for key_dim, dtype, rule in (
-        (40, jnp.bfloat16, "feature_dim=40"), (24, jnp.float32, "feature_dim=24"), (16, jnp.float16, "float16"),
-    ):  # fmt: skip
-        q, v = (jax.ShapeDtypeStruct((1, 64, 1, width), dtype) for width in (key_dim, 64))
-        with pytest.raises(NotImplementedError, match=rf"mosaic_gpu: .*{rule}.*implementation='xla'"):
-            mosaic_gpu.forward(q, q, v)
