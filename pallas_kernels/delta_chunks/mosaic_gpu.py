@@ -10,9 +10,8 @@ dependent matmuls; transposed, each has the previous result as its first operand
 x^T mix^T is a separate matmul of shared memory that does not wait for the state. S^T is a float32 accumulator, of which
 wgmma reads a rounded copy; R and y are rounded likewise.
 
-Pallas' own barriers are off. `commit_smem` of a chunk's output is a barrier, after which the slot of the previous chunk
-is reloaded. Outputs are staged in two buffers; the wait for the copies of the chunk before the previous one is a
-barrier too.
+Pallas' own barriers are off. Barriers are `commit_smem` of a chunk's output, after which the slot of the previous chunk
+is reloaded, and the wait for the copies of the chunk before the previous one.
 """
 
 import dataclasses

@@ -10,8 +10,8 @@ previous result as its first operand, which wgmma reads from registers:
 The recurrence of the cotangents is the same from the last chunk to the first, with products and mix transposed, dY for
 V, dX for X and dV for Y, and in the order of these equations L_qz, change, L_qk, write, A_uk, query and read.
 
-Pallas' own barriers are off. A chunk stages its outputs after the wait for the previous copies, which is a barrier;
-`commit_smem` after it is another one, after which the slot of the chunk is reloaded.
+Pallas' own barriers are off. Barriers are the wait for the previous copies, before outputs are staged, and the
+`commit_smem` that follows, after which the slot of the chunk is reloaded.
 """
 
 from typing import Any, NamedTuple

@@ -19,17 +19,10 @@ from pallas_kernels.xla_chunks import precision_of, product
 def recur(
     x, read, write, mix, keep, state, *, save_states: bool, reverse: bool = False
 ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-    """One of the recurrences of the module docstring.
+    """One of the recurrences of the module docstring; in reverse, the arrays are dy, write, read, mix, keep.
 
-    Args:
-      x, read, write, mix, keep: see `api.py`; in reverse dy, write, read, mix, keep.
-      state: S before the first chunk (b, h, k, v) float32, in reverse U after the last; None: zeros.
-      save_states: whether to return states.
-      reverse: whether to run the second recurrence.
-
-    Returns:
-      y or z; S after the last chunk or U before the first, float32; S before or U after every chunk
-      (b, n, h, k, v), or None. The first and third are in the dtype of x.
+    state: S before the first chunk (b, h, k, v) float32, in reverse U after the last; None: zeros. Returns y or z; S
+    after the last chunk or U before the first; and S before or U after every chunk, (b, n, h, k, v), or None.
     """
     (b, t, h, v), size = x.shape, mix.shape[3]
     matmul, mixing = _matmul(x.dtype), "bhji,bhjv->bihv" if reverse else "bhij,bhjv->bihv"
@@ -52,9 +45,7 @@ def recur(
 def gradients(x, read, write, y, dy, dx, before, after) -> tuple[jax.Array, ...]:
     """Gradients of read, write, mix and keep, for all chunks at once.
 
-    Args:
-      x, read, write, y, dy: of the forward pass; dx: z.
-      before, after: S before and U after every chunk, (b, n, h, k, v).
+    dx: z; before, after: S before and U after every chunk, (b, n, h, k, v).
     """
     size, matmul = x.shape[1] // before.shape[1], _matmul(x.dtype)
 

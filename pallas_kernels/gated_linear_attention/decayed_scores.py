@@ -2,15 +2,14 @@
 
     scores[i, j] = sum_k rows[i, k] columns[j, k] exp(log_decay[j + 1, k] + .. + log_decay[i, k])        i >= j
 
-Exponents are nonpositive, and no sum is a difference of two sums, which would lose small decays next to large ones. A
-decay per token and head is a factor of the score. A decay per channel of the keys is not: it can be split into factors
-of i and j with nonpositive exponents only at a border between j and i. So the chunk is cut into short pieces, within
-which every pair has its own sum per channel. On a CPU neighboring pieces are joined recursively: the border between two
-serves all pairs across it. On an accelerator, to avoid many small kernels, the border before each piece serves its
-pairs with all earlier tokens.
+Exponents are nonpositive, and no sum is a difference of two sums. A decay per channel of the keys can be split into
+factors of i and j with nonpositive exponents only at a border between j and i. So the chunk is cut into short pieces,
+within which every pair has its own sum per channel. On a CPU neighboring pieces are joined recursively: the border
+between two serves all pairs across it. On an accelerator the border before each piece serves its pairs with all earlier
+tokens.
 
-Sums are matrix products with a triangle of ones, on a CPU several times faster than `jnp.cumsum`. On an accelerator
-channel decays are summed by selection, which the compiler fuses with the readers of the sums.
+Sums are matrix products with a triangle of ones. On an accelerator channel decays are summed by selection, which the
+compiler fuses with the readers of the sums.
 """
 
 import jax

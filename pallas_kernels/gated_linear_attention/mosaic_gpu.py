@@ -13,10 +13,9 @@ Backward, two scans without outputs write, in bfloat16, S before every `PAIR` ch
 
 in reverse. Then `mosaic_gpu_vjp.py` computes the gradients of all pairs of chunks at once.
 
-Pallas' own barriers are off. A chunk overwrites shared memory that wgmma read in the previous chunk: these products are
-awaited before `commit_smem` of the output, which is a barrier, as is the wait for the copy of an output before the next
-one is staged. Weighted tiles alternate between two buffers, because a scan without outputs has one `commit_smem` per
-chunk. A slot of the ring is reloaded after the first `commit_smem` of the next chunk.
+Pallas' own barriers are off. Barriers are `commit_smem` of an output, before which all products are awaited, and the
+wait for its copy. Weighted tiles alternate between two buffers. A slot of the ring is reloaded after the first
+`commit_smem` of the next chunk.
 """
 
 import dataclasses
@@ -93,16 +92,9 @@ def _scan(
 ) -> dict[str, jax.Array]:
     """A scan of the module docstring.
 
-    Args:
-      keys, values: tiles, in reverse q and dy; x: tiles of q, or None: no outputs.
-      log2: (b, h, n 64).
-      start: S before the scan (b, h, k, v), or None for zeros.
-      save, last: whether to return the states around pairs of chunks, and S after the scan.
-      reverse: from the last chunk to the first.
-      interpret: `plgpu.InterpretGPUParams` to run on a CPU.
-
-    Returns:
-      out (tiles like values), states (b h n/PAIR k/64 v/64 64, 64) bfloat16, last (b, h, k, v) float32, if requested.
+    keys, values: tiles, in reverse q and dy; x: tiles of q, or None: no outputs; start: S before the scan, or None.
+    Returns out (tiles like values), with `save` the states around pairs of chunks, (b h n/PAIR k/64 v/64 64, 64)
+    bfloat16, and with `last` S after the scan, (b, h, k, v) float32.
     """
     arrays = {"keys": keys, "values": values} | ({} if x is None else {"x": x})
     width = {key: g.columns if key == "values" else g.rows for key in arrays}

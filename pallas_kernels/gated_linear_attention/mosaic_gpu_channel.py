@@ -11,8 +11,7 @@ Backward, the same two kernels run in reverse, with the cotangent dS of the stat
     dS <- exp(a_c) * dS + (exp(a) * Q)^T dY               dV = P^T dY + (exp(a_c - a) * K) dS
 
 and a third computes dQ, dK and the gradient of the log decays from S and dS (`mosaic_gpu_channel_vjp.py`). States go
-through memory in bfloat16, one per chunk: with k = v they are v / 64 times as large as the keys. The gradient of a log
-decay is a sum over the pairs around its token within a chunk, and <S, dS> for other pairs, without cancellation.
+through memory in bfloat16, one per chunk.
 
 States are transposed, (values, keys), so decays are a row; a product with ones broadcasts it to all rows. Wide heads
 are split into several heads of v that share q, k and decays; each repeats the scores.
@@ -153,12 +152,8 @@ def _states(name, keys, values, decay, start, g: Geometry, *, last, reverse=Fals
     A thread block scans 64 channels of the keys of a row and head. Warpgroup 1 issues TMA and weighs keys, up to two
     chunks ahead of warpgroup 0, which holds the state.
 
-    Args:
-      keys, values, decay: tiles, (b, n 64, heads k / 64 or v / 64, 64).
-      start: the first state (b, h, k, v), or None for zeros.
-
-    Returns:
-      (b h n v/64 k/64 64, 64) bfloat16, transposed tiles, and a state (b, h, k, v) float32 or None.
+    keys, values, decay: tiles; start: the first state (b, h, k, v), or None for zeros. Returns transposed tiles (b h n
+    v/64 k/64 64, 64) bfloat16, and a state (b, h, k, v) float32 or None.
     """
 
     def body(r):

@@ -37,10 +37,8 @@ ACROSS = 1
 def gradients(q, k, v, dy, log2, states, dstates, g: Geometry, *, interpret=None):
     """Gradients, and sums for the gradient of log decays.
 
-    Args:
-      q, k, v, dy: tiles, (b, n 128, heads width / 64, 64), of n pairs of chunks.
-      log2: (b, h, n 128), `log2_from_start` of chunks.
-      states, dstates: (b h n k/64 v/64 64, 64) bfloat16.
+    q, k, v, dy: tiles, (b, n 128, heads width / 64, 64), of n pairs of chunks; log2: (b, h, n 128), `log2_from_start`
+    of chunks; states, dstates: (b h n k/64 v/64 64, 64) bfloat16.
 
     Returns:
       dq, dk, dv: tiles, h heads each.

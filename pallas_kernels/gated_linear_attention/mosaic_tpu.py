@@ -15,13 +15,12 @@ The gradient of the log decay of token m sums over all pairs around it:
     dg_m = sum_{i>=m} (sum_j R_ij - sum_j R_ji) + sum_{i>=m} e_i dY_i.(Q S)_i + sum_{j<m} w_j V_j.(K dS)_j
            + exp(a_c) <S, dS>
 
-No sum exceeds a chunk: the usual sum of q.dq - k.dk over all later tokens would accumulate rounding. The backward
-kernel processes blocks from the last to the first, recomputes the states of a block from the saved state before it, and
-then processes its chunks in reverse. All arrays are read and written once; scores have keys on the sublanes.
+No sum exceeds a chunk: the sum of q.dq - k.dk over all later tokens would accumulate rounding. The backward kernel
+processes blocks from the last to the first, recomputes the states of a block from the saved state before it, and then
+processes its chunks in reverse. Scores have keys on the sublanes.
 
 Matmuls are issued in program order, so work that does not need the state comes first, for all heads of a chunk.
-Broadcasting a column (c, 1) over the lanes is slower than an exponential, so a is broadcast once, and e, w and D are
-exponentials of it. bfloat16: one pass, float32 accumulation; P, G and the state are rounded as operands.
+bfloat16: P, G and the state are rounded as operands, sums are float32.
 """
 
 import jax.numpy as jnp

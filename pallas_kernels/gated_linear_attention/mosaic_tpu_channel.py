@@ -16,24 +16,19 @@ A row of H_level M is dQ of a query or dK of a key; times that query or key, it 
 
 Heads of 64 channels are processed in pairs: both fill the lanes of one operand; the other operand has the keys of each
 head in its own rows, with zeros in the other lanes, so P is (c, 2 c). The state of a pack is transposed, (values,
-keys), so decays are a row. Scans, borders and grid: see `mosaic_tpu.py`. bfloat16: operands are rounded, accumulation
-and exponentials are float32.
+keys), so decays are a row. Scans, borders, grid and rounding: see `mosaic_tpu.py`.
 
 Two tokens j < i of a chunk of c = 2^n are in the two halves of a block of 2 size tokens, where `size` = 2^m is the
 highest binary digit in which i and j differ. The border between the halves splits their decay:
 
     exp2(sum g over j+1 .. i) = exp2(sum from j+1 to the border) exp2(sum from the border to i)
 
-Both exponents are sums of log decays, so nonpositive. A token's digit makes it a key or a query of its block, so a
-level has one exponent and one operand per token, and M M^T has all pairs of the level. There are log2(c) levels. The
-sums of a level follow from the previous level:
+Both exponents are nonpositive. A token's digit makes it a key or a query of its block, so a level has one exponent and
+one operand per token. The sums of a level follow from the previous level:
 
     prefix: from the beginning of the half to the token      suffix: from the next token to the end of the half
 
-`pull_back` is the transpose of these additions: the gradient of a log decay is a sum over the pairs around it, without
-cancellation.
-
-Arrays are (c, lanes) float32.
+`pull_back` is the transpose of these additions. Arrays are (c, lanes) float32.
 """
 
 import jax.numpy as jnp

@@ -1,10 +1,8 @@
 """Decayed linear attention in plain XLA: chunk by chunk on a CPU, many chunks at once on an accelerator.
 
-A chunk uses scores within the chunk (`decayed_scores.py`) and the state for earlier tokens. A CPU scans the chunks,
-whose arrays stay in its caches. On an accelerator, where each step of a scan takes a dozen launches, all chunks are
-computed at once, with an associative scan of their states.
-
-Memory: the inputs and one state per chunk; the backward pass recomputes chunks. Sums and states are float32.
+A chunk uses scores within the chunk (`decayed_scores.py`) and the state for earlier tokens. A CPU scans the chunks. On
+an accelerator all chunks are computed at once, with an associative scan of their states. The backward pass recomputes
+chunks.
 """
 
 import functools

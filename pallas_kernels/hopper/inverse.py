@@ -7,8 +7,8 @@ By blocks: with T_s the inverse of the diagonal blocks of size s, and A_s the pa
 which is as stable as substitution: no power of A appears (for a repeated key with beta 2, A^32 has entries of 2e27). Up
 to s = 8 the products are within the 16 rows of a warp (`Rows.multiply`); s = 16 and 32 use wgmma.
 
-Operands of matmuls are sums of two bfloat16 numbers, x = high + low, 16 bits together, and a product takes three
-matmuls. With a single bfloat16 the error 2^-9 |T| |A| |T| is 0.17 of the result if keys nearly repeat; now it is 2^-16.
+Operands of matmuls are sums of two bfloat16 numbers, x = high + low, and a product takes three matmuls: with a single
+bfloat16 the error is 0.17 of the result if keys nearly repeat.
 """
 
 import jax.numpy as jnp

@@ -8,8 +8,7 @@ size tokens, and that digit makes a token a query or a key of its block:
     exp(sum g over j + 1 .. i) q_i k_j = (M M^T)_ij
 
 exp(E) is a product of the decays of the previous level (`Decays`), so one exponential per token and channel is enough.
-The scan of states sums log decays by tensor cores, as products with a mask (`Chunk.factor`); log decays are sums of two
-bfloat16 numbers there, 16 bits together: a weight e^-x has an error of at most 2^-17 x e^-x, less than its rounding.
+The scan of states sums log decays by tensor cores, as products with a mask (`Chunk.factor`), in two bfloat16 parts.
 """
 
 from typing import Any

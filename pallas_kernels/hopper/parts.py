@@ -1,9 +1,7 @@
 """Hopper kernels: operands of tensor cores in parts of bfloat16, and their products in flight.
 
-A bfloat16 number is its only part. A float32 number has two: its rounding to bfloat16 and the rounding of the rest,
-16 bits of mantissa together. A product of two such numbers is three products, a0 b0 + a0 b1 + a1 b0, summed in float32,
-with a relative error of at most 2^-16. A single product in tf32 has an error of 2^-11, and wgmma reads its operands
-only with K as their minor axis.
+A bfloat16 number is its only part. A float32 number has two: its rounding to bfloat16 and the rounding of the rest. A
+product of two such numbers is three products, a0 b0 + a0 b1 + a1 b0, summed in float32, with an error of 2^-16.
 """
 
 import jax.numpy as jnp

@@ -2,9 +2,8 @@
 
     h_t = keep_t exp(delta_t a) h_{t-1} + delta_t x_t b_t         y_t = sum_n c_t[n] h_t[n]
 
-The limit is 16 exponentials per cycle and multiprocessor, which take longer than bytes. TMA loads chunks of tokens into
-a ring in shared memory. `SAVED` tokens are unrolled, as their exponentials do not depend on the states; their outputs
-are stored after the last one, because a store delays later loads.
+TMA loads chunks of tokens into a ring in shared memory. `SAVED` tokens are unrolled; their outputs are stored after the
+last one, because a store delays later loads.
 
 Pallas' own barriers are off. `commit_smem` after the outputs of a chunk is a barrier, after which its slot of the ring
 is reloaded; the wait for the copy of earlier outputs is another one.

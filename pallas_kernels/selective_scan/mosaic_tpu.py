@@ -4,17 +4,10 @@
 
 Token by token: a vector register has 8 numbers of state of 128 channels. A row of delta or delta x is loaded broadcast
 to all sublanes. b is broadcast over the lanes once for all channels of a grid step. The stacked states of 8 tokens are
-an operand of the matrix units, which sum over n; on the vector units these sums would double the time.
+an operand of the matrix units, which sum over n. bfloat16: states are rounded as operands only.
 
-bfloat16: states are rounded as operands, not in the recurrence.
-
-The backward kernel processes a block of tokens in the same turns. b and c enter as (n, tokens) and are used in two
-forms:
-
-    broadcast over the lanes, (n, 128) per token, to multiply numbers per channel
-    as operand (8, 8 n) of a group of 8 tokens: row i has the n numbers of token i in its own columns, zeros elsewhere
-
-With the second, sums over n of 8 tokens are one product with their stacked states; `fold` is its transpose.
+b and c enter as (n, tokens). They are broadcast over the lanes, (n, 128) per token, or are operands (8, 8 n) of a group
+of 8 tokens, with the n numbers of token i in its own columns of row i; `fold` is the transpose.
 """
 
 from collections.abc import Callable

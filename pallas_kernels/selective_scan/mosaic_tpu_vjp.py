@@ -6,11 +6,8 @@ With the state h_{t-1} before a token, its decay k = exp(delta a), and q_{t+1} t
     dx = delta sum_n g b      ddelta = sum_n a p + x sum_n g b      da = sum_t delta p
     db = sum_d g delta x      dc = sum_d h_t dy
 
-The states of a block are recomputed from the saved state before it and kept in VMEM; decays are recomputed, which is
-faster than storing them. Sums over n, and over channels, are matmuls with the stacked g, h or a p of 8 tokens. XLA adds
-db and dc over blocks of channels.
-
-bfloat16: g, h and a p are rounded as operands of these sums, not in the recurrence.
+The states of a block are recomputed from the saved state before it and kept in VMEM. Sums over n, and over channels,
+are matmuls with the stacked g, h or a p of 8 tokens, in bfloat16 rounded. XLA adds db and dc over blocks of channels.
 """
 
 import math

@@ -1,12 +1,9 @@
 """The selective scan in plain XLA: token by token on a CPU, many tokens at once on an accelerator.
 
-A token has n numbers of state per channel, so states and decays never exist for all tokens. A scan processes chunks of
-tokens; the backward pass recomputes their decays and states. A CPU processes the tokens of a chunk in turn. On an
-accelerator, where each step of a scan takes a dozen launches, groups of 8 tokens are processed in turn, all groups of a
-chunk at once, and an associative scan joins the groups; `pallas_kernels.xla_chunks` sets the chunk length on a GPU.
-Gradients are explicit there: XLA's own move 1.6 times the bytes.
-
-Memory: the inputs, one state per chunk, and several times the states of a chunk. Sums and states are float32.
+A scan processes chunks of tokens; the backward pass recomputes their decays and states. A CPU processes the tokens of a
+chunk in turn. On an accelerator groups of 8 tokens are processed in turn, all groups of a chunk at once, and an
+associative scan joins the groups; `pallas_kernels.xla_chunks` sets the chunk length on a GPU. Gradients are explicit
+there, which moves fewer bytes.
 """
 
 import functools

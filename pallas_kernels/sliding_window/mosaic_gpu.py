@@ -224,18 +224,9 @@ def forward(q, k, v, start, segment_ids, *, window, scale, interpret=None, tunin
 
     Query i sees key j where i + past - window < j <= i + past with past = s - t, j >= start and segment_ids agree.
 
-    Args:
-      q: (b, t, h, d) bf16, t >= 1, d a multiple of 16 up to 128.
-      k, v: (b, s, g, d) bf16, s >= t, g dividing h; query head i reads kv head i // (h / g).
-      start: (b,) int32 or None for 0.
-      segment_ids: (b, t) int32 or None; only with s = t.
-      window: 1 .. 1024.
-      scale: of the scores.
-      interpret: `plgpu.InterpretGPUParams` to run on a CPU.
-      tuning: overrides of the plan.
-
-    Returns:
-      y (b, t, h, d) bf16, zero where a query sees no key; lse (b, h, t) float32, -inf there.
+    q: (b, t, h, d) bf16, t >= 1, d a multiple of 16 up to 128; k, v: (b, s, g, d), s >= t; start: (b,) int32, None: 0;
+    segment_ids: (b, t) int32 or None, only with s = t; window: 1 .. 1024; tuning: overrides of the plan. Returns y,
+    zero where a query sees no key, and lse (b, h, t) float32, -inf there.
     """
     problem = Geometry.of(q, k, window)
     operands = kernel_operands(q, k, v, start, segment_ids, problem)

@@ -8,8 +8,7 @@ block n are key block n + past / 64. It has `blocks` partners: the key blocks at
 
 Only the diagonal, the farthest partner and, unless the window is a multiple of 64, the one before it are masked in
 part. Unless window = 1 modulo 64, the visible entries of the diagonal and of the farthest partner are disjoint, so one
-(64, 64) tile of scores holds both (folding): a window of 64 takes one tile of exponentials per query block, a window of
-128 two.
+(64, 64) tile of scores holds both (folding).
 
 A kernel processes its stationary blocks (queries; or keys, for dk and dv) in order, each with its partners.
 """

@@ -3,8 +3,7 @@
 Equations: `mosaic_gpu_vjp`. A thread block processes a run of key blocks of one kv head. Step j pairs the queries of
 key block j with all key blocks that they see: one meeting for every query head that shares the kv head. After a step,
 dk and dv of the farthest key block are complete; the sums of the others stay in registers for later queries. A run ends
-with the steps of later queries that see its last keys; their dq, and dk and dv of their own keys, belong to the next
-run. So runs read some blocks of their neighbors but share no sums: results do not depend on the run length.
+with the steps of later queries that see its last keys. Runs share no sums: results do not depend on the run length.
 
 Two warpgroups share a meeting. Each computes P and dS of its own partners: warpgroup 0 of the diagonal (of three
 partners also of the farthest, folded into the same tile), warpgroup 1 of the other. They exchange these, and their

@@ -3,10 +3,9 @@
 With P_ij = exp(scale q_i.k_j - lse_i) for visible pairs, dP_ij = dy_i.v_j, delta_i = sum_j P_ij dP_ij (= dy_i.y_i):
   dS = P (dP - delta),    dq_i = scale sum_j dS_ij k_j,    dk_j = scale sum_i dS_ij q_i,    dv_j = sum_i P_ij dy_i.
 `single_pass` reads every operand once, for windows of 2 to 128 and heads that fit in registers (`plan_single_pass`).
-Other calls use the two kernels of this file. `dq` has stationary query blocks. If their key blocks are kept (three with
-d <= 64, two with more), the scores of a row are in registers together, and the kernel computes delta for the other
-kernel; else XLA computes dy.y. `dkdv` has stationary key blocks, with the query blocks of every query head that shares
-the kv head, one head after another: the sum over the group stays in float32 registers.
+Other calls use the two kernels of this file. `dq` has stationary query blocks. If their key blocks are kept, the kernel
+computes delta for the other kernel; else XLA computes dy.y. `dkdv` has stationary key blocks, with the query blocks of
+every query head that shares the kv head, one head after another.
 """
 
 import functools
@@ -226,16 +225,7 @@ def _dkdv_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, 
 
 
 def backward(q, k, v, start, segment_ids, y, lse, dy, *, window, scale, interpret=None, tuning=AUTO):
-    """Gradients of `mosaic_gpu.forward`.
-
-    Args:
-      q, k, v, start, segment_ids, window, scale, interpret: as given to `forward`.
-      y, lse: its results.
-      dy: cotangent of y, (b, t, h, d) bf16.
-      tuning: overrides of the plans.
-
-    Returns dq, dk, dv in the shapes of q, k, v, bf16.
-    """
+    """dq, dk, dv of `mosaic_gpu.forward`; y, lse: its results; tuning: overrides of the plans."""
     problem = Geometry.of(q, k, window)
     operands = kernel_operands(q, k, v, start, segment_ids, problem)
     lse, padded_dy, delta = pad_vectors(lse), pad_rows(dy), None

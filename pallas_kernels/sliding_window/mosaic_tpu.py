@@ -10,9 +10,8 @@ With s_ij = scale q_i.k_j over the keys j that query i sees, P = softmax(s), dP_
 in VMEM from the previous step: every operand is read once. Backward is one kernel: sums of dk and dv from a block's own
 queries wait in VMEM for the next block's.
 
-Blocks of tokens are (block, heads d) slices of (b, t, h d) arrays, without a copy. Scores are transposed
-(`mosaic_tpu_tiles`). Each step of the computation is written for several tiles before the next one, because matmuls are
-issued in program order. bfloat16: P and dS are rounded as operands, sums are float32. float32: full precision.
+Scores are transposed (`mosaic_tpu_tiles`). Each step of the computation is written for several tiles before the next
+one, because matmuls are issued in program order. bfloat16: P and dS are rounded as operands, sums are float32.
 """
 
 import functools

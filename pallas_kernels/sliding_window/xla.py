@@ -8,7 +8,7 @@ Backward, the loop runs from the end and carries, in float32, the gradients of l
 residuals are the inputs, y and lse.
 
 If one block holds all tokens and none leaves the window, a CPU cuts the queries into parts, each with the keys up to
-its own end, which saves up to 0.44 of the scores.
+its own end.
 """
 
 import functools

@@ -4,20 +4,14 @@
 
     phi(x) = [1, x_0 .. x_{k-1}, x_a x_b for a <= b]                 1 + k + k(k+1)/2 features
 
-(Based, sec. 3.1 and App. B; the paper has all k^2 products, including k(k-1)/2 equal pairs.) Pairs are in the
-row-major order of `np.triu_indices(k)`: (0,0), (0,1) .. (0,k-1), (1,1) .. (k-1,k-1). phi has no weight and no scale;
-both are on the query side, as `query_coefficients`:
+(Based, sec. 3.1 and App. B; the paper has all k^2 products.) Pairs are in the order of `np.triu_indices(k)`. Weights
+and scale are on the query side, as `query_coefficients`:
 
     coefficient_f = scale^degree(f) * (1/2 if f is a square x_a^2, else 1)
 
-because x_a x_b with a < b stands for two equal terms of s^2/2, and x_a^2 for one. So states depend on keys and values
-only: s = sum_j phi(k_j) v_j^T, z = sum_j phi(k_j).
-
-phi can also be written with one-hot matrices, for hardware without a cheap gather:
+so states depend on keys and values only: s = sum_j phi(k_j) v_j^T, z = sum_j phi(k_j). With one-hot matrices,
 
     phi(x) = (x @ left + left_offset) * (x @ right + right_offset)
-
-which is exact in any dtype, because each sum has one non-zero term.
 
 Full form: [1, x_a, x_a x_b for all a, b row-major], 1 + k + k^2 features, coefficient 1/2 on every product.
 The paper's own features are the full form times [1, scale^(1/2), (scale^2/2)^(1/2)] by degree, on queries and

@@ -5,8 +5,7 @@ chunk of 64 the weights are formed as written; earlier tokens enter through the 
   y_i += phi_q(q_i) S,    den_i += n + x_i.z1 + x_i^T Z2 x_i / 2  with x = scale q.
 
 Two warpgroups share the chunks of a segment. Warpgroup 1 issues TMA, scans the state and publishes it, in parts of
-bfloat16, before each chunk. Warpgroup 0 reads the published state and writes the results. With three warpgroups each
-would have fewer than 255 registers: ptxas ignores setmaxnreg under jax 0.12.
+bfloat16, before each chunk. Warpgroup 0 reads the published state and writes the results.
 
 Pallas' own barriers, around each store to shared memory and before each copy, are off; these order the warps instead.
 A store is followed by `commit_smem` (a fence towards wgmma and TMA, and a barrier) before it is read, and it follows a
@@ -15,10 +14,9 @@ barrier that every warp reaches after it has left what the store overwrites:
                      follows the wait for the products of the previous one, their last readers;
   published states   two buffers; after `s_empty`, on which every thread of warpgroup 0 arrives;
   staged results     after `wait_smem_to_gmem`, which ends in a barrier.
-A slot of the ring is filled again after `empty`, on which every thread of warpgroup 0 arrives, and after a commit:
-all warps of warpgroup 1 left it two chunks ago, and the commit orders reads before the copy. Every thread that reads
-what `full` or `s_full` announces waits for it. Interpret mode, with one thread per warpgroup, checks fences and the
-order of warpgroups, not this.
+A slot of the ring is filled again after `empty`, on which every thread of warpgroup 0 arrives, and a commit. Every
+thread that reads what `full` or `s_full` announces waits for it. Interpret mode, with one thread per warpgroup, cannot
+check it.
 """
 
 import dataclasses
@@ -362,20 +360,10 @@ def forward(
     q, k, v, *, scale=None, eps=1e-12, normalize=True, initial_state=None, decay=None, return_state=True,
     return_den=True, segments=None, interpret=None,
 ) -> Forward:  # fmt: skip
-    """Taylor attention on Hopper and later.
+    """Taylor attention on Hopper; arguments as in `api.py`, t >= 1.
 
-    Args:
-      q: (b, t, h, k), bf16 and k <= 32, or float32 and k <= 16; t >= 1.
-      k: (b, t, g, k) of q's dtype, g dividing h; query head i reads key head i // (h // g).
-      v: (b, t, g, v) of q's dtype; in tiles of 64 values (32 for k > 16 or float32), each of which repeats the weights.
-      scale: s = scale * q.k; default k^-1/2. A scale that is no power of two rounds scale * q to q's dtype.
-      eps: added to the sum of weights.
-      normalize: False leaves out the division and `den`.
-      return_state, return_den: whether these are written; `backward` reads `den`.
-      initial_state: public (s, z), (b, h, f, v) and (b, h, f) float32, or None for zeros.
-      decay: (h,) in (0, 1], weights and states decay by decay^(i - j); None compiles without it.
-      segments: blocks per head over which the sequence is split; default: the choice for a training step.
-      interpret: `plgpu.InterpretGPUParams` to run on a CPU.
+    A scale that is no power of two rounds scale * q to q's dtype. return_state, return_den: whether these are written;
+    `backward` reads `den`. segments: blocks per head over which the sequence is split; None: the choice for training.
     """
     b, t, h, key_dim = q.shape
     value_dim = v.shape[-1]

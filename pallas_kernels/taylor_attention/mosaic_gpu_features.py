@@ -9,10 +9,7 @@ the pair c of lane l ^ e, the tiles are
   for e = 1, 2, 3:  a a_e';  a b_e and a b_e~ for every two groups
 
 with ~ for a swapped pair, and ' for a pair swapped only in the upper of the lanes l and l ^ e. Every product of two
-channels is made once: products of two groups in the lane of the first channel, products within a group straight in the
-lower lane and crossed in the upper one. 153 features take 160 columns, 325 take 344, 561 take 576.
-
-The scheme is written once, for lanes that are arrays (interpret mode), channel numbers (`channels`) or registers
+channels is made once. Lanes are arrays (interpret mode), channel numbers (`channels`) or registers
 (`hopper.lanes.RegisterLanes`).
 """
 

@@ -2,12 +2,8 @@
 
 Legend: b batch, t time, h query heads, k key dim, v value dim, c chunk (64 rows), f features.
 
-Features: the columns of `mosaic_gpu_features`. The query side carries the weights: x = scale q in place of q, 1/2 on
-squares, so that phi_q(q).phi(k) = 1 + s + s^2/2 with s = scale q.k. A scale that is no power of two would be rounded in
-bf16; it multiplies q beforehand (`split_scale`).
-
-Key dims are padded with zeros to `Widths.keys`. Value dims are padded to a multiple of `Widths.values` and cut into
-tiles; for the kernels a tile is a head of its own that shares q and k with the others.
+Features: the columns of `mosaic_gpu_features`. The query side has the weights: x = scale q in place of q, 1/2 on
+squares. Keys are padded to `Widths.keys`, values to tiles of `Widths.values`; for the kernels a tile is a head.
 
 Public state: s (b, h, f, v), z (b, h, f) float32 with the f = 1 + k + k (k + 1) / 2 features [1, x_a, x_a x_b
 (a <= b)].
@@ -18,22 +14,16 @@ Kernel state, per head and tile, float32:
     the state is the sum of both.
 The count (slot 0 of the public z) is known in closed form and not part of the kernel state.
 
-A block scans a segment, from the state at its start: the sum over earlier segments, which
-`mosaic_gpu_state.local_states` computes in pieces. It keeps the state of one head and one tile of values in the
-registers of one warpgroup, float32, 64 rows at a time; the widths of tiles follow from the key dim and dtype:
+A block scans a segment, and keeps the state of one head and tile of values in the registers of one warpgroup, float32;
+the widths of tiles follow from the key dim and dtype:
 
   bfloat16   k <= 16   153 features, tiles of 64 values: values x features, 64 x 160, in 80 registers per thread;
              k <= 24   325 features, tiles of 32 values: features x values, 384 x 32, in 96;
              k <= 32   561 features, tiles of 32 values: features x values, 576 x 32, in 144;
   float32    k <= 16   153 features, tiles of 32 values: features x values, 192 x 32, in 48.
 
-Every tile of values repeats the work on weights and features. Halving the features of a block instead would make every
-output a float32 sum over blocks in global memory, 4 to 6 times the bytes of the output. Above 16 channels the features
-of a chunk pass through shared memory in pieces of 128 columns.
-
-Tensor cores multiply float32 in parts (`hopper.parts`): every operand, including features and published states, takes
-twice the shared memory. Pieces of 64 columns and tiles of 32 values make room for k <= 16; for k = 24 the states alone
-would take 96 KB, and the ring 120 KB.
+Every tile of values repeats the work on weights and features. Tensor cores multiply float32 in parts (`hopper.parts`),
+which take twice the shared memory.
 """
 
 import dataclasses

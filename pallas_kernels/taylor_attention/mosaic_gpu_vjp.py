@@ -160,15 +160,8 @@ def backward(
 ) -> Gradients:
     """Gradients of `mosaic_gpu.forward`.
 
-    Args:
-      q, k, v: as given to `forward`.
-      y, den, borders: from its result; y and den are not read where normalize is False.
-      dy: cotangent of y, (b, t, h, v).
-      dstate: cotangents (s, z) of the last state, or None for zeros.
-      scale, normalize, decay, segments: as given to `forward`; the same segments.
-      interpret: `plgpu.InterpretGPUParams` to run on a CPU.
-
-    Returns gradients in the shapes and dtypes of q, k, v, and float32 ones of the initial state (even if it was None).
+    y, den, borders: from its result; dstate: cotangents (s, z) of the last state, or None for zeros; others as given to
+    `forward`. Returns float32 gradients of the initial state even if it was None.
     """
     b, t, h, key_dim = q.shape
     value_dim = v.shape[-1]

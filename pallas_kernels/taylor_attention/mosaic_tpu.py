@@ -6,9 +6,8 @@ For each head, with p_ij = 1 + s_ij + s_ij^2/2, s_ij = scale * q_i.k_j, and an o
     den_i = sum_{j<=i} decay^(i-j) p_ij     + decay^(i+1) z.phi'(q_i)         (y_i = num_i if not normalize)
     S <- decay^t S + sum_j decay^(t-1-j) phi(k_j) v_j^T                       z <- the same with 1 for v_j
 
-(Based, sec. 3.1 and Alg. 1; decay: App. C.) phi, and phi' = coefficients * phi: `features.py`. The equations also hold
-for a chunk of c tokens and the state before it, so the kernel scans chunks and carries (S, z) in VMEM; only the final
-state is written to HBM, on request.
+(Based, sec. 3.1 and Alg. 1; decay: App. C.) phi, and phi' = coefficients * phi: `features.py`. The kernel applies them
+to chunks of c tokens, and carries (S, z) in VMEM.
 
 Features are rotations, and weights are 2 a^2 p = (q.k + a)^2 + a^2 with a = 1 / scale (`mosaic_tpu_layout.py`). Arrays
 are transposed, tokens on the lanes. With w = v + 1 padded to whole tiles, the matmuls of a chunk and head stream
@@ -18,12 +17,7 @@ are transposed, tokens on the lanes. With w = v + 1 padded to whole tiles, the m
     [S|z]^T += [V|1]^T phi(K)           w rows    phi(K)^T is taken transposed
 
 Matmuls are issued in program order, so each is written for eight heads before the next one, and the scores of a chunk
-before the state update of the previous chunk.
-
-Precision. bfloat16: one MXU pass, float32 accumulation; p, phi and the state are rounded to bfloat16 as operands, the
-carried state is float32. float32: precision HIGHEST.
-
-`Chunk` and `Decay` also serve the backward kernels. Scores have keys on the sublanes and queries on the lanes.
+before the state update of the previous chunk. bfloat16: p, phi and the state are rounded as operands, sums are float32.
 """
 
 import functools
@@ -197,20 +191,9 @@ def forward(
 ) -> tuple[jax.Array, Any, Any]:  # fmt: skip
     """Packed forward pass on one device; on a mesh, call it inside `jax.shard_map` over batch and heads.
 
-    Args:
-      q, k: (b, t, h*k), bfloat16 or float32, t >= 1; k in 8, 16, 24, 32.
-      v: (b, t, h*v), dtype of q; v a multiple of 8 up to 128.
-      h: number of heads; for k=16, groups of 8 fill the lanes, others use partial tiles or padding.
-      scale, eps: Python floats.
-      initial_state: `TaylorState` before the first token, or None for zeros.
-      decay: (h,) float32 decay per token in [0, 1], or None for 1.
-      return_state, return_den: whether the final state and the denominator are written.
-      chunk_size: chunk length, a multiple of 128 (of 16 if interpreted).
-      block_size: tokens of a grid step, at most.
-      interpret: False, True or `pltpu.InterpretParams()`.
-
-    Returns:
-      y (b, t, h*v) in v.dtype; `TaylorState` or None; den (b, h, t) float32 without eps, or None.
+    q, k: (b, t, h*k), bfloat16 or float32, t >= 1; v: (b, t, h*v); decay: (h,) in [0, 1], or None; chunk_size: a
+    multiple of 128 (of 16 if interpreted); block_size: most tokens of a grid step. Returns y (b, t, h*v), `TaylorState`
+    or None, and den (b, h, t) float32 without eps, or None.
     """
     q, scale, _ = layout.within_range(q, scale)
     g = layout.make_geometry(

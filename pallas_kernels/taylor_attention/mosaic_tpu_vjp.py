@@ -22,8 +22,7 @@ scale (1 + s) = scale^2 (q.k + a), p = ((q.k + a)^2 + a^2) scale^2 / 2 and phi' 
     dk_j = 2 sum_i g_ij q_i + decay^(c-1-j) J(phi)^T dS~ v~_j
 
 The first kernel scans forward, recomputes S~ and writes dq; the second scans backward, carries dS~ and writes dk, dv
-and the cotangent of the initial state. The residuals are the inputs, y and den. Both kernels compute dden from y, which
-saves memory.
+and the cotangent of the initial state.
 """
 
 import functools
@@ -64,14 +63,8 @@ def backward(q, k, v, y, den, dy, *, h, scale, eps=1e-6, normalize=True, initial
              dstate=None, chunk_size=layout.CHUNK, block_size=BLOCK, interpret=False):  # fmt: skip
     """Packed backward pass on one device.
 
-    Args:
-      q, k, v, h, scale, eps, normalize, initial_state, decay, chunk_size, block_size, interpret: as for `forward`.
-      y, den: from `forward`; not read if not normalize.
-      dy: (b, t, h*v), dtype of v.
-      dstate: `TaylorState`, the cotangent of the final state, or None for zeros.
-
-    Returns:
-      `Gradients`, with the shapes and dtypes of q, k, v and initial_state.
+    y, den: from `forward`, not read if not normalize; dstate: cotangent of the final state, or None for zeros; others
+    as for `forward`.
     """
     q, scale, q_factor = layout.within_range(q, scale)
     g = layout.make_geometry(

@@ -169,15 +169,8 @@ def ut_transform(
 def ut_inverse(scores: jax.Array, beta: jax.Array | None = None, *, implementation: str | None = None) -> jax.Array:
     """The inverse (I + A)^-1 Diag(beta) with A_ij = beta_i scores_ij for j < i, of every chunk.
 
-    Scores on the diagonal and above are ignored. Precision and derivatives: as for `ut_transform`.
-
-    Args:
-      scores: (b, n, h, c, c).
-      beta: (b, n c, h); None: 1.
-      implementation: as for `ut_transform`.
-
-    Returns:
-      (b, n, h, c, c) in the dtype of scores, lower triangular.
+    scores: (b, n, h, c, c), ignored on the diagonal and above; beta: (b, n c, h); None: 1. The result is lower
+    triangular, (b, n, h, c, c) in the dtype of scores. Precision and derivatives: as for `ut_transform`.
     """
     _check_scores(scores, beta)
     OP.check(implementation, function="ut_inverse")

@@ -5,8 +5,7 @@ gradient of the values, and read and write computed from the keys in registers:
 
     dmix = (dy + write U) (v + read S)^T        dread = z S^T       dwrite = y U^T      dkeep = sum_v S * U
 
-and from these the gradients of keys, beta and decays. Compared with two gradient kernels, 6 arrays of the size of the
-keys, and read and write, are not written to memory.
+and from these the gradients of keys, beta and decays.
 
 Barriers: see `mosaic_gpu_vjp.py`. v + read S overwrites the values and dmix overwrites dy; each warp has loaded what it
 overwrites. `commit_smem` separates each store from the wgmma that reads it.
@@ -16,9 +15,9 @@ with these rows of the states:
 
     mixed = v + read S          dmix = (dy + write U) mixed^T           dread = z S^T           dwrite = y U^T
 
-with the barriers of `mosaic_gpu_channel.py`. To fit two blocks on a multiprocessor, tiles share memory: the values with
-mixed, then an operand of the inverse, then T; dy with dmix, then H; levels with another operand of the inverse.
-`commit_smem` separates the last wgmma that reads a tile from its next stores.
+with the barriers of `mosaic_gpu_channel.py`. Tiles share memory: the values with mixed, then an operand of the inverse,
+then T; dy with dmix, then H; levels with another operand of the inverse. `commit_smem` separates the last wgmma that
+reads a tile from its next stores.
 """
 
 import functools

@@ -116,9 +116,8 @@ def delta_values(
 ) -> tuple[jax.Array, jax.Array]:
     """v' of the equation in `api.py`, with S the state before each chunk.
 
-    The outputs of a delta rule are decayed linear attention over v'. Pass it the returned keys: the gradient kernel of
-    this op then adds their cotangent. The backward pass keeps mix, read, write and the states before every chunk of 64
-    tokens.
+    The outputs of a delta rule are decayed linear attention over v' and the returned keys. The backward pass keeps mix,
+    read, write and the states before every chunk of 64 tokens.
 
     Args:
       k, beta, log_decay: as for `ut_transform`, t a multiple of 64.

@@ -3,8 +3,8 @@
     y_t = (num_{t-1} + e^{u + k_t} v_t) / (den_{t-1} + e^{u + k_t})
     num_t = e^{-w} num_{t-1} + e^{k_t} v_t          den_t = e^{-w} den_{t-1} + e^{k_t}
 
-The first kernel reads k and v of all pieces but the last, the second reads all: 5 arrays are moved, where the floor is
-3. Calls with many channels have one piece and no first kernel.
+The first kernel reads k and v of all pieces but the last, the second reads all. Calls with many channels have one piece
+and no first kernel.
 
 Pallas' own barriers are off. `commit_smem` after a chunk is a barrier, after which its slot of the ring is reloaded.
 Outputs are stored after the last token of a chunk, because a store delays later loads.

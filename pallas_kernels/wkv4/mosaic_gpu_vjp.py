@@ -12,7 +12,7 @@ In `Sums` the terms of G and H have the exponent -m_t, with m_t the scale of Q_t
 
 The first kernel scans each piece forward from the saved sums, and adds up the contributions of its tokens to the
 cotangents before it. The second processes chunks in reverse: it recomputes the sums before each token from the saved
-ones, keeps them in registers, and goes back through the chunk. 8 arrays are moved in total, where the floor is 5.
+ones, and goes back through the chunk.
 """
 
 import jax

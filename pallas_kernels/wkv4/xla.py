@@ -6,10 +6,8 @@ The sums over past tokens are `e^max num` and `e^max den`, where `max` is the la
     max_t = max(max_{t-1} - w, k_t)        num_t = e^{max_{t-1} - w - max_t} num_{t-1} + e^{k_t - max_t} v_t
 
 Within a chunk, a first scan computes the largest exponents; a second one solves the linear recurrence of `num` and
-`den`, whose factors are at most 1. `max` is a scale that cancels in every output and has no gradient. Both scans are
-parallel on accelerators; on a CPU they are sequential, which is as fast and compiles in half the time.
-
-Memory: the scan over chunks keeps its inputs and one state per chunk; the backward pass recomputes chunks.
+`den`, whose factors are at most 1. `max` cancels in every output and has no gradient. Both scans are parallel on
+accelerators, and sequential on a CPU. The backward pass recomputes chunks.
 """
 
 import functools
