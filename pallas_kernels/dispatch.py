@@ -84,14 +84,6 @@ def multiprocessors() -> int:
     return device.core_count if device.core_count in verified else H100_MULTIPROCESSORS
 
 
-def _any_target(problem: Any, device: Any) -> str | None:
-    return None
-
-
-def _every_problem(problem: Any) -> bool:
-    return True
-
-
 class Backend(NamedTuple):
     """One implementation of an op."""
 
@@ -101,11 +93,11 @@ class Backend(NamedTuple):
     """(problem) -> why the implementation cannot serve the problem on any device, or None."""
     forward: Callable
     backward: Callable
-    target_objection: Callable[[Any, Any], str | None] = _any_target
+    target_objection: Callable[[Any, Any], str | None] = lambda problem, device: None
     """(problem, device) -> why it cannot serve the problem on this device, or None; device None: unknown."""
     verified_only: bool = False
     """Whether the automatic choice needs a certificate of the architecture (`certificates.py`)."""
-    automatic: Callable[[Any], bool] = _every_problem
+    automatic: Callable[[Any], bool] = lambda problem: True
     """(problem) -> whether it may be chosen automatically."""
     saved_like: Callable[..., Any] | None = None
     """(*operands, **options) -> shapes and dtypes of the residuals; None: the same as "xla"."""
@@ -270,7 +262,6 @@ def hopper_objection(dtypes: tuple[str, ...], served: tuple[str, ...] = ("bfloat
 
 def needs_wgmma(problem: Any, device: Any) -> str | None:
     """Objection of Mosaic GPU kernels to GPUs without wgmma."""
-    del problem
     capability = getattr(device, "compute_capability", None)
     if device is not None and capability != "9.0":
         return f"the device has compute capability {capability}, and wgmma needs 9.0"

@@ -36,10 +36,6 @@ class Options(NamedTuple):
     """Whether `backward` follows."""
 
 
-def _nothing(outputs: list, **options: Any) -> tuple:
-    return ()
-
-
 def first_output(outputs: list, **options: Any) -> tuple:
     """`Op.kept` of ops whose backward pass reads the output."""
     return (outputs[0],)
@@ -47,10 +43,6 @@ def first_output(outputs: list, **options: Any) -> tuple:
 
 def saves_nothing(*operands: Any, **options: Any) -> None:
     """`Backend.saved_like` of implementations whose backward pass recomputes everything."""
-
-
-def _every_kernel(op: "Op", problem: Any) -> tuple[str, ...]:
-    return tuple(name for name in op.backends if name != "xla")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -64,11 +56,11 @@ class Op:
     fixed: tuple[str, ...] = ()
     """Operands without a gradient."""
     outputs: int = 2
-    kept: Callable[..., tuple] = _nothing
+    kept: Callable[..., tuple] = lambda outputs, **options: ()
     """(outputs, **options) -> outputs that `backward` reads."""
     direct: Callable[..., tuple] | None = None
     """Differentiable function of the operands that replaces "xla" if no kernel serves a call."""
-    kernels: Callable[["Op", Any], tuple[str, ...]] = _every_kernel
+    kernels: Callable[["Op", Any], tuple[str, ...]] = lambda op, problem: tuple(x for x in op.backends if x != "xla")
     """(op, problem) -> implementations to choose from before "xla"."""
 
     @property

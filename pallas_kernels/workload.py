@@ -46,14 +46,6 @@ class Workload:
         return jax.eval_shape(lambda: self.inputs(0))
 
 
-def _all(found: Any, problem: Any) -> Any:
-    return found
-
-
-def _nothing(problem: Any) -> float:
-    return 0.0
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OpWorkloads:
     """Makes an op's workloads from its problems, which define shapes, inputs, FLOPs and bytes."""
@@ -70,9 +62,9 @@ class OpWorkloads:
     """(problem, implementation) -> function of a state and one token's inputs; None: `call` of one token."""
     step_truth: Callable | None = None
     """Reference of `step`; None: `truth` of one token."""
-    outputs: Callable[[Any, Any], Any] = _all
+    outputs: Callable[[Any, Any], Any] = lambda found, problem: found
     """(results of `call`, problem) -> results that are computed, i.e. neither constants nor inputs."""
-    kept: Callable[[Any], float] = _nothing
+    kept: Callable[[Any], float] = lambda problem: 0.0
     """Problem -> `Workload.kept`."""
 
     def workload(self, name: str, problem: Any, kind: Kind) -> Workload:

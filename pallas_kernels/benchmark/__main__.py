@@ -2,8 +2,8 @@
 
 import argparse
 import dataclasses
-import importlib.util
 import os
+import runpy
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -34,14 +34,8 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     p.add_argument("op", nargs="?", metavar="OP", help=f"one of {', '.join(OPS)}")
     p.add_argument("--groups", nargs="+", metavar="GROUP", help="groups of workloads")
-    p.add_argument(
-        "--kinds",
-        nargs="+",
-        choices=KINDS,
-        default=list(KINDS),
-        metavar="KIND",
-        help=f"any of {', '.join(KINDS)}; default: all",
-    )
+    help = f"any of {', '.join(KINDS)}; default: all"
+    p.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=help)
     p.add_argument(
         "--implementations", nargs="+", metavar="NAME", help="candidates by name; default: those of the platform"
     )
@@ -169,12 +163,9 @@ def _peers(file: Path | None, op: str, platform: str) -> Peers:
     """Peers from `peers(op, platform)` of a Python file, which runs in this process."""
     if file is None:
         return Peers()
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    if spec is None or spec.loader is None:
+    if file.suffix != ".py":
         raise ValueError(f"--peers {file}: must be a file of Python")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.peers(op, platform)
+    return runpy.run_path(str(file))["peers"](op, platform)
 
 
 def _candidates(known: list[Candidate], wanted: Collection[str]) -> list[Candidate]:

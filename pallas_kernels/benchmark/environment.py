@@ -44,9 +44,14 @@ def versions() -> dict[str, str]:
     """Versions of Python, installed packages, and ptxas on the PATH."""
     found = {name: found for name in PACKAGES if (found := version(name))} | {"python": platform.python_version()}
     if (ptxas := shutil.which("ptxas")) is not None:  # else Mosaic GPU uses nvidia-cuda-nvcc
-        said = subprocess.run([ptxas, "--version"], capture_output=True, text=True, check=False).stdout
-        found["ptxas"] = "".join(re.findall(r"V(\d[\d.]*)", said)[:1])
+        found["ptxas"] = ptxas_version(ptxas)
     return found
+
+
+def ptxas_version(path: str) -> str:
+    """Version of a ptxas; "" if it prints none."""
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    return "".join(re.findall(r"V(\d[\d.]*)", said)[:1])
 
 
 def version(package: str) -> str | None:

@@ -6,14 +6,13 @@ import datetime
 import functools
 import importlib.metadata
 import json
-import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import get_args
 
 import jax
 
+from pallas_kernels.benchmark.environment import ptxas_version
 from pallas_kernels.compile_check import report, table
 from pallas_kernels.compile_check.run import check, workload_groups
 from pallas_kernels.compile_check.targets import TARGETS, missing, ptxas
@@ -119,9 +118,7 @@ def _versions(target_names: list[str]) -> dict[str, str]:
     if "tpu" in platforms:
         versions["libtpu"] = importlib.metadata.version("libtpu")
     if "cuda" in platforms:
-        said = subprocess.run([str(ptxas()), "--version"], capture_output=True, text=True, check=True).stdout
-        release = re.search(r"V(\d[\d.]*)", said)
-        versions["ptxas"] = release[1] if release else "of unknown version"
+        versions["ptxas"] = ptxas_version(str(ptxas())) or "of unknown version"
     return versions
 
 
