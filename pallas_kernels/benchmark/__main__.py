@@ -89,10 +89,7 @@ class Job:
 def prepare(options: argparse.Namespace) -> Job:
     """Finds the workloads, candidates and peers.
 
-    Raises:
-      ValueError: an option has an unknown name.
-      FileNotFoundError: the file of peers is missing.
-      FileExistsError: there is a result of this op, device and date.
+    Raises ValueError, FileNotFoundError (peers) or FileExistsError (the result) for options that cannot run.
     """
     if options.op is None:
         raise ValueError(f"op is missing: one of {', '.join(OPS)}, or --render FILE.json")

@@ -62,8 +62,7 @@ def _window(workload: Workload) -> Callable:
 def cumulative_sums(q, k, v):
     """Listing 1 of Based, from eqs. 2-4: y_i = phi(q_i) cumsum(phi(k) v^T)_i / phi(q_i).cumsum(phi(k))_i.
 
-    Materializes (t, b, h, 1 + k + k^2, v); phi(x) = [1, x / k^(1/4), (x x^T) / (2 k)^(1/2)]. Uses a scan, because
-    `jnp.cumsum` is far slower on a CPU.
+    Materializes (t, b, h, 1 + k + k^2, v); phi(x) = [1, x / k^(1/4), (x x^T) / (2 k)^(1/2)].
     """
     group, dtype = q.shape[2] // k.shape[2], v.dtype
     q, k, v = (jnp.moveaxis(x.astype(jnp.float32), 1, 0) for x in (q, k, v))

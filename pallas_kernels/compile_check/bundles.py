@@ -1,8 +1,7 @@
 """Parser of libtpu's final schedule of a Pallas kernel.
 
 A TPU core issues one bundle (a VLIW instruction) per cycle: a kernel takes at least the bundles of the loop over the
-grid, times its trips, in cycles. Matrix units may need longer, because on a v5e the schedule streams more rows per
-cycle than the peak allows; so rows are counted too.
+grid, times its trips, in cycles. Matrix units may need longer, so their rows are counted too.
 
 A line is one bundle; `>` after its label counts the loops around it:
 

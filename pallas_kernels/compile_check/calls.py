@@ -1,8 +1,4 @@
-"""Calls of a compiled program, with their least times.
-
-The bound of a call is the longest of the times of its bytes, matmuls and instructions at the target's rates, without
-launches, latencies and waits.
-"""
+"""Calls of a compiled program, with their least times: of their bytes, matmuls and instructions, without waits."""
 
 import dataclasses
 

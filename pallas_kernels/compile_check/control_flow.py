@@ -1,8 +1,7 @@
 """Control flow of a lowered Mosaic GPU module: trip counts of loops, and bytes loaded.
 
-In SASS the bounds of loops are in registers. In the module every loop is an `scf.for` whose bounds are arithmetic on
-block and thread numbers. They are evaluated here for one thread of a block; for loops that contain loops, branches or
-loads, for a sample of the iterations.
+In the module every loop is an `scf.for` whose bounds are arithmetic on block and thread numbers. They are evaluated
+here for one thread of a block; for loops that contain loops, branches or loads, for a sample of the iterations.
 """
 
 import collections

@@ -112,10 +112,9 @@ def _loop_counts(kernel: Kernel, loop: SassLoop, tree: list[SassLoop], trips: di
 
 
 def match_loops(kernel: Kernel, found: list[SassLoop], module: list[ModuleLoop]) -> dict[SassLoop, dict[int, float]]:
-    """SASS loop -> warpgroup -> trips per block, from the module's loop with the same matmuls.
+    """SASS loop -> warpgroup -> trips per block, from the module's loop with the same matmuls (or 1 / k of them).
 
-    Loops with equal matmuls are matched in order; a multiple of a loop's matmuls means that it is unrolled. In a kernel
-    without matmuls, the longest loop matches the module's loop with most trips.
+    In a kernel without matmuls, the longest loop matches the module's loop with most trips.
     """
     if found and module and not matmuls(kernel.code) and not any(x.wgmma for x in module):
         longest, most = max(found, key=lambda x: x.last - x.first), max(module, key=lambda x: x.trips)

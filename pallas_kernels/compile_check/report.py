@@ -10,10 +10,7 @@ from pallas_kernels.compile_check.hopper import LoopCounts
 from pallas_kernels.compile_check.targets import TARGETS
 
 COPY = 0.05
-"""Temporaries of a TPU program that indicate a copied input, as a share of inputs and outputs (and over 1 MiB).
-
-Kernels need about 1 %. A copy of the queries in another layout is 10 % for 16 features and 64 values per head; 80 % if
-padded from 16 to 128 lanes."""
+"""Temporaries of a TPU program that indicate a copied input, as a share of inputs and outputs (and over 1 MiB)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,6 @@
 """Counts of the headline programs, committed as `counts.json`, and regressions from them.
 
-`python -m pallas_kernels.compile_check --save` rewrites the entries of the compiled programs. An entry names its
-compilers, on which the counts depend.
+`python -m pallas_kernels.compile_check --save` rewrites the entries of the compiled programs.
 """
 
 import json

@@ -1,7 +1,4 @@
-"""Tensor maps in a Mosaic GPU kernel's host code, checked against the CUDA driver's rules.
-
-An invalid map compiles, and fails at the launch on a device.
-"""
+"""Tensor maps in a Mosaic GPU kernel's host code, checked against the CUDA driver's rules before a launch fails."""
 
 import collections
 import dataclasses

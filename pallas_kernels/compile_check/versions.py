@@ -1,7 +1,6 @@
 """Compares kernels compiled under two versions of JAX: working instructions and registers.
 
-A kernel that was verified under one version and has the same work under another is expected to be right there, but only
-a device run makes a certificate.
+Equal work makes no certificate: only a device run does.
 """
 
 import collections

@@ -24,8 +24,7 @@ from pallas_kernels.workload import Workload
 def compile_workload(workload: Workload, target: Target, implementation: str | None) -> dict:
     """HLO, launches, memory and seconds of the compiled program.
 
-    Sequences enter and leave as (b, t, heads * width), like the results of projections: on a TPU, XLA would copy a
-    parameter whose last axis is 16.
+    Sequences enter and leave as (b, t, heads * width): on a TPU, XLA would copy a parameter whose last axis is 16.
     """
     inputs, run = workload.abstract_inputs(), workload.build(implementation)
 

@@ -1,7 +1,6 @@
 """Hopper kernels: pairs of channels in the registers of a warpgroup, exchanged within quads of lanes.
 
-In the layout of wgmma the four lanes of a quad hold a row, each a pair of every 8 channels. `RegisterLanes` has the
-operations of `mosaic_gpu_features.ArrayLanes` for these registers.
+In the layout of wgmma the four lanes of a quad hold a row, each a pair of every 8 channels.
 """
 
 import dataclasses

@@ -53,10 +53,7 @@ def chunk_scratch(warpgroups: int, interpret):
 
 
 def run_once(zero, function, carry):
-    """Calls function(*carry) in a loop of one trip, which keeps the compiler from moving code and saves registers.
-
-    zero: 0 that the compiler does not know.
-    """
+    """Calls function(*carry) in a loop of one trip, which keeps the compiler from moving code. zero: an unknown 0."""
     return lax.fori_loop(0, 1 + zero, lambda _, carry: function(*carry), carry)
 
 
@@ -159,8 +156,7 @@ def scores(rows: Rows, operands, q, k, decay, zero, *, reverse: bool):
     """P (64, 64) float32, in reverse its transpose; overwrites Q with exp(a) Q, in reverse K with exp(a_c - a) K.
 
     Processes one half of the channels at a time, to save registers. Pairs of levels 0 to 3 are within a warp's rows;
-    the others come from products of two shared operands with themselves. zero: makes a 0 that the compiler does not
-    know.
+    the others come from products of two shared operands with themselves.
     """
     found, halves = 0.0, []
     for half in range(2):

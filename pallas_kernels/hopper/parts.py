@@ -53,8 +53,7 @@ def load(tiles):
 class Products:
     """Products of operands in parts, awaited one by one.
 
-    A wait leaves in flight at most the last product and those started after it. Otherwise ptxas mistakes awaited
-    accumulators for accumulators in flight, and serializes all products.
+    A wait leaves in flight at most the last product and later ones. Otherwise ptxas serializes all products.
     """
 
     def __init__(self, mma: Mma, parts: int):

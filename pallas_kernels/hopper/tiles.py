@@ -22,8 +22,7 @@ BARRIERS = "PALLAS_KERNELS_BARRIERS"
 class Mma:
     """wgmma, with adapters for GPU interpret mode.
 
-    staging: None on a device; in interpret mode, shared-memory tiles (warpgroups, 64, width) for A operands in
-    registers, one for each width.
+    staging: None on a device; in interpret mode, shared tiles (warpgroups, 64, width) for A operands in registers.
     """
 
     staging: tuple[Any, ...] | None
@@ -107,10 +106,9 @@ def launch(
 ):
     """Runs body(refs) in every warpgroup of a grid (sizes by name); refs is a namespace of named references.
 
-    Operands that are None are not passed; their name is None in the namespace, unless scratch has it. auto_barriers:
-    False removes Pallas' barriers around every store and before every copy; the body then orders the warps of a
-    warpgroup itself, which interpret mode (one thread per warpgroup) cannot check. PALLAS_KERNELS_BARRIERS=1 in the
-    environment keeps these barriers, to find out whether one is missing.
+    The name of an operand that is None is None, unless scratch has it. auto_barriers: False removes Pallas' barriers
+    around every store and before every copy; the body then orders the warps of a warpgroup itself, which interpret mode
+    cannot check. PALLAS_KERNELS_BARRIERS=1 in the environment keeps them.
     """
     given = {key: x for key, x in operands.items() if x is not None}
 

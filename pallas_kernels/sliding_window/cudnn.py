@@ -1,8 +1,7 @@
 """Sliding-window attention by cuDNN's flash attention, through `jax.nn.dot_product_attention`.
 
-It serves full causal attention, and calls that the Hopper kernels do not: wide windows, float16, other NVIDIA GPUs. JAX
-has no public function for the backward pass alone: `backward` repeats the forward pass with the same operands, so XLA
-can merge both if they are in one program without a loop between them.
+It serves full causal attention, and calls that the Hopper kernels do not: wide windows, float16, other NVIDIA GPUs.
+`backward` repeats the forward pass with the same operands, which XLA merges in one program.
 """
 
 import functools

@@ -6,9 +6,7 @@ and lse_i = log l_i for the backward pass. Inside the kernel exponents are base 
 Each warpgroup computes a run of 64-query blocks. Up to a window of 128 (3 key blocks) all scores of a query block are
 in registers, softmax takes one pass, and key blocks stay in shared memory for the next query block; wider windows
 stream their key blocks and rescale the running sums (online softmax).
-
-Interpret mode passes register operands of wgmma through shared memory, and adds rescaled sums to accumulators instead
-of starting from them. Geometry and legend: `mosaic_gpu_layout`.
+Geometry and legend: `mosaic_gpu_layout`.
 """
 
 import dataclasses
@@ -78,8 +76,7 @@ class Mask:
     def exponents(self, scores, scale, n, u, less=None):
         """scale * scores - less for stationary block n and partner u; HIDDEN for masked keys.
 
-        less: (64,) by query, or None for 0. A partner that does not exist is masked by the factor and the addend, which
-        is cheaper than comparisons.
+        less: (64,) by query, or None for 0. A partner that does not exist is masked by the factor and the addend.
         """
         i, j = self.query_and_key
         own = isinstance(u, int) and u == 0

@@ -27,9 +27,8 @@ def transforms(width):
 def scratch_of(plan: Plan, width, *, stationary: int, results: int, ring, vectors=(), interpret):
     """Shared memory of a kernel: stationary_s, result_s if staged, the ring's NAME_s, and their barriers.
 
-    stationary, results: number of stationary operands and results. vectors: names of (64,) stationary operands. ring:
-    operands in tiles, each with the name of its (64,) operand or None. Interpret mode also has `stage`, for register
-    operands of wgmma.
+    vectors: names of (64,) stationary operands. ring: operands in tiles, each with the name of its (64,) operand or
+    None. Interpret mode also has `stage`, for register operands of wgmma.
     """
 
     def tiles(count, columns=width):
@@ -86,8 +85,7 @@ class WorkTiles:
 class Stationary:
     """Operands and results of the stationary block: one tile each, reloaded as soon as it is free.
 
-    Operands alternate between tiles from block to block: the compiler would keep constant addresses in some thirty
-    registers, and spill.
+    Operands alternate between tiles from block to block: the compiler would keep constant addresses in registers.
     """
 
     work: WorkTiles

@@ -144,14 +144,9 @@ def plan_kernel(
 ) -> Plan:
     """The `Plan` of a kernel.
 
-    Args:
-      stationary, results: number of stationary operands and results of (64, d).
-      vectors: number of rings of (64,) operands.
-      most: maximum of warpgroups, limited by registers.
-      heads, stationary_blocks: work per batch row.
-      keep: whether partners may be kept.
-      ahead: operands of the ring with one more slot, if partners are kept and it costs no warpgroup.
-      tuning: overrides.
+    stationary, results: number of operands and results of (64, d); vectors: rings of (64,) operands; most: warpgroups
+    that the registers allow; heads, stationary_blocks: work per batch row; keep: whether partners may be kept; ahead:
+    operands of the ring with one more slot, if partners are kept and it costs no warpgroup.
     """
     partners, tile_bytes = problem.block_window.blocks, 2 * BLOCK * problem.d
 
@@ -206,7 +201,7 @@ def plan_dkdv(problem: Geometry, tuning: Tuning) -> Plan:
 def choose_run(chains: int, blocks: int, places: int, extra: int = 1) -> int:
     """Stationary blocks per task with the least time, for `places` concurrent tasks over `chains` of `blocks`.
 
-    A task counts as `extra` blocks more, for waits and repeated loads at its start (estimated, not measured).
+    A task counts as `extra` blocks more, for waits and repeated loads at its start.
     """
 
     def cost(runs):

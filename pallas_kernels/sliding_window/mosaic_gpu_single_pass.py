@@ -335,10 +335,7 @@ def single_pass_scratch(problem, plan: SinglePass):
 
 
 def single_pass(q, k, v, start, segment_ids, lse, dy, *, problem, plan: SinglePass, scale, interpret):
-    """dq (b, t padded, h, d), dk and dv (b, s padded, g, d), bf16.
-
-    q, k, v, start, segment_ids from `kernel_operands`; dy like q; lse (b, h, t padded) float32.
-    """
+    """dq, dk and dv, padded, bf16; q, k, v, start, segment_ids from `kernel_operands`; dy like q; lse float32."""
 
     def body(r):
         task = Task.of_block(problem, plan, r)

@@ -44,10 +44,9 @@ from pallas_kernels.sliding_window.mosaic_gpu_single_pass import plan_single_pas
 
 
 def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, scale, interpret):
-    """dq (b, t padded, h, d) bf16, and delta (b, h, t padded) float32 if it is not given.
+    """dq (b, t padded, h, d) bf16, and delta (b, h, t padded) float32 if it is not given: if the plan keeps partners.
 
-    q, k, v, start, segment_ids from `kernel_operands`; dy like q; lse and delta (b, h, t padded) float32; delta is None
-    if the plan keeps partners.
+    q, k, v, start, segment_ids from `kernel_operands`; dy like q; lse like delta.
     """
     d, f32 = problem.d, jnp.float32
     scale_2 = np.float32(scale) * LOG2_E

@@ -6,8 +6,7 @@ to `farthest` before it. Query i of a chunk sees key j of the chunk at distance 
     0 <= i - j + 64 m < window.
 
 A tile of scores has 64 rows, one per key, and 128 lanes, one per query of two heads. Unless window = 1 modulo 64, the
-visible entries of the own and the farthest chunk are disjoint, so one tile holds both (folding): a window of 64 takes
-one tile of exponentials per chunk and two heads, a window of 128 two.
+visible entries of the own and the farthest chunk are disjoint, so one tile holds both (folding).
 """
 
 from typing import NamedTuple

@@ -1,7 +1,6 @@
 """Inside the TPU kernels: tiles of scores with keys in rows and queries in lanes. Geometry: `mosaic_tpu_layout`.
 
-Sums and maxima over keys are then over rows, which is cheaper than over lanes. Two heads share a matmul as the diagonal
-blocks of a matrix.
+Sums and maxima over keys are over rows. Two heads share a matmul as the diagonal blocks of a matrix.
 """
 
 import functools

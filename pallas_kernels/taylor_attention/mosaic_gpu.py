@@ -346,10 +346,7 @@ def plan_blocks(q, k, v, decay, segments: int | None) -> Plan:
 
 
 def kernel_operands(q, k, v, before: float):
-    """Scales q by `before`, pads q and k to `Widths.keys` channels, cuts v into tiles, pads time for TMA, makes parts.
-
-    bfloat16 is not copied if before = 1, k = 16 or 32, and v and t are multiples of 64 and 8.
-    """
+    """Scales q by `before`, pads q, k to `Widths.keys` channels, cuts v into tiles, pads time for TMA, makes parts."""
     t, sizes = q.shape[1], widths(q.shape[3], q.dtype)
     q = q if before == 1 else q * jnp.asarray(before, q.dtype)
     q, k = pad_minor(q, sizes.keys), pad_minor(k, sizes.keys)

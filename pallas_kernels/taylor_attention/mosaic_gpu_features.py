@@ -163,10 +163,7 @@ def constant_column(groups: int) -> int:
 
 
 def features(lanes, x, *, tiles: tuple[Tile, ...], halved: bool):
-    """Columns of phi(x), (64, 8 tiles), of x (64, 16 or 32), both bf16.
-
-    halved: squares are x_a^2 / 2, as on the query side.
-    """
+    """Columns of phi(x), (64, 8 tiles), of x (64, 16 or 32); halved: squares are x_a^2 / 2, as on the query side."""
     pairs = _Pairs(lanes, x)
 
     def feature(tile: Tile):
@@ -182,10 +179,7 @@ def features(lanes, x, *, tiles: tuple[Tile, ...], halved: bool):
 
 
 def pull_back(lanes, x, u, start=None, *, tiles: tuple[Tile, ...], halved: bool):
-    """Returns start + sum_f u_f d phi_f / d x over the columns of `tiles`.
-
-    x (64, 16 or 32) bf16, u (64, 8 tiles) float32, start (64, 16 or 32) float32 or None for zeros.
-    """
+    """Returns start (None: zeros) + sum_f u_f d phi_f / d x over the columns of `tiles`; u (64, 8 tiles) float32."""
     derivative = _Derivative(lanes, x, start)
     for tile, part in zip(tiles, lanes.tiles(u), strict=True):
         if tile.kind not in ("one", "zero"):

@@ -1,11 +1,8 @@
 """Inside the Hopper kernels: the work of a thread block, its tiles, and the warpgroup that scans the state.
 
-If b * h blocks do not fill the GPU, each of n_seg segments of the sequence gets a block of its own. Phase 1
-(`local_states`) sums the state of each segment from zero; phase 2 (`border_states`, XLA) turns these into the state at
-every segment's border; phase 3 is the forward or backward kernel, started from it. Phase 1 reads k and v once more.
-Since sums need no order, it cuts segments further, into pieces, one block per multiprocessor.
-
-Layouts: `mosaic_gpu_layout`.
+If b * h blocks do not fill the GPU, each of n_seg segments of the sequence gets a block of its own. `local_states` sums
+the state of each segment from zero, in pieces, one block per multiprocessor; `border_states` turns these into the state
+at every segment's border; the forward or backward kernel starts from it. Layouts: `mosaic_gpu_layout`.
 """
 
 import dataclasses

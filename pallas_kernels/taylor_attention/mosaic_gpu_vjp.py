@@ -8,8 +8,8 @@ after, with J the Jacobian of the features:
   dx += J_q(x)^T (dnum S^T) + dden (z1 + Z2 x),
   dk += J(k)^T (v dS^T) + scale (dz1 + scale dZ2 k),      dv += phi(k) dS,
 where dz1 = sum dden_i q_i, dZ2 = sum dden_i q_i q_i^T. Kernel `dq` scans forward in time and recomputes S; kernel
-`dkdv` scans backward and carries dS. Each block starts from the state of its segment, and nothing is stored per chunk.
-dnum is never formed: dq divides its rows by den at the end, dkdv divides the columns of the chunk, and dy in the scan.
+`dkdv` scans backward and carries dS. dnum is never formed: dq divides its rows by den at the end, dkdv divides the
+columns of the chunk, and dy in the scan.
 """
 
 import functools

@@ -236,10 +236,8 @@ class Blocks:
 def call(kernel, geometry: Geometry, inputs: Specs, outputs: Specs, *, interpret, name: str) -> dict[str, jax.Array]:
     """pallas_call over (b, head group, block).
 
-    Args:
-      kernel: function of a mapping from names to refs: inputs, outputs, `carry`, and the scratch `q_rows`, `k_rows`
-        (one entry per parity of a chunk) and, with decay, `between` (heads, c, c).
-      inputs, outputs: name -> (array or struct, spec).
+    kernel: function of a mapping from names to refs: inputs, outputs, `carry`, and the scratch `q_rows`, `k_rows` (one
+    entry per parity of a chunk) and, with decay, `between` (heads, c, c).
     """
     g = geometry
     if not interpret and g.chunk % LANES:

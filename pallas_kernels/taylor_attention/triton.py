@@ -1,7 +1,6 @@
 """The `triton` implementation, for GPUs without wgmma (Ampere, Ada); chosen by name only, as it was never timed.
 
-The kernel is in `triton_forward.py`, imported on use because it needs jax-triton. This file adds batching by `vmap` and
-the objection.
+The kernel is in `triton_forward.py`, imported on use because it needs jax-triton.
 """
 
 import importlib.util

@@ -152,10 +152,7 @@ def backward(q, k, v, y, den, dy, *, scale, normalize, initial_state=None, decay
 
 
 def final_state(k, v, *, n_heads, decay=None, segment_ids=None, chunk_size=None) -> TaylorState:
-    """State after `forward` from zeros, without outputs: f v operations per token and head.
-
-    Differentiable; the backward pass recomputes the features.
-    """
+    """State after `forward` from zeros, without outputs; the backward pass recomputes the features."""
     call = ChunkMath(k, n_heads=n_heads, scale=1.0, decay=decay)
     zeros = empty_state(k.shape[0], n_heads, k.shape[3], v.shape[3])
 

@@ -42,11 +42,7 @@ MOST_AHEAD = {"cpu": 16, "gpu": 12, "tpu": 0}
 class Job:
     """A process that compiles one entry of a list in a module, and runs it in `result`.
 
-    Args:
-      module: name of the module.
-      entry: `(name of the list, platform, index)`.
-      options: JSON values for the worker.
-      environment: variables in addition to `ENVIRONMENT`.
+    entry: (name of the list, platform, index); environment: variables in addition to `ENVIRONMENT`.
     """
 
     def __init__(
@@ -70,7 +66,7 @@ class Job:
     def result(self, timeout: float) -> tuple[dict[str, Any], dict[str, np.ndarray] | None]:
         """Status, message and seconds, and the worker's arrays (None if it failed). Ends the process.
 
-        timeout: time limit of the runs after compilation, in seconds.
+        timeout: of the runs after compilation, in seconds.
         """
         with contextlib.closing(self):
             turn = time.monotonic()

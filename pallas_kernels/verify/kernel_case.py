@@ -1,7 +1,7 @@
 """Base of the verified cases: one pass of one kernel on random inputs, compared with the op's reference in float64.
 
-An op's `workloads.py` has a subclass for each of its functions, and the shapes of its cases. A subclass says what the
-inputs are, which outputs are compared and what the reference is; the calls follow from the op's contract (`op.Op`).
+A subclass in an op's `workloads.py` defines inputs, compared outputs and reference; the calls follow from the op's
+contract (`op.Op`).
 """
 
 import dataclasses
