@@ -1,7 +1,6 @@
 """Choice between the implementations of an op, made while a program is lowered, by the target device.
 
 An op has a table {name: Backend} (`op.py`). Implementations that do not run are never traced.
-(`jax.lax.platform_dependent` traces all of its branches, and only knows the name of the target's platform.)
 """
 
 import contextlib
@@ -111,8 +110,7 @@ def choose(
 ) -> tuple[str, ...]:
     """The named implementation, or the `kernels` that serve the problem on their platforms, followed by "xla".
 
-    Raises:
-      NotImplementedError: the named implementation objects.
+    Raises NotImplementedError if the named implementation objects.
     """
     if implementation is None:
         able = (n for n in kernels if backends[n].automatic(problem) and backends[n].objection(problem) is None)
@@ -124,11 +122,8 @@ def choose(
 def run(backends: Backends, method: str, names: tuple[str, ...], problem: Any, *operands, **options):
     """Calls `method` ("forward" or "backward") of the first of `names` that serves the target device.
 
-    Operands and results are arrays, `NamedTuple`s of arrays and None; all implementations return the same shapes as
-    "xla". Options are hashable.
-
-    Raises:
-      NotImplementedError: on lowering, if the only implementation does not run on the device.
+    All implementations return the same shapes as "xla". Raises NotImplementedError, on lowering, if the only
+    implementation does not run on the device.
     """
     like = getattr(backends["xla"], method)
     if names == ("xla",):

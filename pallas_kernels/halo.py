@@ -16,11 +16,7 @@ def with_halo(x: jax.Array, size: int, old: jax.Array | None, *, axis: str, part
       x: (b, t, ...), the t tokens of this part.
       size: tokens of the halo, which may span several parts.
       old: (b, size, ...), tokens before the first part; None: zeros.
-      axis: mesh axis of the parts.
-      parts: its size.
-
-    Returns:
-      (b, size + t, ...).
+      axis, parts: mesh axis of the parts, and its size.
     """
     t = x.shape[1]
     received: list[jax.Array] = []

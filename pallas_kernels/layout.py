@@ -114,8 +114,7 @@ def state_before(own: Any, kept: jax.Array | None, initial: Any, *, axis: str, p
       own: state that this part reaches from zeros, arrays (b, heads or channels, ...).
       kept: decay factor of a state over this part, shaped like the first axes of `own`; None: 1.
       initial: state before the first part; None: zeros.
-      axis: mesh axis of the parts.
-      parts: its size.
+      axis, parts: mesh axis of the parts, and its size.
     """
     index = lax.axis_index(axis)
 

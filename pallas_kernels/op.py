@@ -75,11 +75,7 @@ class Op:
             raise ValueError(f"{name}: implementation={implementation!r} must be one of {', '.join(names)}, or None")
 
     def choose(self, problem: Any, implementation: str | None) -> tuple[str, ...]:
-        """Names of the implementations that may run, in order of preference.
-
-        Raises:
-          NotImplementedError: the named implementation does not serve the problem.
-        """
+        """Names of the implementations that may run, in order of preference; raises as `dispatch.choose`."""
         kernels = self.kernels(self, problem)
         return dispatch.choose(self.backends, problem, implementation, kernels=kernels)
 

@@ -1,7 +1,6 @@
 """Dense softmax attention and its gradient.
 
-Scores, softmax and sums are float32; matmuls have the dtype of the queries, and float32 matmuls full precision. The
-bfloat16 gradient of `jax.nn.dot_product_attention` does not compile under strict dtype promotion.
+Scores, softmax and sums are float32; matmuls have the dtype of the queries, and float32 matmuls full precision.
 """
 
 import jax
@@ -54,8 +53,7 @@ def softmax_attention_gradients(q, k, v, y, lse, dy, *, visible, scale: float):
 
         dq_i = sum_j ds_ij k_j        dk_j = sum_i ds_ij q_i        dv_j = sum_i p_ij dy_i
 
-    Returns:
-      dq, dk, dv in float32; dk and dv summed over the `r` heads.
+    in float32, dk and dv summed over the `r` heads.
     """
     unit, r = _unit_axes(q)
     q, y, lse, dy, visible = (lax.squeeze(x, unit) for x in (q, y, lse, dy, visible))
@@ -72,10 +70,7 @@ def softmax_attention_gradients(q, k, v, y, lse, dy, *, visible, scale: float):
 
 
 def _unit_axes(q) -> tuple[tuple[int, ...], str]:
-    """Leading axes of size 1, and "r" unless that axis is one of them.
-
-    They are dropped: XLA on a CPU fuses softmax and matmuls only without them, which halves the time.
-    """
+    """Leading axes of size 1, without which XLA on a CPU fuses softmax and matmuls, and "r" unless one of them."""
     unit = tuple(i for i, n in enumerate(q.shape[:-2]) if n == 1)
     return unit, "" if q.ndim - 3 in unit else "r"
 

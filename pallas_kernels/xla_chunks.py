@@ -102,17 +102,9 @@ def states_before_affine(
     """The states before n chunks with the update S <- (Diag(kept) + change) S + own, and the last state.
 
     Chunks of a group are joined sequentially, all groups at once; then each group with the 1, 2, 4 .. groups before it.
-    That takes fewer kernels and bytes than `lax.associative_scan` over chunks. The backward pass is the same recurrence
-    from the last chunk to the first, with transposed matrices.
+    The backward pass is the same recurrence from the last chunk to the first, with transposed matrices.
 
-    Args:
-      kept: (b, n, h, k).
-      change: (b, n, h, k, k).
-      own: (b, n, h, k, v).
-      state: (b, h, k, v), before the first chunk.
-
-    Returns:
-      arrays (b, n, h, k, v) and (b, h, k, v).
+    kept: (b, n, h, k); change: (b, n, h, k, k); own: (b, n, h, k, v); state: (b, h, k, v), before the first chunk.
     """
     k, v = own.shape[3:]
     places = _stretches(kept, jnp.concatenate([own, change], axis=-1))

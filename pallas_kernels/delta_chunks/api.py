@@ -7,9 +7,7 @@ A delta rule with log decays, whose sums from the start of a chunk of C tokens a
     v'_i = beta_i (v_i - exp(G_i) k_i S - sum_{j<i} exp(G_i - G_j) (k_i . k_j) v'_j)
 
 which is this recurrence with x = v, y = v', read = -exp(G) k, write = exp(G_C - G) k, keep = exp(G_C) and
-mix = (I + A)^-1 Diag(beta), where A_ij = beta_i exp(G_i - G_j) k_i . k_j for j < i (Yang et al. 2024, "Parallelizing
-Linear Transformers with the Delta Rule over Sequence Length"; Yang et al. 2025, "Gated Delta Networks"). Its outputs
-are decayed linear attention over v', another op.
+mix = (I + A)^-1 Diag(beta), where A_ij = beta_i exp(G_i - G_j) k_i . k_j for j < i (arXiv 2406.06484, 2412.06464).
 """
 
 from collections.abc import Callable

@@ -3,8 +3,7 @@
     dread = z S^T           dwrite = y U^T          dmix = (dy + write U) (x + read S)^T            dkeep = sum_v S * U
 
 with S before and U after the chunk, and z the gradient of x. A thread block processes up to `PIECE` chunks of a row and
-head in turn; tiles are (64, 64), i of keys and j of values. Every array is moved once, and bytes limit the kernel; a
-ring of as many chunks as fit in shared memory loads ahead.
+head in turn; tiles are (64, 64), i of keys and j of values.
 
 Pallas' own barriers are off. Barriers are the wait for the copies of the previous chunk's gradients, `commit_smem` of x
 + read S, and `commit_smem` of the gradients, after which the slot is reloaded.

@@ -27,11 +27,7 @@ class Problem(Call):
         return self.t // self.chunk
 
     def inputs(self, seed: int = 0) -> tuple[jax.Array, ...]:
-        """x, read, write, mix and keep of `delta_chunks`, scaled so that states stay as large as x.
-
-        Products of read and write have norm about 1 per chunk; mix is lower triangular with a diagonal near 1; keep is
-        in [0.5, 1].
-        """
+        """x, read, write, mix and keep of `delta_chunks`, scaled so that states stay as large as x."""
         keys = jax.random.split(jax.random.key(seed), 5)
         tokens, chunks = (self.b, self.t, self.h), (self.b, self.chunks, self.h)
         x = jax.random.normal(keys[0], (*tokens, self.v), jnp.float32)

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 def recurrence(x, read, write, mix, keep, *, initial_state=None):
     """The equation of `api.py`, in float64 for float64 inputs (under `jax.enable_x64`), else in float32.
 
-    Differentiable to any order in forward and reverse mode. Arguments: see `delta_chunks`; returns y and the last
-    state.
+    Differentiable to any order in forward and reverse mode; returns y and the last state.
     """
     dtype = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
     (b, _, h, v), size = x.shape, mix.shape[3]
@@ -31,8 +30,7 @@ def recurrence(x, read, write, mix, keep, *, initial_state=None):
 def general_recurrence(q, k, v, u, z, log_decay, *, initial_state=None):
     """The equation of `general_api.py`, in float64 for float64 inputs (under `jax.enable_x64`), else in float32.
 
-    Differentiable to any order in forward and reverse mode. Arguments: see `general_delta_rule`; returns y and the last
-    state.
+    Differentiable to any order in forward and reverse mode; returns y and the last state.
     """
     dtype = jnp.float64 if v.dtype == jnp.float64 else jnp.float32
     (b, _, h, width), einsum = v.shape, functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)

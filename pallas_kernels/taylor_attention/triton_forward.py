@@ -1,8 +1,8 @@
 """Taylor attention in Triton, by jax-triton: the forward pass for GPUs that have no wgmma (Ampere, Ada).
 
-One program per row (batch and head) and block of values scans chunks of tokens with the state in registers. Triton has
-no cheap way to select the pairs a <= b: inside, the state has the full features [1, x_a, x_a x_b for all a, b], with
-weights (1, scale, scale^2 / 2) on the query side. With S~ = [S, z] and n tokens in a chunk:
+One program per row (batch and head) and block of values scans chunks of tokens with the state in registers. The state
+has the full features [1, x_a, x_a x_b for all a, b], with weights (1, scale, scale^2 / 2) on the query side. With S~ =
+[S, z] and n tokens in a chunk:
 
     [num_i, den_i] = sum_j p_ij v~_j + decay^(i+1) phi(q_i) S~
     S~ <- decay^n S~ + sum_j decay^(n-1-j) phi(k_j) v~_j^T

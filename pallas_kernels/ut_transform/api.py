@@ -4,8 +4,7 @@ A delta rule with keys k, rates beta and log decays, whose sums from the start o
 
     v'_i = beta_i (v_i - exp(G_i) k_i S - sum_{j<i} exp(G_i - G_j) (k_i . k_j) v'_j)
 
-to the state S before the chunk (arXiv 2406.06484, section 3.3; arXiv 2412.06464, section 3.3; arXiv 2510.26692). So V'
-= mix (V + read S) with
+to the state S before the chunk (arXiv 2406.06484, 2412.06464, section 3.3; 2510.26692). So V' = mix (V + read S) with
 
     A_ij = beta_i exp(G_i - G_j) k_i . k_j, j < i       mix = (I + A)^-1 Diag(beta)         read = -exp(G) K
 

@@ -3,9 +3,8 @@
     A_ij = beta_i exp(G_i - G_j) k_i . k_j, j < i       mix = (I + A)^-1 Diag(beta)
     read = -exp(G) K            write = exp(G_c - G) K
 
-A thread block of one warpgroup processes up to `PIECE` chunks of a row and head in turn; a multiprocessor runs several
-blocks. Scores are float32 sums in registers; `hopper/inverse.py` inverts. Every array is moved once, and bytes limit
-the kernel.
+A thread block of one warpgroup processes up to `PIECE` chunks of a row and head in turn. Scores are float32 sums in
+registers; `hopper/inverse.py` inverts.
 
 Pallas' own barriers are off. A chunk's outputs are staged after the wait for the previous copies, which is a barrier;
 `commit_smem` after that orders stores before copies, and all reads of the chunk's slot before its reload.

@@ -26,10 +26,8 @@ from pallas_kernels.ut_transform.mosaic_gpu import Array, InChunk, arrays_of, by
 
 
 def gradients(inputs: dict[str, Array | None], *, sizes, interpret=None):
-    """Gradients by name, of x (keys or scores), beta, log2, dmix, and for keys dread, dwrite and dkeys: dx, dbeta (b,
-    h, n 64) float32, and likewise slopes k_i . (W K - W^T K - exp(G) dread)_i and written k_i . (exp(G_c - G)
-    dwrite)_i.
-    """
+    """Gradients by name: dx, dbeta (b, h, n 64) float32, and likewise `slopes`, k_i . (W K - W^T K - exp(G) dread)_i,
+    and `written`, k_i . (exp(G_c - G) dwrite)_i."""
 
     def chunk(c: InChunk):
         read, write = (lambda i, name=name: load(c.tile(name, i)) for name in ("dread", "dwrite"))

@@ -3,8 +3,7 @@
 A thread block of one warpgroup scans 256 channels of one piece of a row, two adjacent channels per thread. b d channels
 are too few threads for a GPU, so time is split into pieces of whole chunks. One kernel computes the sums of each piece
 from empty sums; later kernels combine the sums of earlier pieces before their first chunk.
-
-Exponents are in base 2 (`sums.py`): the hardware has 16 exponentials per cycle and multiprocessor.
+Exponents are in base 2 (`sums.py`).
 """
 
 import dataclasses

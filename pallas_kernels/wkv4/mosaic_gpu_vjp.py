@@ -35,10 +35,7 @@ PARTS = [range(last, last - 4, -1) for last in range(CHUNK - 1, 0, -4)]
 
 
 def backward(k, v, w, u, keep, state, last_max, saved, dy, dstate, options, *, interpret=None):
-    """Gradients of k, v, w, u and state (or None); saved: the sums of `forward`.
-
-    last_max: `max` of the last state, or None.
-    """
+    """Gradients of k, v, w, u and state (or None); saved: sums of `forward`; last_max: of the last state."""
     given = inputs(k, v, w, u, keep)
     given.arrays.update(dy=pad_tokens(dy, CHUNK), borders=saved)
     end = None if dstate is None else Wkv4State(*dstate[:2], -last_max)

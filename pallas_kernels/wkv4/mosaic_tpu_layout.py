@@ -2,8 +2,7 @@
 
 A grid step (row, channels, block) processes up to 1,024 channels of up to 256 tokens, token by token, with its sums in
 registers. Arrays have tokens on the sublanes. A block is first written in float32 to a scratch with 8 rows of 128
-channels per token, by stores of stride 8; then a token is one load or store. Rows beyond the channels of a step (1,024
-= 8 x 128) are undefined and not written back.
+channels per token, by stores of stride 8; then a token is one load or store. Rows beyond the channels are undefined.
 """
 
 import dataclasses

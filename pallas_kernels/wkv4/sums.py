@@ -1,7 +1,6 @@
 """Two sums with a common scale, carried by the kernels.
 
-Exponents are in base 2, and the largest term of `den` is 1. One of the two factors of an addition is 1, so an addition
-takes one exponential.
+Exponents are in base 2, and the largest term of `den` is 1: an addition takes one exponential.
 """
 
 import math
