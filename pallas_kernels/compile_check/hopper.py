@@ -16,8 +16,7 @@ from pallas_kernels.compile_check.targets import Target
 WARPS, SCHEDULERS = 4, 4
 """Warps of a warpgroup; schedulers of a multiprocessor, each of which issues an instruction of a warp per cycle."""
 MUFU_CYCLES = 8
-"""Cycles of a warp in a scheduler's special function unit: 16 results per cycle and multiprocessor (CUDA C++
-Programming Guide, arithmetic instructions, capability 9.0)."""
+"""Cycles of a warp in a scheduler's special function unit (CUDA C++ Programming Guide, arithmetic instructions)."""
 _HMMA = re.compile(r"HMMA\.(\d\d)(\d)(\d+)\.")
 
 

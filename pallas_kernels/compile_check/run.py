@@ -120,8 +120,7 @@ def _findings(said: str, result: dict[str, Any] | None, target: Target) -> dict[
 
 
 def _faults(said: str, launches: dict[str, Launch]) -> list[str]:
-    """Faults that would fail or race on a device: invalid tensor maps, unfenced writes, registers of a wgmma in flight
-    that are touched."""
+    """Faults that would fail or race on a device."""
     maps = {problem for launch in launches.values() for x in launch.tensor_maps for problem in x.problems()}
     matmuls = {fault for launch in launches.values() for fault in launch.faults}
     code = (

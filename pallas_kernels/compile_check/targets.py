@@ -35,9 +35,8 @@ platform_name: "CUDA"
 dnn_version_info { major: 9 minor: 10 }
 device_description_str: "NVIDIA H100 80GB HBM3"
 """
-"""XLA's description of a GPU (GpuTargetConfigProto). Limits of blocks, threads, registers and shared memory: compute
-capability 9.0 in NVIDIA's CUDA programming guide; cores, clock, memory, bandwidth and L2: H100 SXM (an H200 differs in
-memory). ACCELERATED_FEATURES selects sm_90a, which wgmma needs."""
+"""XLA's description of a GPU (GpuTargetConfigProto): limits of capability 9.0, sizes and rates of an H100 SXM.
+ACCELERATED_FEATURES selects sm_90a, which wgmma needs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +76,7 @@ TARGETS = {
         Target("v6e", "tpu", bandwidth=1640e9, peak_flops=918e12, clock=1.75e9, cores=1, matrix_unit=256),
     )
 }
-"""Sources. H100 SXM: NVIDIA's data sheet (its peak is at 1.83 GHz); the clock is the highest. v5e, v6e: bandwidth and
-peak from cloud.google.com/tpu/docs; clocks at which four matrix units of 128 x 128 and 256 x 256 reach the peaks."""
+"""Sources: NVIDIA's data sheet of the H100 SXM; cloud.google.com/tpu/docs, with clocks that reach the peaks."""
 
 
 def missing(platform: str) -> str | None:
