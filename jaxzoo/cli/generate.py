@@ -88,8 +88,8 @@ def main(command: GenerateCommand) -> None:
     )
     began = time.monotonic()
     with show_progress("prompt tokens") as report:
-        generation.read(lambda n: report("read", n))
-    say(f"read {generation.lengths.sum():,} prompt tokens in {time.monotonic() - began:.1f} s, compilation included")
+        n = generation.read(lambda n: report("read", n))
+    say(f"read {n:,} prompt tokens in {time.monotonic() - began:.1f} s, compilation included")
     texts = [TextOutput(tokenizer, command.stop) for _ in prompts]
     _write(generation, texts, Printer(sys.stdout, prompts if command.echo else [""] * len(prompts)))
 

@@ -187,16 +187,20 @@ def _transfer(
             say(f"layer {layer}: relative squared error {before:.4f} -> {after:.4f}")
         variables = done.variables
     fingerprint = "" if teacher.tokenizer is None else teacher.tokenizer.fingerprint
-    create_imported(run, to_json(config), variables, note, fingerprint)
     tokenizer = RunDirectory(Path(str(note["run"]))).tokenizer
-    if tokenizer.is_dir():
-        shutil.copytree(tokenizer, run.tokenizer, dirs_exist_ok=True)
+
+    def copy_tokenizer() -> None:
+        if tokenizer.is_dir():
+            shutil.copytree(tokenizer, run.tokenizer, dirs_exist_ok=True)
+
+    create_imported(run, to_json(config), variables, note, fingerprint, copy_tokenizer)
 
 
 def _finetune(config: "RunConfig", command: LinearizeCommand, run: RunDirectory, first: RunDirectory) -> None:
     """Stage 2: finetunes with the trainer. Raises `Failure` if it was stopped before its last step."""
     from jaxzoo.fitting import fit
     from jaxzoo.loading.origin import CheckpointPlace
+    from jaxzoo.train.checkpoint import folders
 
     shape = config.data.abstract_batch(config.train.batch_size).tokens
     steps = max(1, round(command.finetune_tokens / shape.size))
@@ -204,7 +208,7 @@ def _finetune(config: "RunConfig", command: LinearizeCommand, run: RunDirectory,
     rank = command.finetune_lora_rank
     train = dataclasses.replace(config.train, steps=steps, lora_rank=rank, lora_targets=TARGETS if rank else ())
     config = dataclasses.replace(config, optimizer=optimizer, train=train)
-    resume = run.newest_checkpoint.exists()
+    resume = bool(folders(run.checkpoints))  # the record of a save precedes its name
     origin = None if resume else CheckpointPlace(first.path, None)
     options = {"resume": resume, "overwrite": not resume, "init_from": origin}
     found = fit(config, run.path, name="finetuning", screen=Screen(sys.stdout), **options)

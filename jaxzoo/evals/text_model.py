@@ -20,7 +20,7 @@ from jaxtyping import Int32, Integer
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.text_output import TextOutput
 from jaxzoo.generation import Generation, Sampling
-from jaxzoo.generation.generate import cache_capacity, rows_of_memory
+from jaxzoo.generation.generate import cache_capacity
 from jaxzoo.models.blueprint import Variables, make_blueprint, split_variables
 from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
 from jaxzoo.train.memory import rows_that_fit
@@ -123,10 +123,8 @@ class TextModel:
         room = max(self.max_length - max_tokens, 1)
         self._count([len(ids) > room for ids in encoded])
         texts = [""] * len(prompts)
-        most = rows_of_memory(self._flat.config, split_variables(self._flat), cache_capacity(self.max_length))
-        size = max(min(self._batch_size, most), 1)
-        for rows in self._batches("continued", [len(ids) for ids in encoded], size):
-            fillers = [self._start] * (size - len(rows))
+        for rows in self._batches("continued", [len(ids) for ids in encoded]):
+            fillers = [self._start] * (self._batch_size - len(rows))
             generation = Generation(
                 self._flat,
                 [*(encoded[row][-room:] for row in rows), *fillers],
@@ -134,7 +132,7 @@ class TextModel:
                 sampling=Sampling(temperature=0.0, n_ids=self._tokenizer.vocab_size),
                 stop_tokens=self._tokenizer.ends,
             )
-            for i in range(len(rows), size):
+            for i in range(len(rows), self._batch_size):
                 generation.stop(i)
             outputs = [TextOutput(self._tokenizer, stops) for _ in rows]
             for block in generation:
@@ -161,7 +159,7 @@ class TextModel:
                 parts.append(window)
         log_probs = np.zeros(len(encoded))
         is_greedy = np.ones(len(encoded), bool)
-        for rows in self._batches(what, [len(window.tokens) for window in parts], self._batch_size):
+        for rows in self._batches(what, [len(window.tokens) for window in parts]):
             length = min(cache_capacity(max(len(parts[row].tokens) - 1 for row in rows)), self.max_length)
             tokens, targets = np.zeros((2, self._batch_size, length), np.int32)
             is_scored = np.zeros((self._batch_size, length), bool)
@@ -197,12 +195,12 @@ class TextModel:
         sums, greedy = zip(*found, strict=True)
         return np.concatenate(sums), np.concatenate(greedy)
 
-    def _batches(self, what: str, lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+    def _batches(self, what: str, lengths: Sequence[int]) -> Iterator[list[int]]:
         """Yields rows of similar lengths, longest first, so that insufficient memory shows at once."""
         order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
-        for start in range(0, len(order), size):
-            yield order[start : start + size]
-            self._report(what, min(start + size, len(order)), len(order))
+        for start in range(0, len(order), self._batch_size):
+            yield order[start : start + self._batch_size]
+            self._report(what, min(start + self._batch_size, len(order)), len(order))
 
 
 def windows(

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from jaxzoo.generation.decode import NO_TOKEN, NOT_FINITE, Rules, decode_block, first_rows, read_chunk, row_keys
-from jaxzoo.generation.prompts import TokenIds, check_prompts
+from jaxzoo.generation.prompts import Prompts, TokenIds, check_prompts
 from jaxzoo.generation.sampling import Sampling, knobs
 from jaxzoo.generation.weights import cast_weights
 from jaxzoo.models.blueprint import Variables, split_variables
@@ -33,7 +33,7 @@ class Generation:
     depend on the other rows or on the block size. Generation can be continued: passing the text so far as the prompt
     gives the same continuation. Only the key-value caches of full attention, which are allocated for both at the start,
     grow with prompts and new tokens. Stacked layers are copied out of their stacks. Runs on the devices of the
-    parameters; on a mesh, inside `jax.set_mesh`.
+    parameters; on a mesh, inside `jax.set_mesh`. Rows whose states exceed the memory wait for the rows before them.
 
     Attributes:
       lengths: tokens of each prompt.
@@ -71,7 +71,7 @@ class Generation:
                 raise ValueError(
                     f"LanguageModelConfig.{field}={value}: the model answers {answers}; it cannot generate"
                 )
-        checked = check_prompts(prompts, n_ids=model.config.vocab_size)
+        self._prompts = check_prompts(prompts, n_ids=model.config.vocab_size)
         numbers = range(len(prompts)) if row_numbers is None else row_numbers
         _check("max_tokens", max_tokens, 1 <= max_tokens < 2**30, "must be in [1, 2^30)")
         _check("seed", seed, 0 <= seed < 2**32, "must be in [0, 2^32)")
@@ -80,7 +80,7 @@ class Generation:
         _check("row_numbers", numbers, all(0 <= number < 2**32 for number in numbers), "must be in [0, 2^32)")
         are_ids = all(token == int(token) and abs(token) < 2**31 for token in stop_tokens)
         _check("stop_tokens", stop_tokens, are_ids, "must be token ids")
-        self.lengths: np.ndarray = checked.lengths
+        self.lengths: np.ndarray = self._prompts.lengths
         n_tokens = int(self.lengths.max()) + max_tokens
         learned = model.config.max_positions
         if learned is not None and n_tokens > learned:
@@ -89,26 +89,32 @@ class Generation:
                 "positions of the model; shorten the prompt, or ask for fewer tokens"
             )
         self._config, self._variables = cast_weights(model.config, split_variables(model.unstacked()))
-        capacity = cache_capacity(n_tokens) if self._config.state_grows else None
-        most = rows_of_memory(self._config, self._variables, capacity)
-        _check("prompts", len(prompts), len(prompts) <= most, f"must be at most {most}, whose states fit into memory")
-        self._rows = first_rows(self._config, self._variables, len(prompts), capacity)
-        tail, tail_length = checked.tail()
-        self._rules = Rules(
-            tail=jnp.asarray(tail),
-            tail_length=jnp.asarray(tail_length),
-            keys=row_keys(seed, jnp.asarray(numbers, jnp.uint32)),
-            knobs=knobs(sampling),
-            max_tokens=jnp.int32(max_tokens),
-            stop_tokens=jnp.asarray(stop_tokens, jnp.int32),
-        )
-        self._chunks = checked.chunks()
+        self._capacity = cache_capacity(n_tokens) if self._config.state_grows else None
+        self._at_once = rows_of_memory(self._config, self._variables, self._capacity)
+        _check("max_tokens", max_tokens, self._at_once > 0, f"makes a state of {n_tokens} tokens, beyond the memory")
+        self._keys = row_keys(seed, jnp.asarray(numbers, jnp.uint32))
+        self._constants = {
+            "knobs": knobs(sampling),
+            "max_tokens": jnp.int32(max_tokens),
+            "stop_tokens": jnp.asarray(stop_tokens, jnp.int32),
+        }
         self._block_size = block_size
         self.done: np.ndarray = np.zeros(len(prompts), bool)
+        self._begin(0)
 
-    def read(self, report: Callable[[int], None] | None = None) -> None:
+    def _begin(self, start: int) -> None:
+        """Makes the states of the rows from `start` on that fit into memory at once."""
+        self._here = slice(start, min(start + self._at_once, len(self.done)))
+        prompts = Prompts(self._prompts.rows[self._here])
+        self._rows = first_rows(self._config, self._variables, len(prompts), self._capacity)
+        self._chunks = prompts.chunks()
+        keys = self._keys if len(prompts) == len(self.done) else self._keys[self._here]
+        tail, tail_length = map(jnp.asarray, prompts.tail())
+        self._rules = Rules(tail=tail, tail_length=tail_length, keys=keys, **self._constants)
+
+    def read(self, report: Callable[[int], None] | None = None) -> int:
         """Reads the prompts except their last tokens, unless the first block has done so. `report` receives the number
-        of tokens read so far, over all rows, after every chunk."""
+        of tokens read so far, over all rows, after every chunk. Returns the tokens of the prompts in memory."""
         n_read, state = 0, self._rows.state
         for tokens, takes_part in self._chunks:
             state = read_chunk(self._config, self._variables, state, jnp.asarray(tokens), jnp.asarray(takes_part))
@@ -117,6 +123,7 @@ class Generation:
                 jax.block_until_ready(state.position)
                 report(n_read)
         self._rows = self._rows._replace(state=state)
+        return int(self.lengths[self._here].sum())
 
     def stop(self, row: int) -> None:
         """Completes a row."""
@@ -128,18 +135,22 @@ class Generation:
     def __next__(self) -> NewTokens:
         """Returns the new tokens of each row; ends when all rows are complete. Raises `ValueError` if the model's
         logits are not finite."""
-        if self.done.all():
-            raise StopIteration
+        while self.done[self._here].all():
+            if self._here.stop == len(self.done):
+                raise StopIteration
+            self._begin(self._here.stop)
         self.read()
-        stopped = jnp.asarray(self.done)
+        stopped = jnp.asarray(self.done[self._here])
         self._rows, block = decode_block(
             self._config, self._variables, self._rows, stopped, self._rules, block_size=self._block_size
         )
-        tokens, self.done = np.asarray(block), np.array(self._rows.done)
-        broken = np.flatnonzero((tokens == NOT_FINITE).any(axis=1))
+        tokens, self.done[self._here] = np.asarray(block), np.asarray(self._rows.done)
+        broken = self._here.start + np.flatnonzero((tokens == NOT_FINITE).any(axis=1))
         if broken.size:
             raise ValueError(f"prompts[{broken[0]}]: the model's logits are not finite; its training may have diverged")
-        return [row[row != NO_TOKEN] for row in tokens]
+        found: NewTokens = [np.zeros(0, np.int32)] * len(self.done)
+        found[self._here] = [row[row != NO_TOKEN] for row in tokens]
+        return found
 
 
 def generate(

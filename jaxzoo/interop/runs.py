@@ -41,9 +41,9 @@ def import_folder(
     variables = read_variables(opened, device=jax.devices("cpu")[0])
     note = {"folder": str(directory.absolute()), "family": opened.family.name, "step": 0}
     fingerprint = "" if tokenizer is None else tokenizer.fingerprint
-    create_imported(run, config, variables, note, fingerprint)
-    if tokenizer is not None:
-        save_tokenizer(tokenizer, run.tokenizer)
+    create_imported(
+        run, config, variables, note, fingerprint, lambda: tokenizer and save_tokenizer(tokenizer, run.tokenizer)
+    )
     return opened, tokenizer
 
 

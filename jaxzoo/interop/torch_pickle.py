@@ -20,6 +20,9 @@ import numpy as np
 LARGEST_PICKLE = 16 * 2**20
 """Largest `data.pkl` in bytes; that of a state dict of a thousand tensors has some 0.1 MB."""
 
+MOST_ARGUMENTS = 8
+"""Most arguments of a call, and dimensions: a million calls with a million of them would never end."""
+
 _STORAGES: Mapping[str, Any] = {
     "DoubleStorage": np.float64,
     "FloatStorage": np.float32,
@@ -178,7 +181,7 @@ def _execute(program: bytes) -> Any:
                 stack.append(_global(_require(module, str), _require(name, str)))
             case "REDUCE":
                 arguments, function = _require(stack.pop(), tuple), _require(stack.pop(), _Global)
-                if function not in _CALLS:
+                if function not in _CALLS or len(arguments) > MOST_ARGUMENTS:
                     raise _RefusedError(f"a call of {function.module}.{function.name}")
                 stack.append(_CALLS[function](*arguments))
             case "BUILD":
@@ -199,13 +202,6 @@ def _require(value: Any, kind: Any) -> Any:
     if not isinstance(value, kind):
         raise TypeError
     return value
-
-
-def _ordered_dict(pairs: Any = ()) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
-    for pair in pairs:
-        _set_items(found, list(_require(pair, tuple)))
-    return found
 
 
 def _popped_to_mark(stack: list[Any]) -> list[Any]:
@@ -238,16 +234,15 @@ def _storage(kind: Any, storage: Any, key: Any, _: Any, size: Any) -> _Storage:
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Tensor:
-    numbers = (offset, *shape, *strides)
-    if not isinstance(storage, _Storage) or not all(isinstance(n, int) and 0 <= n < 2**62 for n in numbers):
+    if not isinstance(storage, _Storage) or len(shape) != len(strides) or len(shape) > MOST_ARGUMENTS:
         raise TypeError
-    if len(shape) != len(strides) or len(shape) > 32:
+    if not all(isinstance(n, int) and 0 <= n < 2**62 for n in (offset, *shape, *strides)):
         raise TypeError
     return _Tensor(storage, offset, tuple(shape), tuple(strides))
 
 
 _CALLS: Mapping[tuple[str, str], Callable[..., Any]] = {
-    ("collections", "OrderedDict"): _ordered_dict,
+    ("collections", "OrderedDict"): lambda: {},  # noqa: PIE807 no arguments
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
     ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: _require(tensor, _Tensor),
 }

@@ -1,5 +1,6 @@
 """Import of variables as runs with one checkpoint, of step 0, without optimizer state."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -33,13 +34,19 @@ def import_run(file: Path, run: RunDirectory) -> CheckpointManifest:
 
 
 def create_imported(
-    run: RunDirectory, config: Json, variables: Variables, note: dict[str, Json], tokenizer: str
+    run: RunDirectory,
+    config: Json,
+    variables: Variables,
+    note: dict[str, Json],
+    tokenizer: str,
+    write_more: Callable[[], object] = lambda: None,
 ) -> None:
     """Makes a run whose one checkpoint, of step 0, holds these variables.
 
     Args:
       note: source of the variables; their digest is added.
       tokenizer: fingerprint of the tokenizer of its text; empty: no text.
+      write_more: writes other files of the run. The checkpoint, with which the run is complete, comes last.
 
     Raises:
       ValueError, OSError: as `RunDirectory.create`.
@@ -48,6 +55,7 @@ def create_imported(
         raise ValueError(f"{broken} is not finite: the model is damaged, or its training has diverged")
     parts = {name: tree for name, tree in variables._asdict().items() if tree}
     run.create(config, None, {**note, "digest": variables_digest(variables), "imported": True})
+    write_more()
     cursor = {"fingerprint": f"{tokenizer}:imported"} if tokenizer else {}
     with Checkpoints(run.checkpoints, record=run.newest_checkpoint) as checkpoints:
         checkpoints.save(0, parts, cursor=cursor, config=config)

@@ -9,7 +9,7 @@ from jaxzoo.sweep.claims import judge
 from jaxzoo.sweep.directory import About
 from jaxzoo.sweep.results import Missing, Results, Row
 from jaxzoo.sweep.table import Failure, Outcome, markdown
-from jaxzoo.utils.figure import add_caption, render
+from jaxzoo.utils.figure import add_caption, import_matplotlib, render
 from jaxzoo.utils.whole_files import replacing, write_whole
 
 if TYPE_CHECKING:
@@ -70,8 +70,6 @@ def judged(
 def _pictures(experiment: "Experiment", rows: Sequence[Row], about: About) -> tuple[dict[str, bytes | None], str]:
     """Contents of the figure's files, with the sizes of the scale below it; None, and the reason, if it cannot be drawn
     yet."""
-    import matplotlib
-
     figure = None
     reason = "no figure yet: no run is finished"
     if any(row["metrics"] for row in rows):
@@ -81,5 +79,5 @@ def _pictures(experiment: "Experiment", rows: Sequence[Row], about: About) -> tu
             add_caption(figure, f"Scale {about.scale}: {about.scale_about}")
         except Missing as missing:
             reason = f"no figure yet: {missing}"
-    with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
+    with import_matplotlib().rc_context({"svg.fonttype": "none"}):  # text stays text
         return {f"figure.{kind}": figure and render(figure, kind) for kind in ("png", "svg")}, reason

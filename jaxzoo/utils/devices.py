@@ -3,9 +3,13 @@
 import contextlib
 import math
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+GROUP_LIMITS = ("memory.max", "memory.limit_in_bytes")
+"""Files of control groups, of versions 2 and 1."""
 
 
 class Accelerator(NamedTuple):
@@ -55,7 +59,18 @@ def memory_of_each(devices: Sequence[Any]) -> float:
         return limit
     if devices[0].platform != "cpu":
         return math.inf
-    here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(OSError, ValueError):  # a container's own limit; "max": none
-        here = min(here, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return here / len(devices)
+    return min(host_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))) / len(devices)
+
+
+def host_limits(groups: Path, root: Path) -> list[int]:
+    """Bytes of the host, and those that a container, a job of a cluster, or `ulimit -v` leaves to this process."""
+    import resource  # not on Windows
+
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    limits += [n // 2 for n in resource.getrlimit(resource.RLIMIT_AS)[:1] if n >= 0]  # libraries and threads take space
+    found = re.findall(r"^(?:0:|[0-9]+:memory):/(.*)$", groups.read_text(), re.MULTILINE) if groups.exists() else []
+    for path in (root / name for group in found for name in (group, f"memory/{group}")):
+        for file in (folder / name for folder in (path, *path.parents) for name in GROUP_LIMITS):
+            with contextlib.suppress(OSError, ValueError):  # absent; "max": none
+                limits.append(int(file.read_text()))
+    return limits

@@ -80,7 +80,7 @@ def panels(
     rows: int, columns: int, *, size: tuple[float, float], title: str, **options: Any
 ) -> "tuple[Figure, np.ndarray]":
     """A figure of `size` inches with a title, and its axes, (rows, columns). `options` are those of `subplots`."""
-    matplotlib = _import_matplotlib()
+    matplotlib = import_matplotlib()
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(SETTINGS):
@@ -162,7 +162,7 @@ def save(figure: Figure, path: Path) -> None:
         raise
 
 
-def _import_matplotlib() -> Any:
+def import_matplotlib() -> Any:
     """Imports matplotlib whatever MPLBACKEND says: it refuses the name of a backend that is not installed here."""
     backend = os.environ.pop("MPLBACKEND", None)
     try:
@@ -183,7 +183,7 @@ def _show_dollars(figure: Figure) -> None:
 
 
 def _draw(figure: Figure, target: Path | io.BytesIO, kind: str) -> None:
-    matplotlib = _import_matplotlib()
+    matplotlib = import_matplotlib()
     _show_dollars(figure)
     with matplotlib.rc_context({"svg.hashsalt": "figure"}):
         figure.savefig(target, dpi=DPI, format=kind, metadata={"Date": None} if kind == "svg" else None)

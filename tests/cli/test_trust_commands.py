@@ -19,9 +19,11 @@ from jaxzoo.evals.text_model import TextModel
 from jaxzoo.evals.validation import Validation
 from jaxzoo.loading import load
 from jaxzoo.train import memory
+from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.utils.checksums import add_checksum, without_checksum
 from jaxzoo.utils.screen import printable
 from jaxzoo.utils.text_table import text_table
+from tests.data.test_trust_files import GPT2
 from tests.interop import published
 
 ROOT = Path(__file__).parents[2]
@@ -175,6 +177,20 @@ def test_a_folder_that_is_not_finite_is_refused(tmp_path, capsys):
         assert convert(["--from", str(folder), "--out", str(tmp_path / "run")]) == 2
         assert "is not finite" in capsys.readouterr().err
         assert not (tmp_path / "run").exists()
+
+
+def test_an_import_is_complete_with_its_checkpoint(tmp_path, monkeypatch):
+    """Kills: a converted run without its tokenizer, if the command is killed after the checkpoint is written."""
+    (tmp_path / "folder").mkdir()
+    published.make_folder("llama-yarn-tied", tmp_path / "folder")
+    (tmp_path / "folder" / "tokenizer.json").write_text(json.dumps(GPT2))
+    seen = []
+    save = Checkpoints.save
+    monkeypatch.setattr(
+        Checkpoints, "save", lambda *a, **k: seen.append((tmp_path / "run/tokenizer").is_dir()) or save(*a, **k)
+    )
+    assert convert(["--from", str(tmp_path / "folder"), "--out", str(tmp_path / "run")]) == 0
+    assert seen == [True]
 
 
 def test_an_import_names_its_own_options(tmp_path, capsys):

@@ -61,12 +61,12 @@ def exported(place: Path) -> Any:
 
 
 def run(place: Path) -> Any:
-    """Digests, cursors and configs of a run's checkpoints, and its metrics."""
+    """Digests, cursor and config of a run's last checkpoint, and its metrics; a disk error may cost an earlier one."""
     from jaxzoo.train.checkpoint import folders, read_seal
 
     metrics = place / "metrics.jsonl"
-    seals = {step: read_seal(folder).to_json() for step, folder in folders(place / "checkpoints").items()}
-    return json.loads(json.dumps(seals)), metrics.read_text() if metrics.exists() else ""
+    seal = read_seal(max(folders(place / "checkpoints").items())[1]).to_json()
+    return json.loads(json.dumps(seal)), metrics.read_text() if metrics.exists() else ""
 
 
 TO_FOLDER = ("convert", "--run trained --to folder")
@@ -87,7 +87,7 @@ TRIALS = {
     "export": Trial("export", "--run trained --out out.safetensors", lambda _: "", exported, (TRAIN,)),
     "linearize": Trial(
         "linearize",
-        "--run trained --out out --mixer hedgehog --window 8 --transfer-tokens 256 --finetune-tokens 128 "
+        "--run trained --out out --mixer hedgehog --window 8 --transfer.tokens 128 --finetune.tokens 128 "
         "--train.batch-size 4 --train.checkpoint-every 1 --train.log-every 1",
         lambda place: "--resume",
         run,
@@ -159,6 +159,9 @@ if __name__ == "__main__":
     shim = ctypes.CDLL(None)
     shim.faults_count.restype = ctypes.c_long
     shim.faults_begin.argtypes = (ctypes.c_char_p, ctypes.c_long, ctypes.c_int)
-    for module in ("fitting", "interop.runs", "interop.saving", "data.corpus.building", "cli.linearize"):
+    modules = "fitting interop.runs interop.saving data.corpus.building linearization.measure linearization.transfer"
+    for module in modules.split():
         importlib.import_module(f"jaxzoo.{module}")
+    measure = sys.modules["jaxzoo.linearization.measure"]
+    measure.measure, measure.table = lambda *_: [], str  # writes nothing, and compiles eight programs
     main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -107,6 +108,24 @@ def test_prompts_of_all_lengths_together_are_as_each_alone(make, rows):
         shuffled = generate(model, [prompts[i] for i in order], max_tokens=21, sampling=sampling, row_numbers=order)
         for i, tokens in zip(order, shuffled, strict=True):
             np.testing.assert_array_equal(together[i], tokens)
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_rows_beyond_the_memory_wait(at_once, monkeypatch):
+    """Kills: a batch that is refused, or other draws, where the states of all rows do not fit into memory at once."""
+    model, prompts = growing(), some_prompts(3, 8, 21)
+    whole = generate(model, prompts, max_tokens=19, sampling=HOT, seed=5)
+    monkeypatch.setattr(sys.modules["jaxzoo.generation.generate"], "rows_of_memory", lambda *_: at_once)
+    parts = generate(model, prompts, max_tokens=19, sampling=HOT, seed=5)
+    for expected, found in zip(whole, parts, strict=True):
+        np.testing.assert_array_equal(expected, found)
+    generation = Generation(model, prompts, max_tokens=19, sampling=HOT, seed=5)
+    generation.stop(2)
+    assert generation.read() == sum(generation.lengths[:at_once])
+    assert [sum(map(len, row)) for row in zip(*generation, strict=True)] == [len(whole[0]), len(whole[1]), 0]
+    monkeypatch.setattr(sys.modules["jaxzoo.generation.generate"], "rows_of_memory", lambda *_: 0)
+    with pytest.raises(ValueError, match=r"^max_tokens=19 makes a state of 40 tokens, beyond the memory"):
+        generate(model, prompts, max_tokens=19)
 
 
 @pytest.mark.full

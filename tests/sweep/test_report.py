@@ -2,9 +2,11 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
+import jaxzoo
 from jaxzoo.sweep import grid
 from jaxzoo.sweep.experiment import coordinates
 from jaxzoo.sweep.table import number
@@ -142,3 +144,13 @@ def test_numbers_are_short_and_exact_where_whole():
         "x",
     ]
     assert coordinates({"length": 1024, "window": None, "rate": 1 / 3}) == "length 1024, rate 0.3333"
+
+
+@pytest.mark.parametrize("made", [None, ()])
+def test_an_alien_picture_does_not_stay(made, tmp_path):
+    """Kills: scripts of somebody else's figure.svg, or names of runs, in what a report writes for a browser."""
+    alien = '<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
+    (tmp_path / "figure.svg").write_text(alien)
+    report(tmp_path, about=ABOUT._replace(scale_about=alien), **({} if made is None else {"made": made}))
+    assert not [file for file in tmp_path.iterdir() if b"<script" in file.read_bytes() and file.suffix != ".md"]
+    assert not [file for file in Path(jaxzoo.__file__).parent.rglob("*.py") if "<html" in file.read_text().lower()]

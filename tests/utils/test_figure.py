@@ -66,10 +66,12 @@ def test_names_are_no_formulas(tmp_path):
     assert (tmp_path / "x.png").stat().st_size > 1000
 
 
-def test_a_backend_that_is_not_installed(tmp_path):
-    """Kills: a picture that fails where a notebook's MPLBACKEND names a package that is absent."""
-    code = "from jaxzoo.utils.figure import panels, render; figure, _ = panels(1, 1, size=(4, 3), title='x')"
+@pytest.mark.parametrize("backend", ["module://no_such_package.backend", "nonsense", "TkAgg"])
+def test_a_backend_that_is_not_installed(backend):
+    """Kills: a picture, or a sweep's report, that fails where MPLBACKEND of a notebook names an absent package."""
+    code = "from jaxzoo.sweep.report_files import _pictures; _pictures(None, [], None)"
+    code += "; from jaxzoo.utils.figure import panels, render; figure, _ = panels(1, 1, size=(4, 3), title='x')"
     code += "; print(len(render(figure, 'png')))"
-    environment = os.environ | {"MPLBACKEND": "module://no_such_package.backend"}
+    environment = os.environ | {"MPLBACKEND": backend}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert int(done.stdout) > 1000

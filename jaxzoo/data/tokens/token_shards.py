@@ -204,6 +204,8 @@ def write_manifest(
         splits[split] = Split(notes, totals)
     identity = TokenizerIdentity(**tokenizer)
     dtype = str(token_dtype(tokenizer["vocab_size"]))
+    for name, note in ((name, note) for split in splits.values() for name, note in split.shards.items()):
+        TokenShard(directory, name, dtype=dtype, vocab_size=identity.vocab_size, note=note)  # are of these sizes
     manifest = Manifest(FORMAT, identity, dtype, dict(versions), splits)  # type: ignore[arg-type]
     write_json(directory / "manifest.json", add_checksum(dataclasses.asdict(manifest)))
 

@@ -93,6 +93,11 @@ class Tokenization:
 
         def finish() -> None:
             versions = {name: _version(name) for name in ("jaxzoo", "numpy", "tokenizers")}
+            for name, (_, split, index) in self._arguments.items():  # a note may be that of another tokenization
+                n = sum(read_note(out, name).subsets.values(), Counts()).documents
+                if n != (there := self._data.splits[split][index]):
+                    what = f"{out / name}.json counts {n:,} documents, and the data have {there:,}"
+                    raise ValueError(f"{what}; remove it and tokenize again")
             n_shards = {split: len(lengths) for split, lengths in self._data.splits.items()}
             write_manifest(out, n_shards, tokenizer=self._identity, versions=versions)
 

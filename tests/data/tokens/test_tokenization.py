@@ -167,6 +167,30 @@ def test_other_data_another_tokenizer_and_other_files_are_refused(data, bpe, tok
     assert [file.name for file in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.parametrize(
+    ("other", "kinds", "message"),
+    [
+        ("valid-00000", [".json"], "train-00000"),
+        (
+            "valid-00000",
+            [".json", ".tokens.npy", ".starts.npy", ".subsets.npy"],
+            r"counts \d+ documents, and",
+        ),
+        ("train-00001", [".json"], "train-00000"),
+    ],
+)
+def test_a_shard_of_another_tokenization_is_refused(other, kinds, message, data, bpe, tokens, tmp_path):
+    """Kills: a note of other data that counts as a finished shard, which training notices much later."""
+    work = tmp_path / "out"
+    shutil.copytree(tokens, work)
+    (work / "manifest.json").unlink()
+    for kind in kinds:
+        shutil.copyfile(tokens / f"{other}{kind}", work / f"train-00000{kind}")
+    with pytest.raises(ValueError, match=message):
+        Tokenization(data, load_tokenizer(bpe), work).run()
+    assert not (work / "manifest.json").exists()
+
+
 def test_features_of_other_classes_are_not_imported(data, tmp_path, monkeypatch):
     """Kills: a data directory that runs code: tensorflow-datasets imports the classes that features.json names."""
     (tmp_path / "intruder.py").write_text("raise SystemExit('imported')")
