@@ -2,12 +2,14 @@
 
 import dataclasses
 import inspect
+import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from jaxzoo.cli import packaged
-from jaxzoo.cli.flags import UsageError, flag, options_of, override
+from jaxzoo.cli.flags import HELP, UsageError, flag, options_of, override
 from jaxzoo.cli.runner import say
 from jaxzoo.cli.user_files import MIXER_FLAG, TASK_FLAG, failures_of, find_class, import_file, normal_name
 from jaxzoo.config.checked import Checked, unknown
@@ -39,10 +41,11 @@ def read_config(options: ConfigOptions, flags: Sequence[str], *, prog: str) -> "
     """
     if options.config is None:
         raise UsageError("--config FILE is required, such as --config configs/mqar/based.py; see --help")
-    if "--help" in flags or "-h" in flags:
+    if flags and flags[-1] in HELP:
         from jaxzoo.mixers import MIXERS
 
-        print(f"\nmixers: {', '.join(sorted(MIXERS))}\n")
+        names = f"mixers: {', '.join(sorted(MIXERS))}"
+        print(f"\n{textwrap.fill(names, shutil.get_terminal_size().columns)}")
     file = Path(packaged.find(options.config, "configs"))
     config = load_config(file, name=options.name, mixer=options.mixer, task=options.task)
     return override(config, flags, prog=prog, others=options_of(type(options)).values())

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import io
 import re
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
-from jaxzoo.config.checked import Checked, NonNegativeInt, nearest
+from jaxzoo.config.checked import Checked, NonNegativeInt, nearest, unknown
 
 Parsed = TypeVar("Parsed")
 Config = TypeVar("Config")
@@ -66,7 +67,8 @@ def output_file(option: str, file: Path, *, endings: Sequence[str] = (), or_fold
 def parse_known(
     declared: Callable[..., Parsed], words: Sequence[str], *, prog: str, **options: Any
 ) -> tuple[Parsed, list[str]]:
-    """Parses a dataclass, or the arguments of a function, and prints the help on --help.
+    """Parses a dataclass, or the arguments of a function, and prints the help on --help, or of one group of fields of
+    a config (`default` among the options) on --help GROUP.
 
     `options` are passed to `tyro.cli`. Returns the value and the remaining words.
 
@@ -78,20 +80,73 @@ def parse_known(
         options = {"config": (tyro.conf.FlagCreatePairsOff,), **options}
     said = io.StringIO()
     shown = io.StringIO()
+    words, topic = split_help(words)
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(shown):
             return tyro.cli(declared, prog=prog, args=list(words), return_unknown_args=True, **options)
     except SystemExit as stopped:
         if not stopped.code:
-            width = shutil.get_terminal_size().columns
-            for line in shown.getvalue().splitlines():  # fit lines outside of tyro's boxes to the terminal
-                print(textwrap.fill(line, width) if line[:1].isalpha() else line)
+            is_config = "default" in options
+            _print_help(shown.getvalue(), topic, is_config=is_config, is_command=not is_config and "config" in options)
             raise
         message = _error_message(stopped, said.getvalue())
     field = re.match(rf"{getattr(declared, '__name__', '')}\.(\w+)[.0-9]*=", message)
     if field:  # name the option, not the field of the dataclass
         message = f"{options_of(declared)[field[1]]} {message[field.end() :]}"
     raise UsageError(message)
+
+
+def split_help(words: Sequence[str]) -> tuple[list[str], str]:
+    """Returns the words without what follows --help, and the group of fields after it ("": none)."""
+    at = next((i + 1 for i, word in enumerate(words) if word in HELP), len(words))
+    topic = "".join(words[at : at + 1])
+    if not topic or topic.startswith("-"):
+        return list(words), ""
+    return [*words[:at], *words[at + 1 :]], topic
+
+
+def _print_help(text: str, topic: str, *, is_config: bool, is_command: bool) -> None:
+    """Prints options and their help; of a config, one line per group of fields, or the fields of one group or of all.
+
+    Args:
+      text: help as tyro draws it.
+    """
+    head, *parts = re.split(r"^ (\S*) ?(?:options|arguments) *\n -{3,} *\n", text, flags=re.MULTILINE)
+    groups = dict(zip(parts[::2], map(_entries, parts[1::2]), strict=True))
+    width = shutil.get_terminal_size().columns
+    fill = functools.partial(textwrap.fill, width=width, break_on_hyphens=False, break_long_words=False)
+    if is_command:
+        usage, _, description = head.partition("\n")
+        print(fill(usage), fill(" ".join(description.split())), sep="\n\n")
+    if is_config:
+        groups.pop("", None)  # --help
+    if is_config and not topic:
+        print("\nfields of the config by group; --help GROUP for one, --help all for all:")
+        for name, ((_, about), *fields) in groups.items():
+            print(fill(f"  {name} ({len(fields)}){about and f': {about}'}", subsequent_indent="      "))
+        return
+    shown = [name for name in groups if not is_config or topic == "all" or f"{name}.".startswith(f"{topic}.")]
+    if not shown:
+        raise UsageError(f"--help {topic}: {unknown('group', topic, groups)}")
+    for name in shown:
+        (_, about), *fields = groups[name]
+        print(fill(f"\n{name or 'options'}{about and f': {about}'}", replace_whitespace=False))
+        for option, words in fields:
+            print(fill(option, initial_indent="  ", subsequent_indent="    "))
+            print(fill(words, initial_indent="      ", subsequent_indent="      "))
+
+
+def _entries(body: str) -> list[list[str]]:
+    """Options of a group and their help, after the description of the group."""
+    found = [["", ""]]
+    for line in body.splitlines():
+        words = line.strip()
+        if line.startswith("  -") and not words.startswith("---"):
+            found.append([*re.split(r" {2,}", words, maxsplit=1), ""][:2])
+        elif words.strip("-"):
+            wrapped = len(found) > 1 and not found[-1][1] and not line.startswith("      ")  # the option itself
+            found[-1][not wrapped] = f"{found[-1][not wrapped]} {words}".strip()
+    return found
 
 
 def parse_flags(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from jaxzoo.cli.flags import HELP, parse_flags, parse_known
+from jaxzoo.cli.flags import HELP, UsageError, parse_flags, parse_known, split_help
 from jaxzoo.utils.screen import Failure, Screen, is_muted
 
 HALF_LINE = 1000
@@ -50,13 +50,16 @@ def command_line(*, prog: str = "", selector: str = "", **lines: str) -> Callabl
             if not selector:
                 work(parse_flags(declared, words, prog=name))
                 return
+            words, topic = split_help(words)
             asked = [word for word in words if word in HELP][:1]
-            if asked:
+            if asked and not topic:
                 with contextlib.suppress(SystemExit):
                     parse_known(declared, asked, prog=name)
             options, flags = parse_known(declared, [word for word in words if word not in HELP], prog=name)
+            if topic and not getattr(options, selector):
+                raise UsageError(f"--help {topic} describes fields of a config; name one by --{selector}")
             if not asked or getattr(options, selector):
-                work(options, [*flags, *asked])
+                work(options, [*flags, *asked, *filter(None, [topic])])
 
         return lambda argv=None: run(command, argv, **lines)
 

@@ -104,10 +104,14 @@ class Checked:
     def __post_init__(self) -> None:
         """Subclasses check here how their fields fit together, each of which has its declared type and range."""
 
-    def require(self, field: str, holds: bool, rule: str, remedy: str = "") -> None:
-        """Raises `ValueError` with class, field, value received, rule and remedy unless `holds`."""
+    def require(self, field: str, holds: bool, rule: str, remedy: str = "", value: Any = None) -> None:
+        """Raises `ValueError` with class, field, value, rule and remedy unless `holds`.
+
+        `value` is the value that None stands for; default: that of the field.
+        """
         if not holds:
-            message = _refusal(getattr(self, field), f"{type(self).__name__}.{field}", rule)
+            received = getattr(self, field) if value is None else value
+            message = _refusal(received, f"{type(self).__name__}.{field}", rule)
             raise ValueError(message + (f"; {remedy}" if remedy else ""))
 
 

@@ -39,10 +39,10 @@ def test_the_mixer_s_fields_are_flags(capsys):
     mixer = parse_command(flags)[1].model.pattern[1]
     assert isinstance(mixer, RetNetConfig)
     assert mixer.value_width == 32
+    assert main([*flags, "--help", "model"]) == 0
+    assert "--model.pattern.1.value-width" in capsys.readouterr().out
     assert main([*flags, "--help"]) == 0
-    out = capsys.readouterr().out
-    assert "--model.pattern.1.value-width" in out
-    assert "--model.mixer NAME" in out
+    assert "--model.mixer NAME" in capsys.readouterr().out
 
 
 def test_aliases(capsys):

@@ -148,7 +148,8 @@ def flags_of(module: str, *selected: str) -> frozenset[str]:
 
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-        importlib.import_module(module).main([*selected, "--help"])
+        for topic in ([], ["all"]) if selected else ([],):
+            importlib.import_module(module).main([*selected, "--help", *topic])
     return frozenset(re.findall(r"--[a-zA-Z][\w.-]*", shown.getvalue()))
 
 

@@ -96,7 +96,7 @@ class Mamba2Config(MixerConfig):
         self.require("n_levels", self.n_levels != 1, "must be 0 or at least 2")
         if self.d_model is not None:
             rule = f"must divide expand * d_model={self.inner}"
-            self.require("head_dim", self.inner % self.head_width == 0, rule)
+            self.require("head_dim", self.inner % self.head_width == 0, rule, value=self.head_width)
             self.require("n_groups", self.heads % self.n_groups == 0, f"must divide the {self.heads} heads")
 
     @property

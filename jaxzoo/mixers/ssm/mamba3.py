@@ -76,7 +76,7 @@ class Mamba3Config(MixerConfig):
         self.require("rope_fraction", self.n_angles > 0, f"is too small to turn a pair of d_state={self.d_state}")
         if self.d_model is not None:
             rule = f"must divide expand * d_model={self.inner}"
-            self.require("head_dim", self.inner % self.head_width == 0, rule)
+            self.require("head_dim", self.inner % self.head_width == 0, rule, value=self.head_width)
             self.require("n_groups", self.heads % self.n_groups == 0, f"must divide the {self.heads} heads")
 
     @property
