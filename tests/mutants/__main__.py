@@ -1,7 +1,7 @@
 """`python -m tests.mutants [WORD ...]`: plants bugs in a copy of the repository and reports those that survive.
 
-With words, only the bugs whose names or paths contain one of them. Exit status 1 if a bug survives the core tests, or
-the full ones where its entry says so.
+With words, only the bugs whose names or paths contain one of them. Exit status 1 if a bug survives the core and full
+tests of its entry.
 """
 
 import os
@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.mutants.mutant import MUTANTS, ROOT, Mutant
 
 TIMEOUT_S = 900
+TIERS = "not slow and not parity and not gpu and not tpu"
 
 
 def copy_repository(target: Path) -> None:
@@ -28,7 +29,7 @@ def is_killed(mutant: Mutant, root: Path) -> bool:
     file = root / mutant.path
     original = file.read_text()
     file.write_text(mutant.mutate(root))
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutant.tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", TIERS, *mutant.tests]
     environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         run = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
