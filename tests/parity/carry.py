@@ -51,7 +51,7 @@ def assert_close(found, expected, tolerance, what=""):
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * scale, err_msg=what)
 
 
-def compare(ours, theirs, carry, x, *, run, torch):
+def compare(ours, theirs, carry, x, *, run, torch, final=None, gradients=True):
     """Outputs for the inputs `x` (b, t, d), and gradients of inputs and parameters for one random cotangent.
 
     Args:
@@ -61,13 +61,22 @@ def compare(ours, theirs, carry, x, *, run, torch):
       x: inputs, a float32 array.
       run: their layer's output, given theirs and a tensor.
       torch: the module.
+      final: called after `run`: their final state, by field of our state.
+      gradients: whether to compare gradients.
     """
     ours = filled(ours, theirs, carry)
     tensor = torch.tensor(x, requires_grad=True)
     expected = run(theirs, tensor)
+    if final is not None:
+        state = ours.prefill(jnp.asarray(x), ours.init_state(len(x)))[1]
+        for name, value in final().items():
+            assert_close(getattr(state, name), value.detach().numpy(), OUTPUT_TOLERANCE, f"final {name}")
+    if not gradients:
+        assert_close(ours(jnp.asarray(x)), expected.detach().numpy(), OUTPUT_TOLERANCE, "output")
+        return
     cotangent = torch.randn(expected.shape)
     (expected * cotangent).sum().backward()
-    gradients = carry(lambda name: dict(theirs.named_parameters())[name].grad.numpy())
+    expected_gradients = carry(lambda name: dict(theirs.named_parameters())[name].grad.numpy())
 
     graph, params, others = nnx.split(ours, nnx.Param, ...)
     y, pull_back = jax.vjp(lambda params, x: nnx.merge(graph, params, others)(x), params, jnp.asarray(x))
@@ -75,7 +84,7 @@ def compare(ours, theirs, carry, x, *, run, torch):
     assert_close(y, expected.detach().numpy(), OUTPUT_TOLERANCE, "output")
     assert_close(x_gradient, tensor.grad.numpy(), GRADIENT_TOLERANCE, "gradient of the input")
     for path, gradient in flat(params_gradient).items():
-        assert_close(gradient[...], gradients[path], GRADIENT_TOLERANCE, path)
+        assert_close(gradient[...], expected_gradients[path], GRADIENT_TOLERANCE, path)
 
 
 def inputs(b=3, t=37, d=24, seed=0):
