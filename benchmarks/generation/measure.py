@@ -23,6 +23,7 @@ from benchmarks.generation.models import Size
 from jaxzoo.generation.decode import DecodeState, Rules, decode_block, first_rows, read_chunk, row_keys
 from jaxzoo.generation.prompts import check_prompts
 from jaxzoo.generation.sampling import Sampling, knobs
+from jaxzoo.generation.weights import cast_weights
 from jaxzoo.models.accounting import count_parameters, state_bytes
 from jaxzoo.models.blueprint import Variables, make_blueprint
 from jaxzoo.models.language_model import LanguageModelConfig, ModelState
@@ -44,9 +45,9 @@ class Subject(NamedTuple):
 
     @classmethod
     def make(cls, name: str, config: LanguageModelConfig) -> "Subject":
-        """Makes a model with random parameters: the cost does not depend on them."""
+        """Makes a model with random parameters, cast as `generate` casts them: the cost does not depend on values."""
         shapes = make_blueprint(config, scanned=False).shapes
-        return cls(name, config, host_parameters.draw(shapes))
+        return cls(name, *cast_weights(config, host_parameters.draw(shapes)))
 
     def first_rows(self, batch: int, capacity: int) -> DecodeState:
         return first_rows(self.config, self.variables, batch, capacity)

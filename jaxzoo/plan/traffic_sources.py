@@ -13,7 +13,11 @@ PASSES = ("forward", "again", "backward", "other")
 UNKNOWN = "(the compiler's own)"
 """Source of copies and the like, which the compiler added."""
 _FOREIGN = re.compile(r"site-packages/(?!jaxzoo/|pallas_kernels/)|/lib/python3|^<")
-_HELPERS = ("layers/linear.py", "jaxzoo/parallel/sharding.py", "pallas_kernels/dispatch.py")
+_HELPERS = (
+    "layers/linear.py",
+    "jaxzoo/parallel/sharding.py",
+    *(f"pallas_kernels/{name}.py" for name in ("dispatch", "halo", "layout", "op")),
+)
 """Files of helpers, whose callers are named instead."""
 
 

@@ -57,18 +57,10 @@ def _xla_backward(q, k, v, state, decay, segment_ids, y, den, dy, dstate, option
     )  # fmt: skip
 
 
-def _segments(q, v, options: Options) -> int:
-    """Number of segments of a sequence on Hopper."""
-    (b, t, h, k_dim), v_dim = q.shape, v.shape[3]
-    problem = Problem(b=b, t=t, h=h, k=k_dim, v=v_dim, dtype=q.dtype.name)
-    cost = mosaic_gpu_layout.TRAINING if options.save_states else mosaic_gpu_layout.FORWARD
-    return options.kernel_segments or mosaic_gpu_layout.kernel_segments(problem, cost)
-
-
 def _hopper_forward(q, k, v, state, decay, segment_ids, options, *, interpret=None):
     from pallas_kernels.taylor_attention import mosaic_gpu
 
-    segments = _segments(q, v, options)
+    segments = mosaic_gpu_layout.planned_segments(q, v, options)
     out = mosaic_gpu.forward(
         q, k, v, scale=options.scale, eps=options.eps, normalize=options.normalize, initial_state=state,
         decay=decay, return_state=options.return_state, return_den=options.save_states, segments=segments,
@@ -86,7 +78,7 @@ def _hopper_backward(q, k, v, state, decay, segment_ids, y, saved, dy, dstate, o
         borders = mosaic_gpu_layout.one_border(state, q.shape[3], q.dtype)
     gradients = mosaic_gpu_vjp.backward(
         q, k, v, y, den, borders, dy, dstate, scale=options.scale, normalize=options.normalize, decay=decay,
-        segments=_segments(q, v, options), interpret=interpret,
+        segments=mosaic_gpu_layout.planned_segments(q, v, options), interpret=interpret,
     )  # fmt: skip
     dinitial = None if state is None else TaylorState(gradients.s, gradients.z)
     return gradients.q, gradients.k, gradients.v, dinitial
@@ -94,16 +86,6 @@ def _hopper_backward(q, k, v, state, decay, segment_ids, y, saved, dy, dstate, o
 
 def _hopper():
     return _hopper_forward, _hopper_backward
-
-
-def _hopper_saved(q, k, v, state, *_: Any, options: Options) -> tuple:
-    """Denominators, and the kernel states at the starts of segments (at most 11 MB)."""
-    (b, t, h, k_dim), segments = q.shape, _segments(q, v, options._replace(save_states=True))
-    den = jax.ShapeDtypeStruct((b, h, t), jnp.float32) if options.normalize else None
-    if segments == 1:
-        return den, None
-    shapes = mosaic_gpu_layout.border_shapes(b, h, k_dim, v.shape[3], q.dtype, segments - (state is None))
-    return den, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
 
 
 def _tpu_forward(q, k, v, state, decay, segment_ids, options, *, interpret=False):
@@ -156,7 +138,7 @@ OP = Op(
             _hopper,
             mosaic_gpu_layout.objection,
             automatic=mosaic_gpu_layout.automatic,
-            saved_like=_hopper_saved,
+            saved_like=mosaic_gpu_layout.saved_like,
         ),
         "mosaic_tpu": base.tpu(_tpu_forward, _tpu_backward, mosaic_tpu.objection),
         "triton": base.by_name("cuda", _triton_forward, _xla_backward, triton.objection),

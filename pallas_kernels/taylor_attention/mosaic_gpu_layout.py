@@ -29,6 +29,7 @@ which take twice the shared memory.
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -201,6 +202,23 @@ def choose_pieces(blocks: int, chunks: int) -> int:
 def kernel_segments(p: Problem, cost: Cost) -> int:
     """Number of segments of a call."""
     return Segments(p.t, choose_segments(p.b * p.h * value_tiles(p.k, p.v, p.dtype), p.t, cost)).count
+
+
+def planned_segments(q, v, options: Any) -> int:
+    """Number of segments of a sequence for `Options` of `api.py`."""
+    (b, t, h, k_dim), v_dim = q.shape, v.shape[3]
+    problem = Problem(b=b, t=t, h=h, k=k_dim, v=v_dim, dtype=q.dtype.name)
+    return options.kernel_segments or kernel_segments(problem, TRAINING if options.save_states else FORWARD)
+
+
+def saved_like(q, k, v, state, *_: Any, options: Any) -> tuple:
+    """Denominators, and the kernel states at the starts of segments (at most 11 MB)."""
+    (b, t, h, k_dim), count = q.shape, planned_segments(q, v, options._replace(save_states=True))
+    den = jax.ShapeDtypeStruct((b, h, t), jnp.float32) if options.normalize else None
+    if count == 1:
+        return den, None
+    shapes = border_shapes(b, h, k_dim, v.shape[3], q.dtype, count - (state is None))
+    return den, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
 
 
 def border_shapes(
