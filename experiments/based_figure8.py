@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 from experiments.based_models import Sizes, scales
-from experiments.frontier import by_state, finish_by_state, more_recalls_more, size_curve
+from experiments.frontier import by_state, explain_marks, finish_by_state, more_recalls_more, size_curve
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Point, Results, learned
 from jaxzoo.sweep.curves import curve, guessing
 from jaxzoo.utils.figure import TITLE_POINTS, Figure, add_legend, panels, plain_log_ticks
@@ -112,6 +112,7 @@ def _draw(results: Results) -> Figure:
     figure, (axes,) = panels(1, 2, size=(8.6, 4.6), title=title, sharey=True, width_ratios=(2, 1))
     for series, model in enumerate(STREAMING):
         size_curve(axes[0], results, label=model, series=series, model=model)
+    explain_marks(axes[0])
     finish_by_state(axes[0], results)
     landmarks = results.values("n_landmarks", model=NYSTROM)
     marks = [{"model": NYSTROM, "n_landmarks": n} for n in landmarks]
