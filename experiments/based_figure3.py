@@ -217,7 +217,7 @@ def _draw(results: Results) -> Figure:
                 style = series + i * len(PALETTE)
                 size_curve(panel, results, label=label, series=style, metric=metric, size=size, **where)
         guessing(panel, results.rows, metric)
-    explain_marks(axes[0, 0])
+    explain_marks(axes[0, 0], results)
     finish_by_state(axes[0, 0], results)
     axes[1, 0].set(xlabel="parameters", ylabel=accuracy_label(results))
     plain_log_ticks(axes[1, 0], "x")

@@ -112,7 +112,7 @@ def _draw(results: Results) -> Figure:
     figure, (axes,) = panels(1, 2, size=(8.6, 4.6), title=title, sharey=True, width_ratios=(2, 1))
     for series, model in enumerate(STREAMING):
         size_curve(axes[0], results, label=model, series=series, model=model)
-    explain_marks(axes[0])
+    explain_marks(axes[0], results)
     finish_by_state(axes[0], results)
     landmarks = results.values("n_landmarks", model=NYSTROM)
     marks = [{"model": NYSTROM, "n_landmarks": n} for n in landmarks]

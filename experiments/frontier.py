@@ -14,7 +14,7 @@ from experiments.recall import in_words
 from jaxzoo.sweep import Finding, Missing, Results
 from jaxzoo.sweep.claims import CHANCE, chance
 from jaxzoo.sweep.curves import accuracy_label, curve, guessing
-from jaxzoo.sweep.results import OVER, SCORE, Row
+from jaxzoo.sweep.results import OVER, SCORE, SEED, Row
 from jaxzoo.utils.figure import Axes, Figure, add_legend, panels, plain_log_ticks
 
 SAME = 0.01
@@ -99,17 +99,18 @@ def draw_by_state(results: Results, models: Iterable[str], *, title: str) -> Fig
     for series, model in enumerate(models):
         size_curve(axes[0], results, label=model, series=series, model=model)
     guessing(axes[0], results.rows)
-    explain_marks(axes[0])
+    explain_marks(axes[0], results)
     finish_by_state(axes[0], results)
     add_legend(figure)
     return figure
 
 
-def explain_marks(panel: Axes) -> None:
-    """Adds the marks of `size_curve` to the legend."""
-    style = {"color": "#777777", "linestyle": "none"}
-    panel.plot([], [], marker="o", markersize=4.5, markerfacecolor="white", label="a smaller one recalls more", **style)
-    panel.plot([], [], marker="|", markersize=9, label="range of the seeds", **style)
+def explain_marks(panel: Axes, results: Results) -> None:
+    """Adds the marks of `size_curve` that `results` have to the legend."""
+    (hollow,) = panel.plot([], [], "o", color="#777777", label="a smaller one recalls more")
+    hollow.set(markersize=4.5, markerfacecolor="white")
+    if any(SEED in row["point"] for row in results.rows):
+        panel.plot([], [], "|", color="#777777", markersize=9, label="range of the seeds")
 
 
 def finish_by_state(panel: Axes, results: Results) -> None:
