@@ -11,21 +11,26 @@ from jaxzoo.mixers import (
     BlockedWindowAttentionConfig,
     ConvolutionAugmentedAttentionConfig,
     GatedShortConvConfig,
+    GatedSlotAttentionConfig,
     H3Config,
     HyenaConfig,
     LandmarkCATConfig,
+    LightningAttentionConfig,
     LinCATConfig,
     LinearAttentionConfig,
     LiquidS4Config,
     Mamba2Config,
+    Mamba3Config,
     MambaConfig,
     MixerConfig,
+    MLSTMConfig,
     NystromFormerConfig,
     RetNetConfig,
     ScatterBrainConfig,
     SelectiveAttentionConfig,
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
+    TTTConfig,
     WindowedLinearAttentionConfig,
 )
 from jaxzoo.testing.mixer_inputs import ready
@@ -81,6 +86,11 @@ MORE = [
     SelectiveAttentionConfig(d_model=6, n_heads=2, n_selected=3, form="release"),
     ConvolutionAugmentedAttentionConfig(d_model=6, n_heads=3, n_taps=4, filter_queries=False),
     ConvolutionAugmentedAttentionConfig(d_model=6, n_heads=2, normalize=True, filter_values=False, filter_init="delta"),
+    MLSTMConfig(d_model=6, n_heads=2, form="7b", key_width=8, value_width=10),
+    Mamba3Config(d_model=6, d_state=6, head_dim=3),
+    TTTConfig(d_model=8, n_heads=2, mini_batch=4),
+    GatedSlotAttentionConfig.abc(d_model=8, n_heads=2, key_width=12, n_slots=5),
+    LightningAttentionConfig(d_model=8, n_heads=2, slopes="linear", layer_index=1, n_layers=3),
 ]
 """Settings that share most of their code with those above; their equations have tests of their own."""
 

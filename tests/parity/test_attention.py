@@ -1,10 +1,11 @@
-"""Softmax attention, and the models around it, against GPT-NeoX (Pythia) and Llama."""
+"""Softmax attention against GPT-NeoX (Pythia) and Llama, and latent attention against DeepSeek-V3."""
 
 import numpy as np
 import pytest
 from flax import nnx
 
-from jaxzoo.mixers import Attention, AttentionConfig
+from jaxzoo.layers.rotary_scaling import RotaryScaling
+from jaxzoo.mixers import Attention, AttentionConfig, LatentAttentionConfig
 from tests.parity.carry import compare, inputs, randomize
 
 pytestmark = pytest.mark.parity
@@ -96,3 +97,60 @@ def test_llama_attention(torch, transformers):
     randomize(layer, torch)
     ours = Attention(AttentionConfig(d_model=32, **LLAMA), rngs=nnx.Rngs(0))
     compare(ours, layer, carry_llama_attention, inputs(d=32), run=run_attention(rotary, torch), torch=torch)
+
+
+@pytest.mark.parametrize("rank", [None, 10])
+def test_deepseek_latent_attention(torch, transformers, rank):
+    """Kills: rotation of other channels, a scale without the rotated ones, a norm of the rotary key, YaRN without its
+    factor of the scores; in values and all gradients."""
+    from transformers.models.deepseek_v3 import modeling_deepseek_v3 as theirs
+
+    yarn = {
+        "rope_type": "yarn",
+        "rope_theta": 100.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+    }
+    config = transformers.DeepseekV3Config(
+        vocab_size=48,
+        hidden_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        q_lora_rank=rank,
+        kv_lora_rank=9,
+        qk_rope_head_dim=4,
+        qk_nope_head_dim=6,
+        v_head_dim=5,
+        max_position_embeddings=64,
+        rope_parameters=yarn if rank else {"rope_type": "default", "rope_theta": 100.0},
+        attn_implementation="eager",
+    )
+    layer, rotary = theirs.DeepseekV3Attention(config, layer_idx=0), theirs.DeepseekV3RotaryEmbedding(config)
+    randomize(layer, torch)
+    q = {"q_down": "q_a_proj", "q_up": "q_b_proj"} if rank else {"q_proj": "q_proj"}
+    names = {**q, "kv_down": "kv_a_proj_with_mqa", "kv_up": "kv_b_proj", "out_proj": "o_proj"}
+    norms = {"kv_norm": "kv_a_layernorm", **({"q_norm": "q_a_layernorm"} if rank else {})}
+
+    def carry(get):
+        values = {f"{ours}.kernel": get(f"{name}.weight").T for ours, name in names.items()}
+        return values | {f"{ours}.scale": get(f"{name}.weight") for ours, name in norms.items()}
+
+    scaling = RotaryScaling(kind="yarn", factor=4.0, original_length=16, temperature=1.0) if rank else RotaryScaling()
+    ours = LatentAttentionConfig(
+        d_model=24,
+        n_heads=4,
+        head_dim=6,
+        value_dim=5,
+        rope_dim=4,
+        q_rank=rank,
+        kv_rank=9,
+        rotary_base=100.0,
+        rotary_scaling=scaling,
+        score_factor=(0.1 * np.log(4) + 1) ** 2 if rank else 1.0,
+    ).build(rngs=nnx.Rngs(0))
+    compare(ours, layer, carry, inputs(d=24), run=run_attention(rotary, torch), torch=torch)

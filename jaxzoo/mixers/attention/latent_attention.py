@@ -9,8 +9,9 @@ With W_kvb = [W_k | W_v] of a head, q_n . k_n = (W_k^T q_n) . c and sum_j p_j v_
 
 Form: DeepSeek-V3 in transformers 5.24: adjacent pairs rotate, norms have eps 1e-6, the published `q_rank` is 1536,
 `kv_rank` 512, `head_dim` and `value_dim` 128, `rope_dim` 64, and YaRN multiplies scores by `score_factor` (0.1 ln 40 +
-1)^2. `fla`: flash-linear-attention (bc3b101), which rotates by halves and has eps 1e-5. The defaults scale with the
-width: rank of a quarter of it (as DeepSeek-V2-Lite), half a head rotates, queries have no rank.
+1)^2 alone: `rotary_scaling` has `temperature` 1. `fla`: flash-linear-attention (bc3b101), which rotates by halves and
+has eps 1e-5. The defaults scale with the width: rank of a quarter of it (as DeepSeek-V2-Lite), half a head rotates,
+queries have no rank.
 
 Good at: Recall of attention at a fraction of its cache, which still grows with the text.
 Paper: DeepSeek-AI 2024 (DeepSeek-V3), https://arxiv.org/abs/2412.19437
