@@ -1,4 +1,4 @@
-"""The models of Zoology, Based and CAT, and recurrent models and hybrids of 2024 and 2025, by name and size.
+"""The models of Zoology, Based and CAT, and models of mixers of 2024 to 2026 and of hybrids, by name and size.
 
 A preset is a function that returns a `LanguageModelConfig`: every public function of these modules but `preset_parts`.
 `variant="paper"` follows the paper and `variant="release"` the code that its authors released, where these disagree.
@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.models.presets import preset_parts
+from jaxzoo.models.presets.attention import *
 from jaxzoo.models.presets.based import *
 from jaxzoo.models.presets.cat import *
 from jaxzoo.models.presets.mqar_based import *

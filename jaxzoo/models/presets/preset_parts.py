@@ -33,6 +33,12 @@ def zoology_model(
     return text_model(pattern, d_model=d_model, n_layers=n_layers, mlp_width=width, pad_vocab_multiple=128)
 
 
+def fla_model(pattern: tuple[MixerConfig, ...], *, d_model: int, n_layers: int) -> LanguageModelConfig:
+    """Models of text in the sizes of flash-linear-attention's configurations: SwiGLU, an untied head, 32000 tokens."""
+    rows = {"vocab_size": 32000, "norm_eps": 1e-6, "tie_embeddings": False}
+    return text_model(pattern, d_model=d_model, n_layers=n_layers, mlp_width=neox_mlp_width(d_model, 4), **rows)
+
+
 def rwkv_model(pattern: Sequence[MixerConfig], *, d_model: int, **fields: Any) -> LanguageModelConfig:
     """RWKV's models of text: alternating layers of time mix and channel mix, no MLP, LayerNorm, an untied head."""
     shared = {"mlp": "none", "norm": "layer", "tie_embeddings": False}

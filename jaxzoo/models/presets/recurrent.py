@@ -1,4 +1,4 @@
-"""Models of text with the recurrent mixers of 2024 and 2025, hybrids of them with attention, and FoX.
+"""Models of text with the recurrent mixers of 2024 to 2026, and hybrids of them with attention.
 
 Sizes are those of the papers where they print them, and of the authors' released configurations otherwise; each
 docstring says which. No preset here has been trained with this library.
@@ -10,13 +10,14 @@ from jaxzoo.mixers import (
     AttentionConfig,
     CombaConfig,
     DeltaNetConfig,
-    ForgettingAttentionConfig,
     GatedDeltaNetConfig,
+    GatedDeltaProductConfig,
     GatedSlotAttentionConfig,
     HGRN2Config,
     HGRNConfig,
     KimiDeltaAttentionConfig,
     Mamba2Config,
+    Mamba3Config,
     MambaConfig,
     MesaNetConfig,
     MixerConfig,
@@ -27,9 +28,10 @@ from jaxzoo.mixers import (
     RWKV7ChannelMixConfig,
     RWKV7TimeMixConfig,
     SlidingWindowAttentionConfig,
+    TTTConfig,
 )
 from jaxzoo.models.model_config import LanguageModelConfig
-from jaxzoo.models.presets.preset_parts import neox_mlp_width, rwkv_model, text_model
+from jaxzoo.models.presets.preset_parts import fla_model, rwkv_model, text_model
 
 WORLD = {"vocab_size": 65536, "pad_vocab_multiple": 8, "embed_norm": True}
 """Fields that RWKV-6 and 7 share: the World vocabulary, and a norm after the embedding."""
@@ -49,22 +51,31 @@ def mamba2_1_3b() -> LanguageModelConfig:
     return dataclasses.replace(mamba2_370m(), d_model=2048)
 
 
+def mamba3_1_4b() -> LanguageModelConfig:
+    """Mamba-3 (fla's default configuration, SISO): 1387.1M parameters; 48 layers of width 2048 without an MLP.
+
+    States of 128, heads of 64 channels, an untied head over 32000 tokens.
+    """
+    rows = {"vocab_size": 32000, "tie_embeddings": False}
+    return text_model((Mamba3Config(activation="softplus"),), d_model=2048, n_layers=48, mlp="none", **rows)
+
+
 def delta_net_340m() -> LanguageModelConfig:
     """DeltaNet 340M in fla's configuration: 374.4M parameters; 24 layers of width 1024, 8 heads.
 
     SwiGLU of 8/3 d, an untied head over 32000 tokens.
     """
-    return _fla((DeltaNetConfig(n_heads=8, norm_eps=1e-6),), d_model=1024, n_layers=24)
+    return fla_model((DeltaNetConfig(n_heads=8, norm_eps=1e-6),), d_model=1024, n_layers=24)
 
 
 def delta_net_1_3b() -> LanguageModelConfig:
     """DeltaNet 1.3B (arXiv 2406.06484, sec. 4, fla): 1365.7M parameters; 24 layers of width 2048, 16 heads."""
-    return _fla((DeltaNetConfig(n_heads=16, norm_eps=1e-6),), d_model=2048, n_layers=24)
+    return fla_model((DeltaNetConfig(n_heads=16, norm_eps=1e-6),), d_model=2048, n_layers=24)
 
 
 def gated_delta_net_340m() -> LanguageModelConfig:
     """Gated DeltaNet, fla's 1.3B configuration, half as wide: 379.8M parameters; 21 layers of width 1024, 3 heads."""
-    return _fla((_gated_delta_net(1024),), d_model=1024, n_layers=21)
+    return fla_model((_gated_delta_net(1024),), d_model=1024, n_layers=21)
 
 
 def gated_delta_net_1_3b() -> LanguageModelConfig:
@@ -72,7 +83,7 @@ def gated_delta_net_1_3b() -> LanguageModelConfig:
 
     6 heads of 256 keys and 512 values.
     """
-    return _fla((_gated_delta_net(2048),), d_model=2048, n_layers=21)
+    return fla_model((_gated_delta_net(2048),), d_model=2048, n_layers=21)
 
 
 def _gated_delta_net(d_model: int) -> GatedDeltaNetConfig:
@@ -85,7 +96,7 @@ def kimi_delta_attention_1_3b() -> LanguageModelConfig:
 
     The paper's own models are mixtures of experts.
     """
-    return _fla((KimiDeltaAttentionConfig(n_heads=16, norm_eps=1e-6),), d_model=2048, n_layers=24)
+    return fla_model((KimiDeltaAttentionConfig(n_heads=16, norm_eps=1e-6),), d_model=2048, n_layers=24)
 
 
 def comba_1_3b() -> LanguageModelConfig:
@@ -94,12 +105,30 @@ def comba_1_3b() -> LanguageModelConfig:
     6 heads of 256 keys and 512 values.
     """
     comba = CombaConfig(n_heads=6, key_width=1536, value_width=3072, norm_eps=1e-6)
-    return _fla((comba,), d_model=2048, n_layers=21)
+    return fla_model((comba,), d_model=2048, n_layers=21)
+
+
+def gated_delta_product_1_6b() -> LanguageModelConfig:
+    """Gated DeltaProduct of two updates (arXiv 2502.10297, sizes of fla's configuration): 1586.2M parameters.
+
+    21 layers of width 2048, 6 heads of 256 keys and 512 values.
+    """
+    mixer = GatedDeltaProductConfig(n_heads=6, key_width=1536, value_width=3072, norm_eps=1e-6)
+    return fla_model((mixer,), d_model=2048, n_layers=21)
 
 
 def mesa_net_1_3b() -> LanguageModelConfig:
     """MesaNet (fla's default configuration): 1366.3M parameters; 24 layers of width 2048, 16 heads of 128."""
-    return _fla((MesaNetConfig(n_heads=16, norm_eps=1e-6),), d_model=2048, n_layers=24)
+    return fla_model((MesaNetConfig(n_heads=16, norm_eps=1e-6),), d_model=2048, n_layers=24)
+
+
+def ttt_linear_1_3b() -> LanguageModelConfig:
+    """TTT-Linear 1.3B (arXiv 2407.04620, in the authors' configuration "1b"): 1284.9M parameters.
+
+    24 layers of width 2048, 32 heads, SwiGLU of 5504, a tied head over 32000 tokens, no convolutions.
+    """
+    sizes = {"d_model": 2048, "n_layers": 24, "mlp_width": 5504, "vocab_size": 32000, "norm_eps": 1e-6}
+    return text_model((TTTConfig(n_heads=32),), **sizes)
 
 
 def xlstm_7b() -> LanguageModelConfig:
@@ -119,13 +148,13 @@ def hgrn_1_3b() -> LanguageModelConfig:
     Its lower bounds, one more parameter there, do not learn here.
     """
     layers = tuple(HGRNConfig(layer_index=i, n_layers=24, norm_eps=1e-6) for i in range(24))
-    return _fla(layers, d_model=2048, n_layers=24)
+    return fla_model(layers, d_model=2048, n_layers=24)
 
 
 def hgrn2_1_3b() -> LanguageModelConfig:
     """HGRN2 1.3B (arXiv 2404.07904, fla): 1364.3M parameters; 24 layers of width 2048, heads of 128."""
     layers = tuple(HGRN2Config(n_heads=16, layer_index=i, n_layers=24, scaled=True, norm_eps=1e-6) for i in range(24))
-    return _fla(layers, d_model=2048, n_layers=24)
+    return fla_model(layers, d_model=2048, n_layers=24)
 
 
 def gsa_1_3b() -> LanguageModelConfig:
@@ -133,38 +162,7 @@ def gsa_1_3b() -> LanguageModelConfig:
 
     4 heads of 64 slots.
     """
-    return _fla((GatedSlotAttentionConfig(n_heads=4, n_slots=64),), d_model=2048, n_layers=24)
-
-
-def fox_760m() -> LanguageModelConfig:
-    """FoX (LLaMA) 760M (arXiv 2503.02130, in the authors' configuration): 834.8M parameters, 757.6M without the head.
-
-    24 layers of width 1536, 24 heads, no positions, SwiGLU of 8/3 d, an untied head over 50257 tokens.
-    """
-    return _fox(ForgettingAttentionConfig(n_heads=24), ffn_width=4)
-
-
-def fox_pro_760m() -> LanguageModelConfig:
-    """FoX (Pro) 760M (arXiv 2503.02130): 836.7M parameters; as `fox_760m`, SwiGLU of 7/3 d."""
-    return _fox(ForgettingAttentionConfig.pro(n_heads=24), ffn_width=3.5)
-
-
-def _fox(mixer: ForgettingAttentionConfig, *, ffn_width: float) -> LanguageModelConfig:
-    sizes = {"d_model": 1536, "n_layers": 24, "mlp_width": neox_mlp_width(1536, ffn_width), "norm_eps": 1e-6}
-    return text_model((mixer,), **sizes, tie_embeddings=False)
-
-
-def _fla(pattern: tuple[MixerConfig, ...], *, d_model: int, n_layers: int) -> LanguageModelConfig:
-    return text_model(
-        pattern,
-        d_model=d_model,
-        n_layers=n_layers,
-        mlp_width=neox_mlp_width(d_model, 4),
-        vocab_size=32000,
-        pad_vocab_multiple=8,
-        norm_eps=1e-6,
-        tie_embeddings=False,
-    )
+    return fla_model((GatedSlotAttentionConfig(n_heads=4, n_slots=64),), d_model=2048, n_layers=24)
 
 
 def rwkv6_1_6b() -> LanguageModelConfig:
