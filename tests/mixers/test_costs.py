@@ -13,22 +13,36 @@ from jaxzoo.mixers import (
     BaseConvConfig,
     BigBirdConfig,
     BlockedWindowAttentionConfig,
+    CombaConfig,
     ConvolutionAugmentedAttentionConfig,
     DeltaNetConfig,
+    ForgettingAttentionConfig,
+    GatedDeltaNet2Config,
+    GatedDeltaProductConfig,
     GatedLinearAttentionConfig,
     GatedShortConvConfig,
+    GatedSlotAttentionConfig,
     H3Config,
+    HGRNConfig,
     HyenaConfig,
     InputDependentConvConfig,
     LandmarkCATConfig,
+    LatentAttentionConfig,
+    LightningAttentionConfig,
     LinCATConfig,
     LinearAttentionConfig,
     LiquidS4Config,
     LongConvConfig,
     Mamba2Config,
+    Mamba3Config,
     MambaConfig,
+    MesaNetConfig,
+    MLSTMConfig,
+    MoBAConfig,
     MultiHeadHyenaConfig,
+    NativeSparseAttentionConfig,
     NystromFormerConfig,
+    PathAttentionConfig,
     RetNetConfig,
     RWKV4ChannelMixConfig,
     RWKV4TimeMixConfig,
@@ -37,6 +51,7 @@ from jaxzoo.mixers import (
     SelectiveAttentionConfig,
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
+    TTTConfig,
     state_bytes,
 )
 from tests.mixers.moved import abstract_mixer
@@ -54,6 +69,8 @@ CAT_FLOPS = 2 * 4 * 12**2 + 4 * 12 * 100
 PERFORMER = {"d_model": 8, "n_heads": 2, "feature_dim": 2, "n_features": 6}
 MAPS = 2 * 8 * (4 + 4 + 8 + 8) + 2 * 2 * (2 * 2 * 6)
 CHUNK, SUMS = 2 * 2 * (64 * 6 + 64 * 4), 2 * 2 * (6 * 4 + 6 * 4 + 6)
+DELTA = {"d_model": 8, "n_heads": 2, "key_width": 6, "value_width": 10, "n_taps": 3}
+GENERAL = 2 * 10 * (4 * 6 + 4 * 10) + 8 * 3 * 10
 FAR = 4 * 12 * 10 + 2 * 2 * (48 * (10 + 7) + 2 * 10 * 7)
 
 COSTS = [
@@ -102,6 +119,48 @@ COSTS = [
         4 * 2 * 3 * 5 + 2 * 2 * 22,
         {10: 2 * 8 * (6 + 6 + 10 + 2 + 10) + 22 * 2 * 3 + 2 * 10 * (2 * 6 + 2 * 10) + 6 * 3 * 10},
     ),
+    # The same with gates; the general form has twice as many scores, and two updates of the state.
+    (
+        CombaConfig(**DELTA),
+        4 * (30 + 2 * 22),
+        4 * 30 + 2 * 2 * 22,
+        {10: 2 * 8 * (22 + 2 + 2 + 10 + 10) + 22 * 2 * 3 + GENERAL},
+    ),
+    # Erasing gates like keys, writing gates like values; two maps of rank 5.
+    (
+        GatedDeltaNet2Config(**DELTA),
+        4 * (30 + 2 * 22),
+        4 * 30 + 2 * 2 * 22,
+        {10: 2 * 8 * (22 + 6 + 10 + 10) + 2 * 5 * (8 + 6 + 8 + 10) + 22 * 2 * 3 + GENERAL},
+    ),
+    # Two keys, values and betas per token, which are two tokens of a chunk.
+    (
+        GatedDeltaProductConfig(**DELTA, n_updates=2),
+        4 * (30 + 2 * 38),
+        4 * 30 + 2 * 2 * 38,
+        {10: 2 * 8 * (38 + 4 + 2 + 10 + 10) + 38 * 2 * 3 + 2 * (2 * 20 * (2 * 6 + 2 * 10) + 6 * 3 * 10)},
+    ),
+    # Scores and values of all keys; three gates, two shares, the output gate. Sums of gates, and the last k and v.
+    (
+        ForgettingAttentionConfig.pro(d_model=12, n_heads=3),
+        4 * (2 * 12 * C + 3 * C + 2 * 12) + 4,
+        2 * (2 * 12 * C + 2 * 12) + 4 * 3 * C + 4,
+        {16: 8 * 144 + 2 * 12 * (3 + 2 * 3 + 12) + 4 * 12 * 16},
+    ),
+    # 2 heads of keys with 5 slots of keys of 3 and values of 5; slots read in chunks of 16 and 64.
+    (
+        GatedSlotAttentionConfig(d_model=8, n_heads=4, n_kv_heads=2, key_width=12, value_width=20, n_slots=5),
+        4 * (2 * 3 * 5 + 2 * 5 * 5) + 4,
+        None,
+        {64: 2 * 8 * (12 + 6 + 10 + 10 + 20) + 2 * 16 * (12 + 20) + 2 * 64 * (20 + 20) + 4 * 5 * (12 + 20)},
+    ),
+    # One sum of logits per slot.
+    (
+        GatedSlotAttentionConfig.abc(d_model=8, n_heads=2, n_slots=5),
+        4 * (2 * 2 * 5 + 2 * 5 * 4 + 2 * 5) + 4,
+        None,
+        {64: 2 * 8 * (4 + 4 + 8 + 10 + 8 + 8) + 2 * 16 * (4 + 10) + 2 * 64 * (10 + 8) + 4 * 5 * (4 + 8)},
+    ),
     # 2 heads of 4 x 8; keys 8, values 16, rank 3.
     (
         GatedLinearAttentionConfig(d_model=16, n_heads=2, decay_rank=3),
@@ -117,6 +176,7 @@ COSTS = [
         4 * (3 * 4 * 4 * 2 + 8 * 6),
         {100: 8 * 36 + 6 * 2 * 8 + 12 * fft(200, 100) + 2 * 12},
     ),
+    (HGRNConfig(d_model=6, inner_width=10), 4 * 10, 4 * 10, {100: 2 * 6 * 40 + 2 * 10}),
     *(
         full(
             HyenaConfig(d_model=10, order=3, form=form, n_taps=64),
@@ -143,6 +203,21 @@ COSTS = [
             3: 2 * 4 * 144 + 2 * 3 * 24 + 4 * 12 * 3,
         },
     ),
+    # Vectors of 2, and 2 rotated channels. FLOPs: queries of 6, vectors, keys and values of 4, output.
+    (
+        LatentAttentionConfig(d_model=8, n_heads=2),
+        4 * (2 + 2) * C + 4,
+        2 * (2 + 2) * C + 4,
+        {16: 2 * (8 * 12 + 8 * 4 + 2 * 16 + 8 * 8) + 2 * 16 * 2 * (6 + 4)},
+    ),
+    (
+        LatentAttentionConfig(d_model=8, n_heads=2, q_rank=3, rope_dim=4),
+        4 * (2 + 4) * C + 4,
+        None,
+        {16: 2 * (3 * (8 + 16) + 8 * 6 + 2 * 16 + 8 * 8) + 2 * 16 * 2 * (8 + 4)},
+    ),
+    # 3 heads of 4 x 4; chunks of 64.
+    (LightningAttentionConfig(d_model=12, n_heads=3), 4 * 48, 4 * 48, {100: 10 * 144 + 4 * 64 * 12 + 4 * 48}),
     # 3 heads, 5 features, values of 4; queries and values filtered by 4 taps.
     (
         LinCATConfig(d_model=12, n_heads=3, feature_dim=5, n_taps=4, filter_keys=False),
@@ -208,12 +283,60 @@ COSTS = [
         4 * 60 + 2 * 3 * 32,
         {10: 2 * 6 * (12 + 32 + 4 + 12) + 32 * 2 * 4 + 2 * 10 * (5 * 4 + 12) + 4 * 5 * 12},
     ),
+    # 4 heads of 3 channels, states of 4, one angle. FLOPs: two writes of a token, and their chunk.
+    (
+        Mamba3Config(d_model=6, d_state=4, head_dim=3),
+        4 * (4 + 4 * 4 * 3 + 4 * 4 + 12),
+        4 * (4 + 48) + 2 * (16 + 12),
+        {100: 2 * 6 * (12 + 12 + 4 + 4 + 3 * 4 + 1 + 12) + 2 * (2 * 64 * (4 * 4 + 12) + 4 * 4 * 12)},
+    ),
+    # Two keys per head and group: four writes and a read.
+    (
+        Mamba3Config(d_model=6, d_state=4, head_dim=3, n_groups=2, rank=2),
+        4 * (4 + 48 + 2 * 16 + 12),
+        None,
+        {100: 2 * 6 * (12 + 12 + 16 + 16 + 3 * 4 + 1 + 12) + 5 * (2 * 64 * (4 * 4 + 12) + 4 * 4 * 12)},
+    ),
+    # 2 heads of 4; q and k convolved. FLOPs: five products and the output read sums of 4 x 4 and a chunk.
+    (
+        MesaNetConfig(d_model=8, n_heads=2, n_steps=5),
+        4 * (3 * 16 + 2 * 32),
+        4 * 64 + 2 * 48,
+        {10: 2 * 8 * (4 * 8 + 2 * 2) + 16 * 2 * 4 + 6 * (4 * 10 * 8 + 4 * 32)},
+    ),
+    # 2 heads of 8 x 8, their normalisers and maxima, and three inputs of 16 channels. FLOPs: blocks of 4.
+    (
+        MLSTMConfig(d_model=8, n_heads=2),
+        4 * (3 * 16 + 128 + 16 + 2),
+        4 * 146 + 2 * 48,
+        {100: 2 * 8 * 48 + 3 * 2 * 16 * 4 + 2 * 48 * 4 + 16 * 2 * 4 + 2 * 64 * 32 + 4 * 128},
+    ),
+    (
+        MLSTMConfig(d_model=8, n_heads=2, form="7b"),
+        4 * (2 * 2 * 4 + 4 + 2),
+        4 * 22,
+        {100: 2 * 8 * (4 + 4 + 8 + 8 + 4 + 8) + 2 * 64 * 12 + 4 * 16},
+    ),
+    # 12 slots, 3 block means of keys. At 64 tokens 15 means, the own block and two more.
+    (
+        MoBAConfig(d_model=8, n_heads=2, block_size=4, n_selected=3),
+        4 * (2 * 12 * 8 + 3 * 8) + 4,
+        2 * 2 * 12 * 8 + 4 * 3 * 8 + 4,
+        {64: 8 * 64 + 2 * 8 * 15 + 4 * 8 * 12},
+    ),
     # Keys and values, not their products.
     (
         MultiHeadHyenaConfig(d_model=12, n_heads=3, n_taps=64),
         4 * (2 * 36 + 2 * 63 * 12),
         None,
         {8: 2 * 12 * 48 + 36 * 6 + 48 * (fft(15, 8) + 3)},
+    ),
+    # Means of keys and values. Three gates; 16 means, scored twice; two blocks of own keys, two more, windows of 6.
+    (
+        NativeSparseAttentionConfig(d_model=8, n_heads=2, block_size=4, n_selected=3, window=6),
+        4 * (2 * 12 * 8 + 2 * 3 * 8) + 4,
+        2 * 2 * 12 * 8 + 4 * 2 * 3 * 8 + 4,
+        {64: 8 * 64 + 2 * 8 * 6 + 6 * 8 * 16 + 4 * 8 * (8 + 8 + 66 * 12 / 64)},
     ),
     # Tokens with landmarks four times; among landmarks 3 iterations of four products; 5 taps over 66 inputs.
     (
@@ -223,6 +346,15 @@ COSTS = [
         {64: 8 * 64 + 2 * 4 * 2 * 16 + 2 * (2 * 2 * 64 + 3 * 4 * 2 * 64) / 64 + 8 * 2 * 5 * 66 / 64},
     ),
     (NystromFormerConfig(d_model=8, n_heads=2, n_landmarks=64, n_taps=0), None, None, {16: 8 * 64 + 4 * 8 * 16}),
+    # Turned keys in float32, values, two inputs of 8 directions. FLOPs: directions of rank 3, betas, convolution; in
+    # a chunk directions with themselves and queries; with all keys queries, values and directions.
+    (
+        PathAttentionConfig(d_model=8, n_heads=2, w_rank=3),
+        4 * (16 * C + 2 * 8) + 4,
+        4 * 8 * C + 2 * (8 * C + 2 * 8) + 4,
+        {10: 8 * 64 + 2 * 3 * 16 + 2 * 8 * 2 + 8 * 6 + 2 * 10 * 4 * 4 + 2 * 10 * 8 * 4 + 2 * 10 * 10 * 4},
+    ),
+    (PathAttentionConfig(d_model=8, n_heads=2, w_rank=3, forget_gate=True), 4 * (18 * C + 2 * 8) + 4, None, {}),
     # 2 heads of 6 x 10 and a position; chunks of 8.
     (
         RetNetConfig(d_model=12, n_heads=2, value_width=20, chunk_size=8),
@@ -269,6 +401,20 @@ COSTS = [
         None,
         None,
         {5: 2 * 8 * 18 + 2 * (2 * 5 * 2 + 2 * 5 * 5), 40: 2 * 8 * 18 + 2 * 10 * 2 * (2 + 5) + 2 * 2 * 2 * 6 * 5},
+    ),
+    # 2 heads of weights 4 x 4 and biases, changes and sums. FLOPs: four products, scores of 5 tokens.
+    (
+        TTTConfig(d_model=8, n_heads=2, mini_batch=5),
+        4 * 2 * 2 * (16 + 4) + 4,
+        4 * 2 * 2 * (16 + 4) + 4,
+        {100: 2 * 8 * (4 * 8 + 2) + 2 * (4 * 2 * 16 + 2 * 2 * 5 * 4)},
+    ),
+    # Weights 4 x 16 and 16 x 4: four products each, and one more for the hidden gradient.
+    (
+        TTTConfig(d_model=8, n_heads=2, mini_batch=5, inner="mlp", gate=True),
+        4 * 2 * 2 * (64 + 16 + 64 + 4) + 4,
+        None,
+        {100: 2 * 8 * (5 * 8 + 2) + 2 * (9 * 2 * 64 + 2 * 2 * 5 * (4 + 16))},
     ),
 ]
 """Config, bytes of the state of one row, the same with bfloat16 activations, and FLOPs per token by length."""

@@ -77,9 +77,9 @@ class NativeSparseAttentionConfig(MultiHeadConfig):
 
     def flops_per_token(self, length: int) -> float:
         """Projections, every query with the means of all blocks, twice, and with their values, and two matmuls of it
-        with the keys of its blocks and of its window, masked ones included."""
+        with the keys of its blocks, of twice its own block and of its window, masked ones included."""
         h, width, size, blocks = self.n_heads, self.head_width, self.block_size, length // self.block_size
-        keys = keys_per_query(length, block_size=size, reach=0) + min(self.n_selected - 1, blocks) * size
+        keys = keys_per_query(length, block_size=size, reach=size - 1) + min(self.n_selected - 1, blocks) * size
         keys += keys_per_query(length, block_size=self.window, reach=self.window - 1)
         return self.projection_flops + 6.0 * h * self.width + 6.0 * h * width * blocks + 4.0 * h * width * keys
 

@@ -39,6 +39,8 @@ from jaxzoo.utils.array_typing import Array, Float, Int
 class CombaConfig(GatedDeltaConfig):
     """Config of `Comba`."""
 
+    general = True
+
     inner: bool = True
     """p = sigmoid(b) k; False: p = k (fla: `use_inner_decay`)."""
     correct: bool = True

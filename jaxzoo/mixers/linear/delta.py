@@ -39,6 +39,7 @@ class DeltaConfig(MixerConfig):
     """Heads, widths and convolutions of a mixer of the delta rule; abstract."""
 
     promises = Capabilities(segments=True, sequence_parallel=True)
+    general = False  # the removal has vectors of its own (`Removal`)
 
     n_heads: PositiveInt = 1
     """Number of heads of queries and keys."""
@@ -113,10 +114,11 @@ class DeltaConfig(MixerConfig):
 
     def delta_flops(self, length: int) -> float:
         """FLOPs per token of the projections, the convolutions, and the recurrence: per chunk two products with keys,
-        one product and the solve with values, and two reads and one update of the state."""
-        k, c = self.head_key, min(CHUNK, length * self.updates)
+        one product and the solve with values, and two reads and one update of the state; in the general form twice as
+        many, and two updates."""
+        k, c, form = self.head_key, min(CHUNK, length * self.updates), 1 + self.general
         projections = 2.0 * self.width * (self.convolved + self.betas + self.values)
-        recurrence = 2.0 * c * (2 * k * self.heads + 2 * self.values) + 6.0 * k * self.values
+        recurrence = 4.0 * form * c * (k * self.heads + self.values) + (4.0 + 2.0 * form) * k * self.values
         return projections + self.convolved * conv_flops(self.n_taps, length) + self.updates * recurrence
 
 

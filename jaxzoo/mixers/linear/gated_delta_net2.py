@@ -41,6 +41,8 @@ from jaxzoo.utils.array_typing import Array, Float, Int
 class GatedDeltaNet2Config(DeltaConfig):
     """Config of `GatedDeltaNet2`."""
 
+    general = True
+
     @property
     def betas(self) -> int:
         return self.keys

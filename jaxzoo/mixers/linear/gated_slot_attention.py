@@ -36,7 +36,7 @@ from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.layers.rotary import rotary
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.linear_attention import CHUNK
-from jaxzoo.ops.slot_attention import SlotState, SlotTokens, slot_attention, softmax_over_time
+from jaxzoo.ops.slot_attention import CHUNK as SLOT_CHUNK, SlotState, SlotTokens, slot_attention, softmax_over_time
 from jaxzoo.utils.array_typing import Array, Float, Int
 
 
@@ -119,7 +119,8 @@ class GatedSlotAttentionConfig(MixerConfig):
         d, k, v, h = self.width, self.keys, self.values, self.n_heads
         share, m, gate = self.kv_heads / h, self.slot_count, self.output == "gated_norm"
         projections = 2.0 * d * (k + v * (1 + gate) + share * (k + v + m * h))
-        return projections + 2.0 * min(CHUNK, length) * (k + 2 * m * h + v) + 4.0 * m * (k + v)
+        scores = min(SLOT_CHUNK, length) * (k + m * h) + min(CHUNK, length) * (m * h + v)
+        return projections + 2.0 * scores + 4.0 * m * (k + v)
 
 
 class GatedSlotAttentionState(NamedTuple):

@@ -91,11 +91,11 @@ class TTTConfig(MixerConfig):
         return cls(d_model=8, n_heads=2, inner="mlp", mini_batch=4, gate=True)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections; per layer of the inner model three products with its weights and two of a mini-batch's scores,
-        and one more for the gradient of the hidden layer."""
+        """Projections; per layer of the inner model two products with its weights, two with sums of gradients and two
+        of a mini-batch's scores, and one more for the gradient of the hidden layer."""
         d, n, c = self.width, self.head_width, min(self.mini_batch, length)
         projections = 2.0 * d * ((4 + self.gate) * d + self.n_heads)
-        per_layer = (6.0 * n * n + 4.0 * c * n) if self.inner == "linear" else (56.0 * n * n + 20.0 * c * n)
+        per_layer = (8.0 * n * n + 4.0 * c * n) if self.inner == "linear" else (72.0 * n * n + 20.0 * c * n)
         return projections + self.n_heads * per_layer
 
 
