@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 WITHOUT_EFFECT = (
     r"_name_or_path|architectures|auto_map|model_type|tokenizer_class|transformers_version|prefix",  # names
-    r"is_llama_config|transformers\.js_config",  # SmolLM2
+    r"is_llama_config|transformers\.js_config|model_name|unsloth_\w+",  # SmolLM2, Unsloth
     r"(torch_)?dtype|use_bfloat16|torchscript|_?attn_implementation(_autoset)?|chunk_size_feed_forward",
     r"fused?_\w+|use_flash_attn|reorder_and_upcast_attn|residual_in_fp32|pad_vocab_size_multiple",  # speed
     r"(attention|hidden|classifier)_dropout|(attn|embd|resid)_pdrop|initializer_range",  # training

@@ -169,7 +169,9 @@ def _read_several(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) ->
 def read_variables(opened: Opened, *, mesh: Mesh | None = None, dtype: Any = None, device: Any = None) -> Variables:
     """Reads the variables of an opened folder, tensor by tensor; `mesh` and `dtype` as in `load`. Without a mesh they
     are placed on `device`, or the first one."""
-    shapes, traits = names_of(opened.blueprint.shapes.params), names_of(opened.blueprint.traits.params)
+    of_params, of_buffers = opened.blueprint.shapes
+    shapes = names_of(of_params) | names_of(of_buffers)
+    traits = names_of(opened.blueprint.traits.params) | names_of(opened.blueprint.traits.buffers)
     alone = SingleDeviceSharding(device or jax.devices()[0])
 
     def sharding_of(path: str, shape: tuple[int, ...]) -> Any:
@@ -193,8 +195,10 @@ def read_variables(opened: Opened, *, mesh: Mesh | None = None, dtype: Any = Non
                     stack = _maker_of_zeros(shapes[path].shape, kind, whole)()
                 array = _setter_of_layers(whole)(stack, array, repeat)
             arrays[path] = array
-    params = jax.tree.unflatten(jax.tree.structure(opened.blueprint.shapes.params), [arrays[name] for name in shapes])
-    return Variables(params, {})
+    trees = [
+        jax.tree.unflatten(jax.tree.structure(t), [arrays[x] for x in names_of(t)]) for t in opened.blueprint.shapes
+    ]
+    return Variables(*trees)
 
 
 def find_tokenizer(directory: Path) -> Tokenizer | None:

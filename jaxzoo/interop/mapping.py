@@ -122,16 +122,13 @@ class Account(NamedTuple):
 
 
 def slots(config: LanguageModelConfig, blueprint: Blueprint) -> dict[str, Slot]:
-    """Returns the place of every variable, by its name in an unscanned model. Raises `ValueError` for a model with
-    buffers, which no family has."""
-    if blueprint.shapes.buffers:
-        raise ValueError(f"buffer {min(names_of(blueprint.shapes.buffers))} has no counterpart in other libraries")
+    """Returns the place of every variable, by its name in an unscanned model."""
     first, starts = 0, []
     for fold in config.folds:
         starts.append(first)
         first += len(fold.period) * fold.repeats
     found: dict[str, Slot] = {}
-    for path, leaf in names_of(blueprint.shapes.params).items():
+    for path, leaf in (names_of(blueprint.shapes.params) | names_of(blueprint.shapes.buffers)).items():
         inside = re.fullmatch(r"stacks/(\d+)/blocks/(\d+)/(.*)", path)
         if not inside:
             found[path.replace("/", ".")] = Slot(path, None, leaf.shape)

@@ -16,14 +16,15 @@ def read_rope(
     *,
     max_length: int,
     fraction: float = 1.0,
+    base: float = 10000.0,
     older_theta: str = "rope_theta",
     older_fraction: str = "partial_rotary_factor",
 ) -> dict[str, Any]:
     """Reads fields of `MultiHeadConfig` for rotary positions from config.json. `max_length` is its
-    `max_position_embeddings`, `fraction` the default rotated share of a head; `older_theta` and `older_fraction`
-    name base and share in older folders. Raises `ValueError` for an unsupported kind of scaling, or a field of
-    another type."""
-    base = fields.number(older_theta, default=10000.0, low=1)
+    `max_position_embeddings`; `fraction`, the rotated share of a head, and `base` are defaults; `older_theta` and
+    `older_fraction` name base and share in older folders. Raises `ValueError` for an unsupported kind of scaling, or a
+    field of another type."""
+    base = fields.number(older_theta, default=base, low=1)
     share = fields.number(older_fraction, default=fraction)
     newer, older = fields.section("rope_parameters"), fields.section("rope_scaling")
     section = newer or older
@@ -31,6 +32,7 @@ def read_rope(
     if section is not None:
         base = section.number("rope_theta", default=base, low=1)
         share = section.number("partial_rotary_factor", default=share)
+        section.ignore("mrope_section", "mrope_interleaved")  # of pictures: the positions of text are all equal
         kind = section.choice("rope_type", "type", of=KINDS, default="default")
         scaling = _read_scaling(section, kind, max_length)
         section.check_all_read()

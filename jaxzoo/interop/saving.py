@@ -59,7 +59,7 @@ def save(
     moves = chosen.moves(config)
     if left := places.keys() - {name for move in moves for name in move.ours}:
         raise ValueError(f"variable {min(left)} has no place in a model of family {chosen.name}")
-    arrays = names_of(variables.params)
+    arrays = names_of(variables.params) | names_of(variables.buffers)
 
     def ours(name: str) -> np.ndarray:
         slot = places[name]

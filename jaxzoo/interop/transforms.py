@@ -28,6 +28,8 @@ TRANSPOSED = _single("transposed", lambda x: x.T, lambda x: x.T)
 """`Linear.weight` (out, in) and a kernel (in, out)."""
 CONV = _single("taps", lambda x: x[:, 0, ::-1].T, lambda x: x[::-1].T[:, None])
 """A depthwise `Conv1d.weight` (channels, 1, w), oldest tap first, and taps (w, channels), newest first."""
+ONE_MINUS = _single("1 minus", lambda x: 1 - x.astype(np.float32), lambda x: 1 - x.astype(np.float32))
+"""Weight of the previous token in a token shift, and of the token itself."""
 PLUS_ONE = _single("plus 1", lambda x: x.astype(np.float32) + 1, lambda x: x.astype(np.float32) - 1)
 """Scale of a norm that is stored as its difference from 1 (Gemma, Qwen3-Next)."""
 ROW = _single("flattened", lambda x: x.reshape(-1), lambda x: x[None, None])
@@ -36,6 +38,13 @@ ROWS = Transform(
     "one row each", lambda *xs: (np.stack([x.reshape(-1) for x in xs]),), lambda x: tuple(row[None, None] for row in x)
 )
 """Several such vectors, and the matrix of which they are the rows (RWKV-7)."""
+
+
+def joined_taps(*sizes: int) -> Transform:
+    """Joins the taps of depthwise convolutions of so many channels."""
+    cuts = list(np.cumsum(sizes)[:-1])
+    join = lambda *xs: (np.concatenate([CONV.read(x)[0] for x in xs], axis=1),)  # noqa: E731
+    return Transform("taps, joined", join, lambda x: tuple(CONV.write(y)[0] for y in np.split(x, cuts, axis=1)))
 
 
 def split_rows(*sizes: int) -> Transform:

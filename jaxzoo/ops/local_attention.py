@@ -151,4 +151,4 @@ def attend_one(
     scores = jnp.where(visible[:, :, None, None], scores, -jnp.inf)
     lse = jax.nn.logsumexp(scores, axis=1, keepdims=True)
     y = (jnp.exp(scores - lse)[..., None] * values).sum(1)
-    return y.reshape(b, h, -1).astype(q.dtype), lse.reshape(b, h)
+    return y.reshape(b, h, v.shape[-1]).astype(q.dtype), lse.reshape(b, h)

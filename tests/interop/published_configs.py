@@ -5,6 +5,7 @@ here. Tensors are made by a rule, with the names and shapes that the family's ta
 """
 
 import json
+import re
 from pathlib import Path
 
 from jaxzoo.interop.families import FAMILIES
@@ -20,16 +21,22 @@ D, LAYERS, VOCAB = 32, 3, 61
 
 def tiny(config):
     """Scales the sizes down and keeps their ratios."""
+    if "text_config" in config:
+        return config | {"text_config": tiny(config["text_config"])}
     heads, groups = config.get("num_attention_heads"), config.get("num_key_value_heads")
     small = {"hidden_size": D, "d_model": D, "d_inner": 2 * D, "vocab_size": VOCAB, "max_window_layers": 2}
     small |= {"num_hidden_layers": LAYERS, "n_layer": LAYERS, "lru_width": D, "attention_hidden_size": D}
     small |= {"intermediate_size": 2 * D, "num_attention_heads": 4, "time_step_rank": 2, "n_groups": 2, "num_heads": 8}
+    small |= {"block_ff_dim": 2 * D, "expand_ratio": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
+    small |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
     small["num_key_value_heads"] = groups if groups == 1 else 4 if groups == heads else 2
     if heads and "head_dim" in config:
         small["head_dim"] = 8 if config["head_dim"] * heads == config["hidden_size"] else 16
     elif "head_dim" in config:
-        small["head_dim"] = 8  # of Mamba-2
-    found = {name: small.get(name, value) for name, value in config.items()}
+        small["head_dim"] = 8  # of Mamba-2 and Gated DeltaNet
+    found = {name: value if value is None else small.get(name, value) for name, value in config.items()}
+    if "layer_types" in config:
+        found["layer_types"] = config["layer_types"][-LAYERS:]
     if "attention_window_size" in config:
         found["attention_window_size"] = 6
     if config.get("expand", 2) > 2:
@@ -54,5 +61,7 @@ def write_folder(model, directory):
         for move in family.moves(read)
         for name, shape in their_shapes(move, places).items()
     }
+    if "text_config" in config:  # next to the part of pictures
+        arrays = {re.sub("^model", "model.language_model", name): array for name, array in arrays.items()}
     published.write_folder(directory, config, arrays)
     return config

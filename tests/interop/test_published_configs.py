@@ -6,6 +6,7 @@ import pytest
 
 from jaxzoo.interop import load
 from jaxzoo.mixers import RGLRUConfig, SlidingWindowAttentionConfig
+from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
 from tests.interop.published_configs import LAYERS, MODELS, PUBLISHED, write_folder
 
 
@@ -23,13 +24,15 @@ def test_fields(model, tmp_path):
     assert config.tie_embeddings == fields.get(
         "tie_word_embeddings", fields.get("tie_embeddings", config.tie_embeddings)
     )
-    n_layers = config.n_layers // (2 if fields.get("model_type") == "rwkv" else 1)
+    n_layers = config.n_layers // (2 if fields.get("model_type") in ("rwkv", "rwkv6") else 1)
     assert n_layers == LAYERS
+    text = fields.get("text_config", fields)
+    rope = text.get("rope_parameters", text)
     for layer in config.layers:
-        if not hasattr(layer, "rotary_base"):
+        if not isinstance(layer, MultiHeadConfig):
             continue
-        assert layer.rotary_base == fields.get("rope_theta", fields.get("rotary_emb_base", 10000.0))
-        share = fields.get("partial_rotary_factor", fields.get("rotary_pct", 1.0))
+        assert layer.rotary_base == rope.get("rope_theta", fields.get("rotary_emb_base", 10000.0))
+        share = rope.get("partial_rotary_factor", fields.get("rotary_pct", 1.0))
         assert layer.rotary_fraction == share
         scaling = fields.get("rope_scaling") or {}
         assert layer.rotary_scaling.kind == scaling.get("rope_type", "none")

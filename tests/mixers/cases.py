@@ -42,6 +42,7 @@ EXTRA = [
     BaseConvConfig(d_model=5, filter="implicit", form="listing"),
     SelectiveAttentionConfig(d_model=6, n_heads=2, selection="random", probability=0.6),
     Mamba2Config(d_model=6, d_state=3, head_dim=3, n_groups=2, n_taps=3, n_levels=4),
+    GatedShortConvConfig.lfm2(d_model=5, n_taps=4),
 ]
 """Settings that run other code than `tiny()`."""
 MORE = [

@@ -13,7 +13,18 @@ from jaxzoo.cli.user_files import import_file
 from jaxzoo.mixers import Context, RWKV7TimeMixConfig, state_bytes
 from jaxzoo.testing import check_mixer
 from jaxzoo.testing.mixer_gradients import check_call, check_gradients
-from jaxzoo.testing.mixer_inputs import BATCH, LENGTH, WARM, Sequences, assert_close, build, inputs, ready, segment_ids
+from jaxzoo.testing.mixer_inputs import (
+    BATCH,
+    LENGTH,
+    MAX_LENGTH,
+    WARM,
+    Sequences,
+    assert_close,
+    build,
+    inputs,
+    ready,
+    segment_ids,
+)
 from jaxzoo.testing.mixer_streams import check_streams, check_values, in_turn, streams
 from jaxzoo.testing.mixer_training import BatchRows, check_dependence, check_documents, check_parameters, training
 from tests.mixers import wrong
@@ -122,6 +133,22 @@ def test_a_mixer_that_breaks_the_contract_is_named(fault):
         return
     with pytest.raises(AssertionError, match=rf"^Wrong: .* must .*; the usual cause is [\s\S]*{FAULTS[fault]}"):
         check_mixer(WrongConfig(d_model=5, fault=fault))
+
+
+@cases(one_of_each_family=True)
+def test_a_batch_of_0_rows(case):
+    """Kills: a size that is derived from the others, by division by 0."""
+    stream, mixer = inputs(CASES[case]).at(slice(0), slice(None)), build(CASES[case])
+
+    def all_forms():
+        y = mixer(stream.x, stream.context)
+        if not mixer.config.capabilities.streams:
+            return (y,)
+        last, first = stream.at(slice(None), 0), stream.at(slice(None), slice(1, None))
+        prefilled, state = mixer.prefill(first.x, mixer.init_state(0, capacity=MAX_LENGTH), first.context)
+        return y, prefilled, mixer.step(last.x, state, last.context)[0]
+
+    assert all(y.size == 0 and y.shape[-1] == stream.x.shape[-1] for y in jax.eval_shape(all_forms))
 
 
 @cases(growing_state=True)

@@ -169,6 +169,7 @@ COSTS = [
         {10: 2 * 16 * (8 + 8 + 16 + 16 + 16) + 2 * 3 * (16 + 8) + 2 * 10 * 24 + 4 * 2 * 4 * 8},
     ),
     (GatedShortConvConfig(d_model=10), None, None, {100: 2 * 10 * 40 + 2 * 20 * 10 + 2 * 3 * 20}),
+    (GatedShortConvConfig.lfm2(d_model=10), None, None, {100: 2 * 10 * 30 + 2 * 10 * 10 + 2 * 3 * 10}),
     # 3 heads of 2 x 2 products of 4 complex numbers, and 8 keys of 6.
     (
         H3Config(d_model=6, d_state=8, head_dim=2),

@@ -1,4 +1,4 @@
-"""GatedShortConv against eq. 7 of the Based paper in float64."""
+"""GatedShortConv against eq. 7 of the Based paper, and LFM2's form, in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -11,27 +11,38 @@ from tests.mixers.moved import moved_mixer, quick_rngs
 D = 5
 
 
-def truth(p, x):
+def truth(p, x, lfm2):
     """Outputs, and the branch that is convolved, token by token."""
-    both = x @ p["in_proj.kernel"] + p["in_proj.bias"]
-    width = both.shape[-1] // 2
-    u1, u2 = both[..., :width], both[..., width:]
+    branches = x @ p["in_proj.kernel"] + p.get("in_proj.bias", 0.0)
+    if lfm2:
+        before, u2, u1 = np.split(branches, 3, axis=-1)
+        u1 = before * u1
+    else:
+        u1, u2 = np.split(branches, 2, axis=-1)
     convolved = np.zeros_like(u1) + p.get("conv_bias", 0.0)
     for i in range(x.shape[1]):
         for a in range(min(i + 1, len(p["taps"]))):
             convolved[:, i] += p["taps"][a] * u1[:, i - a]
-    silu = convolved / (1 + np.exp(-convolved))
-    return (silu * u2) @ p["out_proj.kernel"] + p["out_proj.bias"], u1
+    silu = convolved if lfm2 else convolved / (1 + np.exp(-convolved))
+    return (silu * u2) @ p["out_proj.kernel"] + p.get("out_proj.bias", 0.0), u1
 
 
-@pytest.mark.parametrize("options", [{}, {"expansion": 6, "n_taps": 4, "conv_bias": True}])
-def test_equation_7(options):
+@pytest.mark.parametrize(
+    "config",
+    [
+        GatedShortConvConfig(d_model=D, init_std=0.3),
+        GatedShortConvConfig(d_model=D, init_std=0.3, expansion=6, n_taps=4, conv_bias=True),
+        GatedShortConvConfig.lfm2(d_model=D, init_std=0.3),
+        GatedShortConvConfig.lfm2(d_model=D, init_std=0.3, conv_bias=True, projection_bias=True),
+    ],
+    ids=str,
+)
+def test_equation_7(config):
     """Kills branches in the wrong order, a gate inside the silu, a missing bias, taps in reverse, and a state
     that holds the inputs or the gate instead of the convolved branch."""
-    config = GatedShortConvConfig(d_model=D, init_std=0.3, **options)
     mixer, parameters = moved_mixer(config)
     x = np.random.default_rng(0).normal(size=(2, 9, D)).astype(np.float32)
-    expected, u1 = truth(parameters, x.astype(np.float64))
+    expected, u1 = truth(parameters, x.astype(np.float64), config.input_gate)
     scale = np.abs(expected).max()
 
     @jax.jit

@@ -1,6 +1,10 @@
-"""Tiny random folders that transformers writes: `python -m tests.parity.folders DIR` makes one of every family."""
+"""Tiny random folders that transformers writes: `python -m tests.parity.folders DIR` makes one of every family.
+
+Set `TRITON_INTERPRET=1` for those of flash-linear-attention.
+"""
 
 import sys
+import warnings
 from pathlib import Path
 
 COMMON = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 3}
@@ -39,6 +43,8 @@ QWEN3_NEXT = HEADS | {
     "linear_value_head_dim": 5,
     "num_experts": 0,
 }
+UNFUSED = {"fuse_cross_entropy": False, "fuse_swiglu": False}
+FLA = {"intermediate_size": 40, "max_position_embeddings": 64} | UNFUSED
 FOLDERS = {
     "llama": ("LlamaForCausalLM", HEADS),
     "llama-biases": ("LlamaForCausalLM", HEADS | {"attention_bias": True, "mlp_bias": True, "head_dim": 10}),
@@ -73,8 +79,40 @@ FOLDERS = {
         GRIFFIN | {"attention_bias": True, "num_key_value_heads": 4},
     ),
     "qwen3_next": ("Qwen3NextForCausalLM", QWEN3_NEXT),
+    "qwen3_5": ("Qwen3_5ForCausalLM", QWEN3_NEXT),
+    "lfm2": ("Lfm2ForCausalLM", HEADS | {"layer_types": ["conv", "full_attention", "conv"]}),
+    "lfm2-biases": (
+        "Lfm2ForCausalLM",
+        HEADS | {"full_attn_idxs": [1], "conv_bias": True, "block_auto_adjust_ff_dim": False, "conv_L_cache": 2},
+    ),
+    "gla": ("GLAForCausalLM", FLA | {"num_heads": 2, "expand_v": 0.75}),
+    "delta_net": ("DeltaNetForCausalLM", FLA | {"num_heads": 2, "expand_k": 0.5}),
+    "delta_net-gate": (
+        "DeltaNetForCausalLM",
+        FLA | {"num_heads": 2, "use_gate": True, "qk_activation": "elu", "qk_norm": "sum", "conv_size": 3},
+    ),
+    "gated_deltanet": ("GatedDeltaNetForCausalLM", FLA | {"num_heads": 2, "num_v_heads": 4, "head_dim": 8}),
+    "hgrn2": ("HGRN2ForCausalLM", FLA | {"expand_ratio": 8}),
+    "retnet": ("RetNetForCausalLM", FLA | {"num_heads": 2}),
+    "rwkv6_fla": (
+        "RWKV6ForCausalLM",
+        {"num_heads": 2, "intermediate_size": 40, "proj_low_rank_dim": 4, "gate_low_rank_dim": 6} | UNFUSED,
+    ),
 }
 """Class of transformers and fields of its config, by name of a folder."""
+
+
+def fla_models():
+    """The models of flash-linear-attention on a CPU; with `TRITON_INTERPRET=1` set before Triton is imported, it
+    interprets their kernels, here with the first tiles."""
+    from triton.runtime import autotuner
+
+    autotuner.Autotuner._bench = lambda self, *args, config, **options: [0.0, 0.0, 0.0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Triton and FlashAttention are absent
+        from fla import models
+
+    return models
 
 
 def make_model(name, **more):
@@ -84,7 +122,7 @@ def make_model(name, **more):
 
     kind, fields = FOLDERS[name]
     torch.manual_seed(0)
-    cls = getattr(transformers, kind)
+    cls = getattr(transformers, kind, None) or getattr(fla_models(), kind)
     model = cls(cls.config_class(**{**COMMON, **fields, **more})).eval()
     with torch.no_grad():
         for parameter in model.parameters():

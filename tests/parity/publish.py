@@ -1,6 +1,8 @@
-"""Writes `tests/interop/published`: `python -m tests.parity.publish`, in the parity environment, after a new family."""
+"""Writes `tests/interop/published`: `TRITON_INTERPRET=1 python -m tests.parity.publish [NAME ...]`, in the parity
+environment, after a new family."""
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 
@@ -12,9 +14,8 @@ from tests.interop.published import DIRECTORY, TOKENS, numbers
 from tests.parity import based_model
 from tests.parity.folders import FOLDERS, make_model
 
-PUBLISHED = [
-    name for name in FOLDERS if name not in ("llama-linear", "llama-yarn-unrounded", "mistral-full", "gpt_neox-plain")
-]
+REST = ("llama-linear", "llama-yarn-unrounded", "mistral-full", "gpt_neox-plain")
+PUBLISHED = sys.argv[1:] or [name for name in FOLDERS if name not in REST]
 
 
 def store(name, config, model, shapes):
@@ -43,7 +44,7 @@ def main():
         if "lm_head.weight" not in saved and not renamed:  # tied: the embedding's numbers are written last, in both
             renamed = {"lm_head.weight": next(key for key in saved if "embed" in key)}
         store(name, config, model, (renamed, saved))
-    for name in ("BASED", "TRANSFORMER_PP", "ODD"):
+    for name in () if sys.argv[1:] else ("BASED", "TRANSFORMER_PP", "ODD"):
         config = getattr(based_model, name)
         model = based_model.Based(config)
         saved = {key: list(value.shape) for key, value in model.state_dict().items() if key != "lm_head.weight"}

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from jaxzoo.interop import load, save
+from jaxzoo.interop.families.fla import KINDS
 from tests.interop.published_configs import MODELS, write_folder
 from tests.parity.carry import randomize, token_ids
-from tests.parity.folders import FOLDERS, make_model
+from tests.parity.folders import FOLDERS, UNFUSED, fla_models, make_model
 
 pytestmark = pytest.mark.parity
 
@@ -41,6 +42,7 @@ def all_forms(model, tokens):
     return jax.jit(model.__call__)(tokens), streamed(tokens)
 
 
+@pytest.mark.filterwarnings("ignore:According to Bo")  # RWKV-6 of flash-linear-attention
 @pytest.mark.parametrize("name", FOLDERS)
 def test_folder(name, tmp_path, torch, transformers):
     """Kills: a tensor in another place or order, a field misread, a file that transformers reads otherwise."""
@@ -51,7 +53,8 @@ def test_folder(name, tmp_path, torch, transformers):
     for found in all_forms(loaded.model, tokens):
         assert found.shape == expected.shape
         np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
-    save(loaded.model, tmp_path / "ours")
+    same_model = "qwen3_5" if name == "qwen3_5" else None  # Qwen3-Next without experts is the same
+    save(loaded.model, tmp_path / "ours", family=same_model)
     again = type(theirs).from_pretrained(tmp_path / "ours", dtype=torch.float32).eval()
     rescales = getattr(theirs.config, "rescale_every", 0)  # and what is written does not: the eps of norms differs
     tolerance = TOLERANCE if rescales else 1e-5
@@ -70,9 +73,11 @@ def test_older_fields_of_gpt_neox(tmp_path, torch, transformers):
     np.testing.assert_allclose(found, logits_of(theirs, tokens, torch), rtol=0, atol=TOLERANCE)
 
 
+FLA_FAMILIES = (*KINDS, "rwkv6")
 THEIRS = [name for name, config in MODELS.items() if "model_type" in config]
 
 
+@pytest.mark.filterwarnings("ignore:According to Bo")  # RWKV-6 of flash-linear-attention
 @pytest.mark.parametrize("model", THEIRS)
 def test_published_fields(model, tmp_path, torch, transformers):
     """Kills: fields of published folders that we read, and transformers reads otherwise."""
@@ -81,7 +86,9 @@ def test_published_fields(model, tmp_path, torch, transformers):
     if "time_step_limit" in config:  # as the published file has it
         config["time_step_limit"] = [0.0, float("inf")]
         (tmp_path / "config.json").write_text(json.dumps(config))
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    kind = config["model_type"]
+    unfused = UNFUSED if kind in FLA_FAMILIES and fla_models() else {}
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, **unfused).eval()
     tokens = token_ids(61, b=2, t=29)
     found = load(tmp_path).model(jnp.asarray(tokens))
     np.testing.assert_allclose(found, logits_of(theirs, tokens, torch), rtol=0, atol=TOLERANCE)

@@ -232,7 +232,7 @@ def _write(config: LanguageModelConfig) -> dict[str, Any]:
 def _section(config: LanguageModelConfig, layer: MixerConfig) -> dict[str, Any] | None:
     """Returns the field that describes a mixer; None for full attention."""
     where = "based.models.mixers"
-    if isinstance(layer, GatedShortConvConfig):
+    if isinstance(layer, GatedShortConvConfig) and not layer.input_gate and layer.activation == "silu":
         conv = {"expand_proj": layer.expansion, "kernel_size": layer.n_taps}
         flags = {"use_bias": True, "use_cuda": layer.conv_bias}
         return {"_target_": f"{where}.convolution.BaseConv", "l_max": config.max_length, **conv, **flags}

@@ -26,13 +26,10 @@ ALIKE = (
 def read_model(fields: Fields, pattern: Iterable[MixerConfig], *, tied: bool, **others: Any) -> LanguageModelConfig:
     """Reads the sizes that folders of transformers name alike. `pattern` holds the mixers of the layers; `tied` is the
     default for tied embeddings; `others` are further fields, with priority over those that are read here."""
-    sizes = {
-        "d_model": fields.integer("hidden_size"),
-        "n_layers": fields.integer("num_hidden_layers"),
-        "vocab_size": fields.integer("vocab_size"),
-        "pad_vocab_multiple": 1,
-        "tie_embeddings": fields.flag("tie_word_embeddings", tied),
-    }
+    names = {"d_model": "hidden_size", "n_layers": "num_hidden_layers", "vocab_size": "vocab_size"}
+    fields.ignore(*names.values())
+    sizes: dict[str, Any] = {ours: fields.integer(name) for ours, name in names.items() if ours not in others}
+    sizes |= {"pad_vocab_multiple": 1, "tie_embeddings": fields.flag("tie_word_embeddings", tied)}
     return LanguageModelConfig(pattern=tuple(pattern), **{**sizes, **others})
 
 

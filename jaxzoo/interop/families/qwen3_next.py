@@ -1,5 +1,7 @@
-"""Qwen3-Next with dense feed-forward: Gated DeltaNet and gated attention, three to one. Experts are refused by name."""
+"""Qwen3-Next and Qwen3.5 with dense feed-forward: Gated DeltaNet and gated attention, three to one. Experts are refused
+by name. The folders of Qwen3.5 hold a model of text and pictures: the part of text is read."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,7 +9,7 @@ from jaxzoo.interop.families.common import GATED, MLP, QKV, only, read_model, wr
 from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm, packed
 from jaxzoo.interop.rope import read_rope, rope_fields
-from jaxzoo.interop.transforms import CONV, PLUS_ONE, split_heads
+from jaxzoo.interop.transforms import CONV, PLUS_ONE, split_heads, split_rows
 from jaxzoo.mixers import AttentionConfig, GatedDeltaNetConfig, MixerConfig
 from jaxzoo.models.model_config import LanguageModelConfig
 
@@ -15,14 +17,27 @@ LAYER, OURS = "model.layers.{i}", "layers.{i}"
 LINEAR, ATTENTION, MIXER = f"{LAYER}.linear_attn", f"{LAYER}.self_attn", f"{OURS}.mixer"
 
 
-def _delta_rows(mixer: GatedDeltaNetConfig) -> tuple[Row, ...]:
+def _projection_rows(mixer: GatedDeltaNetConfig) -> list[Row]:
     """Rows of the projections are grouped by key head: q, k, then v and z of its value heads; b and a likewise."""
     per_head, k = mixer.heads // mixer.n_heads, mixer.head_key
     v = per_head * mixer.head_value
     strengths = split_heads(mixer.n_heads, per_head, per_head)
-    return (
+    return [
         *packed(f"{LINEAR}.in_proj_qkvz", MIXER, (*QKV, "gate_proj"), split_heads(mixer.n_heads, k, k, v, v)),
         *packed(f"{LINEAR}.in_proj_ba", MIXER, ("beta_proj", "decay_proj"), strengths),
+    ]
+
+
+def _separate_rows(mixer: GatedDeltaNetConfig) -> list[Row]:
+    """Projections of Qwen3.5."""
+    names = {"in_proj_z": "gate_proj", "in_proj_b": "beta_proj", "in_proj_a": "decay_proj"}
+    split = split_rows(mixer.keys, mixer.keys, mixer.values)
+    return [*packed(f"{LINEAR}.in_proj_qkv", MIXER, QKV, split), *linears(LINEAR, MIXER, names)]
+
+
+def _delta_rows(mixer: GatedDeltaNetConfig, kind: str) -> tuple[Row, ...]:
+    return (
+        *(_projection_rows(mixer) if kind == "qwen3_next" else _separate_rows(mixer)),
         Row(f"{LINEAR}.conv1d.weight", f"{MIXER}.conv.taps", CONV),
         Row(f"{LINEAR}.A_log", f"{MIXER}.a_log"),
         Row(f"{LINEAR}.dt_bias", f"{MIXER}.dt_bias"),
@@ -41,25 +56,41 @@ def _attention_rows(mixer: AttentionConfig) -> tuple[Row, ...]:
     )
 
 
-def rows(config: LanguageModelConfig, i: int) -> list[Row]:
+def _rows(kind: str, config: LanguageModelConfig, i: int) -> list[Row]:
     layer: Any = config.layers[i]
     return [
         *norm(f"{LAYER}.input_layernorm", f"{OURS}.mixer_norm", PLUS_ONE),
         *norm(f"{LAYER}.post_attention_layernorm", f"{OURS}.mlp_norm", PLUS_ONE),
         *linears(f"{LAYER}.mlp", f"{OURS}.mlp", MLP),
-        *(_delta_rows(layer) if isinstance(layer, GatedDeltaNetConfig) else _attention_rows(layer)),
+        *(_delta_rows(layer, kind) if isinstance(layer, GatedDeltaNetConfig) else _attention_rows(layer)),
     ]
 
 
-def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageModelConfig:
+def _read_text(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageModelConfig:
+    """Reads Qwen3.5, by itself or as a part of a model of text and pictures."""
+    text = fields.section("text_config")
+    if text is None:
+        return _read(fields, shapes, "qwen3_5")
+    fields.ignore("vision_config")
+    text.content = {"tie_word_embeddings": fields.flag("tie_word_embeddings", False), **text.content}
+    found = _read(text, shapes, "qwen3_5")
+    text.check_all_read()
+    return found
+
+
+def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]], kind: str = "qwen3_next") -> LanguageModelConfig:
     n_layers = fields.integer("num_hidden_layers")
-    _refuse_experts(fields, n_layers)
+    if kind == "qwen3_next":
+        _refuse_experts(fields, n_layers)
+    else:
+        fields.require("attn_output_gate", True)
+        fields.ignore("mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings")
     fields.require("attention_bias", False)
     eps = fields.number("rms_norm_eps", default=1e-6)
     max_length = fields.integer("max_position_embeddings", default=32768)
     attention = AttentionConfig(
         n_heads=fields.integer("num_attention_heads"),
-        n_kv_heads=fields.integer("num_key_value_heads", default=2),
+        n_kv_heads=fields.integer("num_key_value_heads", default=2 if kind == "qwen3_next" else 4),
         head_dim=fields.integer("head_dim", default=256),
         qk_norm="rms",
         qk_norm_eps=eps,
@@ -99,18 +130,18 @@ def _refuse_experts(fields: Fields, n_layers: int) -> None:
     fields.ignore("moe_intermediate_size", "shared_expert_intermediate_size", "num_experts_per_tok", "norm_topk_prob")
 
 
-def _write(config: LanguageModelConfig) -> dict[str, Any]:
+def _write(kind: str, config: LanguageModelConfig) -> dict[str, Any]:
     kinds = GatedDeltaNetConfig | AttentionConfig
-    only(config, "qwen3_next", kinds, norm="rms", mlp="swiglu", mlp_bias=False)
+    only(config, kind, kinds, norm="rms", mlp="swiglu", mlp_bias=False)
     deltas = {layer for layer in config.layers if isinstance(layer, GatedDeltaNetConfig)}
     attentions = {layer for layer in config.layers if isinstance(layer, AttentionConfig)}
     if len(deltas) != 1 or len(attentions) != 1:
-        raise ValueError("layers of family qwen3_next are Gated DeltaNet of one config and attention of one")
+        raise ValueError(f"layers of family {kind} are Gated DeltaNet of one config and attention of one")
     delta, attention = deltas.pop(), attentions.pop()
     ours = (delta.gate, delta.negative, delta.norm_eps, attention.qk_norm, attention.qk_norm_eps, attention.output_gate)
     if ours != (True, False, config.norm_eps, "rms", config.norm_eps, True) or attention.qkv_bias or attention.out_bias:
         raise ValueError(
-            "family qwen3_next has Gated DeltaNet with a gate and without negative eigenvalues, and gated attention "
+            f"family {kind} has Gated DeltaNet with a gate and without negative eigenvalues, and gated attention "
             "with a norm of queries and keys, no biases, one norm_eps"
         )
     types = ["linear_attention" if isinstance(x, GatedDeltaNetConfig) else "full_attention" for x in config.layers]
@@ -125,19 +156,30 @@ def _write(config: LanguageModelConfig) -> dict[str, Any]:
         "linear_value_head_dim": delta.head_value,
         "linear_conv_kernel_dim": delta.n_taps,
         "layer_types": types,
-        "num_experts": 0,
         "max_position_embeddings": config.max_length,
         **rope_fields(attention),
     }
-    return written(config, "Qwen3NextForCausalLM", "qwen3_next", "rms_norm_eps", **own)
+    if kind == "qwen3_next":
+        return written(config, "Qwen3NextForCausalLM", kind, "rms_norm_eps", num_experts=0, **own)
+    return written(config, "Qwen3_5ForCausalLM", "qwen3_5_text", "rms_norm_eps", **own)
 
 
 QWEN3_NEXT = Family(
     name="qwen3_next",
     matches=by_model_type("qwen3_next"),
     read=_read,
-    write=_write,
+    write=lambda config: _write("qwen3_next", config),
     ends=("model.embed_tokens.weight", "model.norm", "lm_head.weight"),
-    rows=rows,
+    rows=lambda config, i: _rows("qwen3_next", config, i),
     norm_scale=PLUS_ONE,
+)
+QWEN3_5 = dataclasses.replace(
+    QWEN3_NEXT,
+    name="qwen3_5",
+    matches=by_model_type("qwen3_5_text", "qwen3_5"),
+    read=_read_text,
+    write=lambda config: _write("qwen3_5", config),
+    rows=lambda config, i: _rows("qwen3_5", config, i),
+    renames={r"^model\.language_model\.": "model."},
+    left_out=(r"model\.visual\..*", r"mtp\..*"),
 )

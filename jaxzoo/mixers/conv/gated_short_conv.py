@@ -11,12 +11,16 @@ branches. `expansion` counts both: 4 is the release, 8 the literal reading. Eq. 
 convolution (b_in) or after it (`conv_bias`, absent in the released models). Initialisation of the taps: PyTorch's
 default, uniform in +-1/sqrt(n_taps); b_in and b_out zero.
 
+LFM2 (Liquid AI 2025) has the same layer with a gate before the convolution too and no SiLU (`lfm2`):
+
+    u0, u2, u1 = split(u W_in)        y = ((h * (u0 . u1)) . u2) W_out
+
 Good at: The local half of Based: precise shifts of a few tokens, between layers that recall.
 Paper: Arora et al. 2024 (Based), https://arxiv.org/abs/2402.18668
 """
 
 import dataclasses
-from typing import NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -43,10 +47,27 @@ class GatedShortConvConfig(MixerConfig):
     """Taps of the convolution, including the current token's."""
     conv_bias: bool = False
     """Adds a bias after the convolution."""
+    input_gate: bool = False
+    """Multiplies the convolved branch by another branch before the convolution (LFM2)."""
+    activation: Literal["silu", "none"] = "silu"
+    """Function after the convolution."""
+    projection_bias: bool = True
+    """Adds biases to the projections."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("expansion", self.expansion % 2 == 0, "must be even", "it counts both branches")
+
+    @classmethod
+    def lfm2(cls, **fields: object) -> Self:
+        """Config of LFM2's short convolutions."""
+        plain: dict[str, Any] = {"expansion": 2, "input_gate": True, "activation": "none", "projection_bias": False}
+        return cls(**{**plain, **fields})
+
+    @property
+    def n_branches(self) -> int:
+        """Outputs of the first projection, in branches."""
+        return 2 + self.input_gate
 
     @property
     def branch_width(self) -> int:
@@ -58,8 +79,10 @@ class GatedShortConvConfig(MixerConfig):
         return cls(d_model=7, expansion=4, n_taps=4, conv_bias=True)
 
     def flops_per_token(self, length: int) -> float:
-        """FLOPs of the two projections, `3 expansion d^2`, and of the convolution."""
-        return 3.0 * self.expansion * self.width**2 + self.branch_width * conv_flops(self.n_taps, length)
+        """FLOPs of the two projections, `3 expansion d^2` with two branches, and of the convolution."""
+        return (self.n_branches + 1.0) * self.expansion * self.width**2 + self.branch_width * conv_flops(
+            self.n_taps, length
+        )
 
 
 class GatedShortConvState(NamedTuple):
@@ -72,8 +95,8 @@ class GatedShortConvState(NamedTuple):
 class GatedShortConv(Mixer):
     """`silu(short convolution)` times a gate; `step` costs O(n_taps) per channel.
 
-    `in_proj` (d, expansion d): the convolved branch first, then the gate; `taps` (n_taps, branch);
-    `out_proj` (branch, d).
+    `in_proj` (d, expansion d): the convolved branch first, then the gate; with an input gate (d, 1.5 expansion d): that
+    gate, the output gate, the convolved branch; `taps` (n_taps, branch); `out_proj` (branch, d).
     """
 
     config: GatedShortConvConfig
@@ -81,13 +104,14 @@ class GatedShortConv(Mixer):
     def __init__(self, config: GatedShortConvConfig, *, rngs: nnx.Rngs) -> None:
         d, width, n_taps = config.width, config.branch_width, config.n_taps
         axes, out_axes = ("embed", "channels"), ("channels", "embed")
-        self.in_proj: nnx.Linear = linear(d, 2 * width, axes=axes, std=config.std, bias=True, rngs=rngs)
+        bias, inner = config.projection_bias, config.n_branches * width
+        self.in_proj: nnx.Linear = linear(d, inner, axes=axes, std=config.std, bias=bias, rngs=rngs)
         self.taps: nnx.Param[jax.Array] = uniform_parameter((n_taps, width), n_taps, (None, "channels"), rngs=rngs)
         if config.conv_bias:
             self.conv_bias: nnx.Param[jax.Array] = uniform_parameter(
                 (width,), n_taps, ("channels",), decay=False, rngs=rngs
             )
-        self.out_proj: nnx.Linear = linear(width, d, axes=out_axes, std=config.out_std, bias=True, rngs=rngs)
+        self.out_proj: nnx.Linear = linear(width, d, axes=out_axes, std=config.out_std, bias=bias, rngs=rngs)
         self.config = config
 
     def init_state(
@@ -99,9 +123,11 @@ class GatedShortConv(Mixer):
     def mix(
         self, x: Float[Array, "*b d"], state: GatedShortConvState | None, context: Context
     ) -> tuple[Array, GatedShortConvState]:
-        u1, u2 = jnp.split(self.in_proj(x), 2, axis=-1)
+        branches = jnp.split(self.in_proj(x), self.config.n_branches, axis=-1)
+        u1, u2 = (branches[0] * branches[2], branches[1]) if self.config.input_gate else branches
         history = None if state is None else state.history
         convolved, history = causal_conv_from(history, u1, self.taps[...], segment_ids=context.segment_ids)
         if self.config.conv_bias:
             convolved = convolved + along_last(self.conv_bias[...], convolved)
-        return self.out_proj(jax.nn.silu(convolved) * u2), GatedShortConvState(history)
+        convolved = jax.nn.silu(convolved) if self.config.activation == "silu" else convolved
+        return self.out_proj(convolved * u2), GatedShortConvState(history)
