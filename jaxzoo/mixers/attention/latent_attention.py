@@ -13,6 +13,8 @@ Form: DeepSeek-V3 in transformers 5.24: adjacent pairs rotate, norms have eps 1e
 has eps 1e-5. The defaults scale with the width: rank of a quarter of it (as DeepSeek-V2-Lite), half a head rotates,
 queries have no rank.
 
+State: kv_rank + rope_dim numbers per token, for all heads.
+
 Good at: Recall of attention at a fraction of its cache, which still grows with the text.
 Paper: DeepSeek-AI 2024 (DeepSeek-V3), https://arxiv.org/abs/2412.19437
 """

@@ -12,6 +12,8 @@ versions then compute full attention. `fla`: the layer of flash-linear-attention
 (one scale (k,), eps 1e-6), and with `output_gate` the sigmoid of a map of rank k, without biases. That code decodes by
 full attention; here all forms see the chosen blocks.
 
+State: a KV cache, and the mean key of each block.
+
 Good at: Long contexts at a small share of attention's reads; its cache grows with the text.
 Paper: Lu et al. 2025 (MoBA), https://arxiv.org/abs/2502.13189
 """

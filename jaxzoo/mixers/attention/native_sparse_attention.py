@@ -16,6 +16,8 @@ W_g has columns (h, 3), no bias; its kernels need groups of 16 heads, which is n
 (d88d6f5), which has a norm before, an MLP for the means, a learned first block, blocks strictly before the query, and
 window + 1 tokens; its default `causal=False` lets the window see `window` tokens of the future.
 
+State: a KV cache, and the mean key and value of each block.
+
 Good at: Long contexts at a small share of attention's reads, learned from the start; its cache grows with the text.
 Paper: Yuan et al. 2025 (NSA), https://arxiv.org/abs/2502.11089
 """

@@ -18,6 +18,8 @@ all heads and eps 1e-5. w and beta belong to heads of keys.
 Deviations: there, prefill of a prompt leaves out the norm of queries and keys, which training has; ours has it always.
 Turned keys are kept in float32, where that code rounds them to the activations' dtype after every token.
 
+State: a KV cache, its keys turned by all later tokens; sums of gates; the last n_taps - 1 directions.
+
 Good at: State tracking within attention, as delta rules do it; its cache grows with the text.
 Paper: Yang et al. 2025 (PaTH), https://arxiv.org/abs/2505.16381
 """

@@ -18,6 +18,8 @@ fla's names: `a_proj` is `decay_proj`, `b_proj` is `beta_proj`, `decay` is `inne
 is `gate_proj`, `o_norm.weight` is `norm.scale`, `o_proj` is `out_proj`; `q_conv1d`, `k_conv1d`, `v_conv1d` are joined
 in `conv.taps`. Initialisation as in Gated DeltaNet; b = 1; D = `correction_init`: fla recommends 0.02 for small models.
 
+State: S, k v numbers per head of values, and the last n_taps - 1 projected q, k and v.
+
 Good at: As Gated DeltaNet: it overwrites single keys; reads are corrected by what the token itself has written.
 Paper: Hu et al. 2025, https://arxiv.org/abs/2506.02475
 """

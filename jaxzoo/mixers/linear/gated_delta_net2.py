@@ -16,6 +16,8 @@ with bias c), `o_norm.weight` is `norm.scale`, `o_proj` is `out_proj`; `q_conv1d
 `conv.taps`. Initialisation: exp(A_log) uniform in [1, 16], dt_bias as in Mamba-2; both are not decayed. The rank of
 both maps is the value width of a head.
 
+State: S, k v numbers per head of values, and the last n_taps - 1 projected q, k and v.
+
 Good at: As Kimi Delta Attention; it erases some channels of a key and keeps others.
 Paper: Gated DeltaNet-2 2026, https://arxiv.org/abs/2605.22791
 """

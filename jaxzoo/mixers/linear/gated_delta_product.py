@@ -11,8 +11,10 @@ matrices with eigenvalues from -1 to 1. `forget=False` is DeltaProduct, without 
 fla's GatedDeltaProduct: `k_proj`, `v_proj` and `b_proj` (`beta_proj`) have columns (update, head, channel), as here;
 `q_conv1d`, `k_conv1d`, `v_conv1d` are joined in `conv.taps`; `a_proj` is `decay_proj`, `g_proj` is `gate_proj`,
 `o_norm.weight` is `norm.scale`, `o_proj` is `out_proj`. Its factor 1 / sqrt(k), and the length sqrt(sum of squares +
-1e-6) of q and k, are taken over; `naive_recurrent_gated_delta_product` has no such factor. Initialisation as
-in Gated DeltaNet.
+1e-6) of q and k, are taken over. The defaults of its model (one update, betas up to 1, no decay) are those of a
+DeltaNet with an output gate. Initialisation as in Gated DeltaNet.
+
+State: S, k v numbers per head of values, and the last n_taps - 1 projected q and n k and v.
 
 The values of a token's updates enter its output with different weights: `capture` shows no scores.
 

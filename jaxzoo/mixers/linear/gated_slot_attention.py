@@ -17,6 +17,8 @@ many slots as channels of keys unless `n_slots` says otherwise. That code ignore
 `use_output_gate` of its GSA layer; here the eps is read. Left out: its short convolutions, other feature maps, ABC's
 input gate.
 
+State: Hk and Hv, m (k + v) numbers per head of keys; with `abc` also z, m numbers.
+
 Good at: Recall at a state of fixed size, with softmax over slots in place of a plain sum.
 Paper: Zhang et al. 2024 (GSA), https://arxiv.org/abs/2409.07146
 """

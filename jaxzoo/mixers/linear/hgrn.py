@@ -13,6 +13,8 @@ Deviations: the bounds do not learn. They are the running sum of a softmax over 
 model; they start at l / L for layer l of L, and there they stay here: the buffer `lower_bound`, which takes the learned
 ones of a checkpoint. fla's option of short convolutions is left out.
 
+State: h, one number per channel.
+
 Good at: Cheap text models: a state of one number per channel. Its recall is bounded by this state.
 Paper: Qin et al. 2023, https://arxiv.org/abs/2311.04823
 """

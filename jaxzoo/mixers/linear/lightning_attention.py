@@ -12,6 +12,8 @@ without a factor 1 / sqrt(k), rotation or biases; the norm is over all heads tog
 transformers' MiniMaxLightningAttention: `qkv_proj` has the columns q, k, v of head 0, then those of head 1, and so on;
 here they are `q_proj`, `k_proj`, `v_proj`. `norm.weight` is `norm.scale`, `output_gate` is `gate_proj`.
 
+State: S, k v numbers per head.
+
 Good at: Recent text at constant memory, with decays that are slower in later layers.
 Paper: MiniMax 2025, https://arxiv.org/abs/2501.08313
 """

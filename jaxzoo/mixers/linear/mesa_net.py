@@ -17,6 +17,8 @@ fla's names: `a_proj` and `b_proj` (with biases) are `decay_proj` and `beta_proj
 is `gate_proj`, `o_norm.weight` is `norm.scale`, `o_proj` is `out_proj`; `q_conv1d` and `k_conv1d` are joined in
 `conv.taps`. Initialisation: lambda = 1, biases 0.
 
+State: G and H, 2 k^2 numbers per head, and the last n_taps - 1 projected q and k.
+
 Good at: Recall: the best linear read-out of all past keys and values, at several times the cost of a delta rule.
 Paper: von Oswald et al. 2025, https://arxiv.org/abs/2506.05233
 """

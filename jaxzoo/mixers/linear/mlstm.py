@@ -29,6 +29,8 @@ the parallel forms there start from m = -infinity, which changes eps exp(m) alon
 Initialisation: W_i,f 0 in v1; b_f from 3 to 6 over the heads; b_i normal with 0.1 (v1) or -10 (7b). Deviations: other
 projections start as everywhere in this library; v1's inner width is not rounded up to a multiple of 64.
 
+State: C, n and m, k v + k + 1 numbers per head; in v1 also the last n_taps - 1 inputs of the convolution.
+
 Good at: Recall with sharp writes: an exponential gate lets one token outweigh everything before it.
 Paper: Beck et al. 2024, https://arxiv.org/abs/2405.04517
 """

@@ -22,6 +22,8 @@ order; `g_proj` is `gate_proj`, `o_proj` is `out_proj`. Initialisation: W normal
 
 A document begins a mini-batch. Packed documents are taken token by token, which is slow.
 
+State: changes of the weights and sums of gradients, 2 (n^2 + n) numbers per head; of the MLP 2 (8 n^2 + 5 n).
+
 Good at: Long contexts: a state that is trained on them, linear or with a hidden layer.
 Paper: Sun et al. 2024, https://arxiv.org/abs/2407.04620
 """

@@ -19,6 +19,8 @@ head_dim) are lower case here; B_norm.weight is `b_norm.scale`. Its state S is t
 
 Initialisation: biases 1, mimo_x = mimo_o = 1 / R, mimo_z = 1, D = 1, dt_bias as in Mamba-2; none of them is decayed.
 
+State: S, d_state head_dim numbers per head, and of the last token its angles, k_r and v.
+
 Good at: State tracking and recall at the cost of Mamba-2: its states turn, and MIMO does more work per byte of state.
 Paper: Lahoti et al. 2026, https://arxiv.org/abs/2603.15569
 """
