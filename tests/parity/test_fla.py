@@ -15,6 +15,7 @@ from jaxzoo.mixers import (
     HGRNConfig,
     LatentAttentionConfig,
     LightningAttentionConfig,
+    LinearAttentionConfig,
     MesaNetConfig,
     MoBAConfig,
     NativeSparseAttentionConfig,
@@ -286,6 +287,22 @@ def test_latent_attention(torch, fla, rank):
         }
 
     check(torch, config, layer, carried, run=lambda layer, x: layer(x, None)[0])
+
+
+@pytest.mark.filterwarnings("ignore:torch.utils.checkpoint")
+def test_rebased(torch, fla, monkeypatch):
+    """Kills: a gamma for each of queries and keys, a norm over all heads, unscaled products, another eps."""
+    module, functional = importlib.import_module("fla.modules.feature_map"), torch.nn.functional
+    monkeypatch.setattr(
+        module, "layer_norm", lambda x, weight, bias: functional.layer_norm(x, weight.shape, weight, bias)
+    )
+    rebased = importlib.import_module("fla.layers.rebased").ReBasedLinearAttention
+    layer = rebased(hidden_size=D, feature_dim=6, num_key_value_heads=4, num_heads=4, eps=0.1)
+    assert rebased(hidden_size=D).eps == LinearAttentionConfig.rebased_fla(d_model=D).eps
+    config = LinearAttentionConfig.rebased_fla(d_model=D, n_heads=4, feature_dim=6, eps=0.1)
+    arrays = {"features.qk_scale": "feature_map.gamma", "features.qk_shift": "feature_map.beta"}
+    run = lambda layer, x: layer.forward_reference(x)  # noqa: E731
+    check(torch, config, layer, carry(*QKVO, arrays=arrays), run=run)
 
 
 def test_linear_slopes_of_lightning_attention(torch, fla, monkeypatch):
