@@ -19,7 +19,7 @@ import tyro
 from benchmarks.turns import wait_for_turn
 from jaxzoo.ops.delta_rule import Removal, delta_rule
 from jaxzoo.utils.host_memory import keep_freed_memory
-from pallas_kernels import certificates
+from pallas_kernels import certificates, pages
 from pallas_kernels.benchmark import ceilings, environment, report, run
 from pallas_kernels.benchmark.candidates import Candidate, Peers
 from pallas_kernels.delta_chunks.problem import GeneralProblem
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"[{i + 1}/{len(cases)}] {report.progress(row)}", flush=True)
         if row["status"] != "refused":
             rows.append(row)
-            report.save(result, path)
+            pages.write_json(path, result)
     print(report.markdown(result))
     print(path)
 

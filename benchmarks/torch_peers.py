@@ -203,7 +203,7 @@ def _versions() -> dict[str, str]:
 
 
 class TorchProgram:
-    """A `programs.Program` of tensors; its calls are a CUDA graph if they can be captured, so that they follow each
+    """A `programs.JaxProgram` of tensors; its calls are a CUDA graph if they can be captured, so that they follow each
     other without launches from Python, as JAX programs do. `note` says why there is no graph."""
 
     def __init__(self, function: Callable, sets: list[tuple], calls: int, *, gradients: bool):

@@ -7,7 +7,9 @@ import runpy
 import sys
 from collections.abc import Collection
 from pathlib import Path
+from typing import NamedTuple
 
+from pallas_kernels import pages
 from pallas_kernels.benchmark import ceilings as ceilings_module, competitors, environment, report, run
 from pallas_kernels.benchmark.candidates import Candidate, Peers
 from pallas_kernels.registry import OPS, load
@@ -64,19 +66,17 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
     p = parser()
     options = p.parse_args(argv)
-    file: Path | None = options.render
     try:
-        job = prepare(options) if file is None else (report.load(file), file)
+        if options.render is not None:
+            print(report.markdown(report.load(options.render)))
+            return 0
+        job = prepare(options)
     except (ValueError, FileNotFoundError, FileExistsError) as error:
         p.error(str(error))
-    if isinstance(job, Job):
-        return benchmark(job)
-    print(report.markdown(job[0]))
-    return 0
+    return benchmark(job)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Job:
+class Job(NamedTuple):
     """A valid command line: workloads, candidates, settings, and the result so far."""
 
     cases: list[run.Case]
@@ -136,7 +136,7 @@ def benchmark(job: Job) -> int:
     for i, row in run.all_rows(job.cases, job.candidates, ceilings, settings):
         print(f"[{i + 1}/{len(job.cases)}] {report.progress(row)}", flush=True)
         rows.append(row)
-        report.save(result, job.path)
+        pages.write_json(job.path, result)
     print(report.markdown(result))
     print(job.path)
     return int(any(row["status"] in ("wrong", "failed") for row in rows))

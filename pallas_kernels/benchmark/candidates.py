@@ -22,7 +22,7 @@ class Candidate:
     truth: Callable[[Workload], Callable] | None = None
     """Workload -> reference function of float64 inputs; None: the workload's."""
     program: Callable | None = None
-    """(function, input sets, calls, gradients=...) -> `programs.Program` of another framework; None: JAX."""
+    """(function, input sets, calls, gradients=...) -> program of another framework, like `JaxProgram`; None: JAX."""
     context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
     """Context for building, tracing and lowering its program."""
     same_function: bool = True

@@ -1,5 +1,6 @@
 """Comparison of a program's outputs with float64, by relative L2 error."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -29,26 +30,26 @@ def checked_rows(workload: Workload) -> np.ndarray:
 
 def expected(truth: Callable, inputs: Any, rows: np.ndarray) -> list:
     """Leaves of `truth` for some rows of the inputs, in float64."""
-    arrays = jax.tree.map(lambda x: _wide(np.asarray(jnp.asarray(x)[rows])), inputs)
+    arrays = jax.tree.map(lambda x: wide(np.asarray(jnp.asarray(x)[rows])), inputs)
     with jax.enable_x64(True), jax.default_device(truth_device()):
         outputs = jax.jit(truth)(*arrays)
         return [np.asarray(x) for x in jax.tree.leaves(outputs)]
 
 
-def _wide(x: np.ndarray) -> np.ndarray:
+def wide(x: np.ndarray) -> np.ndarray:
     """Converts to float64, except integers."""
     return x.astype(np.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
 def errors(actual: list[np.ndarray], expected: list[np.ndarray]) -> list[float]:
-    """Relative L2 error of each array; NaN if a value is NaN."""
-    if [x.shape for x in actual] != [x.shape for x in expected]:
-        raise ValueError(f"shapes {[x.shape for x in actual]} must be {[x.shape for x in expected]}")
-    tiny = np.finfo(np.float64).tiny
-    return [
-        float(np.linalg.norm(x.astype(np.float64) - y) / max(float(np.linalg.norm(y)), tiny))
-        for x, y in zip(actual, expected, strict=True)
-    ]
+    """Relative L2 error of each array; infinite if shapes differ or a number is not finite."""
+    return [_error(x.astype(np.float64), y) for x, y in zip(actual, expected, strict=True)]
+
+
+def _error(found: np.ndarray, truth: np.ndarray) -> float:
+    if found.shape != truth.shape or not np.isfinite(found).all():
+        return math.inf
+    return float(np.linalg.norm(found - truth) / max(np.linalg.norm(truth), 1e-30))
 
 
 def dtypes(workload: Workload, actual: list[np.ndarray]) -> list[str]:

@@ -50,8 +50,14 @@ def versions() -> dict[str, str]:
 
 def ptxas_version(path: str) -> str:
     """Version of a ptxas; "" if it prints none."""
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-    return "".join(re.findall(r"V(\d[\d.]*)", said)[:1])
+    return "".join(re.findall(r"V(\d[\d.]*)", _printed(path, "--version"))[:1])
+
+
+def hardware() -> dict[str, str]:
+    """Driver, clocks and power limit of the first GPU, from nvidia-smi; {} without nvidia-smi."""
+    fields = ("driver_version", "clocks.max.sm", "clocks.max.memory", "power.limit", "memory.total")
+    lines = _printed("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader").splitlines()
+    return dict(zip(fields, lines[0].split(", "), strict=True)) if lines else {}
 
 
 def version(package: str) -> str | None:
@@ -66,11 +72,16 @@ def git_commit(folder: Path) -> str:
     """Commit of a checkout, or "unknown"."""
     if not (folder / ".git").exists():
         return "unknown"
-    done = subprocess.run(
-        ["git", "-c", "safe.directory=*", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return done.stdout.strip() or "unknown"
+    describe = ("describe", "--always", "--dirty", "--abbrev=12")
+    return _printed("git", "-c", "safe.directory=*", "-C", str(folder), *describe) or "unknown"
+
+
+def _printed(*command: str) -> str:
+    """Output of a program; "" if it is absent, fails or takes half a minute."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 def free_bytes() -> int | None:

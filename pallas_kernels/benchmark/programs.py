@@ -8,7 +8,7 @@ before the check and previous outputs after it, so nothing is allocated.
 import math
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,24 +26,6 @@ class Memory(NamedTuple):
 
     temp: int | None
     peak: int | None
-
-
-class Program(Protocol):
-    """A program of `calls` calls with its input sets."""
-
-    calls: int
-
-    def outputs(self, rows: np.ndarray) -> tuple[list[np.ndarray], bool]:
-        """Some rows of the leaves of the first call's outputs; whether all outputs are finite."""
-        ...
-
-    def batch(self, n: int) -> float:
-        """Runs n programs; returns seconds."""
-        ...
-
-    def memory(self) -> Memory:
-        """Memory of one program."""
-        ...
 
 
 def plan(workload: Workload, platform: str, seeds: int | None = None) -> tuple[int, int]:
@@ -73,19 +55,19 @@ def lower(function: Callable, inputs: tuple, calls: int) -> jax.stages.Lowered:
 
 
 class JaxProgram:
-    """`Program` in JAX."""
+    """A program of `calls` calls with its input sets."""
 
     def __init__(self, compiled: jax.stages.Compiled, sets: list[tuple], calls: int):
-        self.calls = calls
         self._compiled = compiled
+        self._analysis: Any = compiled.memory_analysis()
         self._sets = [sets[i : i + calls] for i in range(0, len(sets), calls)]
         self._turn = 0
         self._outs: Any = None
 
     def needed_bytes(self) -> int:
         """Memory beyond the inputs."""
-        analysis = self._analysis()
-        return 0 if analysis is None else analysis.temp_size_in_bytes + analysis.output_size_in_bytes
+        found = self._analysis
+        return 0 if found is None else found.temp_size_in_bytes + found.output_size_in_bytes
 
     def start(self) -> None:
         """Runs the first program with poisoned buffers."""
@@ -93,30 +75,27 @@ class JaxProgram:
         self._outs = jax.tree.map(_poison, self._compiled.out_info)
         self._run()
 
-    def outputs(self, rows):
+    def outputs(self, rows: np.ndarray) -> tuple[list[np.ndarray], bool]:
+        """Some rows of the leaves of the first call's outputs; whether all outputs are finite."""
         self.start()
         finite = all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(self._outs))
         return [np.asarray(x[rows]) for x in jax.tree.leaves(self._outs[0])], finite
 
-    def batch(self, n):
+    def batch(self, n: int) -> float:
+        """Runs n programs; returns seconds."""
         start = time.perf_counter()
         for _ in range(n):
             self._run()
         jax.block_until_ready(self._outs)
         return time.perf_counter() - start
 
-    def memory(self):
-        analysis = self._analysis()
-        if analysis is None:
-            return Memory(None, None)
-        return Memory(analysis.temp_size_in_bytes, getattr(analysis, "peak_memory_in_bytes", None))
+    def memory(self) -> Memory:
+        """Memory of one program."""
+        return Memory(*(getattr(self._analysis, f"{name}_in_bytes", None) for name in ("temp_size", "peak_memory")))
 
     def _run(self):
         self._outs = self._compiled(self._outs, self._sets[self._turn])
         self._turn = (self._turn + 1) % len(self._sets)
-
-    def _analysis(self):
-        return self._compiled.memory_analysis()
 
 
 def _poison(x: jax.ShapeDtypeStruct) -> jax.Array:

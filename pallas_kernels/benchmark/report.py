@@ -21,21 +21,11 @@ A result is one JSON object, `<op>-<device>-<date>.json`:
 import json
 from pathlib import Path
 
+from pallas_kernels import pages
+
 KIND = {"forward": "forward", "forward_backward": "forward + backward", "step": "step"}
 REQUIRED = ("op", "device", "platform", "date", "commit", "versions", "settings", "ceilings", "notes", "rows")
-
-
-def save(result: dict, path: Path) -> None:
-    """Writes a result."""
-    write_whole(path, json.dumps(result, indent=1) + "\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file atomically, and creates its folders."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(text)
-    unfinished.replace(path)
+COLUMNS = ("shape", "kind", "implementation", "ms:", "p10 to p90:", "of floor:", "temp MiB:", "error:")
 
 
 def load(path: Path) -> dict:
@@ -58,21 +48,15 @@ def groups(result: dict) -> list[str]:
 def markdown(result: dict) -> str:
     """Page of a result: device and versions, and one table per group."""
     c = result["ceilings"]
-    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     parts = [
-        f"`{result['op']}` on {result['device']}, {result['date']}, commit {result['commit']}; {versions}.\n"
+        f"`{result['op']}` on {result['device']}, {result['date']}, commit {result['commit']}; "
+        f"{pages.named(result['versions'])}.\n"
         f"Ceilings: {c['bandwidth'] / 1e9:.4g} GB/s, {c['flops'] / 1e12:.4g} TFLOP/s ({c['matmul']}).",
         *(f"- {note}" for note in result["notes"]),
     ]
     for group in groups(result):
-        lines = [
-            f"### {group}",
-            "",
-            "| shape | kind | implementation | ms | p10 to p90 | of floor | temp MiB | error |",
-            "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
-            *(_table_row(row) for row in result["rows"] if group in row["groups"]),
-        ]
-        parts.append("\n".join(lines))
+        rows = (_cells(row) for row in result["rows"] if group in row["groups"])
+        parts.append("\n".join([f"### {group}", "", *pages.table(COLUMNS, rows)]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -87,20 +71,14 @@ def progress(row: dict) -> str:
     return f"{head} {row['ms']:.4g} ms{rest}, error {row['error']:.1e}{note}"
 
 
-def _table_row(row: dict) -> str:
+def _cells(row: dict) -> list[str]:
     share, temp, error = (row.get(name) for name in ("share_of_floor", "temp_bytes", "error"))
+    times = [f"{row['status']}: {row['reason']}", ""]
     if row["status"] == "ok":
-        time = f"{row['ms']:.4g} | {row['ms_p10']:.4g} to {row['ms_p90']:.4g}"
-    else:
-        reason = row["reason"].replace("|", "/")
-        time = f"{row['status']}: {reason} | "
-    cells = [
-        row["name"],
-        KIND[row["kind"]],
-        row["implementation"],
-        time,
+        times = [f"{row['ms']:.4g}", f"{row['ms_p10']:.4g} to {row['ms_p90']:.4g}"]
+    return [
+        *(row["name"], KIND[row["kind"]], row["implementation"], *times),
         "" if share is None else f"{100 * share:.3g} %",
         "" if temp is None else f"{temp / 2**20:.4g}",
         "" if error is None else f"{error:.1e}",
     ]
-    return f"| {' | '.join(cells)} |"

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import functools
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -70,15 +71,18 @@ def all_rows(
 
 def rows(case: Case, compiled: list[tuple[Candidate, Any]], ceilings: Ceilings, settings: Settings):
     """One row per candidate; `compiled` has its program, or an exception."""
-    workload, platform = case.workload, jax.default_backend()
-    n_sets, calls = programs.plan(workload, platform, settings.seeds)
-    sets = _Sets(workload, n_sets)
+    workload = case.workload
+    n_sets, calls = programs.plan(workload, jax.default_backend(), settings.seeds)
+    kept: dict[Any, list] = {}
     known: dict[Any, Any] = {}
     while compiled:
         candidate, made = compiled.pop(0)  # a program is freed after its row
         row, start = _described(case, candidate, ceilings), time.perf_counter()
         try:
-            row |= _measured(candidate, made, sets, calls, known, settings)
+            if isinstance(made, Exception):
+                raise made
+            sets = _input_sets(workload, candidate, n_sets, kept)
+            row |= _measured(workload, candidate, made, sets, calls, known, settings)
         except NotImplementedError as error:
             row |= {"status": "refused", "reason": _line(error)}
         except Exception as error:  # a failing candidate must not affect the others
@@ -88,56 +92,55 @@ def rows(case: Case, compiled: list[tuple[Candidate, Any]], ceilings: Ceilings, 
         yield row | {"seconds": round(time.perf_counter() - start, 1)}
 
 
-class _Sets:
-    """Input sets of the workload or of a candidate, created on demand; only the latest are kept."""
-
-    def __init__(self, workload: Workload, count: int):
-        self.workload, self._count = workload, count
-        self._latest: tuple[Any, list] = (None, [])
-
-    def of(self, candidate: Candidate) -> list[tuple]:
-        if self._latest[0] != (candidate.inputs,):
-            self._latest = (None, [])
-            make = _maker(self.workload, candidate)
-            self._latest = ((candidate.inputs,), [make(SEED_STEP * i) for i in range(self._count)])
-        return self._latest[1]
+def _input_sets(workload: Workload, candidate: Candidate, count: int, kept: dict[Any, list]) -> list[tuple]:
+    """Input sets of the workload or of the candidate; `kept` holds the latest ones alone, to save memory."""
+    if candidate.inputs not in kept:
+        kept.clear()
+        kept[candidate.inputs] = [_inputs(workload, candidate, SEED_STEP * i) for i in range(count)]
+    return kept[candidate.inputs]
 
 
-def _maker(workload: Workload, candidate: Candidate) -> Callable[[int], tuple]:
-    own = candidate.inputs
-    return workload.inputs if own is None else lambda seed: own(workload, seed)
+def _inputs(workload: Workload, candidate: Candidate, seed: int) -> tuple:
+    return workload.inputs(seed) if candidate.inputs is None else candidate.inputs(workload, seed)
 
 
 def _compile(jobs: list[tuple[Workload, Candidate]], settings: Settings) -> list[Any]:
-    """Compiles programs in parallel; a failed one is replaced by its exception."""
+    """Compiles programs in parallel; a failed one is replaced by its exception, which `rows` raises again."""
 
     def lower(workload, candidate):
-        try:
-            with candidate.context():
-                function = candidate.build(workload)
-                if candidate.program is not None:
-                    return function
-                calls = programs.plan(workload, jax.default_backend(), settings.seeds)[1]
-                return programs.lower(function, jax.eval_shape(lambda: _maker(workload, candidate)(0)), calls)
-        except Exception as error:  # as in `rows`, which raises it again
-            return error
+        with candidate.context():
+            function = candidate.build(workload)
+            if candidate.program is not None:
+                return function
+            calls = programs.plan(workload, jax.default_backend(), settings.seeds)[1]
+            return programs.lower(function, jax.eval_shape(lambda: _inputs(workload, candidate, 0)), calls)
 
     def compile_(lowered):
-        try:
-            return lowered.compile() if isinstance(lowered, jax.stages.Lowered) else lowered
-        except Exception as error:
-            return error
+        return lowered.compile() if isinstance(lowered, jax.stages.Lowered) else lowered
 
-    lowered = [lower(*job) for job in jobs]
+    lowered = [_attempt(lower, *job) for job in jobs]
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        return list(pool.map(compile_, lowered))
+        return list(pool.map(functools.partial(_attempt, compile_), lowered))
 
 
-def _measured(candidate: Candidate, made: Any, sets: _Sets, calls: int, known: dict, settings: Settings) -> dict:
+def _attempt(function: Callable, *arguments: Any) -> Any:
+    """Result of a function, or its exception."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        return error
+
+
+def _measured(
+    workload: Workload,
+    candidate: Candidate,
+    made: Any,
+    inputs: list[tuple],
+    calls: int,
+    known: dict,
+    settings: Settings,
+) -> dict:
     """Status, errors, memory and times; `known` caches truths that candidates share."""
-    if isinstance(made, Exception):
-        raise made
-    workload, inputs = sets.workload, sets.of(candidate)
     if candidate.program is not None:
         program = candidate.program(made, inputs, calls, gradients=workload.kind == "forward_backward")
     else:
@@ -159,12 +162,10 @@ def _measured(candidate: Candidate, made: Any, sets: _Sets, calls: int, known: d
     if objection is not None:
         return row | {"status": "wrong", "reason": objection}
     found = timing.measure(program.batch, calls=calls, seconds=settings.seconds, repeats=settings.repeats)
-    kernels = {"kernels_us": trace.kernels(program.batch, calls)} if settings.trace else {}
-    return row | kernels | {
-        "status": "ok", "reason": getattr(program, "note", None),
-        "ms": 1e3 * found.median, "ms_p10": 1e3 * found.p10, "ms_p90": 1e3 * found.p90,
-        "calls": found.calls, "calls_per_program": calls, "repeats": found.repeats, "input_sets": len(inputs),
-    }  # fmt: skip
+    if settings.trace:
+        row["kernels_us"] = trace.kernels(program.batch, calls)
+    batches = {"calls": found.calls, "calls_per_program": calls, "repeats": found.repeats, "input_sets": len(inputs)}
+    return row | {"status": "ok", "reason": getattr(program, "note", None), **found.milliseconds, **batches}
 
 
 def _described(case: Case, candidate: Candidate, ceilings: Ceilings) -> dict:

@@ -20,6 +20,11 @@ class Timing:
     calls: int
     repeats: int
 
+    @property
+    def milliseconds(self) -> dict[str, float]:
+        """Entries of a report: median, 10th and 90th percentile."""
+        return {"ms": 1e3 * self.median, "ms_p10": 1e3 * self.p10, "ms_p90": 1e3 * self.p90}
+
 
 def measure(batch: Callable[[int], float], *, calls: int = 1, seconds: float, repeats: int) -> Timing:
     """Times a program of `calls` calls; `batch(n)` runs it n times, waits once and returns the seconds.

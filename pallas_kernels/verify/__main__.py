@@ -3,9 +3,7 @@
 import argparse
 import contextlib
 import importlib
-import json
-import shutil
-import subprocess
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -14,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from pallas_kernels.benchmark import environment
-from pallas_kernels.benchmark.report import write_whole
+from pallas_kernels import pages
+from pallas_kernels.benchmark import checks, environment
 from pallas_kernels.certificates import SETTING
+from pallas_kernels.child import Child, Outcome, in_turn, use_host
 from pallas_kernels.kernel_sources import kernel_hash
 from pallas_kernels.registry import OPS
-from pallas_kernels.verify.case import Case, Variant, relative_error, where_wrong
-from pallas_kernels.verify.job import Job, batch_size, in_turn, probe
-from pallas_kernels.verify.page import case_lines, markdown, time_line
-from pallas_kernels.verify.truths import Truths
+from pallas_kernels.verify import worker
+from pallas_kernels.verify.case import Case, Variant, truths, where_wrong
+from pallas_kernels.verify.page import case_lines, markdown, milliseconds
 
 DESCRIPTION = """Compare every kernel with float64 on the host, smallest case first, each in its own process, killed if
 it hangs; then time the headline shapes. Later cases compile while one runs. A report (FILE, and a page in
@@ -31,8 +29,16 @@ EXIT = """exit status: 0 all cases are right; 1 a case is wrong, hangs, fails or
 the kernels do not run on it."""
 NO_DEVICE = ("RESOURCE_EXHAUSTED", "out of memory", "OUT_OF_MEMORY", "Unable to initialize backend")
 """Messages of a process that found no memory or no device, which other programs may use."""
-TIME_S = 60.0
-"""Time limit of timing a call, in seconds."""
+COMPILE_S, TIME_S, PROBE_S = 120.0, 60.0, 60.0
+"""Time limits of compiling, of timing a call, and of starting JAX (ten seconds on a GPU) and computing 1 + 1."""
+ENVIRONMENT = {
+    "cpu": {"JAX_PLATFORMS": "cpu", "NPROC": "16"},  # the interpreter blocks a thread of XLA for every warpgroup
+    "gpu": {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_TRACEBACK_FILTERING": "off"},
+    "tpu": {},
+}
+"""Environment of the processes by platform: several processes share the memory of a GPU."""
+MOST_AHEAD = {"cpu": 16, "gpu": 12, "tpu": 0}
+"""Processes that compile while another one runs; a TPU serves only one process."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -50,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     if device["platform"] == "gpu" and device["capability"] != "9.0":
         print(f"verify: {device['device']} has compute capability {device['capability']}, not 9.0", file=sys.stderr)
         return 2
-    known = {"hardware": _hardware(), "seed": args.seed, "versions": environment.versions()}
+    known = {"hardware": environment.hardware(), "seed": args.seed, "versions": environment.versions()}
     known["kernels"] = {op: kernel_hash(op) for op in OPS}
     run = Run({**device, **known, "cases": [], "times": []}, args, end)
     kernels = ", ".join(f"{op} {found[:12]}" for op, found in run.report["kernels"].items())
@@ -78,19 +84,19 @@ class Run:
 
     def cases(self) -> None:
         """Runs every case; marks cases as not run if no time or no device is left."""
-        cases = self._chosen(importlib.import_module(self._args.cases).CASES, lambda case: case.name.split()[0])
+        cases = self._chosen(importlib.import_module(self._args.cases).CASES)
         cases = {i: case for i, case in cases.items() if not self._args.only or case.name in self._args.only}
         found = self.report["cases"]  # complete from the start, so that a killed run certifies nothing
         found += [{"case": case.name, "status": "not run", "message": "the run was stopped"} for case in cases.values()]
         places = list(cases)
-        jobs = in_turn(lambda i: self._job(places[i]), len(places), self._platform)
-        truths = Truths(list(cases.values()), self._args.seed)
-        with contextlib.closing(jobs), contextlib.closing(truths):
+        ahead = min(MOST_AHEAD[self._platform], os.cpu_count() or 1)
+        jobs = in_turn(lambda i: self._job(places[i]), len(places), ahead)
+        with contextlib.closing(jobs), contextlib.closing(truths(list(cases.values()), self._args.seed)) as exact:
             for i, (index, case) in enumerate(cases.items()):
                 if self._over():
-                    result = {"status": "not run", "message": self._why_not()}
+                    result = self._not_run()
                 else:
-                    result = self._check(case, index, next(jobs), truths.of(i))
+                    result = self._check(case, index, next(jobs), next(exact))
                     self._lost = result["status"] in ("timeout", "failed") and probe() is None
                 found[i] = {"case": case.name, **result}
                 self._save()
@@ -99,63 +105,69 @@ class Run:
     def times(self) -> None:
         """Times the calls one by one, after compiling in parallel; leaves out kernels that are not right."""
         failed = {tuple(x["case"].split()[:3]) for x in self.report["cases"] if x["status"] != "ok"}
-        module = self._args.times
-        calls = self._chosen(importlib.import_module(module).TIMES, lambda call: call.op)
-        places, size = list(calls), batch_size(self._platform)
-        for start in range(0, len(places), size):
-            batch = {i: calls[i] for i in places[start : start + size]}
-            right = [i for i, x in batch.items() if not failed & _passes(x) and not self._over()]
-            jobs = {i: Job(module, ("TIMES", self._platform, i), {}) for i in right}
+        calls = list(self._chosen(importlib.import_module(self._args.times).TIMES).items())
+        size = max(1, min(2 * MOST_AHEAD[self._platform], os.cpu_count() or 1))
+        for start in range(0, len(calls), size):
+            batch = calls[start : start + size]
+            right = [i for i, call in batch if not failed & _passes(call.name) and not self._over()]
+            jobs = {i: self._child(worker.timed_call, self._args.times, i) for i in right}
             for job in jobs.values():
-                job.compile()
-            for i, call in batch.items():
-                row = {"call": call.name, **self._timed(call, jobs.pop(i, None))}
+                job.prepare()
+            for i, call in batch:
+                row = {"call": call.name, **self._timed(jobs.pop(i, None))}
                 self.report["times"].append(row)
                 self._save()
-                print(time_line(row), flush=True)
+                print(f"{row['call']}: {milliseconds(row)} {row.get('message', 'ms')}", flush=True)
 
-    def _chosen(self, lists: Any, op: Callable[[Any], str]) -> dict[int, Any]:
+    def _chosen(self, lists: Any) -> dict[int, Any]:
         """Entries of the platform's list for the chosen ops, by index."""
         ops = self._args.ops
-        return {i: x for i, x in enumerate(lists[self._platform]) if ops is None or op(x) in ops}
+        return {i: x for i, x in enumerate(lists[self._platform]) if ops is None or x.name.split()[0] in ops}
 
-    def _timed(self, call: Any, job: Job | None) -> dict[str, Any]:
+    def _timed(self, job: Child | None) -> dict[str, Any]:
         """Status and times of a compiled call; without a job, the reason."""
         if job is None or self._over():
             if job is not None:
                 job.close()
-            message = self._why_not() if self._over() else "a case of this kernel is not right"
-            return {"status": "not run", "message": message}
-        result, found = job.result(TIME_S)
-        self._lost = found is None and probe() is None
-        return result | {key: float(x) for key, x in (found or {}).items()}
+            return self._not_run("a case of this kernel is not right")
+        ended = job.result(TIME_S)
+        if ended.value is None:
+            self._lost = probe() is None
+            return ended.failure()
+        return {"seconds": ended.seconds, **ended.value}
 
     def _over(self) -> bool:
         return self._lost or time.monotonic() > self._end
 
-    def _why_not(self) -> str:
-        return "the device was lost" if self._lost else "no time was left"
+    def _not_run(self, reason: str = "") -> dict[str, Any]:
+        message = "the device was lost" if self._lost else "no time was left" if self._over() else reason
+        return {"status": "not run", "message": message}
 
-    def _job(self, index: int, segments: int | None = None, environment: dict[str, str] | None = None) -> Job:
+    def _job(self, index: int, segments: int | None = None, environment: dict[str, str] | None = None) -> Child:
         interpret = self._platform == "cpu"
         variant = Variant(interpret=interpret, segments=segments)._asdict()
         options = {"seed": self._args.seed, "repeats": 0 if interpret else self._args.repeats, "variant": variant}
         options["multiprocessors"] = self.report.get("cores") if self._platform == "gpu" else None
-        return Job(self._args.cases, ("CASES", self._platform, index), options, environment)
+        return self._child(worker.prepared_case, self._args.cases, index, environment, **options)
 
-    def _check(self, case: Case, index: int, job: Job, truth: list[np.ndarray]) -> dict[str, Any]:
+    def _child(
+        self, function: Callable, module: str, index: int, environment: dict[str, str] | None = None, **options: Any
+    ) -> Child:
+        arguments = {"module": module, "platform": self._platform, "index": index, **options}
+        environment = ENVIRONMENT[self._platform] | (environment or {})
+        return Child(function, arguments, limit=COMPILE_S, environment=environment)
+
+    def _check(self, case: Case, index: int, job: Child, truth: list[np.ndarray]) -> dict[str, Any]:
         """Status and errors by output; for a wrong case also the place, and the effect of barriers and of one segment.
 
         A process that found no memory or no device is restarted once.
         """
-        result, found = _compared(case, truth, *job.result(self._args.timeout))
+        result, found = _compared(case, truth, job.result(self._args.timeout))
         if result["status"] == "failed" and any(word in "\n".join(result["output"]) for word in NO_DEVICE):
             print(f"{case.name}: started again, the process found no memory or no device", flush=True)
-            again = self._job(index)
-            result, found = _compared(case, truth, *again.result(self._args.timeout))
+            result, found = _compared(case, truth, self._job(index).result(self._args.timeout))
             result["restarted"] = True
         if result["status"] == "wrong":
-            assert found is not None
             names = list(case.tolerances)
             first = next(name for name in names if result["errors"][name] >= case.tolerances[name])
             place = names.index(first)
@@ -176,30 +188,33 @@ class Run:
             "automatic barriers": self._job(index, environment={"PALLAS_KERNELS_BARRIERS": "1"}),
             "one segment": self._job(index, segments=1),
         }
-        return {name: _compared(case, truth, *job.result(self._args.timeout))[0] for name, job in variants.items()}
+        return {name: _compared(case, truth, job.result(self._args.timeout))[0] for name, job in variants.items()}
 
     def _save(self) -> None:
         save(self.report, self._args.out)
 
 
-def _compared(
-    case: Case, truth: list[np.ndarray], result: dict[str, Any], found: dict[str, np.ndarray] | None
-) -> tuple[dict[str, Any], list[np.ndarray] | None]:
+def probe() -> dict[str, Any] | None:
+    """JAX's default device, if it computes 1 + 1 in time."""
+    return Child(worker.device, {}, limit=PROBE_S).result().value
+
+
+def _compared(case: Case, truth: list[np.ndarray], ended: Outcome) -> tuple[dict[str, Any], list[np.ndarray]]:
     """Result of a job with status and errors, and its outputs."""
-    if found is None:
-        return result, None
-    names = case.tolerances
-    outputs = [found[str(i)] for i in range(len(names))]
-    errors = {name: relative_error(x, y) for name, x, y in zip(names, outputs, truth, strict=True)}
+    if ended.value is None:
+        return ended.failure(), []
+    names, found = case.tolerances, ended.value
+    errors = dict(zip(names, checks.errors(found["outputs"], truth), strict=True))
     status = "ok" if all(errors[name] < names[name] for name in names) else "wrong"
-    ran = {"changed": int(found["changed"]), "programs": found["programs"].tolist()}
-    return {"status": status, "errors": errors, **ran, **result}, outputs
+    ran = {"changed": found["changed"], "programs": found["programs"]}
+    return {"status": status, "errors": errors, **ran, "seconds": ended.seconds}, found["outputs"]
 
 
-def _passes(call: Any) -> set[tuple[str, ...]]:
+def _passes(name: str) -> set[tuple[str, ...]]:
     """First words of the cases on which a timed call depends."""
-    passes = ("forward", "backward") if call.kind == "forward_backward" else ("forward",)
-    return {(call.op, call.implementation, x) for x in passes}
+    op, kind, *_, implementation = name.split()
+    passes = ("forward", "backward") if kind == "forward_backward" else ("forward",)
+    return {(op, implementation, x) for x in passes}
 
 
 def page_of(path: Path) -> Path:
@@ -209,21 +224,8 @@ def page_of(path: Path) -> Path:
 
 def save(report: dict[str, Any], path: Path) -> None:
     """Writes the report and its page atomically."""
-    write_whole(path, json.dumps(report, indent=1) + "\n")
-    write_whole(page_of(path), markdown(report))
-
-
-def _hardware() -> dict[str, str]:
-    """Driver, clocks and power limit of the first GPU, from nvidia-smi; {} without nvidia-smi."""
-    fields = ("driver_version", "clocks.max.sm", "clocks.max.memory", "power.limit", "memory.total")
-    if shutil.which("nvidia-smi") is None:
-        return {}
-    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
-    except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
-        return {}
-    return dict(zip(fields, (x.strip() for x in done.stdout.splitlines()[0].split(",")), strict=True))
+    pages.write_json(path, report)
+    pages.write_whole(page_of(path), markdown(report))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -252,7 +254,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    import jax
-
-    jax.config.update("jax_platforms", "cpu")  # truths are computed on the host: only workers touch the accelerator
+    use_host()
     sys.exit(main())

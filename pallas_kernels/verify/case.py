@@ -1,9 +1,17 @@
-"""Interface of a case, and comparison of its outputs with the truth; imports only NumPy."""
+"""Interface of a case, its truth, and where an output is wrong; imports only NumPy."""
 
-from collections.abc import Callable, Sequence
+import collections
+import itertools
+import os
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+
+from pallas_kernels.child import host_pool
+
+MOST = 6
+"""Maximum number of processes that compute truths."""
 
 
 class Variant(NamedTuple):
@@ -33,7 +41,6 @@ class Case(Protocol):
 
     def inputs(self, seed: int) -> Any:
         """Random NumPy arrays."""
-        ...
 
     def compiled(self, inputs: Any, variant: Variant) -> Compiled:
         """Compiles the kernels and copies the inputs to the device."""
@@ -48,11 +55,22 @@ class Case(Protocol):
         ...
 
 
-def relative_error(found: np.ndarray, truth: np.ndarray) -> float:
-    """Relative L2 error; infinite if shapes differ or a number is not finite."""
-    if found.shape != truth.shape or not np.isfinite(found).all():
-        return float("inf")
-    return float(np.linalg.norm(found - truth) / max(np.linalg.norm(truth), 1e-30))
+def truths(cases: Sequence[Case], seed: int) -> Generator[list[np.ndarray], None, None]:
+    """Yields the outputs of the cases in float64, computed on the host ahead of the running case."""
+    count = max(1, min(MOST, (os.cpu_count() or 1) // 2))
+    waiting = iter(cases)
+    with host_pool(count) as pool:
+        ahead = collections.deque(pool.submit(_truth, case, seed) for case in itertools.islice(waiting, 2 * count))
+        try:
+            while ahead:
+                yield ahead.popleft().result()
+                ahead.extend(pool.submit(_truth, case, seed) for case in itertools.islice(waiting, 1))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _truth(case: Case, seed: int) -> list[np.ndarray]:
+    return case.truth(case.inputs(seed))
 
 
 def where_wrong(found: np.ndarray, truth: np.ndarray, tolerance: float) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels.benchmark.checks import wide
 from pallas_kernels.dispatch import op_of
 from pallas_kernels.op import Op, Options
 from pallas_kernels.programs import kernels
@@ -149,7 +150,7 @@ class KernelCase:
             outputs, pull_back = jax.vjp(form, *itertools.compress(operands, free))
             return self._compared(pull_back(cotangents) if self.backward else outputs)
 
-        exact = jax.tree.map(lambda x: _float64(self.last(x)), inputs)
+        exact = jax.tree.map(lambda x: wide(self.last(x)), inputs)
         with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
             return [np.asarray(x) for x in jax.jit(run)(*exact)]
 
@@ -200,7 +201,3 @@ def interpretation(implementation: str, variant: Variant) -> dict[str, Any]:
 def case_programs(lowered: jax.stages.Lowered) -> list[str]:
     """Hashes of the Mosaic GPU kernels of a case, each once."""
     return sorted({kernel.program for kernel in kernels(lowered)})
-
-
-def _float64(x: np.ndarray) -> np.ndarray:
-    return x.astype(np.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from pallas_kernels import pages
+
 
 def case_lines(result: dict[str, Any]) -> list[str]:
     """Lines of one case: status, seconds and errors; for a wrong case the place and the results of variants."""
-    errors = " ".join(f"{name} {error:.1e}" for name, error in result.get("errors", {}).items())
+    errors = _errors(result, " ")
     lines = [f"{result['status']:9s}{result.get('seconds', 0):6.1f} s  {result['case']}  {errors}".rstrip()]
     if "message" in result:
         lines.append(f"    {result['message']}")
@@ -17,11 +19,9 @@ def case_lines(result: dict[str, Any]) -> list[str]:
     return lines
 
 
-def time_line(row: dict[str, Any]) -> str:
-    """Line of a timed call."""
-    if "ms" not in row:
-        return f"{row['call']}: {row['status']}: {row['message']}"
-    return f"{row['call']}: {row['ms']:.3f} ms ({row['ms_p10']:.3f} to {row['ms_p90']:.3f})"
+def milliseconds(row: dict[str, Any]) -> str:
+    """Median of a timed call with its 10th and 90th percentile, or its status."""
+    return "{ms:.3f} ({ms_p10:.3f} to {ms_p90:.3f})".format(**row) if "ms" in row else row["status"]
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -31,6 +31,7 @@ def markdown(report: dict[str, Any]) -> str:
     facts = {key: report[key] for key in ("jax", "capability", "cores") if report.get(key) is not None}
     facts |= report["hardware"] | report["versions"] | {"seed": report["seed"]}
     facts |= {f"kernels of {op}": found for op, found in report["kernels"].items()}
+    rows = [(x["case"], x["status"], _errors(x, ", "), x.get("seconds", "")) for x in cases]
     lines = [
         f"# Pallas kernels on {report['device']}: {right} of {len(cases)} cases are right",
         "",
@@ -38,25 +39,16 @@ def markdown(report: dict[str, Any]) -> str:
         "",
         *(f"- {key}: {value}" for key, value in facts.items()),
         "",
-        "| case | status | errors | seconds |",
-        "| --- | --- | --- | ---: |",
-        *(_row(case) for case in cases),
+        *pages.table(("case", "status", "errors", "seconds:"), rows),
     ]
     wrong = [case for case in cases if case["status"] != "ok"]
     if wrong:
         lines += ["", "## Not right", "", "```", *(line for case in wrong for line in case_lines(case)), "```"]
     if times:
         lines += ["", "## Times", "", "Milliseconds of a call: median, 10th and 90th percentile.", ""]
-        lines += ["| call | measured |", "| --- | ---: |", *(_time_row(row) for row in times)]
+        lines += pages.table(("call", "measured:"), ((row["call"], milliseconds(row)) for row in times))
     return "\n".join(lines) + "\n"
 
 
-def _row(case: dict[str, Any]) -> str:
-    errors = ", ".join(f"{name} {error:.1e}" for name, error in case.get("errors", {}).items())
-    return f"| {case['case']} | {case['status']} | {errors} | {case.get('seconds', '')} |"
-
-
-def _time_row(row: dict[str, Any]) -> str:
-    if "ms" not in row:
-        return f"| {row['call']} | {row['status']} |"
-    return f"| {row['call']} | {row['ms']:.3f} ({row['ms_p10']:.3f} to {row['ms_p90']:.3f}) |"
+def _errors(result: dict[str, Any], separator: str) -> str:
+    return separator.join(f"{name} {error:.1e}" for name, error in result.get("errors", {}).items())

@@ -1,17 +1,8 @@
-"""Compiles one case in its own process, and runs it on request of `verify.job`.
-
-Arguments: MODULE LIST PLATFORM INDEX FOLDER. The folder has `options.json`. The worker creates `compiled` there, waits
-for `go`, runs, and writes `found.npz`. It ends with its parent.
-"""
+"""Functions that compile one case or one timed call in a child process (`pallas_kernels.child`), for a later run."""
 
 import contextlib
 import importlib
-import json
-import os
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,37 +10,52 @@ import numpy as np
 from pallas_kernels.verify.case import Case, Variant
 
 
-def main(module: str, listed: str, platform: str, index: str, folder: str) -> None:
-    options = json.loads(Path(folder, "options.json").read_text())
-    entry = getattr(importlib.import_module(module), listed)[platform][int(index)]
-    run = prepared_case(entry, options) if listed == "CASES" else entry.compiled()
-    Path(folder, "compiled").touch()
-    parent = os.getppid()
-    while not Path(folder, "go").exists():
-        if os.getppid() != parent:
-            sys.exit("the parent is gone")
-        time.sleep(0.02)
-    found = {key: np.asarray(x) for key, x in run().items()}
-    np.savez(Path(folder, "found.npz"), allow_pickle=False, **found)
+def device() -> dict[str, Any]:
+    """JAX's default device, after it has computed 1 + 1."""
+    import jax
+
+    found = jax.devices()[0]
+    assert float(jax.numpy.ones(()) + 1) == 2
+    facts = {"platform": jax.default_backend(), "device": found.device_kind, "jax": jax.__version__}
+    return facts | {
+        "capability": getattr(found, "compute_capability", None),
+        "cores": getattr(found, "core_count", None),
+    }
 
 
-def prepared_case(case: Case, options: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-    """Function that runs a compiled case: outputs by index, `changed` (repeats with other bits), and `programs`."""
-    with _planned_for(options["multiprocessors"]):
-        run, programs = case.compiled(case.inputs(options["seed"]), Variant(**options["variant"]))
+def timed_call(module: str, platform: str, index: int) -> Callable[[], dict[str, float]]:
+    """Function that times an entry of the module's TIMES."""
+    return importlib.import_module(module).TIMES[platform][index].compiled()
+
+
+def prepared_case(
+    module: str,
+    platform: str,
+    index: int,
+    seed: int,
+    repeats: int,
+    variant: dict[str, Any],
+    multiprocessors: int | None,
+) -> Callable[[], dict[str, Any]]:
+    """Function that runs an entry of the module's CASES: outputs, `changed` (repeats with other bits), `programs`.
+
+    Kernels are planned for a GPU with so many multiprocessors; None: no GPU.
+    """
+    case: Case = importlib.import_module(module).CASES[platform][index]
+    with _planned_for(multiprocessors):
+        run, programs = case.compiled(case.inputs(seed), Variant(**variant))
 
     def repeated():
         first = run()
-        repeats = (run() for _ in range(options["repeats"]))
-        changed = sum(any(map(_differ, first, again)) for again in repeats)
-        outputs = {str(i): x.astype(np.float64) for i, x in enumerate(case.checked([np.asarray(x) for x in first]))}
-        return outputs | {"changed": changed, "programs": np.array(programs, np.str_)}
+        repeated = (run() for _ in range(repeats))
+        changed = sum(any(map(_differ, first, again)) for again in repeated)
+        outputs = [x.astype(np.float64) for x in case.checked([np.asarray(x) for x in first])]
+        return {"outputs": outputs, "changed": changed, "programs": list(programs)}
 
     return repeated
 
 
 def _planned_for(multiprocessors: int | None) -> contextlib.AbstractContextManager[None]:
-    """Context in which kernels are planned for a GPU with so many multiprocessors; None: no GPU."""
     if multiprocessors is None:
         return contextlib.nullcontext()
     from pallas_kernels.dispatch import lowering_for
@@ -65,7 +71,3 @@ def _differ(x: Any, y: Any) -> bool:
 
     bits = [jax.lax.bitcast_convert_type(array, f"uint{8 * x.dtype.itemsize}") for array in (x, y)]
     return bool((bits[0] != bits[1]).any())
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

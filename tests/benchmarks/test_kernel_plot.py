@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks import kernel_plot
-from pallas_kernels.benchmark import report
+from pallas_kernels import pages
 from tests.pallas_kernels.test_benchmark_report import small_result
 
 
@@ -27,7 +27,7 @@ def test_curves_are_the_rows_and_the_floor(result):
 @pytest.mark.full
 def test_the_command_draws_files(result, tmp_path, capsys):
     """Kills: a command that draws nothing, and a file that is no result met by a traceback."""
-    report.save(result, tmp_path / "taylor.json")
+    pages.write_json(tmp_path / "taylor.json", result)
     kernel_plot.main([str(tmp_path / "taylor.json")])
     names = ["taylor-cpu_length.png", "taylor-headline.png"]
     assert sorted(path.name for path in tmp_path.glob("*.png")) == names

@@ -101,7 +101,7 @@ def test_kernels_of_a_trace_add_up(monkeypatch):
     assert ran == [3]
 
 
-@pytest.mark.parametrize(("name", "reason"), [("wrong", "relative L2"), ("unwritten", "relative L2 nan")])
+@pytest.mark.parametrize(("name", "reason"), [("wrong", "relative L2"), ("unwritten", "relative L2 inf")])
 def test_wrong_candidate_is_not_timed(timed, name, reason):
     (row,) = rows_of(name)
     assert row["status"] == "wrong"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pallas_kernels import pages
 from pallas_kernels.benchmark import report
 
 
@@ -39,7 +40,7 @@ def result():
 @pytest.mark.full
 def test_round_trip(result, tmp_path):
     path = tmp_path / "new" / "taylor.json"
-    report.save(result, path)
+    pages.write_json(path, result)
     assert report.load(path) == result
     assert [p.name for p in path.parent.iterdir()] == ["taylor.json"]
 

@@ -1,19 +1,19 @@
 """The command for the first minutes on a device: a hanging, a wrong and a crashing case cost no other its result."""
 
 import argparse
-import contextlib
 import json
 import subprocess
 import sys
+import types
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from pallas_kernels.verify import __main__ as command, worker
+from pallas_kernels.verify.case import truths
 from pallas_kernels.verify.cases import CASES
 from pallas_kernels.verify.times import TIMES
-from pallas_kernels.verify.truths import Truths
 from tests.pallas_kernels import starved_cases
 from tests.pallas_kernels.shared import PLATFORMS
 from tests.pallas_kernels.verify_cases import Numbered
@@ -85,17 +85,16 @@ def test_a_process_without_memory_starts_again(monkeypatch, tmp_path, capsys):
 
 def test_truths_are_those_of_their_cases():
     """Kills the truth of another case or seed where several are computed ahead."""
-    with contextlib.closing(Truths([Numbered(i) for i in range(5)], seed=7)) as truths:
-        assert [truths.of(i)[0].tolist() for i in range(5)] == [[i, 7] for i in range(5)]
+    found = truths([Numbered(i) for i in range(5)], seed=7)
+    assert [x.tolist() for (x,) in found] == [[i, 7] for i in range(5)]
 
 
 def test_ops_are_chosen_by_their_place():
     """Kills an op that was not asked for, and a worker that runs the entry of another."""
-    args = argparse.Namespace(ops=["b"])
-    found = command.Run({"platform": "cpu"}, args, 0.0)._chosen({"cpu": ["a 1", "b 1", "a 2", "b 2"]}, lambda x: x[0])
-    assert found == {1: "b 1", 3: "b 2"}
-    everything = command.Run({"platform": "cpu"}, argparse.Namespace(ops=None), 0.0)
-    assert list(everything._chosen({"cpu": "ab"}, str)) == [0, 1]
+    entries = [types.SimpleNamespace(name=name) for name in ("a 1", "b 1", "a 2", "b 2")]
+    for ops, places in ((["b"], [1, 3]), (None, [0, 1, 2, 3])):
+        run = command.Run({"platform": "cpu"}, argparse.Namespace(ops=ops), 0.0)
+        assert run._chosen({"cpu": entries}) == {i: entries[i] for i in places}
 
 
 @pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
@@ -155,7 +154,8 @@ def test_rows_and_passes_are_told_apart(platform):
 @pytest.mark.parametrize("platform", ["gpu", "tpu"])
 def test_a_timed_kernel_has_cases(platform):
     """Kills minutes of the run that go into kernels that do not exist, and a time of one that nothing has checked."""
-    timed = {(call.op, call.implementation) for call in TIMES[platform] if call.implementation.startswith("mosaic")}
+    kernels = [call for call in TIMES[platform] if call.implementation.startswith("mosaic")]
+    timed = {(call.workload.op, call.implementation) for call in kernels}
     assert timed == {(case.name.split()[0], case.implementation) for case in CASES[platform]}
 
 

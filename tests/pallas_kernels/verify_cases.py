@@ -75,7 +75,6 @@ class ToyCall:
     """A call that takes 2 ms."""
 
     implementation: str
-    op, kind = "toy", "forward"
 
     @property
     def name(self):
