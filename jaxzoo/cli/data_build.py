@@ -9,10 +9,10 @@ from jaxzoo.config.checked import PositiveInt
 from jaxzoo.data.corpus.building import BuildConfig
 from jaxzoo.data.corpus.fasta import FastaLayout
 from jaxzoo.utils.progress import show_progress
+from jaxzoo.utils.screen import printable
 
 if TYPE_CHECKING:
     from jaxzoo.data.corpus.building import Built
-from jaxzoo.utils.screen import printable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class BuildCommand(BuildConfig):
 def main(command: BuildCommand) -> None:
     from jaxzoo.data.corpus.building import Build
 
-    build = Build(command, command.out)
+    build = Build(command, command.out.expanduser())
     if not (command.allow_low_disk or build.is_finished):
         build.check_disk()
 

@@ -27,6 +27,7 @@ class DemoPileCommand(Checked):
 def main(command: DemoPileCommand) -> None:
     from jaxzoo.data.corpus.python_pile import write_python_pile
 
-    for file, subsets in write_python_pile(command.out, command.packages, overwrite=command.overwrite).items():
+    out = command.out.expanduser()
+    for file, subsets in write_python_pile(out, command.packages, overwrite=command.overwrite).items():
         counts = "; ".join(f"{subset}: {n:,} documents, {n_bytes:,} bytes" for subset, (n, n_bytes) in subsets.items())
-        print(f"{command.out / file}  {(command.out / file).stat().st_size:,} bytes of zst; {counts}")
+        print(f"{out / file}  {(out / file).stat().st_size:,} bytes of zst; {counts}")

@@ -45,7 +45,7 @@ def main(command: TokenizeCommand) -> None:
         tokenizer = load_tokenizer(command.tokenizer, command.end_of_text or None)
     except (ValueError, OSError) as error:
         raise UsageError(f"--tokenizer {command.tokenizer}: {error}") from error
-    work = Tokenization(command.data, tokenizer, command.out)
+    work = Tokenization(command.data.expanduser(), tokenizer, command.out.expanduser())
     if work.is_finished:
         print(f"{command.out}: is finished already")
         return

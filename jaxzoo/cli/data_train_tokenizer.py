@@ -32,7 +32,8 @@ class TrainTokenizerCommand(Checked):
 
 @command_line(interrupted="interrupted; nothing was written", out_of_memory="out of memory; take fewer --max-bytes")
 def main(command: TrainTokenizerCommand) -> None:
-    out = command.out.parent if command.out.name == "tokenizer.json" else command.out
+    out = command.out.expanduser()
+    out = out.parent if out.name == "tokenizer.json" else out
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {command.out} must be a directory, or end in tokenizer.json")
     if any((out / name).exists() for name in ("request.json", "manifest.json")):
@@ -45,7 +46,7 @@ def main(command: TrainTokenizerCommand) -> None:
     from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
     from jaxzoo.data.tokens.tokenizer_training import learn_tokenizer
 
-    data = BuiltData(command.data)
+    data = BuiltData(command.data.expanduser())
     began = time.monotonic()
     with show_progress("bytes") as show:
 

@@ -1,6 +1,7 @@
 """`python -m jaxzoo.linearize --run RUN --out RUN`: replaces attention by a mixer with a state of fixed size."""
 
 import dataclasses
+import functools
 import shutil
 import sys
 from collections.abc import Sequence
@@ -188,12 +189,8 @@ def _transfer(
         variables = done.variables
     fingerprint = "" if teacher.tokenizer is None else teacher.tokenizer.fingerprint
     tokenizer = RunDirectory(Path(str(note["run"]))).tokenizer
-
-    def copy_tokenizer() -> None:
-        if tokenizer.is_dir():
-            shutil.copytree(tokenizer, run.tokenizer, dirs_exist_ok=True)
-
-    create_imported(run, to_json(config), variables, note, fingerprint, copy_tokenizer)
+    copy = functools.partial(shutil.copytree, tokenizer, run.tokenizer, dirs_exist_ok=True)
+    create_imported(run, to_json(config), variables, note, fingerprint, copy if tokenizer.is_dir() else None)
 
 
 def _finetune(config: "RunConfig", command: LinearizeCommand, run: RunDirectory, first: RunDirectory) -> None:

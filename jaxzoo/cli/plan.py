@@ -61,7 +61,7 @@ def main(command: PlanCommand, flags: Sequence[str]) -> None:
         from jaxzoo.plan.plan import Plan
         from jaxzoo.plan.plan_report import table
 
-        print(table([Plan.load(path) for path in command.table]))
+        print(table([Plan.load(path.expanduser()) for path in command.table]))
         return
     config = read_config(command, flags, prog="python -m jaxzoo.plan")
     if command.topology is None:

@@ -21,7 +21,7 @@ from jaxzoo.utils.screen import Failure, Screen, is_muted
 
 HALF_LINE = 1000
 """Characters at each end of an error message that are printed; the middle of a longer one is left out."""
-LEAST_FILES = 256  # open at once
+LEAST_FILES = 256
 GOES_ON = "interrupted; the same command continues from here"
 """Message after Ctrl-C of commands that continue unfinished work."""
 
@@ -81,7 +81,7 @@ def run(
     for name in ("stdout", "stderr"):  # if closed, the next opened file would get its descriptor and the output
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 open to the end
-        if isinstance(stream := getattr(sys, name), io.TextIOWrapper) and stream.errors == "strict":
+        if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # the last characters of a run must not end it
     quieten()
     try:
@@ -113,7 +113,7 @@ def run(
 
 
 def _require_files() -> None:
-    """Raises the limit of open files as far as it goes, and `ValueError` where it is too low: XLA would hang."""
+    """Raises the limit of open files to `LEAST_FILES`; `ValueError` if it is not allowed to, as XLA would hang."""
     with contextlib.suppress(ImportError):  # not on Windows
         import resource
 
@@ -136,6 +136,7 @@ def say(line: str) -> None:
 
 def _outcome(error: BaseException, interrupted: str, out_of_memory: str) -> tuple[int, str] | None:
     """Exit status and line ("": none) for an error; None: a defect."""
+    place = traceback.extract_tb(error.__traceback__)[-1].filename
     match error:
         case Failure():
             return 1, f"error: {_one_line(error)}"
@@ -147,8 +148,9 @@ def _outcome(error: BaseException, interrupted: str, out_of_memory: str) -> tupl
             return 130, interrupted
         case RuntimeError() if "home directory" in str(error):
             return 2, f"error: {_one_line(error)} A path with ~ needs HOME, or the name of a user; write it out"
-        case RuntimeError() if "Unable to initialize backend" in str(error) or "Unknown backend" in str(error):
-            return 2, f"error: {_one_line(error)}; JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')!r}"
+        case RuntimeError() | AssertionError() if place.endswith("xla_bridge.py"):
+            platforms = os.environ.get("JAX_PLATFORMS", "")
+            return 2, f"error: JAX_PLATFORMS={platforms!r} cannot be used on this machine. {_one_line(error)}".strip()
         case MemoryError():
             return 1, f"error: {out_of_memory}"
     of_device = getattr(sys.modules.get("jax.errors"), "JaxRuntimeError", ())  # (): JAX was never imported

@@ -24,12 +24,12 @@ from jaxzoo.generation.generate import cache_capacity
 from jaxzoo.models.blueprint import Variables, make_blueprint, split_variables
 from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
 from jaxzoo.train.memory import rows_that_fit
+from jaxzoo.train.session import CompiledStep
 from jaxzoo.utils.array_typing import Array, Bool, Float, Int
 
 HEAD_BLOCK = 32
 """Number of positions of a row whose logits are in memory at once."""
 
-_blueprint = functools.cache(functools.partial(make_blueprint, scanned=False))
 Report = Callable[[str, int, int], None]
 """Receives the current work, the number of finished requests and of all, after every batch."""
 
@@ -91,8 +91,8 @@ class TextModel:
         self._batch_size = batch_size
         self._begin = np.array(tokenizer.begin, np.int32)
         self._start = self._begin if tokenizer.begin else np.array([tokenizer.end_of_text], np.int32)
-        self._programs: dict[int, Any] = {}
-        self._rows_at_once: dict[int, int] = {}
+        self._variables = split_variables(self._flat)
+        self._score_step = CompiledStep(jax.jit(functools.partial(score_batch, self._flat.config)))
         self._report = report or (lambda what, done, total: None)
 
     def log_likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[Likelihood]:
@@ -123,7 +123,7 @@ class TextModel:
         room = max(self.max_length - max_tokens, 1)
         self._count([len(ids) > room for ids in encoded])
         texts = [""] * len(prompts)
-        for rows in self._batches("continued", [len(ids) for ids in encoded]):
+        for rows in self._batches("continued", [len(ids) for ids in encoded], self._batch_size):
             fillers = [self._start] * (self._batch_size - len(rows))
             generation = Generation(
                 self._flat,
@@ -159,48 +159,37 @@ class TextModel:
                 parts.append(window)
         log_probs = np.zeros(len(encoded))
         is_greedy = np.ones(len(encoded), bool)
-        for rows in self._batches(what, [len(window.tokens) for window in parts]):
-            length = min(cache_capacity(max(len(parts[row].tokens) - 1 for row in rows)), self.max_length)
-            tokens, targets = np.zeros((2, self._batch_size, length), np.int32)
-            is_scored = np.zeros((self._batch_size, length), bool)
+        lengths = [len(window.tokens) - 1 for window in parts]
+        padded = [min(cache_capacity(length), self.max_length) for length in lengths]
+        longest = functools.partial(self._program, max(padded, default=1))
+        size = rows_that_fit(longest, self._batch_size, jax.devices()[:1])
+        for rows in self._batches(what, lengths, size):
+            shape = size, padded[rows[0]]
+            tokens, targets, is_scored = np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.zeros(shape, bool)
             for i, row in enumerate(rows):
                 part = parts[row]
                 n = len(parts[row].tokens) - 1
                 tokens[i, :n] = part.tokens[:-1]
                 targets[i, :n] = part.tokens[1:]
                 is_scored[i, n - part.n_scored : n] = True
-            sums, greedy = self._score_rows(tokens, targets, is_scored)
+            batch = jax.tree.map(jnp.asarray, (tokens, targets, is_scored))
+            sums, greedy = self._score_step(self._variables, batch)
             for row, log_prob, best in zip(rows, np.asarray(sums, np.float64), np.asarray(greedy), strict=False):
                 log_probs[owners[row]] += log_prob
                 is_greedy[owners[row]] &= best
         return [Likelihood(float(log_prob), bool(best)) for log_prob, best in zip(log_probs, is_greedy, strict=True)]
 
-    def _score_rows(self, *arrays: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`score_batch` of all rows, as many at once as fit into memory."""
-        config, variables = self._flat.config, split_variables(self._flat)
-        n_rows, length = arrays[0].shape
+    def _program(self, length: int, rows: int) -> Any:
+        """Compiled `score_batch` of a number of rows."""
+        batch: Any = tuple(jax.ShapeDtypeStruct((rows, length), dtype) for dtype in (np.int32, np.int32, np.bool))
+        return self._score_step.compile(self._variables, batch)
 
-        def compiled(rows: int) -> Any:
-            shapes = [jax.ShapeDtypeStruct((rows, length), x.dtype) for x in arrays]
-            self._programs[length] = score_batch.lower(config, variables, *shapes, n_ids=config.vocab_size).compile()
-            return self._programs[length]
-
-        if length not in self._programs:
-            self._rows_at_once[length] = rows_that_fit(compiled, n_rows, jax.devices()[:1])
-        n = self._rows_at_once[length]
-        found = []
-        for start in range(0, n_rows, n):
-            part = (np.pad(x[start : start + n], ((0, max(start + n - n_rows, 0)), (0, 0))) for x in arrays)
-            found.append(self._programs[length](variables, *map(jnp.asarray, part)))
-        sums, greedy = zip(*found, strict=True)
-        return np.concatenate(sums), np.concatenate(greedy)
-
-    def _batches(self, what: str, lengths: Sequence[int]) -> Iterator[list[int]]:
+    def _batches(self, what: str, lengths: Sequence[int], size: int) -> Iterator[list[int]]:
         """Yields rows of similar lengths, longest first, so that insufficient memory shows at once."""
         order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
-        for start in range(0, len(order), self._batch_size):
-            yield order[start : start + self._batch_size]
-            self._report(what, min(start + self._batch_size, len(order)), len(order))
+        for start in range(0, len(order), size):
+            yield order[start : start + size]
+            self._report(what, min(start + size, len(order)), len(order))
 
 
 def windows(
@@ -214,21 +203,17 @@ def windows(
         yield Window(whole[max(end - max_length - 1, 0) : end], end - done)
 
 
-@functools.partial(jax.jit, static_argnames=("config", "n_ids"))
 def score_batch(
     config: LanguageModelConfig,
     variables: Variables,
-    tokens: Int[Array, "b t"],
-    targets: Int[Array, "b t"],
-    is_scored: Bool[Array, "b t"],
-    *,
-    n_ids: int,
+    batch: tuple[Int[Array, "b t"], Int[Array, "b t"], Bool[Array, "b t"]],
 ) -> tuple[Float[Array, "b"], Bool[Array, "b"]]:
     """Returns the sum of the log-probabilities of the scored targets of each row, float32, and whether all of them are
-    greedy. Probabilities are over the first `n_ids` ids, those that the model was trained with. `config` and
-    `variables` are those of `LanguageModel.unstacked`; rows are padded on the right with any id. Compiled per model,
-    batch size and length."""
-    model = _blueprint(config).model(variables)
+    greedy. Probabilities are over the ids that the model was trained with. `config` and `variables` are those of
+    `LanguageModel.unstacked`; `batch`: tokens, targets and which of them are scored, padded on the right with any id.
+    """
+    tokens, targets, is_scored = batch
+    model = make_blueprint(config, scanned=False).model(variables)
     features = model.features(tokens)
     n_blocks = -(-tokens.shape[1] // HEAD_BLOCK)
     fill = n_blocks * HEAD_BLOCK - tokens.shape[1]
@@ -239,7 +224,7 @@ def score_batch(
 
     def score(block: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         features, targets, is_scored = block
-        logits = model.logits(features)[..., :n_ids].astype(jnp.float32)
+        logits = model.logits(features)[..., : config.vocab_size].astype(jnp.float32)
         log_probs = jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)[..., 0]
         is_best = jnp.argmax(logits, axis=-1) == targets
         return jnp.where(is_scored, log_probs, 0).sum(axis=1), jnp.all(is_best | ~is_scored, axis=1)

@@ -39,7 +39,7 @@ def create_imported(
     variables: Variables,
     note: dict[str, Json],
     tokenizer: str,
-    write_more: Callable[[], object] = lambda: None,
+    write_more: Callable[[], object] | None = None,
 ) -> None:
     """Makes a run whose one checkpoint, of step 0, holds these variables.
 
@@ -55,7 +55,8 @@ def create_imported(
         raise ValueError(f"{broken} is not finite: the model is damaged, or its training has diverged")
     parts = {name: tree for name, tree in variables._asdict().items() if tree}
     run.create(config, None, {**note, "digest": variables_digest(variables), "imported": True})
-    write_more()
+    if write_more is not None:
+        write_more()
     cursor = {"fingerprint": f"{tokenizer}:imported"} if tokenizer else {}
     with Checkpoints(run.checkpoints, record=run.newest_checkpoint) as checkpoints:
         checkpoints.save(0, parts, cursor=cursor, config=config)

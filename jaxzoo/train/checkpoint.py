@@ -210,11 +210,9 @@ class Checkpoints:
 
     def _accept(self) -> None:
         """Reads back what the saving thread has written, just before it gets its name. Raises `OSError`."""
-        begin = f"{self._under_way}{UNFINISHED}"
-        found = (path for path in self._directory.iterdir() if path.name.startswith(begin))
-        folder = next(found, self._directory / begin)
+        folder = next(self._directory.glob(f"{self._under_way}{UNFINISHED}*"), self._directory)
         try:
-            read_seal(folder, is_named=False)
+            read_seal(folder)
             if self._probe:
                 _check_array(folder, *self._probe)
         except UnusableError as error:
@@ -247,8 +245,8 @@ def folders(directory: Path) -> dict[int, Path]:
     return {step: directory / str(step) for step in steps}
 
 
-def read_seal(folder: Path, *, is_named: bool = True) -> CheckpointManifest:
-    """The seal of the checkpoint in the folder of a step, which has its name unless it is just being written.
+def read_seal(folder: Path) -> CheckpointManifest:
+    """The seal of the checkpoint in the folder of a step, which may end in `UNFINISHED`.
 
     Raises:
       UnusableError: it is missing or damaged, or of another step than the folder's name says.
@@ -260,7 +258,7 @@ def read_seal(folder: Path, *, is_named: bool = True) -> CheckpointManifest:
         raise UnusableError(f"{SEAL} {error}") from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise UnusableError(f"{SEAL} is damaged") from None
-    if is_named and folder.name != str(seal.step):
+    if folder.name.partition(UNFINISHED)[0] != str(seal.step):
         raise UnusableError(f"{SEAL} is of step {seal.step}, but the folder is named {folder.name}")
     return seal
 
@@ -274,14 +272,12 @@ def _smallest(state: Any, sums: Digests) -> tuple[str, ArrayDigest] | None:
 
 def _check_array(folder: Path, name: str, digest: ArrayDigest) -> None:
     """Compares one array of a checkpoint with its digest; one process alone may call it. Raises `UnusableError`."""
-
-    def nested(value: Any) -> Any:
-        return functools.reduce(lambda tree, key: {key: tree}, reversed(name.split("/")), value)
-
-    shape = jax.ShapeDtypeStruct(digest.shape, digest.dtype)
-    places = nested(ocp.RestoreArgs(restore_type=np.ndarray))
-    wanted = ocp.args.PyTreeRestore(nested(shape), restore_args=places, partial_restore=True)
-    if digests(_read(folder, STATE, wanted)).get(name) != digest:
+    wanted: Any = jax.ShapeDtypeStruct(digest.shape, digest.dtype)
+    for key in reversed(name.split("/")):
+        wanted = {key: wanted}
+    places = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
+    how = ocp.args.PyTreeRestore(wanted, restore_args=places, partial_restore=True)
+    if digests(_read(folder, STATE, how)) != {name: digest}:
         raise UnusableError(f"{STATE}: {name}: not the numbers that were saved")
 
 

@@ -16,7 +16,7 @@ from jaxzoo.config.checked import nearest, shorten
 from jaxzoo.config.config_io import first_difference
 from jaxzoo.data.base import Dataset
 from jaxzoo.models.model_config import LanguageModelConfig
-from jaxzoo.parallel.agreement import gathered, together
+from jaxzoo.parallel.agreement import gathered, is_one_of_many, together
 from jaxzoo.parallel.sharding import row_devices
 from jaxzoo.train.config import RunConfig, TrainConfig
 from jaxzoo.train.memory import check_estimate
@@ -50,13 +50,12 @@ def check_batch_size(config: RunConfig, mesh: Mesh) -> None:
 def check_same_everywhere(what: Mapping[str, Any]) -> None:
     """Refuses processes of one run that differ in these JSON values, by the name of the first that differs: each would
     compute a share of another run. Every process must call it, a collective, and it raises in all."""
-    values = gathered({name: value if isinstance(value, dict) else {"": value} for name, value in what.items()})
+    values = gathered(what)
     for process, other in enumerate(values):
         if difference := first_difference(other, values[0]):
-            field = difference[0].removesuffix(".")
             here, there = map(shorten, difference[1:])
-            rule = "start all processes with the same command, code and data"
-            raise ValueError(f"{field}: process {process} has {here}, process 0 has {there}; {rule}")
+            rule = "start all processes with the same command, settings, code and data"
+            raise ValueError(f"{difference[0]}: process {process} has {here}, process 0 has {there}; {rule}")
 
 
 def code_digest() -> str:
@@ -72,19 +71,11 @@ def check_kernels(config: TrainConfig) -> None:
     It is a collective: every process must call it, and all raise. It also refuses a setting that is neither `all` nor a
     report.
     """
-    choice: list[str] = []
     with together(ValueError), certificates.using(config.pallas_kernels):
         certificates.reports()  # raises where the setting is wrong
-        if jax.process_count() > 1:  # hashes of all kernels take a second
-            choice = certificates.choice()
-    choices = gathered(choice)
-    for process, other in enumerate(choices):
-        if other != choices[0]:
-            raise ValueError(
-                f"TrainConfig.pallas_kernels={config.pallas_kernels!r}: process {process} has jax, kernels and "
-                f"verified devices {other}, process 0 has {choices[0]}; set it, or {certificates.SETTING}, alike on "
-                "all hosts"
-            )
+        choice = certificates.choice() if is_one_of_many() else []  # hashes of all kernels take a second
+    setting = f"TrainConfig.pallas_kernels={config.pallas_kernels!r} or {certificates.SETTING}"
+    check_same_everywhere({f"JAX, kernels and verified devices by {setting}": choice})
 
 
 def check_adapters(config: TrainConfig, *, begins_with: object) -> None:

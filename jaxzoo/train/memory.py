@@ -49,21 +49,17 @@ def check_estimate(config: RunConfig, mesh: Mesh, length: int) -> None:
 
 
 def rows_that_fit(compiled: Callable[[int], Any], rows: int, devices: Sequence[Any], multiple: int = 1) -> int:
-    """The most rows of a batch, at most `rows` and a multiple of `multiple`, with which a program fits into `ROOM` of
-    the memory of each device of this process; of the whole memory: the same machine gives the same sums.
-
-    `compiled` makes the program for a number of rows. Every process must call it. Raises `Failure`: none fits.
-    """
+    """Returns the most rows, at most `rows` and a multiple of `multiple`, of which a program fits into `ROOM` of the
+    memory of each device, free or not: the same machine gives the same sums. `compiled` makes the program for a number
+    of rows. Every process must call it. Raises `Failure` if none fits."""
     room = ROOM * min(gathered(memory_of_each(devices)))
-    while True:
-        fixed, growing = _counted(compiled(rows))
-        if fixed + growing <= room:
-            return rows
+    while sum(found := _counted(compiled(rows))) > room:
         if rows <= multiple:
-            rule = f"needs {_gb(fixed + growing)} of each device and must fit into {_gb(room)}"
+            rule = f"needs {_gb(sum(found))} of each device and must fit into {_gb(room)}"
             raise Failure(f"a batch of {rows} {rule}; take shorter sequences, or more devices")
-        fewer = min(int(rows * max(room - fixed, 0) / growing), rows - 1)
+        fewer = min(int(rows * max(room - found[0], 0) / found[1]), rows - 1)
         rows = max(fewer // multiple, 1) * multiple
+    return rows
 
 
 def _counted(program: Any) -> tuple[int, int]:

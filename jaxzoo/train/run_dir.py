@@ -55,13 +55,10 @@ def default_run_dir(config_file: Path, *choices: str | None) -> Path:
 
 def check_name(path: Path) -> None:
     """Raises `ValueError` for the path of a directory that Orbax would read as a pattern, or as an address."""
-    if found := re.search(r"[][*?\\]|:/", path.as_posix()):
-        what = f"the characters {found[0]!r}"
-    elif not path.as_posix().isprintable():
-        what = "characters that cannot be printed"
-    else:
-        return
-    raise ValueError(f"{shorten(str(path))} has {what}, with which checkpoints are lost; choose another place")
+    found = re.search(r"[][*?\\]|:/", path.as_posix())
+    what = f"the characters {found[0]!r}" if found else "characters that cannot be printed"
+    if found or not path.as_posix().isprintable():
+        raise ValueError(f"{shorten(str(path))} has {what}, with which checkpoints are lost; choose another place")
 
 
 class InUseError(ValueError):
@@ -188,7 +185,7 @@ class RunDirectory:
                 f"{self.path} is in use by another training process; wait for it, stop it, or choose another place "
                 "with --run-dir"
             ) from None
-        self._claimed = self._identities()
+        self._claimed = _identities(self.path, self.path / LOCK)
 
     def release(self) -> None:
         """Releases the directory, if it is claimed."""
@@ -198,14 +195,11 @@ class RunDirectory:
 
     def check_place(self) -> None:
         """Raises OSError where the claimed directory, or its lock, was removed, renamed, or replaced by another."""
-        if self._claimed is None or (found := self._identities()) == self._claimed:
+        if self._claimed is None or (found := _identities(self.path, self.path / LOCK)) == self._claimed:
             return
         if found[0] != self._claimed[0]:
             raise OSError(f"{self.path} was moved or removed while the run writes to it; bring it back")
         raise OSError(f"{self.path / LOCK} was removed while the run writes here; another process may write as well")
-
-    def _identities(self) -> list[tuple[int, int] | None]:
-        return [_identity(self.path), _identity(self.path / LOCK)]
 
     def create(self, config: Json, manifest: Json | None, origin: Json | None = None, *, keep: bool = False) -> None:
         """Makes an empty run directory and claims it; a run that it held is removed.
@@ -262,13 +256,10 @@ class RunDirectory:
         return [*(unfinished(file, owned=True) for file in files), *files]
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode of a directory; None: it does not exist."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino
+def _identities(*paths: Path) -> list[tuple[int, int] | None]:
+    """Device and inode of each file or directory; None: it does not exist."""
+    found = [path.stat() if path.exists() else None for path in paths]
+    return [each and (each.st_dev, each.st_ino) for each in found]
 
 
 def _short(value: Json) -> str:

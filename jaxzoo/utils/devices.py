@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-GROUP_LIMITS = ("memory.max", "memory.limit_in_bytes")
-"""Files of control groups, of versions 2 and 1."""
-
 
 class Accelerator(NamedTuple):
     """A kind of accelerator; a chip, or a GPU."""
@@ -70,7 +67,8 @@ def host_limits(groups: Path, root: Path) -> list[int]:
     limits += [n // 2 for n in resource.getrlimit(resource.RLIMIT_AS)[:1] if n >= 0]  # libraries and threads take space
     found = re.findall(r"^(?:0:|[0-9]+:memory):/(.*)$", groups.read_text(), re.MULTILINE) if groups.exists() else []
     for path in (root / name for group in found for name in (group, f"memory/{group}")):
-        for file in (folder / name for folder in (path, *path.parents) for name in GROUP_LIMITS):
-            with contextlib.suppress(OSError, ValueError):  # absent; "max": none
-                limits.append(int(file.read_text()))
+        for folder in (path, *path.parents):
+            for name in ("memory.max", "memory.limit_in_bytes"):  # of control groups, versions 2 and 1
+                with contextlib.suppress(OSError, ValueError):  # absent; "max": none
+                    limits.append(int((folder / name).read_text()))
     return limits

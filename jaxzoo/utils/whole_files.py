@@ -10,16 +10,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-ABANDONED_SECONDS = 24 * 3600
-"""Age after which an unfinished file has been left by a killed process."""
-
 
 def refuse_links(*places: Path) -> None:
     """Raises `ValueError` for what is neither a file nor a directory, at or below these places: a link leads to files
     of somebody else, a pipe or a device is read without end."""
     for place in places:
-        below = (Path(folder, name) for folder, folders, files in os.walk(place) for name in (*folders, *files))
-        for path in (place, *below):
+        for path in (place, *place.rglob("*")):
             if path.is_symlink():
                 raise ValueError(f"{path} is a symbolic link, which no run made; put what it points to in its place")
             if path.exists() and not (path.is_file() or path.is_dir()):
@@ -41,9 +37,9 @@ def unfinished(path: Path, *, owned: bool = False) -> Path:
 def replacing(path: Path, *, owned: bool = False) -> Iterator[Path]:
     """Gives the place to write a file in, which takes its name when the block ends, or is removed if it fails."""
     place = unfinished(path, owned=owned)
-    for left in path.parent.glob(f"{glob.escape(path.name)}.????????.tmp"):  # of a killed process
+    for left in path.parent.glob(f"{glob.escape(path.name)}.????????.tmp"):
         with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
+            if time.time() - left.stat().st_mtime > 24 * 3600:  # of a killed process
                 left.unlink()
     try:
         yield place
@@ -66,7 +62,7 @@ def write_json(path: Path, value: Any, *, owned: bool = False) -> None:
     write_whole(path, json.dumps(value, indent=1, sort_keys=True) + "\n", owned=owned)
 
 
-def write_rows(path: Path, rows: Iterable[Any], *, owned: bool = False) -> None:
+def write_rows(path: Path, rows: Iterable[Any]) -> None:
     """Writes a file of JSON values, one per line."""
-    with replacing(path, owned=owned) as place, place.open("w", encoding="utf-8", newline="") as file:
+    with replacing(path) as place, place.open("w", encoding="utf-8", newline="") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -26,4 +26,4 @@ def test_two_processes_choose_alike(tmp_path):
     assert all(0 not in kernels[setting] for setting in ("own report", "all", "shipped"))
     assert refusals[0] == refusals[1]
     assert "process 1 has" in refusals[0]
-    assert "alike on all hosts" in refusals[0]
+    assert "start all processes with the same command, settings" in refusals[0]

@@ -21,8 +21,7 @@ def test_the_field_that_differs_is_named(here, field, monkeypatch):
     first = {"config": {"train": {"seed": 0}}, "code": "a", "data": {}}
     monkeypatch.setattr(checks, "gathered", lambda mine: [mine, mine])
     check_same_everywhere(first)
-    split = lambda what: {key: value if isinstance(value, dict) else {"": value} for key, value in what.items()}  # noqa: E731
-    monkeypatch.setattr(checks, "gathered", lambda mine: [mine, split(first | here)])
+    monkeypatch.setattr(checks, "gathered", lambda mine: [mine, first | here])
     with pytest.raises(ValueError, match=field):
         check_same_everywhere(first)
     assert code_digest() == code_digest()
