@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxzoo.config.json_files import refuse_pointer
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.interop.gguf_tokenizer import tokenizer_of
 from jaxzoo.utils.extras import need
@@ -51,14 +52,22 @@ MAMBA = {
     "attn_norm": "norm", "ssm_in": "mixer.in_proj", "ssm_conv1d": "mixer.conv1d", "ssm_x": "mixer.x_proj",
     "ssm_dt": "mixer.dt_proj", "ssm_out": "mixer.out_proj", "ssm_a": "mixer.A_log", "ssm_d": "mixer.D",
 }  # fmt: skip
+RWKV7 = {
+    "attn_norm": "attn_norm", "attn_norm_2": "ffn_norm", "time_mix_ln": "attn.g_norm",
+    "time_mix_receptance": "attn.r_proj", "time_mix_key": "attn.k_proj", "time_mix_value": "attn.v_proj",
+    "time_mix_output": "attn.o_proj", "channel_mix_key": "ffn.key", "channel_mix_value": "ffn.value",
+}  # fmt: skip
 ENDS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 MAMBA_ENDS = {"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f", "output": "lm_head"}
+RWKV7_ENDS = {"token_embd": "model.embeddings", "token_embd_norm": "model.layers.0.pre_norm"}
+RWKV7_ENDS |= {"output_norm": "model.norm", "output": "lm_head"}
 
 
 def read_gguf(file: Path) -> GGUFModel:
     """Opens a file without reading tensors. Raises `ValueError` if the library is missing, the file is damaged, or its
     architecture is not supported."""
     need("gguf", f"{file}", extra="pretrained")
+    refuse_pointer(file)
     import gguf
 
     try:
@@ -138,7 +147,51 @@ def _read_mamba(own: Mapping[str, Any], tensors: dict[str, LazyTensor], file: Pa
     return fields, found
 
 
-READERS = {"llama": _read_llama, "qwen2": _read_qwen, "qwen3": _read_qwen, "mamba": _read_mamba}
+def _read_rwkv7(own: Mapping[str, Any], tensors: dict[str, LazyTensor], file: Path) -> tuple[dict, dict]:
+    """Returns fields and tensors by the names of flash-linear-attention."""
+    ranks = {"decay": "decay", "a": "iclr", "v": "value_residual_mix", "gate": "gate"}
+    d, width = own["embedding_length"], own["wkv.head_size"]
+    fields = {
+        "hidden_size": d,
+        "num_hidden_layers": own["block_count"],
+        "intermediate_size": own["feed_forward_length"],
+        "head_dim": width,
+        "norm_eps": own["attention.layer_norm_epsilon"],
+        "max_position_embeddings": own["context_length"],
+        **{f"{name}_low_rank_dim": own[f"attention.{theirs}_lora_rank"] for name, theirs in ranks.items()},
+    }
+    low_rank = {"0": "2.bias", "1": "0.weight", "2": "2.weight"}
+    found = {}
+    for name, tensor in tensors.items():
+        layer, _, rest = name.removeprefix("blk.").partition(".")
+        attention, inside = f"model.layers.{layer}.attn", rest.removeprefix("time_mix_").removesuffix(".weight")
+        if low := re.fullmatch("([wavg])([012])", inside):
+            if low[1] != "v" or layer != "0":  # nothing reads those of block 0
+                found[f"{attention}.{low[1]}_lora.lora.{low_rank[low[2]]}"] = tensor
+        elif inside == "lerp_fused":
+            for i, letter in enumerate("rwkvag"):
+                found[f"{attention}.x_{letter}"] = LazyTensor(
+                    (1, 1, d), lambda make=tensor.make, i=i: make()[i].reshape(1, 1, d)
+                )
+        elif inside in ("k_k", "k_a", "r_k"):
+            shape = (d // width, width) if inside == "r_k" else (d,)
+            found[f"{attention}.{inside}"] = LazyTensor(
+                shape, lambda make=tensor.make, shape=shape: make().reshape(shape)
+            )
+        elif inside == "channel_mix_lerp_k":
+            found[f"model.layers.{layer}.ffn.x_k"] = LazyTensor((d,), lambda make=tensor.make: make().reshape(d))
+        else:
+            found[_renamed(name, RWKV7, RWKV7_ENDS, "model.layers")] = tensor
+    return fields, found
+
+
+READERS = {
+    "llama": _read_llama,
+    "qwen2": _read_qwen,
+    "qwen3": _read_qwen,
+    "mamba": _read_mamba,
+    "rwkv7": _read_rwkv7,
+}
 """Readers of the architectures' own values and tensors."""
 
 

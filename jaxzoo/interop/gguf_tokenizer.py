@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.library_tokenizer import LibraryTokenizer
+from jaxzoo.data.tokens.world_tokenizer import WorldTokenizer
 
-UNKNOWN, CONTROL, USER = 2, 3, 4
+NORMAL, UNKNOWN, CONTROL, USER = 1, 2, 3, 4
 """Types of tokens."""
 
 _GPT2 = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -33,18 +35,20 @@ WORDS: Mapping[str, list[dict[str, Any]]] = {
 """Pre-tokenizers of BPE over bytes, by `tokenizer.ggml.pre`."""
 
 
-def tokenizer_of(values: Mapping[str, Any], file: Path) -> LibraryTokenizer:
-    """Makes the tokenizer of a file's metadata. Raises `ValueError` unless it is BPE over bytes, or SentencePiece's
-    with byte fallback."""
+def tokenizer_of(values: Mapping[str, Any], file: Path) -> Tokenizer:
+    """Makes the tokenizer of a file's metadata. Raises `ValueError` unless it is BPE over bytes, SentencePiece's with
+    byte fallback, or that of RWKV's World models."""
     own = {name.removeprefix("tokenizer.ggml."): value for name, value in values.items()}
     kind, tokens = own.get("model"), own.get("tokens", ())
     types = own.get("token_type", [1] * len(tokens))
+    if kind == "rwkv":
+        return _world(tokens, types, file)
     if kind == "gpt2":
         content = _byte_level(own, file)
     elif kind == "llama":
         content = _sentence_piece(own)
     else:
-        raise ValueError(f"{file}: tokenizer.ggml.model = {kind!r} must be gpt2 or llama")
+        raise ValueError(f"{file}: tokenizer.ggml.model = {kind!r} must be gpt2, llama or rwkv")
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     content["added_tokens"] = [
         {"id": i, "content": token, **plain, "special": types[i] != USER}
@@ -66,6 +70,16 @@ def tokenizer_of(values: Mapping[str, Any], file: Path) -> LibraryTokenizer:
 
 NAMES = {"bos_token": "bos_token", "eos_token": "eos_token", "pad_token": "padding_token"}
 """Special tokens of the hub, and their names in GGUF."""
+
+
+def _world(tokens: Sequence[str], types: Sequence[int], file: Path) -> WorldTokenizer:
+    """Makes the tokenizer of tokens that are written like the inside of a Python literal of bytes."""
+    lines = []
+    for i, token in enumerate(tokens):
+        if types[i] == NORMAL:
+            content = token.encode("latin-1").decode("unicode_escape").encode("latin-1")
+            lines.append(f"{i} {content!r} {len(content)}")
+    return WorldTokenizer("\n".join(lines), str(file))
 
 
 def _byte_level(own: Mapping[str, Any], file: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxzoo import __version__
 from jaxzoo.config.config_io import Json
-from jaxzoo.config.json_files import parse_json
+from jaxzoo.config.json_files import parse_json, refuse_pointer
 from jaxzoo.models.adapters import stored_lora
 from jaxzoo.models.blueprint import Variables, names_of
 from jaxzoo.train.checkpoint import CheckpointManifest, tokenizer_of
@@ -152,6 +152,7 @@ def opened(file: Path) -> Any:
 
     if not file.is_file():
         raise ValueError(f"{file} is no file")
+    refuse_pointer(file)
     try:
         return safetensors.safe_open(file, framework="np")
     except safetensors.SafetensorError as error:

@@ -12,6 +12,7 @@ from jaxzoo.data.corpus.fasta import read_bases, read_layout
 from jaxzoo.data.corpus.files import read_corpus
 from jaxzoo.data.corpus.labelled import read_labelled
 from jaxzoo.data.corpus.lines import read_lines
+from jaxzoo.train.export import opened
 
 BOM = codecs.BOM_UTF8
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 516567560\n"
@@ -56,6 +57,7 @@ def test_lfs_pointers(write):
         lambda: read_json(write("tokenizer.json", POINTER), dict),
         lambda: list(read_json_lines(write("rows.jsonl", POINTER), dict)),
         lambda: list(read_lines(write("rows.zst", POINTER))),
+        lambda: opened(write("export.safetensors", POINTER)),
         lambda: list(read_bases(write("c.fa", POINTER), read_layout())),
         lambda: read_corpus(str(write("a.txt", POINTER)), valid_fraction=0.5, seed=0),
     ):

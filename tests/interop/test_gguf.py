@@ -11,7 +11,8 @@ from jaxzoo.data.tokenizer import END_OF_TEXT
 from jaxzoo.data.tokens.tokenizer_definition import byte_alphabet
 from jaxzoo.interop import load
 from jaxzoo.interop.gguf_file import ENDS, LAYERS, MAMBA, MAMBA_ENDS
-from tests.interop import published
+from tests.interop import published, test_rwkv7 as rwkv7
+from tests.interop.test_refusals import POINTER
 
 REMEDY = "needs the package gguf: pip install -e '.[pretrained]'"
 pytestmark = [
@@ -93,6 +94,59 @@ def test_architectures(name, tmp_path):
     assert loaded.tokenizer is None
 
 
+def rwkv7_as_llama_cpp(tensors):
+    """Names and numbers of the release's tensors as llama.cpp's converter writes them."""
+    ends = {"emb": "token_embd", "head": "output", "ln_out": "output_norm", "blocks.0.ln0": "token_embd_norm"}
+    others = {"ln1": "attn_norm", "ln2": "attn_norm_2", "att.ln_x": "time_mix_ln", "ffn.x_k": "channel_mix_lerp_k"}
+    for name, array in tensors.items():
+        whole, _, end = name.rpartition(".")
+        if whole in ends:
+            yield f"{ends[whole]}.{end}", array
+            continue
+        _, i, inside = name.split(".", 2)
+        if inside == "att.x_r":
+            yield f"blk.{i}.time_mix_lerp_fused.weight", np.stack([tensors[f"{whole}.x_{n}"] for n in "rwkvag"])
+        if inside.startswith("att.x_"):
+            continue
+        inside, end = inside.rsplit(".", 1) if inside.endswith((".weight", ".bias")) else (inside, "weight")
+        array = array.T if inside[-1] in "12" and array.ndim == 2 else np.squeeze(array)
+        array = array.reshape(-1) if inside == "att.r_k" else array
+        theirs = others.get(inside, inside.replace("att.", "time_mix_").replace("ffn.", "channel_mix_"))
+        yield f"blk.{i}.{theirs}.{end}", array
+
+
+def test_rwkv7(tmp_path):
+    """Kills: a low-rank map transposed or of another letter, shares of the shifts in another order, heads flattened
+    otherwise, the copies in block 0 taken for parameters; tokens of bytes that are written as escapes."""
+    import gguf
+
+    tensors, width = rwkv7.released(), rwkv7.D // rwkv7.HEADS
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "rwkv7")
+    writer.add_context_length(1048576)
+    writer.add_embedding_length(rwkv7.D)
+    writer.add_block_count(rwkv7.LAYERS)
+    writer.add_feed_forward_length(rwkv7.HIDDEN)
+    writer.add_layer_norm_eps(1e-5)
+    writer.add_wkv_head_size(width)
+    for name, n in (("decay", "w"), ("iclr", "a"), ("value_residual_mix", "v"), ("gate", "g")):
+        getattr(writer, f"add_{name}_lora_rank")(rwkv7.RANKS[n])
+    words = [*(bytes([byte]) for byte in range(256)), b"ab", b"'\"", "é".encode()]
+    writer.add_tokenizer_model("rwkv")
+    writer.add_token_list(["<s>", *(repr(word)[2:-1] for word in words), "[PAD260]"])
+    writer.add_token_types([CONTROL, *[NORMAL] * len(words), 5])
+    for name, array in rwkv7_as_llama_cpp(tensors):
+        writer.add_tensor(name, np.ascontiguousarray(array))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    loaded = load(tmp_path / "model.gguf")
+    expected = np.stack([rwkv7.truth(tensors, row, head_eps=width * 1e-5) for row in rwkv7.TOKENS])
+    logits = jax.jit(loaded.model.__call__)(jnp.asarray(rwkv7.TOKENS))
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4)
+    assert loaded.tokenizer.encode("ab'\"é\n").tolist() == [257, 258, 259, 11]
+
+
 def test_tokenizers(tmp_path):
     """Kills: merges of SentencePiece in the order of ids instead of scores, a space or begin token that is lost."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁abc", "ab", "bc", "▁a", "▁ab"]
@@ -135,9 +189,12 @@ def test_refused(tmp_path):
     (tmp_path / "x.gguf").write_bytes(b"GGUF")
     with pytest.raises(ValueError, match=r"x\.gguf is damaged, or no GGUF file"):
         load(tmp_path / "x.gguf")
+    (tmp_path / "x.gguf").write_bytes(POINTER)
+    with pytest.raises(ValueError, match=r"x\.gguf is a Git LFS pointer"):
+        load(tmp_path / "x.gguf")
     writer = gguf.GGUFWriter(tmp_path / "y.gguf", "bert")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    with pytest.raises(ValueError, match="architecture = 'bert' must be one of llama, qwen2, qwen3, mamba"):
+    with pytest.raises(ValueError, match="architecture = 'bert' must be one of llama, qwen2, qwen3, mamba, rwkv7"):
         load(tmp_path / "y.gguf")
