@@ -11,7 +11,8 @@ Deviations. Proposition H.33 makes a circuit of the parallel binary search (Algo
 But its recursive calls read ranges of keys that depend on the data, and a circuit of fixed wires must be built for the
 longest range in both calls, so it is larger than the work of the program. Steps 1 and 2 need no search. The network is
 Batcher's odd-even merge sort with O(m log^2 m) comparators; that of Lemma H.35 (Ajtai et al.) has O(m log m), but with
-a constant in the thousands. So the size is O(N d log^3 N), where Proposition H.36 has O(N d log^2 N).
+a constant in the thousands. So the size is O(N d log^3 N), where Proposition H.36 has O(N d log^2 N). A comparator of d
+bits has 13 d gates at most, depth `2 log d + 5` and width 3 d, as Lemma H.32 says.
 """
 
 import math
@@ -51,6 +52,16 @@ def build(n: int, bits: int) -> Circuit:
                 found[i] = _prefer(circuit, found[i], answer) if i in found else answer
         m *= 2
     circuit.outputs = [found[i][part] for part in range(2) for i in range(1, n)]
+    return circuit
+
+
+def sorter(n: int, bits: int) -> Circuit:
+    """Builds a sorting network (H.34) of n numbers, a power of 2, most significant bits first; for n = 2 it is a
+    comparator (H.31, H.32)."""
+    circuit = Circuit(n * bits)
+    items = [Item(list(range(i * bits, (i + 1) * bits)), []) for i in range(n)]
+    _sort(circuit, items)
+    circuit.outputs = [wire for item in items for wire in item.sort_bits]
     return circuit
 
 

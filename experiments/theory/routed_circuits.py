@@ -15,6 +15,8 @@ copies u into three channels, then each is shifted by its filter and gated; the 
 
     layers <= 2 (2 (2 log w - 1) + log w + 1) + 1 = 10 log w - 1    for each of at most 2 Delta levels,  w a power of 2.
 
+Routing and sums alone are the linear circuits of Corollary H.20; `kaleidoscope.py` has the lemmas before it.
+
 Deviations. b1 of our module is a vector, and the gates `D_i` are rows: w more channels hold the row's number, one-hot,
 and W reads the gates from them, so d' = 3 + w. Our convolution is causal, so nothing moves up: the window of w rows is
 read s rows lower after each factor that moves something up, and N' = O(Delta w) where the paper's circular
@@ -178,27 +180,16 @@ class _Layers:
         self.add(gates=np.stack([np.ones_like(kept), product, none], axis=1), lags=(0, 0, 0))
 
 
-class RoutedCircuit:
-    """L = `n_layers` layers of BaseConv of width d' that compute a circuit on a sequence with one wire per row. `rows`
-    is w, a power of 2; the sequence has `rows + delay` rows."""
+class RowLayers:
+    """L = `n_layers` layers of BaseConv of width d' on sequences of `rows + delay` rows, whose data are one channel."""
 
-    def __init__(self, circuit: Circuit) -> None:
-        levels = schedule(circuit)
-        needs = [2 * len(level.gates) + len(level.kept) for level in levels]
-        self.rows: int = 2 ** math.ceil(math.log2(max([circuit.n_inputs + 1, len(circuit.outputs), 2, *needs])))
-        layers = _Layers(self.rows)
-        held = {wire: wire for wire in range(circuit.n_inputs + 1)}  # the row of each wire
-        for level in levels:
-            held = _add_level(layers, circuit, level, held)
-        sources = np.full(self.rows, -1)
-        sources[: len(circuit.outputs)] = [held[wire] for wire in circuit.outputs]
-        for factor in route(sources):
-            layers.factor(factor)
+    def __init__(self, layers: _Layers, n_outputs: int) -> None:
         layers.add(mix=np.ones((DATA, DATA)))
         self.n_layers: int = len(layers.kernels)
+        self.rows: int = layers.rows
         self.width: int = layers.width
         self.delay: int = layers.delay
-        self._n_outputs = len(circuit.outputs)
+        self._n_outputs = n_outputs
         # The definition of a layer, and the parameters of all, stacked.
         n_taps = 1 + max(int(lags.max()) for lags in layers.lags)
         config = BaseConvConfig(d_model=self.width, filter="long", n_taps=n_taps, form="paper")
@@ -215,14 +206,44 @@ class RoutedCircuit:
     def __call__(self, x: Float[Array, "b n"]) -> Float[Array, "b m"]:
         b, n = x.shape
         u = jnp.zeros((b, self.rows + self.delay, self.width), x.dtype)
-        u = u.at[:, :n, 0].set(x).at[:, n, 0].set(1)
-        u = u.at[:, : self.rows, DATA:].set(jnp.eye(self.rows, dtype=x.dtype))
+        u = u.at[:, :n, 0].set(x).at[:, : self.rows, DATA:].set(jnp.eye(self.rows, dtype=x.dtype))
 
         def run(u: Array, parameters: nnx.State) -> tuple[Array, None]:
             return nnx.merge(self._graph, parameters)(u), None
 
         u, _ = jax.lax.scan(run, u, self._parameters)
         return u[:, self.delay : self.delay + self._n_outputs, 0]
+
+
+class FactorProduct(RowLayers):
+    """Layers that multiply n rows, a power of 2, by factors, the first one first: two layers each, and a last one."""
+
+    def __init__(self, factors: Sequence[Factor], n_outputs: int | None = None) -> None:
+        layers = _Layers(len(factors[0].same))
+        for factor in factors:
+            layers.factor(factor)
+        super().__init__(layers, layers.rows if n_outputs is None else n_outputs)
+
+
+class RoutedCircuit(RowLayers):
+    """Layers that compute a circuit with one wire per row; `rows` is w, a power of 2."""
+
+    def __init__(self, circuit: Circuit) -> None:
+        levels = schedule(circuit)
+        needs = [2 * len(level.gates) + len(level.kept) for level in levels]
+        rows = 2 ** math.ceil(math.log2(max([circuit.n_inputs + 1, len(circuit.outputs), 2, *needs])))
+        layers = _Layers(rows)
+        held = {wire: wire for wire in range(circuit.n_inputs + 1)}  # the row of each wire
+        for level in levels:
+            held = _add_level(layers, circuit, level, held)
+        sources = np.full(rows, -1)
+        sources[: len(circuit.outputs)] = [held[wire] for wire in circuit.outputs]
+        for factor in route(sources):
+            layers.factor(factor)
+        super().__init__(layers, len(circuit.outputs))
+
+    def __call__(self, x: Float[Array, "b n"]) -> Float[Array, "b m"]:
+        return super().__call__(jnp.concatenate([x, jnp.ones((len(x), 1), x.dtype)], axis=1))
 
 
 def _add_level(layers: _Layers, circuit: Circuit, level: Level, held: dict[int, int]) -> dict[int, int]:

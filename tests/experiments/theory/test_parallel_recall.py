@@ -8,7 +8,7 @@ import pytest
 from benchmarks.parallel_recall import attention_lookup, count, count_attention, size
 from experiments.theory.circuits import compile_channels
 from experiments.theory.parallel_recall import one_sort, parallel_recall
-from experiments.theory.recall_circuit import build, comparators
+from experiments.theory.recall_circuit import build, comparators, sorter
 from tests.experiments.theory.triples import draw, solve
 
 RNG = np.random.default_rng(0)
@@ -81,3 +81,22 @@ def test_as_base_conv():
     compiled = compile_channels(build(n, bits))
     x = jnp.asarray(inputs(keys, values, queries, bits), jnp.float32)
     np.testing.assert_array_equal(answers(jax.jit(compiled.__call__)(x), n), solve(keys, values, queries)[:, 1:])
+
+
+@pytest.mark.full
+def test_sorting_networks():
+    """Kills: H.32 with a chain of bits in place of a tree, bits of two numbers exchanged one by one, a sort by the
+    least significant bit."""
+    for log_d in range(1, 7):
+        d = 2**log_d
+        found = size(sorter(2, d))
+        assert found.s <= 13 * d
+        assert found.w <= 3 * d
+        assert found.depth == 2 * log_d + 5
+    n, bits = 8, 4
+    x = RNG.integers(0, 2**bits, (50, n))
+    wires = (x[..., None] >> np.arange(bits)[::-1] & 1).reshape(50, -1)
+    found = sorter(n, bits)(wires).reshape(50, n, bits) @ 2 ** np.arange(bits)[::-1]
+    np.testing.assert_array_equal(found, np.sort(x, axis=1))
+    for p in (2, 3, 5):
+        assert len(list(comparators(2**p))) == (p * p - p + 4) * 2 ** (p - 2) - 1
