@@ -12,7 +12,7 @@ But its recursive calls read ranges of keys that depend on the data, and a circu
 longest range in both calls, so it is larger than the work of the program. Steps 1 and 2 need no search. The network is
 Batcher's odd-even merge sort with O(m log^2 m) comparators; that of Lemma H.35 (Ajtai et al.) has O(m log m), but with
 a constant in the thousands. So the size is O(N d log^3 N), where Proposition H.36 has O(N d log^2 N). A comparator of d
-bits has 13 d gates at most, depth `2 log d + 5` and width 3 d, as Lemma H.32 says.
+bits has 13 d gates at most, depth `2 log d + 5` and width 6 d, as Lemma H.32 says.
 """
 
 import math
