@@ -1,6 +1,7 @@
 """`jaxzoo.fit`: trains a model from a config, with or without a run directory."""
 
 import contextlib
+import importlib.util
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -229,7 +230,9 @@ def _train(
     seconds = time.monotonic() - began
     progress.say(f"{training.step} steps, {duration(seconds)} after compilation")
     if run is not None:
-        progress.say(f"metrics {run.metrics}, picture {run.picture}, tensorboard --logdir {run.path}")
+        progress.say(f"metrics {run.metrics}, picture {run.picture}")
+        install = "" if importlib.util.find_spec("tensorboard") else "pip install -e '.[tensorboard]' && "
+        progress.say(f"curves in a browser: {install}tensorboard --logdir {run.path}")
     variables = one.state(0).variables
     return FittedRun(session.blueprint, variables, config, training.step, files.log.rows, run and run.path)
 

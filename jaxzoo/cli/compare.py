@@ -10,6 +10,7 @@ import tyro
 from jaxzoo.cli.flags import PICTURES, Repeated, UsageError, flag, output_file, override
 from jaxzoo.cli.runner import command_line, prepare_jax, say
 from jaxzoo.cli.user_files import import_files
+from jaxzoo.utils.progress import show_progress
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,8 @@ def main(command: CompareCommand, flags: Sequence[str]) -> None:
     first = next(iter(models.values())).config
     config = override(first, flags, prog="python -m jaxzoo.compare")
     data = config.data.build(batch_size=config.train.batch_size, valid_batch_size=config.train.valid_batch_size)
-    scored = compare(models, data)
+    with show_progress("batches") as report:
+        scored = compare(models, data, report)
     if picture is not None:
         draw(scored, picture)
         say(f"written to {picture}")

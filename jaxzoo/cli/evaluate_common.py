@@ -17,6 +17,7 @@ from jaxzoo.models.accounting import count_parameters
 from jaxzoo.models.adapters import AdaptedBlueprint
 from jaxzoo.models.blueprint import Blueprint, Variables
 from jaxzoo.train.session import Session
+from jaxzoo.utils.progress import show_progress
 from jaxzoo.utils.screen import warn
 from jaxzoo.utils.whole_files import write_whole
 
@@ -35,8 +36,8 @@ class OpenRun(NamedTuple):
 
     def evaluate(self) -> dict[str, float]:
         """Metrics on the validation sets."""
-        with jax.set_mesh(self.session.mesh):
-            return Validation(self.session).evaluate(self.variables)
+        with jax.set_mesh(self.session.mesh), show_progress("batches") as report:
+            return Validation(self.session).evaluate(self.variables, report)
 
 
 def open_run(path: str, flags: Sequence[str], checkpoint: Which) -> OpenRun:

@@ -20,6 +20,7 @@ from jaxzoo.models.accounting import count_parameters, state_bytes
 from jaxzoo.train.loss import score_targets
 from jaxzoo.utils.array_typing import Array
 from jaxzoo.utils.figure import add_legend, panels, plain_log_ticks, save, series_style
+from jaxzoo.utils.progress import Report
 from jaxzoo.utils.text_table import text_table
 
 
@@ -59,7 +60,7 @@ class Scored(NamedTuple):
     tokens_per_s: float
 
 
-def compare(models: Mapping[str, Loaded], data: Dataset) -> list[Scored]:
+def compare(models: Mapping[str, Loaded], data: Dataset, report: Report | None = None) -> list[Scored]:
     """Scores models on the same data; differences are to the first model. Raises `ValueError` if a model has fewer
     ids than the data, is of another kind or has another tokenizer than the first, or no rows are scored."""
     first = next(iter(models.values()))
@@ -77,7 +78,7 @@ def compare(models: Mapping[str, Loaded], data: Dataset) -> list[Scored]:
                 f"{name}: its tokenizer is {_fingerprint(loaded)!r} and the first model's {_fingerprint(first)!r}; "
                 "losses of different tokens cannot be compared"
             )
-    rows = {name: _score(loaded, data) for name, loaded in models.items()}
+    rows = {name: _score(name, loaded, data, report) for name, loaded in models.items()}
     base = next(iter(rows.values()))
     if not base.targets.sum():
         raise ValueError("the validation sets have no targets to score")
@@ -119,7 +120,7 @@ def _fingerprint(loaded: Loaded) -> str:
     return "" if loaded.tokenizer is None else loaded.tokenizer.fingerprint
 
 
-def _score(loaded: Loaded, data: Dataset) -> RowSums:
+def _score(name: str, loaded: Loaded, data: Dataset, report: Report | None) -> RowSums:
     graph, variables = nnx.split(loaded.model)
 
     @jax.jit
@@ -128,6 +129,7 @@ def _score(loaded: Loaded, data: Dataset) -> RowSums:
         return tuple(jnp.sum(x, axis=1, dtype=jnp.float32) for x in (scores.nats, scores.labelled, scores.hits))
 
     parts = []
+    n_batches = sum(valid.n_batches for valid in data.valid())
     ends = [0]
     timed = 0
     seconds = 0.0
@@ -137,6 +139,9 @@ def _score(loaded: Loaded, data: Dataset) -> RowSums:
             start = time.monotonic()
             parts.append([np.asarray(x, np.float64) for x in score(variables, batch)])
             ends[-1] += len(batch.tokens)
+            if report is not None:
+                nats, targets, _ = parts[-1]
+                report(f"{name}: loss {nats.sum() / max(targets.sum(), 1):.3f}", len(parts), n_batches)
             if i:
                 seconds = seconds + time.monotonic() - start
                 timed = timed + batch.tokens.size

@@ -21,6 +21,7 @@ from jaxzoo.train.memory import rows_that_fit
 from jaxzoo.train.metrics import slices_of
 from jaxzoo.train.session import CompiledStep, Session
 from jaxzoo.utils.array_typing import Array, Float
+from jaxzoo.utils.progress import Report
 
 
 class Scores(NamedTuple):
@@ -45,8 +46,8 @@ class Validation:
         self._target_nats_step = session.scoring(make_target_nats_step(blueprint, train))
         self._rows_at_once: dict[Any, int] = {}
 
-    def evaluate(self, variables: Variables) -> dict[str, float]:
-        """Returns the metrics of `evaluate` for variables with any sharding."""
+    def evaluate(self, variables: Variables, report: Report | None = None) -> dict[str, float]:
+        """Returns the metrics of `evaluate` for variables with any sharding; `report` gets the progress."""
         session = self._session
         placed = jax.device_put(variables, session.state_shardings.variables)
         return evaluate(
@@ -54,6 +55,7 @@ class Validation:
             session.dataset.valid(),
             row_multiple=session.row_devices,
             bytes_per_token=session.dataset.bytes_per_token,
+            report=report,
         )
 
     def target_nats(self, variables: Variables) -> Iterator[tuple[Batch, Float[Array, "b m"]]]:
@@ -89,16 +91,24 @@ def evaluate(
     *,
     row_multiple: int,
     bytes_per_token: float | None = None,
+    report: Report | None = None,
 ) -> dict[str, float]:
     """Returns the metrics of all validation sets. `valid/loss` is the mean over labelled positions (nats),
     `valid/accuracy` the mean over examples of the share of hits among their labelled positions;
     `valid/accuracy/pairs=8` the same over the sets of that slice. Text adds `valid/bits_per_byte`, also by slice, and
     `valid/perplexity`. `score` returns the sums over a batch, whose rows are padded to a multiple of `row_multiple` and
-    to the size of the set's first batch."""
-    totals = [
-        _sum(jax.device_get([score(batch) for batch in padded_batches(valid_set, row_multiple)]))
-        for valid_set in valid_sets
-    ]
+    to the size of the set's first batch. `report`, called after each batch, waits for it."""
+    n = sum(valid_set.n_batches for valid_set in valid_sets)
+    n_done = 0
+    totals = []
+    for valid_set in valid_sets:
+        scores = []
+        for batch in padded_batches(valid_set, row_multiple):
+            scores.append(score(batch))
+            n_done += 1
+            if report is not None:
+                report(f"loss {float(scores[-1].nats) / max(float(scores[-1].labels), 1.0):.3f}", n_done, n)
+        totals.append(_sum(jax.device_get(scores)))
     overall = _sum(totals)
     loss = overall.nats / overall.labels
     metrics = {"valid/loss": loss, "valid/accuracy": overall.accuracy / overall.examples}

@@ -42,16 +42,16 @@ class SweepProgress:
         """Shows the state; `last`: as a permanent line, with the failures below it."""
         if not (self._line.is_due or last):
             return
-        n_done, n, text = self._describe(sweep)
+        n_done, n, parts = self._describe(sweep)
         if not last:
-            self._line.show(text, n_done, n)
+            self._line.show(parts, n_done, n, gap=", ")
             return
         self._line.close()
-        for line in (text, *(f"failed: {failed(failure)}" for failure in sweep.failures())):
+        for line in (", ".join(parts), *(f"failed: {failed(failure)}" for failure in sweep.failures())):
             self.say(line)
 
-    def _describe(self, sweep: Sweep) -> tuple[int, int, str]:
-        """Number of finished runs, number of all runs, and the text of the line."""
+    def _describe(self, sweep: Sweep) -> tuple[int, int, list[str]]:
+        """Number of finished runs, number of all runs, and the parts of the line, the most important first."""
         directory = sweep.directory
         queue = sweep.directory.queue()
         for run in directory.done() - self._results.keys():
@@ -64,15 +64,14 @@ class SweepProgress:
         counted = [spec.id for spec in sweep.specs if spec.id in self._results.keys() | lost | left.keys()]
         n_done = sum(run in self._results for run in counted)
         parts = [f"{n_done} of {len(counted)} runs done", f"{len(running)} running", f"{len(lost)} failed"]
-        parts += self._rate(running)
         to_make = [spec for run, spec in left.items() if run not in self._results and run not in lost]
         seconds = seconds_left(sweep.specs, to_make, self._results, running, self._machine)
         if seconds is not None and n_done + len(lost) < len(counted):
             parts.append(f"about {duration(seconds / self._workers)} left")
-        return n_done, len(counted), ", ".join(parts)
+        return n_done, len(counted), parts + self._rate(running)
 
     def _rate(self, running: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Steps/s since the first call, and the mean loss of the runs in progress."""
+        """Mean loss of the runs in progress, and steps/s since the first call."""
         now = time.monotonic()
         steps = sum(told.get("step", 0) for told in running.values())
         steps += sum(result.get("steps", 0) for result in self._results.values())
@@ -80,8 +79,8 @@ class SweepProgress:
         seconds = now - self._first[0]
         new = steps - self._first[1]
         losses = [told["loss"] for told in running.values() if "loss" in told]
-        parts = [f"{new / seconds:,.0f} steps/s"] if new > 0 and seconds > 0 else []
-        return [*parts, f"loss {sum(losses) / len(losses):.3f}"] if losses else parts
+        parts = [f"loss {sum(losses) / len(losses):.3f}"] if losses else []
+        return [*parts, f"{new / seconds:,.0f} steps/s"] if new > 0 and seconds > 0 else parts
 
 
 def seconds_left(

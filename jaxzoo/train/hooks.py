@@ -21,7 +21,7 @@ from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import ResumePoint
 from jaxzoo.train.speed import Speed
 from jaxzoo.train.state import first_not_finite
-from jaxzoo.utils.progress import ProgressLine
+from jaxzoo.utils.progress import ProgressLine, sparkline
 from jaxzoo.utils.screen import Screen, warn
 from jaxzoo.utils.text_table import duration
 
@@ -223,12 +223,15 @@ class Progress:
         self._speed = speed
         self._log_every = log_every
         self._valid = ""
+        self._losses: list[float] = []
         self.say = self._line.say
         self.close = self._line.close
 
     def show(self, step: int, metrics: Mapping[str, float]) -> None:
         """Shows the metrics of some updates and of all validations."""
         live = self._line.is_live
+        if "loss" in metrics:
+            self._losses.append(float(metrics["loss"]))
         if "valid/loss" in metrics:
             self._valid = f"valid {_in_short(metrics)}"
             if not live:
@@ -236,17 +239,14 @@ class Progress:
         elif self._line.is_due and (live or step % self._log_every == 0):
             self._line.show(self._describe(step, metrics), step, self._steps)
 
-    def _describe(self, step: int, metrics: Mapping[str, float]) -> str:
+    def _describe(self, step: int, metrics: Mapping[str, float]) -> list[str]:
         left = (self._steps - step) / self._speed.steps_per_second(step)
-        parts = [
-            f"step {step}/{self._steps}",
-            f"loss {metrics['loss']:.4f}",
-            f"accuracy {metrics['accuracy']:.3f}",
-            *([self._valid] if self._valid and self._line.is_live else []),
-            *self._speed.describe(step),
-            f"{duration(left)} left",
-        ]
-        return "  ".join(parts)
+        parts = [f"step {step}/{self._steps}", f"loss {metrics['loss']:.4f}"]
+        speed = self._speed.describe(step)
+        if not self._line.is_live:
+            return [*parts, f"accuracy {metrics['accuracy']:.3f}", *speed, f"{duration(left)} left"]
+        loss = f"{parts[1]} {sparkline(self._losses)}"
+        return [parts[0], f"{duration(left)} left", loss, *([self._valid] if self._valid else []), *speed]
 
 
 def _in_short(metrics: Mapping[str, float]) -> str:

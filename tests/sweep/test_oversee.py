@@ -75,7 +75,7 @@ def test_rate_loss_and_time_left(tmp_path, monkeypatch):
         now[0] += 3.0
         board.show(sweep)
     # four runs of 6 steps, and 3 steps; half of 12 s, three workers
-    assert "6 of 8 runs done, 1 running, 1 failed, 9 steps/s, loss 1.250, about 2s left" in stream.getvalue()
+    assert "6 of 8 runs done, 1 running, 1 failed, about 2s left, loss 1.250, 9 steps/s" in stream.getvalue()
 
 
 def test_seeds_of_rates_that_have_lost_do_not_count(tmp_path):

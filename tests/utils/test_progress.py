@@ -61,3 +61,25 @@ def test_work_is_asked_until_the_block_ends(is_terminal, monkeypatch):
         assert text.endswith("\x1b[2K")
     else:
         assert "document " * 4 + "3: 1 files" in text
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(60, "one  two"), (40, "one"), (120, "one  two  three")])
+def test_parts_that_do_not_fit_are_left_out(columns, shown, monkeypatch):
+    """Kills: a time left that is cut in the middle."""
+    stream = Stream(is_terminal=True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    line = progress.ProgressLine(progress.Screen(stream), 0.0)
+    line.show([word.ljust(22, ".") for word in ("one", "two", "three")], 1, 2)
+    line.close()
+    drawn = re.sub(r"\x1b\[[0-9;?]*\w", "", stream.getvalue())
+    assert list(dict.fromkeys(re.findall("one|two|three", drawn))) == shown.split()
+    assert "…" not in drawn
+
+
+def test_sparkline_draws_means_of_parts():
+    """Kills: the last values left out, a constant or empty sequence that divides by zero."""
+    assert progress.sparkline([8, 8, 4, 4, 1, 1], width=3) == "█▄▁"
+    assert progress.sparkline(range(1000)) == "▁▂▂▃▄▄▅▅▆▇▇█"
+    assert progress.sparkline([2.0, 2.0]) == "▁▁"
+    assert progress.sparkline([]) == ""
