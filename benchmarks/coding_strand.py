@@ -1,7 +1,7 @@
 """A classification benchmark of real bases: the strand of a bacterial gene.
 
 `python -m benchmarks.coding_strand --fasta GENOME.fna.gz --out corpora/coding_strand` writes train.csv and test.csv for
-`python -m jaxzoo.classify`. No annotation is needed: nearly every open reading frame of at least 300 codons in a
+`jaxzoo classify`. No annotation is needed: nearly every open reading frame of at least 300 codons in a
 bacterial genome is a gene, as random bases have a stop in every 21 codons on average. Of overlapping frames the longest
 counts. A row is a window within a frame, read on the forward strand; the label is the frame's strand. The last fifth of
 the genome is the test split. No frame spans two sequences of the file, or a gap of an assembly.

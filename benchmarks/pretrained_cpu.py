@@ -1,7 +1,7 @@
 """Prefill and greedy decode of a real model on a CPU, alternating with transformers.
 
-    python -m jaxzoo.convert --from smollm2 --out runs/smollm2
-    python -m jaxzoo.convert --run runs/smollm2 --to smollm2-folder
+    jaxzoo convert --from smollm2 --out runs/smollm2
+    jaxzoo convert --run runs/smollm2 --to smollm2-folder
     python -m benchmarks.pretrained_cpu --folder smollm2-folder --peer PYTHON --out FILE.json
 
 PYTHON has torch and transformers. Both compute float32 on the same folder; each number is the median over rounds of the

@@ -1,7 +1,7 @@
 """One sweep compared with separate commands on a CPU: `python -m benchmarks.sweep_cpu`; see `--help`.
 
 Sixteen runs of one small model on MQAR, 4 rates x 4 seeds (`sweep_cpu_runs.py`), run as sixteen commands
-`python -m jaxzoo.train` (as many at once as the sweep has workers), and as one `python -m jaxzoo.sweep` with
+`jaxzoo train` (as many at once as the sweep has workers), and as one `jaxzoo sweep` with
 `--parallel processes` or `vmap`. Each process has one thread. Each way runs twice: with an empty cache of compiled
 programs, and with the cache of its first run. CPU seconds are of all processes, including their start. The validations
 of the runs must equal those of the separate commands: with `processes` exactly; with `vmap`, whose rounding differs,

@@ -1,6 +1,6 @@
 """The runs that `benchmarks/sweep_cpu.py` times: 4 rates x 4 seeds of one small model on MQAR.
 
-`python -m jaxzoo.train` trains `config` with the flags that `flags` gives; `python -m jaxzoo.sweep` makes `experiment`,
+`jaxzoo train` trains `config` with the flags that `flags` gives; `jaxzoo sweep` makes `experiment`,
 at the scale of as many steps.
 """
 

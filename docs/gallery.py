@@ -98,7 +98,7 @@ def _python(name: str, config: MixerConfig) -> str:
 
 
 def task_examples() -> str:
-    """One example of every task, as `python -m jaxzoo.tasks` prints it."""
+    """One example of every task, as `jaxzoo tasks` prints it."""
     parts = []
     for name in DEMOS:
         shown = io.StringIO()
@@ -154,7 +154,7 @@ def _entry(name: str, config: MixerConfig, cells: list[str]) -> str:
         good_at,
         f"[{paper}]({url})",
     ]
-    parts += ["## Train", f"```\npython -m jaxzoo.train --config mqar/zoo --model.mixer {name}\n```"]
+    parts += ["## Train", f"```\njaxzoo train --config mqar/zoo --model.mixer {name}\n```"]
     if drawing := draw_learning(name):
         parts += [
             "## Learning MQAR",

@@ -1,6 +1,6 @@
 """Based, Figure 1 (left and centre): what the width of a sliding window costs, and what it recalls.
 
-`python -m jaxzoo.sweep --experiment experiments/based_figure1.py --scale laptop --out DIR`
+`jaxzoo sweep --experiment experiments/based_figure1.py --scale laptop --out DIR`
 
 Centre: recall of two layers of linear attention, of two layers of sliding windows, and of Based, a window followed by
 linear attention. The paper prints neither the layers nor the task of this panel. Here linear attention has Taylor

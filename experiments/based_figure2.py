@@ -1,6 +1,6 @@
 """Based, Figure 2: recall against the bytes of the state, six classes of models, several sizes of each.
 
-`python -m jaxzoo.sweep --experiment experiments/based_figure2.py --scale laptop --out DIR`
+`jaxzoo sweep --experiment experiments/based_figure2.py --scale laptop --out DIR`
 
 State: one sequence of the longest evaluated length, all layers together, measured from the arrays; the paper counts
 only the mixer after which a model is named (App. E.2). The claims are in `based_figure2_claims.py`.

@@ -1,6 +1,6 @@
 """Based, Figure 3: feature maps of linear attention, by the bytes of their state and by the parameters of the model.
 
-`python -m jaxzoo.sweep --experiment experiments/based_figure3.py --scale laptop --out DIR`
+`jaxzoo sweep --experiment experiments/based_figure3.py --scale laptop --out DIR`
 
 Accuracy is on the examples with the most pairs, 256 in the paper. Taylor has queries and keys of `feature_dim`
 channels; all other maps have as many channels as the model, so that a larger state needs more parameters.

@@ -1,6 +1,6 @@
 """Based, Figure 8: recall against the bytes of the state, for more ways to make attention cheap.
 
-`python -m jaxzoo.sweep --experiment experiments/based_figure8.py --scale laptop --out DIR`
+`jaxzoo sweep --experiment experiments/based_figure8.py --scale laptop --out DIR`
 
 The setup is as in Figure 2 (App. D.1). The paper counts states by formulas; here they are measured, and two of the
 five models differ. NystromFormer is not causal, nor is its released form: it has no state, and is drawn over its

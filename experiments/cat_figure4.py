@@ -1,6 +1,6 @@
 """The dimension that landmarks need, over the size of a block: CAT, Figure 4.
 
-`python -m jaxzoo.sweep --experiment experiments/cat_figure4.py --scale paper --out sweeps/cat_figure4`
+`jaxzoo sweep --experiment experiments/cat_figure4.py --scale paper --out sweeps/cat_figure4`
 
 Nothing is trained. Random contexts of noise level 1 (`experiments/landmarks.py`): the band of dimensions at which 10 %
 to 50 % of the contexts retrieve the right block, and, dashed, the bounds of Propositions 1 and 2 at t = 0. Left, one

@@ -1,6 +1,6 @@
 """Accuracy on MQAR and MQNAR over the length, a panel a width: CAT, Figure 5.
 
-`python -m jaxzoo.sweep --experiment experiments/cat_figure5.py --scale laptop --out sweeps/cat_figure5`
+`jaxzoo sweep --experiment experiments/cat_figure5.py --scale laptop --out sweeps/cat_figure5`
 
 CAT and LinCAT have one layer, all others two. The paper uses Zoology's settings and prints neither the lengths nor the
 numbers of pairs: here both tasks have those of Zoology's Figure 2. The paper shows the best of three runs;

@@ -1,6 +1,6 @@
 """Trained at one length, asked at many: MQAR and MQNAR over the length, a panel a width: CAT, Figure 6.
 
-`python -m jaxzoo.sweep --experiment experiments/cat_figure6.py --scale laptop --out sweeps/cat_figure6`
+`jaxzoo sweep --experiment experiments/cat_figure6.py --scale laptop --out sweeps/cat_figure6`
 
 The learning rate is the best one at the trained length; curves and claims are about the
 means of its seeds, where the paper shows the best of its runs. YaRN is no training of its own: it is the model with

@@ -1,6 +1,6 @@
 """Selective copying over the number of signals, a panel a width: CAT, Sec. 4 and Theorem 3.
 
-`python -m jaxzoo.sweep --experiment experiments/cat_selective_copy.py --scale laptop --out sweeps/cat_selective_copy`
+`jaxzoo sweep --experiment experiments/cat_selective_copy.py --scale laptop --out sweeps/cat_selective_copy`
 
 The signals of a prompt occur once each, among noise, and are copied in order (Definition 4). The paper's experiment is
 in App. B.1, which our copy of the paper lacks: sizes and models are ours at every scale. CAT has one layer, in three

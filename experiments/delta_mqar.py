@@ -1,6 +1,6 @@
 """Recall against the bytes of the state: the delta rule, decays, and plain sums.
 
-`python -m jaxzoo.sweep --experiment experiments/delta_mqar.py --scale laptop --out sweeps/delta_mqar`
+`jaxzoo sweep --experiment experiments/delta_mqar.py --scale laptop --out sweeps/delta_mqar`
 
 MQAR by a short convolution and one layer of each mixer, as in `configs/mqar/zoo.py`. The state of a mixer grows with
 the width of its heads, at the same width of the model; `state` is for one row, counted from the arrays. Attention

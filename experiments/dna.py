@@ -1,6 +1,6 @@
 """Based, Transformer++ and Mamba as language models of a genome, and Markov models (Based, App. D.3, Table 4).
 
-`python -m jaxzoo.sweep --experiment experiments/dna.py --scale laptop --out sweeps/dna`
+`jaxzoo sweep --experiment experiments/dna.py --scale laptop --out sweeps/dna`
 
 The models are from `configs/dna/ecoli.py`, 0.4M parameters each, with the same steps, batches and learning rates.
 Each is evaluated on the same bases in windows of several lengths. Token shards of the genome (docs/dna.md) are in

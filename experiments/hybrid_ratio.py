@@ -1,6 +1,6 @@
 """Recall and bits per byte by the share of full attention layers in a hybrid.
 
-`python -m jaxzoo.sweep --experiment experiments/hybrid_ratio.py --scale laptop --out sweeps/hybrid_ratio`
+`jaxzoo sweep --experiment experiments/hybrid_ratio.py --scale laptop --out sweeps/hybrid_ratio`
 
 A short convolution, as in `configs/mqar/zoo.py`, and four layers, of which zero, one, two or four are full attention
 and the others a linear mixer; Qwen3-Next has a ratio of 3:1. The same models learn MQAR, and bytes of text (the source

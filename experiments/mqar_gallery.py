@@ -1,6 +1,6 @@
 """Accuracy of every mixer on a small MQAR, and the bytes of its state.
 
-`python -m jaxzoo.sweep --experiment experiments/mqar_gallery.py --scale overnight --out sweeps/mqar_gallery`
+`jaxzoo sweep --experiment experiments/mqar_gallery.py --scale overnight --out sweeps/mqar_gallery`
 
 The hybrid of `configs/mqar/zoo.py` (a short convolution, then the mixer): 64 tokens, 8 pairs, 256 token ids, width 64,
 2,500 steps (`laptop`: 400). Every mixer has the same learning rates and seeds; its accuracy is the mean over the seeds

@@ -2,7 +2,7 @@
 
     python -m experiments.pretrained_recall --models runs/smollm2 --out sweeps/pretrained_recall
 
-Tasks of the papers for any run (`python -m jaxzoo.convert` makes one from a folder or a GGUF file):
+Tasks of the papers for any run (`jaxzoo convert` makes one from a folder or a GGUF file):
 
 - `records`: a value of a document of fields, as FDA and SWDE ask (Based, sec. 6), at zero shots;
 - `phone book`: a number after its name, by the number of entries (Jelassi et al. 2024, arXiv 2402.01032); the question
@@ -50,7 +50,7 @@ class Command:
     """Measures the recall of pretrained models. Writes rows.jsonl, table.md, figure.svg and figure.png."""
 
     models: tuple[Path, ...]
-    """Runs, or .safetensors files of python -m jaxzoo.export."""
+    """Runs, or .safetensors files of jaxzoo export."""
     examples: int = 40
     """Questions of each kind and size."""
     entries: tuple[int, ...] = (8, 32, 128)

@@ -1,6 +1,6 @@
 """State tracking by length: parity, and the permutations of three and of five objects.
 
-`python -m jaxzoo.sweep --experiment experiments/state_tracking.py --scale laptop --out sweeps/state_tracking`
+`jaxzoo sweep --experiment experiments/state_tracking.py --scale laptop --out sweeps/state_tracking`
 
 Models of two layers learn sequences of up to one length, with an answer after every token, and are evaluated at two and
 four times this length. A transition whose eigenvalues are all positive cannot count modulo 2 at all lengths; a

@@ -1,6 +1,6 @@
 """Accuracy on MQAR over the model's width, one panel per length: Zoology, Figure 2, top, with RetNet and LongConv.
 
-`python -m jaxzoo.sweep --experiment experiments/zoology_figure2.py --scale laptop --out sweeps/zoology_figure2`
+`jaxzoo sweep --experiment experiments/zoology_figure2.py --scale laptop --out sweeps/zoology_figure2`
 
 The paper prints no number of pairs; `jaxzoo.tasks.presets` has ours. A layer of RWKV-4 is a time mix and the MLP of all
 models, as in the released code, without a channel mix, whose token shift would give RWKV-4 alone a second look back.

@@ -1,6 +1,6 @@
 """BaseConv with filters that the input decides, and with attention, on MQAR: Zoology, Figure 2, bottom row.
 
-`python -m jaxzoo.sweep --experiment experiments/zoology_figure2_bottom.py --scale laptop --out sweeps/figure2_bottom`
+`jaxzoo sweep --experiment experiments/zoology_figure2_bottom.py --scale laptop --out sweeps/figure2_bottom`
 
 The paper does not print which layer has the filter: here the first is a BaseConv of 3 taps, the second has the filter.
 Autocorrelation picks as many distances as there are pairs, Theorem 4.5's t. Without learning, it correlates the input

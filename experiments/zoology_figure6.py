@@ -1,6 +1,6 @@
 """Accuracy on MQAR over the model's width, one panel per number of pairs: Zoology, Figure 6.
 
-`python -m jaxzoo.sweep --experiment experiments/zoology_figure6.py --scale laptop --out sweeps/zoology_figure6`
+`jaxzoo sweep --experiment experiments/zoology_figure6.py --scale laptop --out sweeps/zoology_figure6`
 
 The paper's "chunked RNN" is RetNet at two chunk sizes, 8 and 32. The chunk size changes only rounding
 (`jaxzoo/mixers/linear/ret_net.py`), so there is one curve here. RetNet is defined as in App. H.2.3 of the paper: the

@@ -1,6 +1,6 @@
 """Accuracy of multi-head Hyena on MQAR over the model's width, by heads: Zoology, Figure 7.
 
-`python -m jaxzoo.sweep --experiment experiments/zoology_figure7.py --scale laptop --out sweeps/zoology_figure7`
+`jaxzoo sweep --experiment experiments/zoology_figure7.py --scale laptop --out sweeps/zoology_figure7`
 
 The figure has 1, 2, 4 and 8 "heads". Its text says that more heads cost more and recall better. Both hold for the
 channels per head, d over the number of heads, not for the heads: one head of all channels has the most products. So

@@ -8,8 +8,8 @@ drawn by the power law of the gap. Two perplexities against P: of the values aft
 tokens. In the paper the first one of RWKV-4 Raven 7B grows with P; its second one, and both of Llama 2 7B, stay flat.
 
 Deviations: the paper names neither the law's exponent nor the filler; here they are MQAR's, 0.1 and token 0. Second
-appearances start at even positions, so that they do not overlap. Models are runs or exports of jaxzoo; `python -m
-jaxzoo.convert` makes a run from a folder of the Hugging Face hub.
+appearances start at even positions, so that they do not overlap. Models are runs or exports of jaxzoo; `jaxzoo
+convert` makes a run from a folder of the Hugging Face hub.
 """
 
 import dataclasses
@@ -102,7 +102,7 @@ class Command:
     key-value pairs (Zoology, Appendix G, Figure 8). Writes rows.jsonl, table.md, figure.svg and figure.png."""
 
     models: tuple[Path, ...]
-    """Runs, or .safetensors files of python -m jaxzoo.export."""
+    """Runs, or .safetensors files of jaxzoo export."""
     pairs: tuple[int, ...] = (16, 32, 64, 128, 256)
     """Key-value pairs of a sequence; at most a fourth of --length."""
     length: int = 1024

@@ -1,6 +1,6 @@
 """Zoology, Table 1: share of the gap between other mixers and attention that is on tokens that can be recalled.
 
-`python -m jaxzoo.sweep --experiment experiments/zoology_table1.py --scale laptop --out sweeps/zoology_table1`
+`jaxzoo sweep --experiment experiments/zoology_table1.py --scale laptop --out sweeps/zoology_table1`
 
 Models of equal size learn the source of Python's standard library from the same tokens, and are scored on the AR hits
 and on the other tokens of held-out documents (`experiments/recall_text.py`). The share of a gap that is due to AR hits

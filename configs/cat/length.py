@@ -8,10 +8,10 @@ attention, linear too, has one layer and the others have two. `--model.pattern.0
 The table after the training, `metrics.jsonl` and the learning curve have the accuracy by length. A trained run answers
 with slower rotary positions by
 
-    python -m jaxzoo.evaluate --run RUN --model.pattern.0.rotary-scaling.kind yarn \\
+    jaxzoo evaluate --run RUN --model.pattern.0.rotary-scaling.kind yarn \\
       --model.pattern.0.rotary-scaling.factor 8 --model.pattern.0.rotary-scaling.original-length 128
 
-`experiments/cat_figure6.py` is the figure: its models, trained and drawn by `python -m jaxzoo.sweep`.
+`experiments/cat_figure6.py` is the figure: its models, trained and drawn by `jaxzoo sweep`.
 """
 
 import dataclasses

@@ -5,8 +5,8 @@ and perplexities, no shape, batch or learning rate ("after hyperparameter sweepi
 numbers of layers, and of each kind in Based, with which the sizes are met to 0.7 %; batches of 2^20 bases; the
 optimizer of its language models. Nobody has trained them with this library.
 
-    python -m jaxzoo.data.build --source fasta --paths hg38.fa.gz --intervals human-sequences.bed --out corpora/hg38
-    python -m jaxzoo.data.tokenize --data corpora/hg38 --tokenizer dna --out corpora/hg38_tokens
+    jaxzoo data-build --source fasta --paths hg38.fa.gz --intervals human-sequences.bed --out corpora/hg38
+    jaxzoo data-tokenize --data corpora/hg38 --tokenizer dna --out corpora/hg38_tokens
 """
 
 from jaxzoo.data.token_data import TokenDataConfig

@@ -4,10 +4,10 @@ The genome (4.9 million bases) is in the Debian package bowtie-examples, or NC_0
 validation and test:
 
     E_COLI=/usr/share/doc/bowtie/examples/genomes/NC_008253.fna.gz
-    python -m jaxzoo.data.build --source fasta --paths $E_COLI --out corpora/ecoli \\
+    jaxzoo data-build --source fasta --paths $E_COLI --out corpora/ecoli \\
       --valid-regions NC_008253.1:4500001-4700000 --test-regions NC_008253.1:4700001-4938920
-    python -m jaxzoo.data.tokenize --data corpora/ecoli --tokenizer dna --out corpora/ecoli_tokens
-    python -m jaxzoo.train --config configs/dna/ecoli.py --name based
+    jaxzoo data-tokenize --data corpora/ecoli --tokenizer dna --out corpora/ecoli_tokens
+    jaxzoo train --config configs/dna/ecoli.py --name based
 """
 
 from jaxzoo.data.token_data import TokenDataConfig

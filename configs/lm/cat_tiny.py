@@ -12,7 +12,7 @@ Bits per byte of the validation text after 300 steps of 16 windows of 256 bytes,
 | attention, no positions | `--model.mixer attention --model.pattern.0.positions none` | 3.44 | 3.49 | 3.54 |
 
 With YaRN of factor 4, as in the figure, the rotary rows are 2.84, 2.82, 2.82 (CAT) and 3.15, 3.22, 3.26 (attention):
-`python -m jaxzoo.evaluate --run DIR` with `--model.pattern.0.rotary-scaling.kind yarn`, `.factor 4` and
+`jaxzoo evaluate --run DIR` with `--model.pattern.0.rotary-scaling.kind yarn`, `.factor 4` and
 `.original-length 256`.
 
 What the paper says, and what holds here. CAT needs no positions: so it is, and attention without them hardly learns

@@ -32,7 +32,7 @@ MQAR = """--config configs/mqar/zoo.py --train.stop-at-accuracy 0.99 --train.eva
 --data.train.0.task.vocab-size 1024 --data.valid.0.task.vocab-size 1024 --model.mixer"""
 KINDS = {"mqar": MQAR, "text": "--config configs/lm/small.py --model.mixer"}
 MODELS = {f"{kind}-{name}": f"{of} {mixer}" for kind, of in KINDS.items() for name, mixer in MIXERS.items()}
-"""Flags of `python -m jaxzoo.train` by model."""
+"""Flags of `jaxzoo train` by model."""
 del MODELS["mqar-mamba2"]  # it stays at the guessing line with these settings
 MODELS["mqar-base_conv"] += " --model.pattern.1.filter implicit --train.steps 300 --train.eval-every 150"
 PAIRS = (4, 8, 16)

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.classify`: finetunes a pretrained language model to classify sequences."""
+"""`jaxzoo classify`: finetunes a pretrained language model to classify sequences."""
 
 import dataclasses
 import sys

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.compare RUN RUN ...`: scores several models on the same data."""
+"""`jaxzoo compare RUN RUN ...`: scores several models on the same data."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ def main(command: CompareCommand, flags: Sequence[str]) -> None:
     prepare_jax()
     models = {str(place): load(place) for place in places}
     first = next(iter(models.values())).config
-    config = override(first, flags, prog="python -m jaxzoo.compare")
+    config = override(first, flags, prog="jaxzoo compare")
     data = config.data.build(batch_size=config.train.batch_size, valid_batch_size=config.train.valid_batch_size)
     with show_progress("batches") as report:
         scored = compare(models, data, report)

@@ -31,7 +31,7 @@ class ConfigOptions(Checked):
     mixer: Annotated[str | None, flag("NAME", "model.mixer")] = None
     """Mixer, if FILE takes one: a name that --config FILE --help lists, or your_file.py:YourMixer."""
     task: Annotated[str | None, flag("NAME")] = None
-    """Task, if FILE takes one: a name that python -m jaxzoo.tasks --help lists, or your_file.py:YourTask."""
+    """Task, if FILE takes one: a name that jaxzoo tasks --help lists, or your_file.py:YourTask."""
 
 
 def read_config(options: ConfigOptions, flags: Sequence[str], *, prog: str) -> "RunConfig":

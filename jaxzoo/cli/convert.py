@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.convert`: converts checkpoints of other libraries to runs, and runs to such checkpoints."""
+"""`jaxzoo convert`: converts checkpoints of other libraries to runs, and runs to such checkpoints."""
 
 import dataclasses
 from pathlib import Path
@@ -13,7 +13,7 @@ from jaxzoo.utils.screen import printable
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConvertCommand(StoredRunOptions):
     """Makes a run from a local folder in the format of the Hugging Face hub (config.json; model.safetensors or
-    pytorch_model.bin, in one file or several with an index; tokenizer.json), for python -m jaxzoo.evaluate, generate,
+    pytorch_model.bin, in one file or several with an index; tokenizer.json), for jaxzoo evaluate, generate,
     export, plan, and train --init-from. --run writes such a folder from a run instead. docs/checkpoints.md has the
     table of families."""
 

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.data.bigrams --data TOKENDIR --out DIR`: counts bigrams of token shards."""
+"""`jaxzoo data-bigrams --data TOKENDIR --out DIR`: counts bigrams of token shards."""
 
 import dataclasses
 from pathlib import Path
@@ -15,7 +15,7 @@ class BigramsCommand(Checked):
     tell rare bigrams from frequent ones."""
 
     data: Path
-    """Token directory, as python -m jaxzoo.data.tokenize writes it."""
+    """Token directory, as jaxzoo data-tokenize writes it."""
     out: Path
     """Directory of the counts; need not exist."""
     split: str = "train"

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.data.build`: converts a corpus to a tensorflow-datasets directory."""
+"""`jaxzoo data-build`: converts a corpus to a tensorflow-datasets directory."""
 
 import dataclasses
 from pathlib import Path

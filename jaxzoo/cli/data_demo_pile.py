@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.data.demo_pile`: writes a small corpus in the Pile's format."""
+"""`jaxzoo data-demo-pile`: writes a small corpus in the Pile's format."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.data.recall_statistics --data TOKENDIR --out DIR`: counts repeated n-grams of token shards."""
+"""`jaxzoo data-recall-statistics --data TOKENDIR --out DIR`: counts repeated n-grams of token shards."""
 
 import dataclasses
 from pathlib import Path
@@ -16,7 +16,7 @@ class RecallStatisticsCommand(Checked):
     stopped."""
 
     data: Path
-    """Token directory, as python -m jaxzoo.data.tokenize writes it."""
+    """Token directory, as jaxzoo data-tokenize writes it."""
     out: Path
     """Directory of the results; need not exist."""
     split: str = "train"

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.data.tokenize`: makes token shards of documents."""
+"""`jaxzoo data-tokenize`: makes token shards of documents."""
 
 import dataclasses
 import time
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizeCommand(Checked):
-    """Makes token shards of all splits of the documents that python -m jaxzoo.data.build has made.
+    """Makes token shards of all splits of the documents that jaxzoo data-build has made.
 
     The same command continues work that was stopped or killed. Several of these commands, on machines that share the
     directory, share the work.

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.data.train_tokenizer`: learns byte-level BPE from documents."""
+"""`jaxzoo data-train-tokenizer`: learns byte-level BPE from documents."""
 
 import dataclasses
 import time
@@ -12,9 +12,9 @@ from jaxzoo.utils.progress import show_progress
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainTokenizerCommand(Checked):
-    """Learns byte-level BPE from documents that python -m jaxzoo.data.build has made.
+    """Learns byte-level BPE from documents that jaxzoo data-build has made.
 
-    Writes tokenizer.json and tokenizer_config.json, which python -m jaxzoo.data.tokenize takes; the same data give the
+    Writes tokenizer.json and tokenizer_config.json, which jaxzoo data-tokenize takes; the same data give the
     same bytes.
     """
 

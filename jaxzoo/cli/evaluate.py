@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.evaluate --run DIR`: scores a trained model on validation sets, text slices or tasks."""
+"""`jaxzoo evaluate --run DIR`: scores a trained model on validation sets, text slices or tasks."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ class EvaluateCommand(StoredRunOptions):
     (Zoology, sec. 3.1): AR hits are tokens that end a bigram which occurs earlier in the window and is rare in
     training. With --baseline, also the share of the gap between two models that is due to them (App. C.1).
 
-    With --tasks: the recall tasks fda, swde, squad_completion (Based, Tables 1 to 3) and records (made by python -m
-    jaxzoo.tasks.records), and any other task of lm_eval by name, such as lambada_openai, hellaswag, piqa, arc_easy,
+    With --tasks: the recall tasks fda, swde, squad_completion (Based, Tables 1 to 3) and records (made by jaxzoo
+    tasks-records), and any other task of lm_eval by name, such as lambada_openai, hellaswag, piqa, arc_easy,
     arc_challenge, winogrande, super-glue-lm-eval-v1. Prompts that are longer than the model's max_length lose their
     beginning, which the report counts."""
 
@@ -42,7 +42,7 @@ class EvaluateCommand(StoredRunOptions):
     baseline: Annotated[str | None, flag("DIR")] = None
     """With --slices: run from which the gap is measured, such as that of attention."""
     bigrams: Annotated[str | None, flag("DIR")] = None
-    """With --slices: counts of the training tokens, by python -m jaxzoo.data.bigrams; default: repeats only."""
+    """With --slices: counts of the training tokens, by jaxzoo data-bigrams; default: repeats only."""
     at_most: Annotated[NonNegativeInt | None, flag("N")] = None
     """With --slices: a bigram is rare up to this number of occurrences in training; default: 1,250."""
 
@@ -73,7 +73,7 @@ class EvaluateCommand(StoredRunOptions):
         if self.resume and self.out is None:
             raise UsageError("--resume needs --out FILE, the file of the evaluation that was stopped")
         if len(self.run) > 1 and not self.slices:
-            remedy = "python -m jaxzoo.compare RUN RUN ... scores several on the same data"
+            remedy = "jaxzoo compare RUN RUN ... scores several on the same data"
             raise UsageError(f"--run takes one run; {remedy}")
 
 

@@ -21,7 +21,7 @@ from jaxzoo.utils.progress import show_progress
 from jaxzoo.utils.screen import warn
 from jaxzoo.utils.whole_files import write_whole
 
-PROGRAM = "python -m jaxzoo.evaluate"
+PROGRAM = "jaxzoo evaluate"
 
 
 class OpenRun(NamedTuple):

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.evaluate --run DIR --slices recall`: associative recall on a run's validation text.
+"""`jaxzoo evaluate --run DIR --slices recall`: associative recall on a run's validation text.
 
 Zoology, sec. 3.1 and App. C.1; `jaxzoo.evals.recall_slices` defines the slices.
 """
@@ -56,7 +56,7 @@ def evaluate_slices(command: EvaluateCommand, flags: Sequence[str]) -> None:
 
 
 def read_bigrams(directory: str, data: Sequence[DataConfig]) -> BigramCounts:
-    """Reads the bigram counts of `python -m jaxzoo.data.bigrams`.
+    """Reads the bigram counts of `jaxzoo data-bigrams`.
 
     Raises `ValueError` if they are absent, or count tokens of other data or of another tokenizer.
     """
@@ -69,7 +69,7 @@ def read_bigrams(directory: str, data: Sequence[DataConfig]) -> BigramCounts:
         if tokenizer is not None and tokenizer.fingerprint != counted:
             raise ValueError(
                 f"--bigrams {directory} counts tokens of {counted!r}, and these runs read tokens of "
-                f"{tokenizer.fingerprint!r}; count the training tokens with python -m jaxzoo.data.bigrams"
+                f"{tokenizer.fingerprint!r}; count the training tokens with jaxzoo data-bigrams"
             )
     return bigrams
 

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.evaluate --run DIR --tasks fda swde ...`: a trained language model on recall tasks and others.
+"""`jaxzoo evaluate --run DIR --tasks fda swde ...`: a trained language model on recall tasks and others.
 
 Tasks are lm_eval's, by name, with the data of the Hugging Face hub or local files; the recall tasks of Based
 also run without lm_eval. `--out` is written after each task, and `--resume` runs the missing tasks.

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.export --run DIR --out PLACE`: writes a model as one file or a folder, or reads such a file."""
+"""`jaxzoo export --run DIR --out PLACE`: writes a model as one file or a folder, or reads such a file."""
 
 import dataclasses
 from pathlib import Path
@@ -18,7 +18,7 @@ class ExportCommand(StoredRunOptions):
     variables, the config, the step, the tokenizer's fingerprint and a digest. LoRA adapters are merged. An --out
     without .safetensors becomes a folder with this file, config, metrics and tokenizer, which other commands take as
     --run. --dtype bfloat16 halves the size of matrices, which are read back as float32. --import makes a run directory
-    from such a file, for python -m jaxzoo.evaluate, jaxzoo.generate and, by --init-from, jaxzoo.train."""
+    from such a file, for jaxzoo evaluate, generate and, by --init-from, train."""
 
     run: Annotated[Path | None, flag("DIR")] = None
     """Directory of the run; nothing is written there."""

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.generate --run DIR --prompt TEXT`: continues prompts."""
+"""`jaxzoo generate --run DIR --prompt TEXT`: continues prompts."""
 
 import dataclasses
 import sys

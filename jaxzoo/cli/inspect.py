@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.inspect --run DIR --example 3`: draws which tokens a model depends on, in one example."""
+"""`jaxzoo inspect --run DIR --example 3`: draws which tokens a model depends on, in one example."""
 
 import dataclasses
 from pathlib import Path
@@ -20,7 +20,7 @@ class InspectCommand(StoredRunOptions):
     written."""
 
     run: Path
-    """Directory of the run, or a folder or .safetensors file of python -m jaxzoo.export."""
+    """Directory of the run, or a folder or .safetensors file of jaxzoo export."""
     example: Annotated[int | None, flag("N")] = None
     """Row of the run's first validation set. Default: 0, without a prompt."""
     prompt: str = ""

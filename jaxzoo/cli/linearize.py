@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.linearize --run RUN --out RUN`: replaces attention by a mixer with a state of fixed size."""
+"""`jaxzoo linearize --run RUN --out RUN`: replaces attention by a mixer with a state of fixed size."""
 
 import dataclasses
 import functools
@@ -90,7 +90,7 @@ def main(command: LinearizeCommand, flags: Sequence[str]) -> None:
     prepare_jax()
     source = _as_run(command.run.expanduser().absolute(), out)
     teacher = load(source, command.checkpoint)
-    config = override(teacher.config, flags, prog="python -m jaxzoo.linearize")
+    config = override(teacher.config, flags, prog="jaxzoo linearize")
     layers = attention_layers(config.model, command.keep)
     sizes = {"window": command.window, "feature_dim": command.feature_dim}
     model = converted_config(config.model, layers, command.mixer, **sizes)

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.plan --config FILE --topology v5e:16x16`: memory and time of a run on absent accelerators."""
+"""`jaxzoo plan --config FILE --topology v5e:16x16`: memory and time of a run on absent accelerators."""
 
 import dataclasses
 import os
@@ -22,14 +22,14 @@ from jaxzoo.utils.screen import Failure, Screen
 class PlanCommand(ConfigOptions):
     """Compiles the train step of a config file for absent accelerators, and prints its memory per device, its FLOPs,
     the bytes that devices send to each other, and the shortest time that a step can take. Any field of the config can
-    be overridden by its dotted name, as in python -m jaxzoo.train. The data need not be on disk. pip install '.[aot]'
+    be overridden by its dotted name, as in jaxzoo train. The data need not be on disk. pip install '.[aot]'
     brings the compilers (Linux).
 
-    python -m jaxzoo.plan --config configs/lm/based_tiny.py --topology v5e:2x4 --mesh.fsdp 8
+    jaxzoo plan --config configs/lm/based_tiny.py --topology v5e:2x4 --mesh.fsdp 8
 
-    python -m jaxzoo.plan --config configs/lm/based_tiny.py --topology h100:8 --search --save plan.json
+    jaxzoo plan --config configs/lm/based_tiny.py --topology h100:8 --search --save plan.json
 
-    python -m jaxzoo.plan --table plans/*.json
+    jaxzoo plan --table plans/*.json
 
     Exit status: 0 the plan fits; 1 it does not, or the compiler rejects the program; 2 invalid request, not compiled.
     """
@@ -63,7 +63,7 @@ def main(command: PlanCommand, flags: Sequence[str]) -> None:
 
         print(table([Plan.load(path.expanduser()) for path in command.table]))
         return
-    config = read_config(command, flags, prog="python -m jaxzoo.plan")
+    config = read_config(command, flags, prog="jaxzoo plan")
     if command.topology is None:
         raise UsageError("--topology is required, such as --topology v5e:4x4 or --topology h100:8")
     save = command.save and output_file("--save", command.save)

@@ -36,7 +36,7 @@ def command_line(*, prog: str = "", selector: str = "", **lines: str) -> Callabl
     the help.
 
     Args:
-      prog: default: `python -m jaxzoo.data.build` for a function in `jaxzoo.cli.data_build`.
+      prog: default: `jaxzoo data-build` for a function in `jaxzoo.cli.data_build`.
       selector: option that names a config or a run, whose fields are flags, too. The function gets these flags, and
         --help if given, as its second argument.
       **lines: `interrupted` and `out_of_memory` of `run`.
@@ -44,7 +44,7 @@ def command_line(*, prog: str = "", selector: str = "", **lines: str) -> Callabl
 
     def decorate(work: Callable[..., None]) -> Main:
         declared = next(iter(inspect.signature(work).parameters.values())).annotation
-        name = prog or f"python -m jaxzoo.{work.__module__.rpartition('.')[2].replace('_', '.', 1)}"
+        name = prog or f"jaxzoo {work.__module__.rpartition('.')[2].replace('_', '-')}"
 
         def command(words: Sequence[str]) -> None:
             if not selector:

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.sweep --experiment FILE --scale NAME --out DIR`: trains the runs of a figure.
+"""`jaxzoo sweep --experiment FILE --scale NAME --out DIR`: trains the runs of a figure.
 
 Exit status 1: some runs have failed, which are listed, or all workers fail before they train anything; 130:
 interrupted, finished work is kept; others as in `runner.py`.

@@ -1,4 +1,4 @@
-"""Options of `python -m jaxzoo.sweep`, and the sweep that they name."""
+"""Options of `jaxzoo sweep`, and the sweep that they name."""
 
 import ast
 import dataclasses
@@ -76,7 +76,7 @@ def parse(words: Sequence[str]) -> SweepCommand:
     """Parses a command line."""
     if list(words).count("--cluster-options") > 1:
         raise UsageError("--cluster-options is given twice; give all options after one")
-    return parse_flags(SweepCommand, words, prog="python -m jaxzoo.sweep")
+    return parse_flags(SweepCommand, words, prog="jaxzoo sweep")
 
 
 def open_sweep(file: Path, scale: str, out: Path, *, checked: bool = False) -> "Sweep":

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.tasks --task mqar --show 3`: prints examples of a recall task."""
+"""`jaxzoo tasks --task mqar --show 3`: prints examples of a recall task."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -77,7 +77,7 @@ def read_task(task: str, demo: Demo, flags: Sequence[str]) -> "TaskConfig":
         if name in others:
             raise UsageError(f"task {task} has no option {name}; it has {', '.join(demo.flags)}")
     known = [*demo.flags, *options_of(TasksCommand).values()]
-    return parse_flags(demo.build, flags, prog=f"python -m jaxzoo.tasks --task {task}", known=known)
+    return parse_flags(demo.build, flags, prog=f"jaxzoo tasks --task {task}", known=known)
 
 
 def format_example(tokens: Sequence[int], labels: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.tasks.records --out DIR`: makes an extraction task from installed packages."""
+"""`jaxzoo tasks-records --out DIR`: makes an extraction task from installed packages."""
 
 import collections
 import contextlib
@@ -31,7 +31,7 @@ FILES = {PYTHON: "python.jsonl", DEBIAN: "debian.jsonl"}
 class RecordsCommand(RecordsConfig):
     """Makes an extraction task, a small FDA (Based, sec. 6), from metadata of installed packages.
 
-    A directory gets records.jsonl (for python -m jaxzoo.evaluate --tasks records --data DIR), train/*.jsonl
+    A directory gets records.jsonl (for jaxzoo evaluate --tasks records --data DIR), train/*.jsonl
     (text that ends in questions and answers), valid/*.jsonl (the same from the packages of evaluation) and
     manifest.json (counts, and scores of guessing). FILE.jsonl gets the evaluation examples alone. The same flags give
     the same bytes as long as the same packages are installed.

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.train --config FILE`: trains a model.
+"""`jaxzoo train --config FILE`: trains a model.
 
 Exit status 0 also after a signal and a checkpoint; 1: this process or another one of the run failed during training,
 earlier checkpoints are kept; 2: refused before anything was written; others as in `runner.py`.
@@ -110,7 +110,7 @@ def main(command: TrainCommand, flags: Sequence[str]) -> None:
         os.environ.setdefault(
             "TF_CPP_MIN_LOG_LEVEL", "3"
         )  # otherwise XLA logs all threads' errors after a lost process
-    config = read_config(command, flags, prog="python -m jaxzoo.train")
+    config = read_config(command, flags, prog="jaxzoo train")
     profile = None
     if command.profile is not None:
         from jaxzoo.train.profiling import parse_steps

@@ -11,10 +11,12 @@ import functools
 import inspect
 import math
 import numbers
+import os
 import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
 LARGEST = 3.4028234e38
@@ -314,6 +316,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Returns `; did you mean 'd_model'?` for the known name closest to `name`; empty where none is close."""
     close = difflib.get_close_matches(name[:100], list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def nearest_path(path: Path | str) -> str:
+    """Returns `; did you mean 'notes/a.txt'?` for the entry of the same directory with the closest name, or empty."""
+    place = Path(path).expanduser()
+    try:
+        close = difflib.get_close_matches(place.name[:100], os.listdir(place.parent), n=1)
+    except OSError:
+        return ""
+    return f"; did you mean {str(place.parent / close[0])!r}?" if close else ""
 
 
 def among(name: str, known: Collection[str]) -> str:

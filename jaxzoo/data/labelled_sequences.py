@@ -4,7 +4,7 @@ A row is a sequence and an end-of-text token. Class c is predicted as token id c
 reads the features of the end-of-text, or (`pool="mean"`) the mean of the features of the sequence. Run directory,
 checkpoints and `--resume` work as in any training.
 
-Files have the layout of `jaxzoo/data/corpus/labelled.py`, or were made from it by `python -m jaxzoo.data.build --source
+Files have the layout of `jaxzoo/data/corpus/labelled.py`, or were made from it by `jaxzoo data-build --source
 labelled`. Without a split `valid`, one sequence in ten of `train`, by the hash of its text, is for validation. Classes
 are sorted by name, numbers by value. A sequence that is too long is cut equally at both ends.
 """

@@ -34,7 +34,7 @@ class TokenSourceConfig(Checked):
     """One token directory of a mixture."""
 
     path: str
-    """Output directory of `python -m jaxzoo.data.tokenize`."""
+    """Output directory of `jaxzoo data-tokenize`."""
     weight: PositiveFloat = 1.0
     """Share of the training rows and of the validation tokens, relative to the sum of all weights."""
 
@@ -47,7 +47,7 @@ class TokenDataConfig(WindowsConfig):
     """Location of token shards, and their windows."""
 
     path: str = ""
-    """Directory made by `python -m jaxzoo.data.tokenize`; empty if `sources` names several."""
+    """Directory made by `jaxzoo data-tokenize`; empty if `sources` names several."""
     sources: tuple[TokenSourceConfig, ...] = ()
     """A mixture of token directories, all of one tokenizer; empty: `path` alone."""
     expected_tokenizer: str = ""

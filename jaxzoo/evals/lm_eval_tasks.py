@@ -216,7 +216,7 @@ def _hub_tasks(names: Sequence[str]) -> dict[str, Any]:
     tasks: dict[str, Any] = {}
     for name in names:
         if RECALL_TASKS.get(name) == "":
-            raise ValueError(f"task {name!r} has no set on the hub; make one by python -m jaxzoo.tasks.records")
+            raise ValueError(f"task {name!r} has no set on the hub; make one by jaxzoo tasks-records")
         try:
             tasks |= _load(name)
         except OSError as error:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from jaxzoo.config.checked import nearest
+from jaxzoo.config.checked import nearest, nearest_path
 from jaxzoo.config.json_files import read_json
 
 T = TypeVar("T")
@@ -136,7 +136,8 @@ def read_config(directory: Path, ignored: Collection[str] = ()) -> Fields:
     cannot be read."""
     file = directory / "config.json"
     if not directory.is_dir():
-        raise ValueError(f"{directory} is no directory; name a folder with config.json and the model's tensors")
+        takes = "name a folder with config.json and the model's tensors"
+        raise ValueError(f"{directory} is no directory; {takes}{nearest_path(directory)}")
     if not file.is_file():
         raise ValueError(
             f"{directory} has no config.json; name a folder as the Hugging Face hub has it, or write one: "

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from jaxzoo.config.checked import nearest
 from jaxzoo.config.config_io import to_json
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.data.tokenizer import Tokenizer
@@ -50,7 +51,11 @@ def import_folder(
 def find_source(place: Path) -> Path:
     """Returns the folder or GGUF file of a name: the path itself, or the file of an installed package. Raises
     `ValueError` if the package is not installed."""
-    if place.exists() or str(place) not in PACKAGES:
+    if place.exists():
+        return place
+    if str(place) not in PACKAGES:
+        if near := nearest(str(place), PACKAGES):
+            raise ValueError(f"{place} does not exist{near}")
         return place
     module, package = PACKAGES[str(place)]
     spec = importlib.util.find_spec(module)

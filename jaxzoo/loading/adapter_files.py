@@ -51,7 +51,7 @@ def apply_adapters(file: Path, model: LanguageModelConfig, own: Variables) -> Va
     with opened(file) as content:
         metadata = content.metadata() or {}
         if "lora" not in metadata or "base" not in metadata:
-            raise ValueError(f"{file} holds no adapters; make it by python -m jaxzoo.export --adapters")
+            raise ValueError(f"{file} holds no adapters; make it by jaxzoo export --adapters")
         if metadata["base"] != variables_digest(own):
             raise ValueError(f"{file}: its adapters were trained on another model; load the run that they adapt")
         lora = parse_json(metadata["lora"], Lora, where=f"{file}: lora")

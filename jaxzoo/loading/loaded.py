@@ -114,10 +114,10 @@ def load(
     """Reads a trained model; nothing is written.
 
     Args:
-      path: directory of a run, or a folder or .safetensors file of `python -m jaxzoo.export`.
+      path: directory of a run, or a folder or .safetensors file of `jaxzoo export`.
       checkpoint: step of a checkpoint, "best", or None: the newest.
       tokenizer: tokenizer of its text; None: the one of its config.
-      adapters: file of `python -m jaxzoo.export --adapters` to merge.
+      adapters: file of `jaxzoo export --adapters` to merge.
       text: refuses a model without a tokenizer, or trained on tokens of another one.
 
     Raises:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import jax
 from jax.sharding import SingleDeviceSharding
 
+from jaxzoo.config.checked import nearest_path
 from jaxzoo.config.config_io import UnknownTypeError, first_difference, from_json
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
@@ -36,7 +37,7 @@ def find_run(place: Path, option: str = "") -> RunDirectory:
     takes = f"{option} takes" if option else "it must be"
     takes += " the directory of a run, such as runs/mqar-based"
     if not run.path.is_dir():
-        raise ValueError(f"{run.path} does not exist; {takes}")
+        raise ValueError(f"{run.path} does not exist; {takes}{nearest_path(run.path)}")
     if not run.holds_run:
         raise ValueError(f"{run.path} holds no run: {run.config.name} is missing; {takes}")
     run.check_links()

@@ -1,6 +1,6 @@
 """Many runs for one figure: experiments, workers that train the runs, and reports.
 
-Names are imported on first use, so that `python -m jaxzoo.sweep --help` does not wait for JAX.
+Names are imported on first use, so that `jaxzoo sweep --help` does not wait for JAX.
 """
 
 import importlib

@@ -69,7 +69,7 @@ def markdown(outcome: Outcome) -> str:
     if outcome.failures:
         parts += ["## Failed runs", "\n".join(f"- {_text(failed(failure))}" for failure in outcome.failures)]
     if outcome.rows:
-        command = f"python -m jaxzoo.sweep --experiment {about.experiment} --scale {about.scale}"
+        command = f"jaxzoo sweep --experiment {about.experiment} --scale {about.scale}"
         parts += ["## Made by", f"{_text(_provenance(outcome.rows))}; by `{command}`."]
     return "\n\n".join(parts) + "\n"
 

@@ -1,4 +1,4 @@
-"""Every task at a readable size, for `python -m jaxzoo.tasks`. Nothing here imports JAX before `build`."""
+"""Every task at a readable size, for `jaxzoo tasks`. Nothing here imports JAX before `build`."""
 
 import functools
 import importlib

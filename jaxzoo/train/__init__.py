@@ -1,1 +1,1 @@
-"""Training: `python -m jaxzoo.train --config FILE`."""
+"""Training: `jaxzoo train --config FILE`."""

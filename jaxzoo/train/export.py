@@ -104,7 +104,7 @@ def read_header(file: Path) -> tuple[CheckpointManifest, str]:
         )
         return seal, metadata["digest"]
     except (LookupError, ValueError):
-        raise ValueError(f"{file} is no model of jaxzoo: it lacks the metadata of python -m jaxzoo.export") from None
+        raise ValueError(f"{file} is no model of jaxzoo: it lacks the metadata of jaxzoo export") from None
 
 
 def read_portable(file: Path, digest: str, abstract: Variables) -> Variables:

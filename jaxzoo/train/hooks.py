@@ -246,7 +246,8 @@ class Progress:
         if not self._line.is_live:
             return [*parts, f"accuracy {metrics['accuracy']:.3f}", *speed, f"{duration(left)} left"]
         loss = f"{parts[1]} {sparkline(self._losses)}"
-        return [parts[0], f"{duration(left)} left", loss, *([self._valid] if self._valid else []), *speed]
+        valid = [self._valid] if self._valid else []
+        return [parts[0], f"{duration(left)} left", loss, speed[0], *valid, *speed[1:]]
 
 
 def _in_short(metrics: Mapping[str, float]) -> str:

@@ -4,12 +4,12 @@ The configurations in `configs/lm/` are these functions applied to a preset: one
 tables. All models read windows of 2048 tokens, documents concatenated, in batches of 256: 524,288 tokens per step.
 Commands that make the data from the published files (`gpt2` holds encoder.json and vocab.bpe):
 
-    python -m jaxzoo.data.build --source pile --paths pile/train --valid-paths pile/val.jsonl.zst \\
+    jaxzoo data-build --source pile --paths pile/train --valid-paths pile/val.jsonl.zst \\
       --test-paths pile/test.jsonl.zst --out corpora/pile_built
-    python -m jaxzoo.data.tokenize --data corpora/pile_built --tokenizer gpt2 --out corpora/pile_tokens
-    python -m jaxzoo.data.build --source slimpajama --paths slimpajama/train --valid-paths slimpajama/validation \\
+    jaxzoo data-tokenize --data corpora/pile_built --tokenizer gpt2 --out corpora/pile_tokens
+    jaxzoo data-build --source slimpajama --paths slimpajama/train --valid-paths slimpajama/validation \\
       --test-paths slimpajama/test --out corpora/slimpajama_built
-    python -m jaxzoo.data.tokenize --data corpora/slimpajama_built --tokenizer mistral/tokenizer.json \\
+    jaxzoo data-tokenize --data corpora/slimpajama_built --tokenizer mistral/tokenizer.json \\
       --out corpora/slimpajama_tokens
 
 Common to all:
@@ -109,7 +109,7 @@ def cat(model: LanguageModelConfig) -> RunConfig:
     b2 (0.95, as in the other papers) and eps (1e-8), which parameters have no weight decay (norms and biases). GLA's
     warmup starts at 3e-5.
 
-    Figure 1 (right) scores the same models on longer texts, those of WikiText in the paper: `python -m jaxzoo.evaluate
+    Figure 1 (right) scores the same models on longer texts, those of WikiText in the paper: `jaxzoo evaluate
     --run DIR --model.max-length 8192 --data.valid-lengths 2048 4096 8192`, with positions together with YaRN's flags
     (`configs/lm/cat_tiny.py` has them).
 

@@ -36,7 +36,7 @@ def file(tmp_path, monkeypatch):
 
 def commands(name):
     """Command lines of a program on the page, split into words."""
-    return [line.split()[3:] for line in PAGE.splitlines() if line.startswith(f"python -m jaxzoo.{name} ")]
+    return [line.split()[2:] for line in PAGE.splitlines() if line.startswith(f"jaxzoo {name} ")]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.classify`. Kills: an accuracy on the training split."""
+"""`jaxzoo classify`. Kills: an accuracy on the training split."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.convert` to a run and back. Kills: a tensor or tokenizer lost on the way."""
+"""`jaxzoo convert` to a run and back. Kills: a tensor or tokenizer lost on the way."""
 
 import json
 

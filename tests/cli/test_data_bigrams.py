@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.data.bigrams`. Kills: a second count of tokens that are counted."""
+"""`jaxzoo data-bigrams`. Kills: a second count of tokens that are counted."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.data.build` and `demo_pile`. Kills: skipped lines that the report leaves out."""
+"""`jaxzoo data-build` and `demo_pile`. Kills: skipped lines that the report leaves out."""
 
 import ast
 import importlib

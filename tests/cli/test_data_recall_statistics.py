@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.data.recall_statistics`. Kills: workers that run the whole command."""
+"""`jaxzoo data-recall-statistics`. Kills: workers that run the whole command."""
 
 import subprocess
 import sys

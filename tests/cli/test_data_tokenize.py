@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.data.tokenize` and `train_tokenizer`. Kills: two commands that do not fit together."""
+"""`jaxzoo data-tokenize` and `train_tokenizer`. Kills: two commands that do not fit together."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.evaluate`. Kills: scores of another checkpoint or of other examples."""
+"""`jaxzoo evaluate`. Kills: scores of another checkpoint or of other examples."""
 
 import json
 import textwrap
@@ -73,7 +73,7 @@ def test_one_line_for_a_mistake(trained, capsys):
     for flags, message in [
         (["--run", "/no/such"], "/no/such does not exist; it must be the directory of a run"),
         ([], "--run DIR is required"),
-        (["--run", "RUN", "--run", "RUN"], "--run takes one run; python -m jaxzoo.compare"),
+        (["--run", "RUN", "--run", "RUN"], "--run takes one run; jaxzoo compare"),
         (["--run", "RUN", "--model.n-layrs", "2"], "unknown option --model.n-layrs; did you mean --model.n-layers?"),
         (["--run", "RUN", "--model.n-layers", "2"], "variable stacks/0/blocks/0/mixer/"),
         (["--run", "RUN", "--data.valid.0.task.length", "64"], "max_length=40 must be at least the 64 tokens"),

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.evaluate --slices recall`. Kills: losses that differ from the run's validation."""
+"""`jaxzoo evaluate --slices recall`. Kills: losses that differ from the run's validation."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.evaluate --tasks`. Kills: a finished task that is scored again after a stop."""
+"""`jaxzoo evaluate --tasks`. Kills: a finished task that is scored again after a stop."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.generate`. Kills: text from another checkpoint, tokenizer or model."""
+"""`jaxzoo generate`. Kills: text from another checkpoint, tokenizer or model."""
 
 import io
 import json

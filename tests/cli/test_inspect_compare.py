@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.inspect` and `compare`. Kills: scores of padding, unpaired errors."""
+"""`jaxzoo inspect` and `compare`. Kills: scores of padding, unpaired errors."""
 
 import json
 from types import SimpleNamespace

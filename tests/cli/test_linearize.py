@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.linearize`. Kills: a stage that is repeated or lost after a stop."""
+"""`jaxzoo linearize`. Kills: a stage that is repeated or lost after a stop."""
 
 import shutil
 

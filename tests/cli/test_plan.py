@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.plan` without a compiler. Kills: a traceback in place of a refusal."""
+"""`jaxzoo plan` without a compiler. Kills: a traceback in place of a refusal."""
 
 import dataclasses
 from pathlib import Path

@@ -158,4 +158,5 @@ def test_help_does_not_wait_for_jax(module):
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "[]\n")
-    assert f"usage: python -m {module}" in done.stdout
+    name = module.replace("jaxzoo.", "jaxzoo ") if module.startswith("jaxzoo.") else f"python -m {module}"
+    assert f"usage: {name} " in done.stdout

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.sweep`. Kills: runs that are lost or repeated after kill -9."""
+"""`jaxzoo sweep`. Kills: runs that are lost or repeated after kill -9."""
 
 import json
 import os

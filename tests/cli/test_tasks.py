@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.tasks`. Kills: examples printed with other targets than the task has."""
+"""`jaxzoo tasks`. Kills: examples printed with other targets than the task has."""
 
 import re
 import typing

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.train`. Kills: a resumed run that differs from an unbroken one, a diverged state that is saved."""
+"""`jaxzoo train`. Kills: a resumed run that differs from an unbroken one, a diverged state that is saved."""
 
 import dataclasses
 import json

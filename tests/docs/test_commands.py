@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from jaxzoo.cli.commands import COMMANDS as NAMES
+
 pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +82,9 @@ class Command:
         self.page = page
         # variables of a shell script, and what it computes
         text = re.sub(r"\$\([^)]*\)|\$resume", "", text).replace("$model", "based").replace("$steps", "10")
-        text = re.sub("^jaxzoo ", "python -m jaxzoo.", text)
+        if found := re.match("jaxzoo ([a-z-]+)", text):
+            module = re.sub("^(data|tasks)-", r"\1.", found[1]).replace("-", "_")
+            text = f"python -m jaxzoo.{module}{text[found.end() :]}"
         words = shlex.split(re.sub(r"\$\w+", "0", text), comments=True)
         end = next((i for i, word in enumerate(words) if word in ("&", "|") or word.endswith(";")), len(words))
         words = [*words[:end], *[word.rstrip(";") for word in words[end : end + 1] if word.endswith(";")]]
@@ -97,6 +101,7 @@ class Command:
 def commands() -> list[Command]:
     """Distinct commands of all pages."""
     found = {}
+    names = "|".join(sorted(NAMES, key=len, reverse=True))
     for page in PAGES:
         text = page.read_text()
         blocks = re.findall(r"^( *)```\w*\n(.*?)^\1```", text, re.DOTALL | re.MULTILINE)
@@ -105,7 +110,7 @@ def commands() -> list[Command]:
         lines += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
         for line in lines:
             line = re.sub(r'^\w+="(.*)"$', r"\1", line)
-            match = re.search(r"(?:\bpython3? (?:-m [\w.]+|[\w/]+\.py)|^jaxzoo [a-z][a-z-]*)(?: .*)?$", line)
+            match = re.search(rf"(?:\bpython3? (?:-m [\w.]+|[\w/]+\.py)|(?<!\S)jaxzoo (?:{names}))(?: .*)?$", line)
             if match and "..." not in match[0] and "jaxzoo.NAME" not in match[0]:
                 command = Command(page, match[0])
                 found.setdefault(str(command), command)

@@ -11,18 +11,18 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"^```\w*\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.startswith("python -m jaxzoo.")]
+COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.startswith("jaxzoo ")]
 SMALL = {
-    "jaxzoo.train": "--train.steps 4 --train.eval-every 0 --train.valid-batch-size 8",
-    "jaxzoo.evaluate --run runs/mqar": "--data.valid.0.n-examples 16",
-    "jaxzoo.compare": "--data.valid.0.n-examples 16",
+    "jaxzoo train": "--train.steps 4 --train.eval-every 0 --train.valid-batch-size 8",
+    "jaxzoo evaluate --run runs/mqar": "--data.valid.0.n-examples 16",
+    "jaxzoo compare": "--data.valid.0.n-examples 16",
 }
 """Beginning of a command -> what makes it short here."""
 ELSEWHERE = {
-    "jaxzoo.plan": "tests/cli/test_plan.py: it needs the plugins for absent accelerators",
-    "jaxzoo.convert": "tests/interop: the weights are 98 MB",
-    "jaxzoo.generate --run runs/smollm2": "tests/interop",
-    "jaxzoo.evaluate --run runs/smollm2": "tests/interop",
+    "jaxzoo plan": "tests/cli/test_plan.py: it needs the plugins for absent accelerators",
+    "jaxzoo convert": "tests/interop: the weights are 98 MB",
+    "jaxzoo generate --run runs/smollm2": "tests/interop",
+    "jaxzoo evaluate --run runs/smollm2": "tests/interop",
 }
 """Beginning of a command -> why it is not run here."""
 
@@ -35,7 +35,7 @@ def test_commands(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     done = 0
     for command in COMMANDS:
-        words = command.split("#")[0].removeprefix("python -m ")
+        words = command.split("#")[0]
         if any(words.startswith(each) for each in ELSEWHERE):
             continue
         small = next((flags for each, flags in SMALL.items() if words.startswith(each)), "")

@@ -71,7 +71,7 @@ class Launched:
 
 @contextlib.contextmanager
 def launched(directory: Path, *words: str, n: int = 2, port: int | None = None) -> Iterator[Launched]:
-    """`python -m jaxzoo.train` with these words in n processes."""
+    """`jaxzoo train` with these words in n processes."""
     port = port or free_port()
     directory.mkdir(exist_ok=True)
     group = ["--coordinator", f"127.0.0.1:{port}", "--processes", str(n), "--wait", "300"]

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.train` in two real processes: what they compute, how they stop, what they leave to others."""
+"""`jaxzoo train` in two real processes: what they compute, how they stop, what they leave to others."""
 
 import json
 import shutil

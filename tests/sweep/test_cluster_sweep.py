@@ -63,7 +63,7 @@ experiment = Experiment(
 
 
 class Command:
-    """A running `python -m jaxzoo.sweep`, in a process group of its own, as a shell has it."""
+    """A running `jaxzoo sweep`, in a process group of its own, as a shell has it."""
 
     def __init__(self, folder: Path, *words: str, **environment: str):
         file = folder / "small.py"

@@ -91,7 +91,7 @@ def test_provenance_names_each_maker_once_and_counts_each_run_once(tmp_path):
         .read_text()
         .endswith(
             "Made on a \\| b and two cores; 2026-03-04 to 2026-03-09; jax 0.10.2; commit abc1234 and unknown; "
-            "8 runs, 0.8 CPU-hours; by `python -m jaxzoo.sweep --experiment small.py --scale laptop`.\n"
+            "8 runs, 0.8 CPU-hours; by `jaxzoo sweep --experiment small.py --scale laptop`.\n"
         )
     )
 

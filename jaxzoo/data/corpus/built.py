@@ -1,4 +1,4 @@
-"""Reader of data sets in the format of tensorflow-datasets, as `python -m jaxzoo.data.build` makes them.
+"""Reader of data sets in the format of tensorflow-datasets, as `jaxzoo data-build` makes them.
 
 Features are `text` and, where the corpus has parts, `subset`; the files are array_record. Only data are read:
 tensorflow-datasets' own reader imports the modules that a directory names. TensorFlow is not needed.
@@ -23,7 +23,7 @@ AT_ONCE = 64
 _FEATURES = "tensorflow_datasets.core.features"
 _DICTIONARY = f"{_FEATURES}.features_dict.FeaturesDict"
 _TEXT = f"{_FEATURES}.text_feature.Text"
-_AGAIN = "build the data set again with python -m jaxzoo.data.build"
+_AGAIN = "build the data set again with jaxzoo data-build"
 
 
 class SplitInfo(NamedTuple):
@@ -127,7 +127,7 @@ class BuiltData:
 def _find(path: Path) -> Path:
     """Returns the directory of the only version of the only data set at or below a directory."""
     if not path.is_dir():
-        raise ValueError(f"--data {path} is no directory; it must be one that python -m jaxzoo.data.build has made")
+        raise ValueError(f"--data {path} is no directory; it must be one that jaxzoo data-build has made")
     for pattern in (".", "*", "*/*"):
         found = sorted(file.parent for file in path.glob(f"{pattern}/dataset_info.json"))
         if len(found) == 1:
@@ -135,8 +135,7 @@ def _find(path: Path) -> Path:
         if found:
             raise ValueError(f"--data {path} holds several data sets; name one: {', '.join(map(str, found))}")
     raise ValueError(
-        f"--data {path} holds no data set: there is no dataset_info.json; make it, or finish it, with "
-        "python -m jaxzoo.data.build"
+        f"--data {path} holds no data set: there is no dataset_info.json; make it, or finish it, with jaxzoo data-build"
     )
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxzoo.config.checked import nearest_path
 from jaxzoo.config.json_files import refuse_pointer
 from jaxzoo.utils.checksums import text_sha256
 
@@ -125,7 +126,7 @@ def find_files(path: str = "", *, field: str = _FIELD) -> dict[str, Path]:
         found = map(Path, glob.iglob(place, recursive=True))
     else:
         rule = "must be a directory, a file or a glob that exists"
-        raise ValueError(f"{field}={path!r} {rule}; check the spelling")
+        raise ValueError(f"{field}={path!r} {rule}{nearest_path(place) or '; check the spelling'}")
     named = {file.relative_to(root).as_posix(): file for file in found if file.is_file()}
     return dict(sorted(named.items()))
 

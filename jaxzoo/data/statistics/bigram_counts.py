@@ -62,7 +62,7 @@ class BigramCounts:
 
     def __init__(self, path: Path):
         self.path: Path = path
-        command = "python -m jaxzoo.data.bigrams"
+        command = "jaxzoo data-bigrams"
         self.manifest: BigramManifest = read_manifest(
             path, BigramManifest, FORMAT, "bigram counts", command=command, remedy=AGAIN
         )
@@ -74,7 +74,7 @@ class BigramCounts:
         if tokens.fingerprint != self.fingerprint:
             raise ValueError(
                 f"{self.path} counts the bigrams of tokens {self.fingerprint}, and {tokens.path} holds "
-                f"{tokens.fingerprint}; count these with python -m jaxzoo.data.bigrams"
+                f"{tokens.fingerprint}; count these with jaxzoo data-bigrams"
             )
 
     def counts(

@@ -81,7 +81,7 @@ class LibraryTokenizer(Tokenizer):
         if lossless and scheme is None:
             raise ValueError(
                 f"{where} is BPE neither over bytes nor with byte fallback: its tokens stand for no bytes; take "
-                "another tokenizer, or make one with python -m jaxzoo.data.train_tokenizer"
+                "another tokenizer, or make one with jaxzoo data-train-tokenizer"
             )
         table = self._pieces() if scheme is None else definition.byte_table(self.content)
         present = {token[0] for token in table if len(token) == 1}

@@ -216,7 +216,7 @@ class TokenDirectory:
 
     def __init__(self, path: Path):
         self.path: Path = path
-        command = "python -m jaxzoo.data.tokenize"
+        command = "jaxzoo data-tokenize"
         manifest = read_manifest(path, Manifest, FORMAT, "token shards", command=command, remedy=_AGAIN)
         self.json: dict[str, Any] = dataclasses.asdict(manifest)
         self.tokenizer: TokenizerIdentity = manifest.tokenizer

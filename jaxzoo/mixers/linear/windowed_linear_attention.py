@@ -1,6 +1,6 @@
 """Softmax attention in a window, linear attention to all tokens before it, one normaliser.
 
-`python -m jaxzoo.linearize` converts attention into this mixer: projections, heads, rotary positions and norms have the
+`jaxzoo linearize` converts attention into this mixer: projections, heads, rotary positions and norms have the
 names and shapes of `Attention`. For each head, with `s_ij = q_i . k_j / sqrt(k)` and
 features phi of queries and keys (the sliding window of LoLCATs, Zhang et al. 2024, arXiv 2410.10254):
 

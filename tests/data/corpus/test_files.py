@@ -116,6 +116,8 @@ def test_errors_name_field_value_rule_and_remedy(tmp_path, monkeypatch):
     """Kills: a bare IndexError or FileNotFoundError deep in the reader."""
     for path, rule in [
         ("missing", "must be a directory, a file or a glob that exists; check the spelling"),
+        ("bed/a", "must be a directory, a file or a glob that exists; check the spelling"),
+        ("bed", "must be a directory, a file or a glob that exists; did you mean 'bad'?"),
         ("*.nothing", "must hold UTF-8 text, but of its 0 files 0 are empty or not UTF-8; name a"),
         ("bad", "must hold UTF-8 text, but of its 2 files 2 are empty or not UTF-8; name a"),
     ]:
