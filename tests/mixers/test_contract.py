@@ -50,8 +50,8 @@ FAMILIES = {
 
 
 def cases(one_of_each_family=False, **promised):
-    """Parametrises by the cases with these capabilities; those that are no mixer's `tiny()` are full, or slow; if asked,
-    all but one of each family are slow."""
+    """Parametrises by the cases with these capabilities; those that are no mixer's `tiny()` are full, or slow;
+    if asked, all but one of each family are slow."""
     chosen = [
         name
         for name, config in CASES.items()
@@ -112,8 +112,8 @@ def test_call_equals_steps(case):
 @cases(one_of_each_family=True, streams=True)
 def test_call_and_gradients_equal_those_of_two_prefills(case):
     """Kills a state that stops gradients, or carries wrong ones: two halves must give one pass's gradients. They fill a
-    state of their capacity, which must be exact. Kills a wrong VJP that the call and `prefill` share. VJPs are written by
-    hand in ops, whose tests compare them with float64; of the mixers, which JAX differentiates, one per family is core."""
+    state of their capacity, which must be exact. Kills a wrong VJP that the call and `prefill` share.
+    One mixer per family is core: VJPs written by hand are in ops, whose tests compare them with float64."""
     check_gradients(CASES[case])
 
 
