@@ -5,7 +5,8 @@ length. For scores they are padded on the right, which does not affect a causal 
 in chunks without padding (`jaxzoo.generation.prompts`).
 
 Texts longer than the model's window lose their beginning (left truncation); `TextModel.requests` counts them. Begin
-tokens of the tokenizer's template precede every text; without any, end-of-text does if there is no other context.
+tokens of the tokenizer's template precede every text. Without any, a text without context follows its begin token or
+end-of-text, as in lm_eval.
 """
 
 import functools
@@ -90,7 +91,7 @@ class TextModel:
         self._tokenizer = tokenizer
         self._batch_size = batch_size
         self._begin = np.array(tokenizer.begin, np.int32)
-        self._start = self._begin if tokenizer.begin else np.array([tokenizer.end_of_text], np.int32)
+        self._start = self._begin if tokenizer.begin else np.array([tokenizer.begin_of_text], np.int32)
         self._variables = split_variables(self._flat)
         self._score_step = CompiledStep(jax.jit(functools.partial(score_batch, self._flat.config)))
         self._report = report or (lambda what, done, total: None)

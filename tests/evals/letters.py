@@ -19,7 +19,7 @@ class Letters:
     letters = "abcdefgh .\n"
     name, fingerprint = "letters", "letters-12"
     end_of_text, vocab_size = 11, 12
-    begin, ends = (), (11,)
+    begin, ends, begin_of_text = (), (11,), 11
 
     def prompt(self, text: str) -> np.ndarray:
         return np.concatenate([np.array(self.begin, np.uint16), self.encode(text)])

@@ -146,5 +146,10 @@ def test_begin_tokens_come_before_every_text(model):
     truths = [true_likelihood(model, before, TOKENIZER.encode("de"))[0] for before in (ids, [10])]
     assert [score.log_prob for score in scores] == pytest.approx(truths, rel=1e-5)
     assert asked.text_log_likelihoods(["de"]) == pytest.approx([truths[1]], rel=1e-5)
+
+    class OnRequest(type(TOKENIZER)):  # lm_eval begins a document with it, too
+        begin_of_text = 10
+
+    assert TextModel(model, OnRequest()).text_log_likelihoods(["de"]) == pytest.approx([truths[1]], rel=1e-5)
     said = TOKENIZER.decode(true_continuation(model, ids, 4))
     assert asked.continuations(["abc"], max_tokens=4) == [said.removesuffix(END_OF_TEXT)]
