@@ -2,6 +2,7 @@
 
 import io
 import os
+import resource
 import subprocess
 import sys
 import textwrap
@@ -47,6 +48,41 @@ def test_a_defect_keeps_its_traceback():
         with pytest.raises(type(error)) as raised:
             run(raising(error), ["word"])
         assert raised.value is error
+
+
+@pytest.mark.parametrize(
+    "program", ["raise RuntimeError('Unknown backend x')", "assert False", "import jax; jax.devices('x')"]
+)
+def test_an_absent_backend_is_one_line(program, monkeypatch, capsys):
+    """Kills: a traceback of JAX, where JAX_PLATFORMS names an unknown backend or the machine has no such device."""
+    monkeypatch.setenv("JAX_PLATFORMS", "x")
+    code = compile(program, "jax/_src/xla_bridge.py", "exec")
+    assert run(lambda _: exec(code), []) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: JAX_PLATFORMS='x' cannot be used on this machine.")
+
+
+@pytest.mark.parametrize(("soft", "hard"), [(16, 16), (64, 64), (16, 4096), (64, -1), (1024, 4096)])
+def test_few_open_files(soft, hard, monkeypatch, capsys):
+    """Kills: XLA hangs under `ulimit -n 16`; a command that is refused although it may raise the limit."""
+    limits = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, both: limits.append(both))
+    is_refused = 0 <= hard < 256
+    assert run(lambda _: None, []) == (2 if is_refused else 0)
+    assert (f"may open {hard} files" in capsys.readouterr().err) == is_refused
+    assert limits == ([] if is_refused or soft > 256 else [(256, hard)])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "errors"), [("ascii", "strict"), ("ascii", "surrogateescape"), ("cp1252", "strict")]
+)
+def test_letters_that_the_output_lacks(encoding, errors, monkeypatch):
+    """Kills: an error after generating, where stdout takes ASCII alone (PYTHONIOENCODING, LC_ALL=C) or a code page."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors=errors)
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert run(lambda _: print("ä漢"), []) == 0
+    assert stream.buffer.getvalue().endswith(b"\\u6f22\n")
 
 
 class Raising:

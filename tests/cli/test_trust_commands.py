@@ -1,5 +1,6 @@
 """Commands in odd surroundings: no home, no room, no letters, changed models and texts."""
 
+import importlib
 import json
 import os
 import shutil
@@ -7,12 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 import safetensors.numpy
 
 from jaxzoo.cli.convert import main as convert
 from jaxzoo.cli.evaluate import main as evaluate
+from jaxzoo.cli.evaluate_common import open_run
+from jaxzoo.cli.export import main as export
 from jaxzoo.cli.generate import main as generate
 from jaxzoo.cli.runner import _use_compilation_cache
 from jaxzoo.evals.text_model import TextModel
@@ -29,14 +33,71 @@ from tests.interop import published
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(
-    "words", [["--run", "~nosuchuser/run"], ["--run", "~nosuchuser"], ["--run", "r", "--out", "~no_/x"]]
-)
-def test_an_unknown_home_is_one_line(words, capsys):
-    """Kills: a traceback for ~nosuchuser, and for ~ where there is no HOME."""
-    assert evaluate(words) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "home directory" in line or "does not exist" in line
+HOMES = """
+train --config config.py --run-dir HOME
+convert --from folder --out HOME
+convert --run run --to HOME
+export --run HOME --out x.safetensors
+export --import HOME --out run
+export --run run --out HOME
+evaluate --run HOME
+evaluate --run run --out HOME
+compare HOME run
+inspect --run HOME
+generate --run HOME --prompt a
+linearize --run run --out HOME
+classify --run run --data folder --run-dir HOME
+plan --table HOME
+data_build --source text --paths folder --out HOME
+data_tokenize --data HOME --tokenizer bytes --out x
+data_tokenize --data folder --tokenizer bytes --out HOME
+data_tokenize --data folder --tokenizer HOME --out x
+data_train_tokenizer --data HOME --out x
+data_train_tokenizer --data folder --out HOME
+data_demo_pile --out HOME
+data_bigrams --data HOME --out x
+data_recall_statistics --data folder --out HOME
+tasks_records --out HOME
+"""
+
+
+@pytest.fixture
+def homeless(tmp_path, monkeypatch):
+    """An empty directory, for a user without HOME and without an entry in /etc/passwd, as in a container."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    return tmp_path
+
+
+@pytest.mark.parametrize("place", ["~nosuchuser/x", "~nosuchuser", "~/x"])
+def test_an_unknown_home_is_one_line(place, homeless, mqar_file, capsys):
+    """Kills: a traceback for ~nosuchuser, and for ~ without a home; a directory that is named ~."""
+    (homeless / "folder").mkdir()
+    shutil.copy(mqar_file, "config.py")
+    before = sorted(homeless.iterdir())
+    for line in HOMES.strip().splitlines():
+        command, *words = line.replace("HOME", place).split()
+        assert importlib.import_module(f"jaxzoo.cli.{command}").main(words) == 2, line
+        (said,) = capsys.readouterr().err.splitlines()
+        assert "Could not determine home directory. A path with ~ needs HOME" in said, line
+    assert sorted(homeless.iterdir()) == before
+
+
+@pytest.mark.parametrize("cache", [None, "~nosuchuser/cache", "/proc/cache"])
+def test_programs_are_not_cached_without_a_place(cache, homeless, monkeypatch):
+    """Kills: a traceback of the compilation cache, or a directory named ~, in a container without a home."""
+    monkeypatch.setattr("jax._src.compilation_cache.compress_executable", None)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if cache:
+        monkeypatch.setenv("XDG_CACHE_HOME", cache)
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    _use_compilation_cache()
+    found = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", before)
+    assert found is None
+    assert not list(homeless.iterdir())
 
 
 @pytest.mark.slow
@@ -111,14 +172,20 @@ def test_other_weights_are_not_resumed(trained_run, tmp_path, capsys):
 
 def test_changed_text_is_told(run_copy, capsys):
     """Kills: scores of another text than the run was trained on, without a word."""
-    place = run_copy()
-    assert evaluate(["--run", str(place)]) == 0
-    assert "have changed" not in capsys.readouterr().err
-    manifest = json.loads((place / "manifest.json").read_text())
-    manifest["valid"][0][2] = "0" * 64
-    (place / "manifest.json").write_text(json.dumps(manifest))
-    assert evaluate(["--run", str(place)]) == 0
-    assert "the data have changed since the run was trained (data.valid.0.2 differs)" in capsys.readouterr().err
+    file = run_copy() / "manifest.json"
+    manifest = json.loads(file.read_text())
+    name, size, digest = manifest["valid"][0]
+    for row, field in (
+        ([name, size, digest], ""),
+        ([name, size, "0" * 64], "data.valid.0.2"),
+        ([f"{name}.old", size, digest], "data.valid.0.0"),
+        ([name, size + 1, digest], "data.valid.0.1"),
+    ):
+        file.write_text(json.dumps({**manifest, "valid": [row, *manifest["valid"][1:]]}))
+        open_run(str(file.parent), [], None)
+        warning = f"the data have changed since the run was trained ({field} differs)" if field else ""
+        assert warning in (said := capsys.readouterr().err)
+        assert bool(field) == ("have changed" in said)
 
 
 def test_batches_follow_the_memory(trained_run, monkeypatch, tmp_path, capsys):
@@ -200,10 +267,11 @@ def test_an_import_names_its_own_options(tmp_path, capsys):
     """Kills: advice of convert that names --resume, --overwrite and --run-dir, which it lacks."""
     (tmp_path / "folder").mkdir()
     published.make_folder("llama-yarn-tied", tmp_path / "folder")
-    words = ["--from", str(tmp_path / "folder"), "--out", str(tmp_path / "run")]
+    places = [str(tmp_path / "folder"), "--out", str(tmp_path / "run")]
     for make in (lambda: (tmp_path / "run").mkdir(), lambda: (tmp_path / "run/config.json").write_text("{}")):
         make()
         (tmp_path / "run" / "stranger").touch()
-        assert convert(words) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.endswith("choose another place with --out")
+        for command, option in ((convert, "--from"), (export, "--import")):
+            assert command([option, *places]) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert line.endswith("choose another place with --out")

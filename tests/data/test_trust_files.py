@@ -188,18 +188,32 @@ def test_nested_keys_are_refused(case, tmp_path):
     assert time.monotonic() - began < 20
 
 
-def test_tensors_that_share_bytes_and_integers_are_refused(tmp_path):
-    """Kills: weights of another type, or two tensors of the same bytes, taken for a model."""
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, bool])
+def test_weights_that_are_no_floats_are_refused(dtype, tmp_path):
+    """Kills: numbers of another type taken for the weights of a model."""
     published.make_folder("llama-yarn-tied", tmp_path)
     file = tmp_path / "model.safetensors"
     tensors = safetensors.numpy.load_file(file)
     name = min(tensors)
-    safetensors.numpy.save_file({**tensors, name: tensors[name].astype(np.int32)}, file)
-    with pytest.raises(ValueError, match=f"tensor {name} holds numbers of type int32, and must hold floats"):
+    safetensors.numpy.save_file({**tensors, name: tensors[name].astype(dtype)}, file)
+    with pytest.raises(
+        ValueError, match=f"tensor {name} holds numbers of type {np.dtype(dtype)}, and must hold floats"
+    ):
         load(tmp_path)
-    entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
-    header = json.dumps({"a": entry, "b": entry}).encode()
-    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+
+
+@pytest.mark.parametrize("second", [(0, 8), (4, 12), (2, 6)])
+def test_tensors_that_share_bytes_are_refused(second, tmp_path):
+    """Kills: two tensors of the same bytes, or of some of them, taken for a model."""
+    entries = {"a": (0, 8), "b": second}
+    header = json.dumps(
+        {
+            name: {"dtype": "F32", "shape": [(end - begin) // 4], "data_offsets": [begin, end]}
+            for name, (begin, end) in entries.items()
+        }
+    ).encode()
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(max(8, second[1])))
     with pytest.raises(ValueError, match="is damaged"):
         read_safetensors(file)
 

@@ -1,7 +1,10 @@
 """Processes of one run that were started with different settings, code or data."""
 
+import jax
 import pytest
 
+import jaxzoo
+import pallas_kernels
 from jaxzoo.train import checks
 from jaxzoo.train.checks import check_same_everywhere, code_digest
 from tests.parallel.launch import Launched, free_port
@@ -12,6 +15,7 @@ from tests.parallel.test_train import MESH, config  # noqa: F401 a fixture
     ("here", "field"),
     [
         ({"config": {"train": {"seed": 1}}}, r"config\.train\.seed: process 1 has 1, process 0 has 0"),
+        ({"config": {"train": {"seed": 0, "steps": 5}}}, r"config\.train\.steps: process 1 has 5, process 0 has None"),
         ({"code": "b"}, "code: process 1 has 'b', process 0 has 'a'"),
         ({"data": {"valid": "c"}}, r"data\.valid: process 1 has 'c', process 0 has None"),
     ],
@@ -24,7 +28,20 @@ def test_the_field_that_differs_is_named(here, field, monkeypatch):
     monkeypatch.setattr(checks, "gathered", lambda mine: [mine, first | here])
     with pytest.raises(ValueError, match=field):
         check_same_everywhere(first)
-    assert code_digest() == code_digest()
+
+
+def test_the_digest_of_the_code_follows_every_file(tmp_path, monkeypatch):
+    """Kills: processes with other code, file names or JAX, which have the same digest."""
+    for package in (jaxzoo, pallas_kernels):
+        (tmp_path / package.__name__ / "deep").mkdir(parents=True)
+        monkeypatch.setattr(package, "__file__", str(tmp_path / package.__name__ / "__init__.py"))
+    file = tmp_path / "pallas_kernels/deep/a.py"
+    found = [code_digest(), code_digest()]
+    for change in (file.touch, lambda: file.write_text("1"), lambda: file.rename(file.with_name("b.py"))):
+        change()
+        found.append(code_digest())
+    monkeypatch.setattr(jax, "__version__", "0.0")
+    assert len({*found, code_digest()}) == 5
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import pytest
 from jaxzoo.cli.convert import main as convert
 from jaxzoo.cli.evaluate import main as evaluate
 from jaxzoo.cli.train import main as train
+from jaxzoo.sweep.directory import About, SweepDirectory
 from jaxzoo.train import checkpoint
 from jaxzoo.train.checkpoint import Checkpoints, UnusableError, newest_usable
 from jaxzoo.train.metrics import MetricsLog, best_steps, read_rows
@@ -30,6 +31,8 @@ def test_a_path_that_storage_misreads_is_refused_at_once(name, mqar_file, run, t
     assert "with which checkpoints are lost; choose another place" in line
     assert "\x1b" not in line
     assert not (tmp_path / name).exists()
+    with pytest.raises(ValueError, match="with which checkpoints are lost"):
+        SweepDirectory(tmp_path / name).create(About("e.py", "small"))
     (tmp_path / "folder").mkdir()
     assert convert(["--from", str(tmp_path / "folder"), "--out", str(tmp_path / name)]) == 2
 
