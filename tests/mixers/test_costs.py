@@ -142,10 +142,10 @@ COSTS = [
     ),
     # Scores and values of all keys; three gates, two shares, the output gate. Sums of gates, and the last k and v.
     (
-        ForgettingAttentionConfig.pro(d_model=12, n_heads=3),
-        4 * (2 * 12 * C + 3 * C + 2 * 12) + 4,
-        2 * (2 * 12 * C + 2 * 12) + 4 * 3 * C + 4,
-        {16: 8 * 144 + 2 * 12 * (3 + 2 * 3 + 12) + 4 * 12 * 16},
+        ForgettingAttentionConfig.pro(d_model=12, n_heads=3, n_kv_heads=1),
+        4 * (2 * 4 * C + 3 * C + 2 * 4) + 4,
+        2 * (2 * 4 * C + 2 * 4) + 4 * 3 * C + 4,
+        {16: 2 * 12 * (12 + 4 + 4 + 12) + 2 * 12 * (3 + 2 + 12) + 4 * 12 * 16},
     ),
     # 2 heads of keys with 5 slots of keys of 3 and values of 5; slots read in chunks of 16 and 64.
     (
@@ -320,10 +320,10 @@ COSTS = [
     ),
     # 12 slots, 3 block means of keys. At 64 tokens 15 means, the own block and two more.
     (
-        MoBAConfig(d_model=8, n_heads=2, block_size=4, n_selected=3),
-        4 * (2 * 12 * 8 + 3 * 8) + 4,
-        2 * 2 * 12 * 8 + 4 * 3 * 8 + 4,
-        {64: 8 * 64 + 2 * 8 * 15 + 4 * 8 * 12},
+        MoBAConfig(d_model=8, n_heads=2, n_kv_heads=1, block_size=4, n_selected=3),
+        4 * (2 * 12 * 4 + 3 * 4) + 4,
+        2 * 2 * 12 * 4 + 4 * 3 * 4 + 4,
+        {64: 2 * 192 + 2 * 8 * 15 + 4 * 8 * 12},
     ),
     # Keys and values, not their products.
     (
@@ -334,10 +334,10 @@ COSTS = [
     ),
     # Means of keys and values. Three gates; 16 means, scored twice; two blocks of own keys, two more, windows of 6.
     (
-        NativeSparseAttentionConfig(d_model=8, n_heads=2, block_size=4, n_selected=3, window=6),
-        4 * (2 * 12 * 8 + 2 * 3 * 8) + 4,
-        2 * 2 * 12 * 8 + 4 * 2 * 3 * 8 + 4,
-        {64: 8 * 64 + 2 * 8 * 6 + 6 * 8 * 16 + 4 * 8 * (8 + 8 + 66 * 12 / 64)},
+        NativeSparseAttentionConfig(d_model=8, n_heads=2, n_kv_heads=1, block_size=4, n_selected=3, window=6),
+        4 * (2 * 12 * 4 + 2 * 3 * 4) + 4,
+        2 * 2 * 12 * 4 + 4 * 2 * 3 * 4 + 4,
+        {64: 2 * 192 + 2 * 8 * 6 + 6 * 8 * 16 + 4 * 8 * (8 + 8 + 66 * 12 / 64)},
     ),
     # Tokens with landmarks four times; among landmarks 3 iterations of four products; 5 taps over 66 inputs.
     (
@@ -355,7 +355,12 @@ COSTS = [
         4 * 8 * C + 2 * (8 * C + 2 * 8) + 4,
         {10: 8 * 64 + 2 * 3 * 16 + 2 * 8 * 2 + 8 * 6 + 2 * 10 * 4 * 4 + 2 * 10 * 8 * 4 + 2 * 10 * 10 * 4},
     ),
-    (PathAttentionConfig(d_model=8, n_heads=2, w_rank=3, forget_gate=True), 4 * (18 * C + 2 * 8) + 4, None, {}),
+    (
+        PathAttentionConfig(d_model=8, n_heads=2, n_kv_heads=1, w_rank=3, forget_gate=True),
+        4 * (2 * 4 * C + 2 * C + 2 * 4) + 4,
+        None,
+        {10: 2 * 192 + 2 * 3 * 12 + 2 * 8 * (1 + 2) + 4 * 6 + 2 * 10 * 3 * 4 + 2 * 10 * 6 * 4 + 2 * 10 * 10 * 3},
+    ),
     # 2 heads of 6 x 10 and a position; chunks of 8.
     (
         RetNetConfig(d_model=12, n_heads=2, value_width=20, chunk_size=8),

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from jaxzoo.mixers.attention.forgetting_attention import ForgettingAttentionConfig
-from jaxzoo.mixers.base import state_bytes
 from jaxzoo.ops.forget_bias import forget_bias
-from tests.mixers.moved import abstract_mixer, assert_gradients, moved_mixer
+from tests.mixers.moved import assert_gradients, moved_mixer
 from tests.mixers.recurrent_truth import rms, sigmoid, softmax, softplus
 
 D, T = 10, 11
@@ -100,11 +99,3 @@ def test_a_long_text_loses_no_digits():
     near = np.asarray(bias)[0, 0, :, -t - 1]
     np.testing.assert_allclose(near, expected, rtol=1e-6)
     np.testing.assert_array_equal(after[0, 0], np.asarray(bias)[0, 0, -1])
-
-
-def test_state_and_flops_by_hand():
-    """8 tokens, 2 heads of 4, one of keys: keys and values, d of every head, two last rows, the position."""
-    config = ForgettingAttentionConfig.pro(d_model=8, n_heads=2, n_kv_heads=1)
-    assert state_bytes(abstract_mixer(config), capacity=8) == 4 * (2 * 8 * 4 + 2 * 8 + 2 * 4 + 1)
-    projections = 2 * (64 + 32 + 32 + 64) + 2 * 8 * (2 + 2 + 8)
-    assert config.flops_per_token(16) == projections + 2 * 2 * 2 * 4 * 16

@@ -4,9 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.linear.gated_slot_attention import GatedSlotAttentionConfig, GatedSlotAttentionState
-from tests.mixers.moved import abstract_mixer, assert_gradients, moved_mixer
+from tests.mixers.moved import assert_gradients, moved_mixer
 from tests.mixers.recurrent_truth import rms, silu, softmax, softplus
 
 D, T = 8, 21
@@ -111,11 +110,3 @@ def test_slots_of_abc_hold_a_softmax_over_the_past():
     values = (x @ p["v_proj.kernel"]).reshape(2, T, 2, -1)
     expected = np.einsum("bhmt,bthv->bhmv", weights, values)
     np.testing.assert_allclose(state.values, expected, atol=1e-5 * np.abs(expected).max())
-
-
-def test_state_and_flops_by_hand():
-    """2 heads of 4 keys, 4 values and 3 slots, one head of keys: 24 sums and the position."""
-    config = GatedSlotAttentionConfig(d_model=8, n_heads=2, n_kv_heads=1, n_slots=3)
-    assert state_bytes(abstract_mixer(config)) == 4 * (4 * 3 + 3 * 4 + 1)
-    projections = 2 * 8 * (8 + 8 + 4 + 4 + 3)
-    assert config.flops_per_token(10) == projections + 2 * 10 * (8 + 2 * 3 * 2 + 8) + 4 * 3 * 16

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from jaxzoo.mixers.attention.path_attention import PathAttentionConfig
-from jaxzoo.mixers.base import state_bytes
 from jaxzoo.ops.path_attention import PathCache, PathTokens, path_attention
-from tests.mixers.moved import abstract_mixer, assert_gradients, moved_mixer
+from tests.mixers.moved import assert_gradients, moved_mixer
 from tests.mixers.recurrent_truth import conv, rms, sigmoid, silu, softmax, softplus
 
 D, T = 7, 11
@@ -112,13 +111,3 @@ def test_chunks_equal_the_loop_over_pairs(documents):
         expected = pair_loop(q, key, value, w, beta, gate, ids)
         expected = np.stack([expected[row, at : at + t] for row, at in enumerate(past)])
         np.testing.assert_allclose(y[:, :, head], expected, atol=1e-5 * np.abs(expected).max())
-
-
-def test_state_and_flops_by_hand():
-    """8 tokens, 2 heads of 4, one of keys: keys and values, gates of 2 heads, 2 directions, the position."""
-    config = PathAttentionConfig(d_model=8, n_heads=2, n_kv_heads=1, w_rank=3, forget_gate=True)
-    assert state_bytes(abstract_mixer(config), capacity=8) == 4 * (2 * 8 * 4 + 2 * 8 + 2 * 4 + 1)
-    projections = 2 * (64 + 32 + 32 + 64) + 2 * (8 * 3 + 3 * 4) + 2 * 8 * (1 + 2)
-    chunk, keys = 2 * 16 * 3 * 4, 2 * 16 * (4 + 2) * 4 + 2 * 16 * 16 * 3
-    conv = config.flops_per_token(16) - projections - chunk - keys
-    assert 0 < conv < 100
