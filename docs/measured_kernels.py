@@ -1,10 +1,11 @@
-"""Times measured on an H100: the table and the picture of pallas_kernels/README.md.
+"""Times measured on an H100: the table and the picture of pallas_kernels/README.md, and the small picture of README.md.
 
 Reads the certificate of the device (times of `python -m pallas_kernels.verify`) and the benchmark results of the same
 device in `benchmarks/results`; a call that both have is taken from the benchmark.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,6 +81,8 @@ def bandwidth() -> float:
 def table() -> str:
     """Microseconds of every call, its shares of the memory floor and of the bound, and the other implementations."""
     _draw(measured(), PICTURE)
+    firsts = {call.op: call for call in reversed(measured()) if call.kind == "forward"}
+    _draw(list(firsts.values())[::-1], PICTURE.with_stem(f"{PICTURE.stem}-small"), ("forward",), (5.6, 4.4))
     rate, known, rows = bandwidth(), counts.read(), []
     for call in measured():
         us = 1e3 * call.milliseconds[KERNEL]
@@ -104,10 +107,12 @@ def table() -> str:
     return "\n".join([picture, "", head, *rows, "", notes])
 
 
-def _draw(calls: list[Call], path: Path) -> None:
+def _draw(
+    calls: list[Call], path: Path, kinds: Sequence[str] = tuple(PASSES), size: tuple[float, float] = (11, 4.6)
+) -> None:
     """Bars of all implementations, one panel per pass, on a logarithmic axis."""
-    kinds = list(PASSES)
-    figure, axes = panels(1, len(kinds), size=(11, 4.6), title="Microseconds on an H100, bfloat16")
+    figure, axes = panels(1, len(kinds), size=size, title="Microseconds on an H100, bfloat16")
+    end = 2.5e3 * max(ms for call in calls for ms in call.milliseconds.values())
     for panel, kind in zip(axes[0], kinds, strict=True):
         place, ticks = 0.0, []
         for call in (x for x in calls if x.kind == kind):
@@ -120,10 +125,10 @@ def _draw(calls: list[Call], path: Path) -> None:
                 panel.text(1e3 * ms * 1.06, place, f"{1e3 * ms:,.0f}", va="center", fontsize=LEGEND_POINTS - 1)
                 place += 1
             place += 0.8
-        panel.set(xscale="log", xlim=(50, 200_000), axisbelow=True, title=PASSES[kind], xlabel="microseconds")
+        panel.set(xscale="log", xlim=(50, end), axisbelow=True, title=PASSES[kind], xlabel="microseconds")
         panel.title.set_fontsize(TITLE_POINTS)
         panel.set_yticks([y for y, _ in ticks], [text for _, text in ticks], fontsize=LEGEND_POINTS)
         panel.invert_yaxis()
-        plain_log_ticks(panel, "x", (100, 1_000, 10_000, 100_000))
+        plain_log_ticks(panel, "x", [us for us in (100, 1_000, 10_000, 100_000) if us < end])
     add_legend(figure)
     save(figure, path)
