@@ -94,7 +94,7 @@ def _used(hlo: Hlo, inside: Computation, parameter: Instruction, operand: Instru
 
 
 def _put(hlo: Hlo, inside: Computation, result: Instruction) -> int:
-    """Bytes that one result of a computation writes; for an update in place, the bytes of the update."""
+    """Bytes that a computation writes for one result; an update in place counts the updated part only."""
     root = result  # after bitcasts
     while root.opcode == "bitcast" and root.operands[0] in inside:
         root = inside[root.operands[0]]
@@ -107,7 +107,7 @@ def _put(hlo: Hlo, inside: Computation, result: Instruction) -> int:
 
 
 def _size(arrays: tuple[Array, ...], *, like: Array | None = None) -> int:
-    """Bytes of those in the chip's memory; `like`: they lie where this one does."""
+    """Bytes of the arrays that are in the chip's memory; `like`: array in whose memory space all of them are."""
     if like is not None:
         return sum(array.bytes for array in arrays) if like.space == 0 else 0
     return sum(array.bytes for array in arrays if array.space == 0)

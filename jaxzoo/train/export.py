@@ -147,7 +147,7 @@ def rounded(variables: Variables, traits: Variables) -> Variables:
 
 
 def opened(file: Path) -> Any:
-    """The file, to be used in a `with` block."""
+    """Opens a safetensors file, for use in a `with` block."""
     import safetensors
 
     if not file.is_file():

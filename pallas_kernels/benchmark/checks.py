@@ -11,7 +11,8 @@ import numpy as np
 from pallas_kernels.workload import Workload
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}
-"""By the dtype that `dtypes` gives an output; tf32 errors (3e-4) fail. Other outputs, such as positions, are exact."""
+"""Relative error allowed per dtype of an output in `dtypes`; tf32 errors (3e-4) fail. Other outputs, e.g. positions,
+are exact."""
 TOKENS = {"cpu": 8192, "gpu": 16384}
 """Number of tokens that are computed in float64."""
 

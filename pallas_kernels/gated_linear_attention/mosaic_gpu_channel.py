@@ -45,7 +45,7 @@ def outputs(name, q, k, v, decay, states, g: Geometry, *, reverse, interpret=Non
         read = "k" if reverse else "q"
 
         def each_own(function):
-            """Calls function(i) for the columns of values of this warpgroup."""
+            """Calls `function(i)` for each tile i of value columns that this warpgroup computes."""
             for i in range(g.columns):
                 if g.together:
                     pl.when(stream.warpgroup == i)(lambda i=i: function(i))

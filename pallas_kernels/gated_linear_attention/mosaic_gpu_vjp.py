@@ -163,6 +163,7 @@ class _Half:
         until = rows_to(jnp.exp2(second - sums if w else first - sums + second))
 
         def cotangents(i, j):
+            """Tile (i, j) of the cotangent of the state."""
             return self.tile("dstates", i * g.columns + j)
 
         self.weigh("q", "k", across=w == 0)

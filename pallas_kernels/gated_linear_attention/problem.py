@@ -19,7 +19,7 @@ class Problem(Shape):
     """Whether there is a decay per channel of the keys."""
 
     def sizes(self) -> dict[str, int | str]:
-        """By dimension, for tables."""
+        """Sizes by dimension, for tables."""
         return super().sizes() | {"decay": "channel" if self.channel else "head"}
 
     @property

@@ -1,1 +1,1 @@
-"""What the Hopper kernels of several ops share: tiles, rings, rows and levels of chunks, inverses."""
+"""Code shared by the Hopper kernels of several ops: tiles, rings, rows and levels of chunks, inverses."""

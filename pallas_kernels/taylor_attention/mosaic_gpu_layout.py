@@ -100,7 +100,7 @@ WIDTHS = (
     ),
 )  # fmt: skip
 MAX_KEY_DIM = {"bfloat16": 32, "float32": 16}
-"""By dtype of q, k and v."""
+"""Largest key width of the kernels, by dtype of q, k and v."""
 
 
 def widths(key_dim: int, dtype: DTypeLike) -> Widths:

@@ -1,1 +1,1 @@
-"""What the TPU kernels of several ops share."""
+"""Code shared by the TPU kernels of several ops."""

@@ -112,7 +112,7 @@ def _cotangents(c: InChunk) -> channel_vjp.Cotangents:
 
 
 def backward(k, v, beta, log_decay, keep, state, y, dy, dkeys, kept, *, interpret=None):
-    """As `values_api.py` says; kept: mix, read, write and the states before chunks."""
+    """Gradients, as in `values_api.py`; kept: mix, read, write and the states before chunks."""
     mix, read, write, states = kept
     write = k if write is None else write
     dv, dstate, after = recurrence.recur(

@@ -37,7 +37,7 @@ class Inputs(NamedTuple):
     """NumPy arrays in the dtypes of the kernel."""
 
     operands: tuple
-    """As `Op.operands`; None where an operand is absent."""
+    """Arrays in the order of `Op.operands`; None where an operand is absent."""
     cotangents: tuple
     """One for each output of the op."""
 

@@ -1,4 +1,4 @@
-"""What tests that compile for absent devices share."""
+"""Helpers of tests that compile for absent devices."""
 
 import os
 
@@ -18,7 +18,7 @@ def needs(target: str) -> None:
 
 
 def absent_devices(name: str, monkeypatch: pytest.MonkeyPatch) -> Target:
-    """What to compile for in this process; skips where that cannot be."""
+    """Target that this process compiles for; skips the test if its plugin is missing."""
     needs(name)
     monkeypatch.setenv(certificates.SETTING, "all")
     for variable, value in ENVIRONMENT.items():

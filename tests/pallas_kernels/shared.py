@@ -1,4 +1,4 @@
-"""What the tests of every kernel package share: errors, lowered programs, collectives, meshes."""
+"""Helpers shared by the tests of every kernel package: errors, lowered programs, collectives, meshes."""
 
 import re
 
@@ -34,7 +34,7 @@ def slow(*values):
 
 
 def relative_l2(x, expected) -> float:
-    """Of a root mean square of 1e-3 at least: a gradient that cancels, as with a window of 1, has no digits."""
+    """Relative L2 error, for a root mean square of at least 1e-3: a gradient that cancels has no digits."""
     x, expected = np.asarray(x, np.float64), np.asarray(expected, np.float64)
     assert x.shape == expected.shape, (x.shape, expected.shape)
     norm = max(np.linalg.norm(expected), 1e-3 * np.sqrt(expected.size), 1e-30)  # the last: of nothing

@@ -1,4 +1,4 @@
-"""What is compared computes what it is said to, and truths are those of the definitions."""
+"""Candidates of a benchmark compute their op, and truths follow the definitions."""
 
 import functools
 import subprocess

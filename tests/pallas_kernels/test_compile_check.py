@@ -205,7 +205,7 @@ EXPECTED = {
     "ut_transform": {"cuda": "mosaic_gpu", "tpu": "xla"},
     "wkv4": {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"},
 }
-"""What the automatic choice takes at the headline shapes."""
+"""Implementations that the automatic choice takes at the headline shapes."""
 
 
 QUICK = {"b4_h16_t8192", "b4_h16_t8192_w64", "b4_h16_t8192_k128", "b4_t8192_d1024_n16", "b4_t8192_d1024"}

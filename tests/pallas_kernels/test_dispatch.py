@@ -1,4 +1,4 @@
-"""What every op does the first time, and which implementation it takes."""
+"""First call of every op, and its choice of an implementation."""
 
 import subprocess
 import sys

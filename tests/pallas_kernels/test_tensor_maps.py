@@ -1,4 +1,4 @@
-"""What the Hopper kernels ask TMA for is what the CUDA driver takes: seen at the launch only, so checked here."""
+"""Tensor maps of the Hopper kernels are valid for the CUDA driver, which checks them only at the launch."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from tests.pallas_kernels.shared import full, slow
 
 
 def launches_of(op, problem, target: Target) -> list[Launch]:
-    """Of the forward and backward kernels at a shape."""
+    """Launches of the forward and backward kernels at a shape."""
     workload = op.workload("shape", problem, "forward_backward")
     sharding = SingleDeviceSharding(target.devices()[0])
     inputs = jax.tree.map(

@@ -69,6 +69,7 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
 
 
 def _width(fields: Fields) -> int:
+    """Width of the MLP, rounded as LFM2 does with `block_auto_adjust_ff_dim`."""
     width = fields.integer("block_ff_dim", "intermediate_size")
     factor = fields.number("block_ffn_dim_multiplier", default=1.0)
     multiple = fields.integer("block_multiple_of", default=256)

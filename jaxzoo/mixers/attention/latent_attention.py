@@ -90,7 +90,7 @@ class LatentAttentionConfig(MixerConfig):
 
     @property
     def still(self) -> int:
-        """`head_dim`, with the default filled in."""
+        """Head width without rotary channels: `head_dim`, or d_model / n_heads if it is None."""
         return self.head_dim or self.width // self.n_heads
 
     @property

@@ -50,7 +50,7 @@ class Call:
         return [*arrays, *(np.stack(x) for x in zip(*map(self._rings, range(self.b)), strict=True))]
 
     def cotangents(self):
-        """Of y(, cache.k, cache.v)."""
+        """Cotangents of y, and of cache.k and cache.v if there is a cache."""
         rng = np.random.default_rng(self.seed + 1)
         rings = [x.shape for x in self.arrays()[3:]]
         return [self.normal(rng, *shape) for shape in [(self.b, self.t, self.h, self.v), *rings]]

@@ -23,7 +23,7 @@ shape = functools.partial(Problem, window=64)
 SERVED = shape(b=2, t=128, h=4, g=2, k=64, v=64)
 """bfloat16, grouped heads: a shape that most kernels take."""
 KERNELS = {"cuda": 2, "tpu": 4}
-"""Of a forward and a backward pass at SERVED; splash attention's forward pass runs twice."""
+"""Kernels of a forward and a backward pass at SERVED; splash attention's forward pass runs twice."""
 WIDE = dataclasses.replace(SERVED, k=128, v=128)
 """Two kernels backward on Hopper."""
 TARGETS = [

@@ -47,7 +47,7 @@ class Call:
         return [x.astype(np.float32).astype(np.float64) for x in arrays]
 
     def cotangents(self):
-        """Of y, s, z, float64."""
+        """Cotangents of y and of the final state s, z, float64."""
         rng = np.random.default_rng(self.seed + 1)
         f = taylor_feature_count(self.k)
         shapes = [(self.b, self.t, self.h, self.v), (self.b, self.h, f, self.v), (self.b, self.h, f)]

@@ -60,7 +60,7 @@ class Call(RandomCall):
 
     @property
     def cotangent_dtypes(self) -> tuple[str, ...]:
-        """Of mix, and of keys also of read, write, keep and the keys themselves."""
+        """Cotangents of mix; with keys, also of read, write, keep and the keys themselves."""
         return self.dtype, self.dtype, self.dtype, "float32", self.dtype
 
     def cotangents(self) -> list[np.ndarray]:
@@ -102,7 +102,7 @@ class ValuesCall(Call):
         return self.dtype, self.dtype, "float32", "float32", "float32"
 
     def cotangents(self) -> list[np.ndarray]:
-        """Of y and of the keys."""
+        """Cotangents of y and of the keys."""
         rng = np.random.default_rng(self.seed + 1)
         shapes = ((self.b, self.n * self.chunk, self.h, width) for width in (self.v, self.k))
         return [rounded(rng.normal(size=shape), self.dtype) for shape in shapes]

@@ -42,7 +42,7 @@ class Call(RandomCall):
         return rounded(self.size * np.random.default_rng(self.seed + 2).normal(size=(self.b, self.d)), "float32")
 
     def cotangents(self) -> list[np.ndarray]:
-        """Of y, and of num and den of the last state."""
+        """Cotangents of y, and of num and den of the last state."""
         rng = np.random.default_rng(self.seed + 1)
         dy = rounded(rng.normal(size=(self.b, self.t, self.d)), self.dtype)
         return [dy, *(rounded(x, "float32") for x in rng.normal(size=(2, self.b, self.d)))]
