@@ -57,18 +57,33 @@ def linear(
     )
 
 
-def joins_matmuls(x: Float[Array, "... d"]) -> bool:
-    """Whether projections of `x` are one matmul: on GPUs, unless their outputs are sharded, and not for a decode step,
-    where joining the kernels would cost more than it saves."""
+def regroups_matmuls(x: Float[Array, "... d"]) -> bool:
+    """Whether projections are joined or cut: on GPUs, unless outputs are sharded, and not for a decode step, where
+    joining or cutting the kernels would cost more than it saves."""
     return x.ndim > 2 and may_run_on("cuda") and jax.sharding.get_abstract_mesh().shape.get("tensor", 1) == 1
 
 
 def joint_linear(x: Float[Array, "... d_in"], *layers: nnx.Linear) -> Float[Array, "... d_out"]:
-    """Outputs of several layers with the same input, one after the other on the last axis, by one matmul."""
+    """Outputs of several layers with the same input, one after the other on the last axis; on GPUs by one matmul."""
+    if not regroups_matmuls(x):
+        return jnp.concatenate([layer(x) for layer in layers], axis=-1)
     kernel = jnp.concatenate([layer.kernel[...].astype(x.dtype) for layer in layers], axis=1)
     y = _over_flat_rows(x, jax.lax.optimization_barrier(kernel), None)  # not inside of the matmul's kernel
     biases = [layer.bias[...].astype(x.dtype) for layer in layers if layer.bias is not None]
     return y + along_last(jnp.concatenate(biases), y) if biases else y
+
+
+def branches(x: Float[Array, "... d_in"], layer: nnx.Linear, n: int) -> list[Float[Array, "... d_branch"]]:
+    """Outputs of `layer`, split into `n` equal branches. On GPUs each branch is a matmul of its own: the branches'
+    gradients, which come from different kernels, are then not copied into one array."""
+    if not regroups_matmuls(x):
+        return jnp.split(layer(x), n, axis=-1)
+    kernels = jnp.split(layer.kernel[...].astype(x.dtype), n, axis=1)
+    outputs = [_over_flat_rows(x, kernel, None) for kernel in kernels]
+    if layer.bias is None:
+        return outputs
+    biases = jnp.split(layer.bias[...].astype(x.dtype), n)
+    return [y + along_last(bias, y) for y, bias in zip(outputs, biases, strict=True)]
 
 
 def split_heads(x: Float[Array, "... hk"], n_heads: int) -> Float[Array, "... h k"]:

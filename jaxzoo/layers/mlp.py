@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxzoo.layers.linear import joins_matmuls, joint_linear, linear
+from jaxzoo.layers.linear import joint_linear, linear, regroups_matmuls
 from jaxzoo.utils.array_typing import Array, Float
 
 MLPKind = Literal["swiglu", "geglu", "geglu_tanh", "glu", "gelu", "gelu_tanh"]
@@ -82,7 +82,7 @@ class MLP(nnx.Module):
         """`(..., d) -> (..., d)` in the dtype of `x`."""
         if self.kind not in GATES:
             return self.down_proj(ACTIVATIONS[self.kind](self.up_proj(x)))
-        if joins_matmuls(x):
+        if regroups_matmuls(x):
             return self.down_proj(gated(self.kind, joint_linear(x, self.gate_proj, self.up_proj)))
         return self.down_proj(GATES[self.kind](self.gate_proj(x)) * self.up_proj(x))
 

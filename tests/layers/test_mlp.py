@@ -45,7 +45,7 @@ def test_equation(kind, bias):
 @pytest.mark.parametrize("kind", GATES)
 def test_gradients_of_the_joint_matmul(kind, monkeypatch):
     """Kills a wrong VJP of gate and up projection by one matmul, which only GPUs take; truth: autodiff in float64."""
-    monkeypatch.setattr("jaxzoo.layers.mlp.joins_matmuls", lambda _: True)
+    monkeypatch.setattr("jaxzoo.layers.linear.may_run_on", lambda _: True)
     mlp, p = moved(lambda: MLP(kind, 5, 7, bias=True, std=0.8, out_std=0.8, rngs=quick_rngs()))
     x, dy = np.random.default_rng(1).normal(size=(2, 2, 3, 5)).astype(np.float32)
     gate = {"swiglu": jax.nn.silu, "geglu": lambda x: jax.nn.gelu(x, approximate=False), "glu": jax.nn.sigmoid}[kind]

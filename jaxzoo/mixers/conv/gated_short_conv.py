@@ -29,7 +29,7 @@ from jax.typing import DTypeLike
 
 from jaxzoo.config.checked import PositiveInt
 from jaxzoo.layers.causal_conv import causal_conv_from, conv_flops, empty_history, uniform_parameter
-from jaxzoo.layers.linear import linear
+from jaxzoo.layers.linear import branches, linear
 from jaxzoo.layers.variables import along_last
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.utils.array_typing import Array, Float
@@ -123,8 +123,8 @@ class GatedShortConv(Mixer):
     def mix(
         self, x: Float[Array, "*b d"], state: GatedShortConvState | None, context: Context
     ) -> tuple[Array, GatedShortConvState]:
-        branches = jnp.split(self.in_proj(x), self.config.n_branches, axis=-1)
-        u1, u2 = (branches[0] * branches[2], branches[1]) if self.config.input_gate else branches
+        parts = branches(x, self.in_proj, self.config.n_branches)
+        u1, u2 = (parts[0] * parts[2], parts[1]) if self.config.input_gate else parts
         history = None if state is None else state.history
         convolved, history = causal_conv_from(history, u1, self.taps[...], segment_ids=context.segment_ids)
         if self.config.conv_bias:

@@ -26,7 +26,7 @@ from jaxzoo.config.checked import NonNegativeFloat, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops, empty_history
 from jaxzoo.layers.decay import a_log_parameter, dt_bias_parameter, time_step
 from jaxzoo.layers.head_norm import GatedNorm
-from jaxzoo.layers.linear import linear, split_heads
+from jaxzoo.layers.linear import joint_linear, linear, split_heads
 from jaxzoo.layers.short_conv import ShortConv
 from jaxzoo.layers.variables import along_last
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
@@ -187,7 +187,7 @@ class DeltaMixer(Mixer):
 
     def mix(self, x: Float[Array, "*b d"], state: DeltaState | None, context: Context) -> tuple[Array, DeltaState]:
         config, ids = self.config, context.segment_ids
-        projected = jnp.concatenate([self.q_proj(x), self.k_proj(x), self.v_proj(x)], axis=-1)
+        projected = joint_linear(x, self.q_proj, self.k_proj, self.v_proj)
         convolved, history = self.conv(projected, None if state is None else state.history, segment_ids=ids)
         q, k, v = jnp.split(convolved, (config.keys, config.keys * (1 + config.updates)), axis=-1)
         q, k, v = (split_heads(y, y.shape[-1] // width) for y, width in zip((q, k, v), self._widths, strict=True))

@@ -38,7 +38,7 @@ from jax.typing import DTypeLike
 from jaxzoo.config.checked import NonNegativeFloat, PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops, empty_history
 from jaxzoo.layers.head_norm import GatedNorm
-from jaxzoo.layers.linear import linear, split_heads
+from jaxzoo.layers.linear import joint_linear, linear, split_heads
 from jaxzoo.layers.probe import recording
 from jaxzoo.layers.short_conv import ShortConv
 from jaxzoo.layers.variables import parameter
@@ -140,7 +140,7 @@ class MesaNet(Mixer):
 
     def mix(self, x: Float[Array, "*b d"], state: MesaNetState | None, context: Context) -> tuple[Array, MesaNetState]:
         config, ids, h = self.config, context.segment_ids, self.config.n_heads
-        projected = jnp.concatenate([self.q_proj(x), self.k_proj(x)], axis=-1)
+        projected = joint_linear(x, self.q_proj, self.k_proj)
         convolved, history = self.conv(projected, None if state is None else state.history, segment_ids=ids)
         q, k = (_unit(split_heads(y, h)) for y in jnp.split(convolved, 2, axis=-1))
         v, log_decay = split_heads(self.v_proj(x), h), jax.nn.log_sigmoid(self.decay_proj(x).astype(jnp.float32))

@@ -47,7 +47,7 @@ from jax.typing import DTypeLike
 from jaxzoo.config.checked import NonNegativeFloat, PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops, empty_history
 from jaxzoo.layers.head_norm import head_norm
-from jaxzoo.layers.linear import linear, split_heads
+from jaxzoo.layers.linear import branches, linear, split_heads
 from jaxzoo.layers.probe import show_scores
 from jaxzoo.layers.short_conv import ShortConv
 from jaxzoo.layers.variables import along_last, parameter
@@ -176,7 +176,7 @@ class MLSTM(Mixer):
         config, ids = self.config, context.segment_ids
         history = self.init_state(x.shape[0], dtype=x.dtype).history if state is None else state.history
         if config.form == "v1":
-            u, z = jnp.split(self.in_proj(x), 2, axis=-1)
+            u, z = branches(x, self.in_proj, 2)
             c, history = self.conv(u, None if state is None else history, segment_ids=ids)
             q, k, v = (_by_blocks(y, getattr(self, f"{name}_proj")[...]) for y, name in ((c, "q"), (c, "k"), (u, "v")))
             logits = self.gates(jnp.concatenate([q, k, v], axis=-1)).astype(jnp.float32)

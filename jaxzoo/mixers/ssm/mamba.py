@@ -44,7 +44,7 @@ from jax.typing import DTypeLike
 from jaxzoo.config.checked import NonNegativeFloat, PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import causal_conv_from, conv_flops, empty_history, uniform_parameter
 from jaxzoo.layers.decay import dt_bias_parameter
-from jaxzoo.layers.linear import linear
+from jaxzoo.layers.linear import branches, linear
 from jaxzoo.layers.norm import scaled_norm
 from jaxzoo.layers.probe import show
 from jaxzoo.layers.variables import along_last, parameter
@@ -163,7 +163,7 @@ class Mamba(Mixer):
 
     def mix(self, x: Float[Array, "*b d"], state: MambaState | None, context: Context) -> tuple[Array, MambaState]:
         config, ids = self.config, context.segment_ids
-        u, z = jnp.split(self.in_proj(x), 2, axis=-1)
+        u, z = branches(x, self.in_proj, 2)
         history, h = (None, self.init_state(x.shape[0]).h) if state is None else state
         convolved, history = causal_conv_from(history, u, self.taps[...], segment_ids=ids)
         u = jax.nn.silu(convolved + along_last(self.conv_bias[...], convolved))
