@@ -51,8 +51,8 @@ class Layer:
     """b1 of the first n rows of the input's window; 0 elsewhere."""
     weight: Float[np.ndarray, "d d"] | None = None
     """W; None: 0."""
-    bias: float = 0.0
-    """b2 of all rows and channels."""
+    bias: float | Float[np.ndarray, "d"] = 0.0
+    """b2 of all rows."""
     delay: int = 0
     """Rows from the input's window down to the output's."""
 
@@ -134,7 +134,9 @@ class BaseConvProgram:
             if layer.weight is not None:
                 kernel[:d, :d] = layer.weight
             taps[:, :d] = layer.taps
-            self.layers.append(base_conv(kernel, passed.astype(float), taps, np.where(passed, 0, layer.bias)))
+            conv_bias = np.zeros(width)
+            conv_bias[:d] = layer.bias
+            self.layers.append(base_conv(kernel, passed.astype(float), taps, conv_bias))
             gates[i, first : first + len(layer.gate)] = layer.gate
             first += layer.delay
         self._gates = jnp.asarray(gates.transpose(1, 0, 2).reshape(1, len(gates[0]), -1), jnp.float32)

@@ -46,7 +46,7 @@ def retention(layer: RetNet, n_taps: int) -> list[BaseConv]:
     gamma = layer.config.gamma
     assert gamma is not None
     read = np.concatenate([k, q, v], axis=1)
-    return _attend(read, d, gamma ** np.arange(n_taps), np.eye(d), width=d * d + 2 * d)
+    return attend(read, d, gamma ** np.arange(n_taps), np.eye(d), width=d * d + 2 * d)
 
 
 def taylor_attention(layer: TaylorLinearAttention, n_taps: int) -> list[BaseConv]:
@@ -80,7 +80,7 @@ def taylor_attention(layer: TaylorLinearAttention, n_taps: int) -> list[BaseConv
     return [
         base_conv(kernel, bias, nothing, all_ones),
         base_conv(gate, kept, delta, np.zeros(width)),
-        *_attend(np.eye(at[3]), features, np.ones(n_taps), np.asarray(layer.out_proj.kernel[...]), width=width),
+        *attend(np.eye(at[3]), features, np.ones(n_taps), np.asarray(layer.out_proj.kernel[...]), width=width),
     ]
 
 
@@ -109,7 +109,7 @@ def retention_circuit(layer: RetNet, n: int) -> Circuit:
     return circuit
 
 
-def _attend(
+def attend(
     read: Float[np.ndarray, "d c"],
     features: int,
     decay: Float[np.ndarray, "w"],
@@ -117,7 +117,8 @@ def _attend(
     *,
     width: int,
 ) -> list[BaseConv]:
-    """Makes the four layers; `read` maps the input to features of keys and queries and to values."""
+    """Returns the four layers of the module docstring; `read` maps the input to features of keys, then of queries, then
+    values, and `out` (v, d) is the output projection."""
     values = read.shape[1] - 2 * features
     state = features * values  # channels (f, j); then queries; then values
     end = state + features + values
