@@ -7,6 +7,7 @@ from typing import NoReturn
 COMMANDS = {
     "train": "train a model on a recall task or on text",
     "sweep": "train all runs of an experiment, and make its figure, table and claims",
+    "bench": "measure what a mixer recalls per byte of its state",
     "evaluate": "score a run on its validation sets, on slices of text, or on tasks of lm_eval",
     "compare": "score several runs on the same data",
     "inspect": "draw which tokens a trained model depends on, in one example",

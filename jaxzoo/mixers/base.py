@@ -121,6 +121,8 @@ class MixerConfig(Checked, abc.ABC):
     """Mixer class that declares `config: ThisConfig`; built by `build`."""
     promises: ClassVar[Capabilities] = Capabilities()
     """Capabilities that do not depend on the fields."""
+    size_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields that set the size of the state, all to one number (`jaxzoo.bench`); (): the size is fixed."""
 
     d_model: PositiveInt | None = None
     """Model width; None: the model's."""

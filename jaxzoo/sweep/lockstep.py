@@ -47,8 +47,12 @@ class SequentialRuns:
 
     def __init__(self, session: Session, states: Sequence[TrainState], rates: Sequence[float]):
         self._session = session
-        self._runs = [RunWithRate(state, jnp.float32(rate)) for state, rate in zip(states, rates, strict=True)]
         self._step = session.updating(_rated_step(session), _shardings(session))
+        self.replace(states, rates)
+
+    def replace(self, states: Sequence[TrainState], rates: Sequence[float]) -> None:
+        """Replaces the runs by others, which share the compiled program."""
+        self._runs = [RunWithRate(state, jnp.float32(rate)) for state, rate in zip(states, rates, strict=True)]
 
     def update(self, batches: Sequence[Batch], active: Sequence[int]) -> list[dict[int, Fetch]]:
         """Makes a step of the active runs on each batch; returns functions that fetch the metrics, by step and run."""

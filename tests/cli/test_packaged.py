@@ -6,6 +6,7 @@ import runpy
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def test_every_command_has_an_entry_file(name, monkeypatch):
     module = "jaxzoo." + re.sub("^(data|tasks)-", r"\1.", name).replace("-", "_")
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     assert entered == [name]
-    if name not in ("train", "sweep", "tasks", "plan"):  # packages, whose entry file is __main__
+    if name not in ("train", "sweep", "bench", "tasks", "plan"):  # packages, whose entry file is __main__
         runpy.run_module(module, run_name="imported")
         assert entered == [name]
 
@@ -116,6 +117,7 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path):
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)]
     subprocess.run(pip, check=True)
     (wheel,) = tmp_path.glob("jaxzoo-*.whl")
+    assert "jaxzoo/packaged/experiments/recall_per_byte/rows/README.md" in zipfile.ZipFile(wheel).namelist()
     python = tmp_path / "venv/bin/python"
     venv.create(tmp_path / "venv", with_pip=True)
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "XLA_FLAGS")}
@@ -130,3 +132,4 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path):
     ran("train", "--config", "mqar/based", "--train.steps", "2")
     assert (tmp_path / "empty/runs/mqar-based/metrics.jsonl").exists()
     assert b"runs" in ran("sweep", "--experiment", "mqar_gallery", "--scale", "smoke", "--dry-run")
+    assert b"not run yet: " in ran("bench", "--list")

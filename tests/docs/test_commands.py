@@ -38,6 +38,7 @@ TESTS = {
     "experiments.models.make": "tests/experiments/test_models.py",
     "experiments.pretrained_recall": "tests/experiments/test_pretrained_recall.py",
     "experiments.zoology_figure8": "tests/experiments/test_zoology_figure8.py",
+    "jaxzoo.bench": "tests/bench/test_bench.py",
     "jaxzoo.classify": "tests/cli/test_classify.py",
     "jaxzoo.data.bigrams": "tests/cli/test_data_bigrams.py",
     "jaxzoo.data.build": "tests/cli/test_data_build.py",

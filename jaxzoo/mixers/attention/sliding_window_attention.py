@@ -43,6 +43,7 @@ class SlidingWindowAttentionConfig(MultiHeadConfig):
     """Config of `SlidingWindowAttention`."""
 
     promises = Capabilities(segments=True, sequence_parallel=True)
+    size_fields = ("window",)
 
     positions: Literal["none", "rotary", "xpos"] = "rotary"
     """Position encoding."""

@@ -37,6 +37,7 @@ class AttentionConfig(MultiHeadConfig):
     """Config of `Attention`. Transformer++ of the Based paper: positions="rotary", rotary_fraction=0.5."""
 
     promises = Capabilities(growing_state=True, segments=True, sequence_parallel=True)
+    size_fields = ("head_dim",)
 
     output_gate: bool = False
     """Multiplies the output of the heads by the sigmoid of a linear function of the token (Qwen3-Next)."""

@@ -40,6 +40,7 @@ class DeltaConfig(MixerConfig):
 
     promises = Capabilities(segments=True, sequence_parallel=True)
     general = False  # the removal has vectors of its own (`Removal`)
+    size_fields = ("key_width", "value_width")
 
     n_heads: PositiveInt = 1
     """Number of heads of queries and keys."""

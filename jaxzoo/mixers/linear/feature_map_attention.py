@@ -47,6 +47,8 @@ from jaxzoo.utils.array_typing import Array, Float, Int
 class LinearAttentionConfig(FeatureMapConfig):
     """Config of `LinearAttention`."""
 
+    size_fields = ("feature_dim", "head_dim")
+
     head_dim: PositiveInt | None = None
     """Width of a head's values; None: d_model / n_heads."""
     eps: NonNegativeFloat = 1e-12

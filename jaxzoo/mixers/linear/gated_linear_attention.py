@@ -36,6 +36,7 @@ class GatedLinearAttentionConfig(MixerConfig):
     """Config of `GatedLinearAttention`."""
 
     promises = Capabilities(segments=True, sequence_parallel=True)
+    size_fields = ("key_width", "value_width")
 
     n_heads: PositiveInt = 4
     """Heads."""

@@ -47,6 +47,7 @@ class RetNetConfig(MixerConfig):
     """Config of `RetNet`."""
 
     promises = Capabilities(segments=True, sequence_parallel=True)
+    size_fields = ("n_heads",)
 
     n_heads: PositiveInt = 1
     """Heads, each with its own decay."""

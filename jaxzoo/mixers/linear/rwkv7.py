@@ -62,6 +62,8 @@ from jaxzoo.utils.array_typing import Array, Float
 class RWKV7TimeMixConfig(RWKVConfig):
     """Config of `RWKV7TimeMix`."""
 
+    size_fields = ("n_heads",)
+
     n_heads: PositiveInt = 1
     """Heads; the paper's have 64 channels each."""
     decay_rank: PositiveInt = 64

@@ -56,6 +56,7 @@ class TaylorLinearAttentionConfig(MixerConfig):
     """Config of `TaylorLinearAttention`. Based 360m: n_heads=16, feature_dim=16."""
 
     promises = Capabilities(segments=True, sequence_parallel=True)
+    size_fields = ("feature_dim", "head_dim")
 
     n_heads: PositiveInt = 1
     """Number of query heads."""

@@ -51,6 +51,7 @@ class WindowedLinearAttentionConfig(MultiHeadConfig):
     """Config of `WindowedLinearAttention`."""
 
     promises = Capabilities(segments=True)
+    size_fields = ("window", "feature_dim", "head_dim")
 
     positions: Literal["none", "rotary", "xpos"] = "rotary"
     """Position encoding; xpos only without features: its factors of up to 2^58 cancel in q . k, not in phi."""

@@ -60,6 +60,7 @@ class MambaConfig(MixerConfig):
     """Config of `Mamba`; the defaults are the paper's."""
 
     promises = Capabilities(segments=True, sequence_parallel=True)
+    size_fields = ("d_state",)
 
     d_state: PositiveInt = 16
     """State numbers per channel, the paper's N."""

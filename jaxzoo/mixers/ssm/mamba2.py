@@ -62,6 +62,8 @@ from jaxzoo.utils.array_typing import Array, Float, Int
 class Mamba2Config(MixerConfig):
     """Config of `Mamba2`; the defaults are the paper's."""
 
+    size_fields = ("d_state",)
+
     d_state: PositiveInt = 128
     """Width of B and C, the paper's N."""
     expand: PositiveInt = 2

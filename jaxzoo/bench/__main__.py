@@ -1,0 +1,3 @@
+from jaxzoo.cli.commands import enter
+
+enter(__name__)
