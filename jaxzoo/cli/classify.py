@@ -69,9 +69,9 @@ def main(command: ClassifyCommand) -> None:
     directory = RunDirectory(command.run_dir.expanduser().absolute())
     if place.is_of(directory.path):
         raise UsageError(f"--run-dir {command.run_dir} is the pretrained run; choose another place")
+    prepare_jax()
     _, pretrained = read_run(place.path)
     config = _experiment(pretrained, command)
-    prepare_jax()
     run = fit(
         config,
         directory.path,

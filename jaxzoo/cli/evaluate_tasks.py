@@ -45,10 +45,10 @@ def evaluate_tasks(command: EvaluateCommand, flags: Sequence[str]) -> None:
     scorer = _scorer(command.tasks, command.scorer)
     names = _task_names(command.tasks, scorer, data)
 
+    prepare_jax()
     path = command.run[0]
     directory, config = read_run(Path(path).expanduser())
     asked = override(config, flags, prog=PROGRAM)
-    prepare_jax()
     loaded = load(directory.path, command.checkpoint, text=True)
     assert loaded.tokenizer
     loaded.tokenizer.choose_begin(command.bos or "auto")

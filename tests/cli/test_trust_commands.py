@@ -84,6 +84,20 @@ def test_an_unknown_home_is_one_line(place, homeless, mqar_file, capsys):
     assert sorted(homeless.iterdir()) == before
 
 
+@pytest.mark.parametrize(
+    "words", ["evaluate --run no --tasks fda --data .", "classify --run no --data . --run-dir new"]
+)
+def test_the_allocator_is_set_before_a_run_is_read(words, homeless, monkeypatch):
+    """Kills: a size check of the stored config, which starts JAX before the allocator is set, and so slow steps."""
+    Path("fda.jsonl").touch()
+    seen = []
+    for module in ("runner", "evaluate_tasks", "classify"):
+        monkeypatch.setattr(f"jaxzoo.cli.{module}.prepare_jax", lambda: seen.append(1))
+    command, *options = words.split()
+    assert importlib.import_module(f"jaxzoo.cli.{command}").main(options) == 2
+    assert seen == [1]
+
+
 @pytest.mark.parametrize("cache", [None, "~nosuchuser/cache", "/proc/cache"])
 def test_programs_are_not_cached_without_a_place(cache, homeless, monkeypatch):
     """Kills: a traceback of the compilation cache, or a directory named ~, in a container without a home."""
