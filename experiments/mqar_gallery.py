@@ -22,6 +22,7 @@ from benchmarks.subjects import family, subjects
 from experiments import recall
 from experiments.protocol import LAPTOP, SEEDS
 from jaxzoo.mixers import WindowedLinearAttentionConfig
+from jaxzoo.mixers.names import title
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned
 from jaxzoo.sweep.claims import CHANCE, chance
 from jaxzoo.sweep.curves import guessing
@@ -174,9 +175,9 @@ def _more_state(results: Results) -> Finding:
 def draw(results: Results) -> Figure:
     """Draws one line per mixer, sorted by state bytes: accuracy with the range of its seeds, and state."""
     found = sorted(scores(results).items(), key=lambda item: (item[1].state_bytes or math.inf, -item[1].accuracy))
-    title = f"MQAR, {LENGTH} tokens, {N_PAIRS} pairs, a short convolution, then the mixer: recall and state"
+    words = f"MQAR, {LENGTH} tokens, {N_PAIRS} pairs, a short convolution, then the mixer: recall and state"
     size = (8.5, 1.5 + 0.17 * len(found))
-    figure, ((recall, state),) = panels(1, 2, size=size, title=title, sharey=True, width_ratios=(3, 2))
+    figure, ((recall, state),) = panels(1, 2, size=size, title=words, sharey=True, width_ratios=(3, 2))
     figure.set_layout_engine("constrained", w_pad=0.12)  # long names at the left
     for place, (name, score) in enumerate(found):
         kind = family(subjects()[name])
@@ -191,7 +192,7 @@ def draw(results: Results) -> Figure:
         else:
             state.scatter([score.state_bytes], [place], s=20, **style)
     recall.set(xlim=(-0.03, 1.03), xlabel="accuracy, mean of the seeds, best learning rate")
-    recall.set(yticks=range(len(found)), yticklabels=[name for name, _ in found], ylim=(len(found) - 0.4, -0.6))
+    recall.set(yticks=range(len(found)), yticklabels=[title(name) for name, _ in found], ylim=(len(found) - 0.4, -0.6))
     state.set(xlabel="state of a sequence, bytes")
     guessing(recall, results.rows, vertical=True)
     plain_log_ticks(state, "x", (1_000, 3_000, 10_000, 30_000, 100_000))
