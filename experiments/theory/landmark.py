@@ -17,6 +17,11 @@ Our reading. The block of x_L is uniform among the blocks before the last, and s
 query's own block does not compete, so M - 1 blocks do. `recall_layer` has the key delay of Theorem 1 instead of the
 proposition's value delay `F_v = D_{-1}`, which is not causal: each block then sums the tokens one before its own, and
 the block of the token after x_L is retrieved.
+
+Section 5 suggests to retrieve hierarchically within the block, at a cost of `d (M + log B)` per token, not `d (M + B)`:
+`hierarchical_place` halves the retrieved block until one token is left. This takes M - 1 + 2 log B products, two per
+level, and stores the sums of all levels, 2 L vectors, which the paper does not count. A part of B / 2^l tokens has less
+noise than a block, and one rival instead of M: the bound of Proposition 1 remains the condition.
 """
 
 import math
@@ -28,6 +33,7 @@ from flax import nnx
 from experiments.theory.one_layer import set_taps
 from experiments.theory.parameters import write
 from jaxzoo.mixers.attention.landmark_cat import LandmarkCAT, LandmarkCATConfig
+from jaxzoo.utils.array_typing import Float, Int
 
 Smoothing = Literal["mean", "exponential"]
 
@@ -49,3 +55,19 @@ def recall_layer(d: int, block_size: int, *, smoothing: Smoothing = "mean") -> L
         write(projection.kernel, scale * np.eye(d))
     set_taps(layer, "keys", np.array([0.0, 1.0]))
     return layer
+
+
+def hierarchical_place(x: Float[np.ndarray, "b t d"], block_size: int) -> tuple[Int[np.ndarray, "b"], int]:
+    """Returns the place of the earlier occurrence of the last token that the landmarks of blocks, of halves of a block,
+    of quarters and so on find, and the number of products with the query. The length is a multiple of `block_size`, a
+    power of 2."""
+    b, t, d = x.shape
+    query, n_blocks = x[:, -1], t // block_size - 1
+    scores = np.einsum("bnd,bd->bn", x[:, :-block_size].reshape(b, n_blocks, block_size, d).sum(2), query)
+    first, size, products = scores.argmax(1) * block_size, block_size, n_blocks
+    while size > 1:
+        size //= 2
+        tokens = np.take_along_axis(x, first[:, None, None] + np.arange(2 * size)[None, :, None], axis=1)
+        halves = np.einsum("bnd,bd->bn", tokens.reshape(b, 2, size, d).sum(2), query)
+        first, products = first + size * halves.argmax(1), products + 2
+    return first, products

@@ -8,7 +8,7 @@ import pytest
 from scipy.special import log_ndtr
 
 from experiments.landmarks import critical_dimensions, sufficient_dimension, uniform_critical_dimensions
-from experiments.theory.landmark import recall_layer
+from experiments.theory.landmark import hierarchical_place, recall_layer
 
 LENGTH, SIZE = 64, 8
 BLOCKS = LENGTH // SIZE
@@ -150,3 +150,22 @@ def test_the_constant_is_sharp():
     assert threshold == pytest.approx(2 * 0.25 * 100 * 400)
     assert success_probability(1.2 * threshold, **sizes) > 0.98
     assert success_probability(0.8 * threshold, **sizes) < 0.02
+
+
+@pytest.mark.full
+def test_hierarchical_retrieval():
+    """Kills: a half of another block, the second occurrence found first, products that grow with B, a hierarchy that
+    fails where the block is found."""
+    rng, n = np.random.default_rng(0), 60
+    found = {}
+    for d in (16, sufficient_dimension(2.0, n_blocks=BLOCKS, block_size=SIZE)):
+        d = math.ceil(d)
+        x, target = contexts_of_definition(rng, n, d, sigma=1.0)
+        place, products = hierarchical_place(x, SIZE)
+        assert products == BLOCKS - 1 + 2 * math.log2(SIZE)
+        right = retrieves(x, target, "mean")
+        found[d] = right.mean(), (place == target)[right].mean()
+        assert np.all(place[right] // SIZE == target[right] // SIZE)
+    few, many = found.values()
+    assert many == (1.0, 1.0)
+    assert few[0] < 0.9
