@@ -150,7 +150,7 @@ def _outcome(error: BaseException, interrupted: str, out_of_memory: str) -> tupl
             return 2, f"error: {_one_line(error)} A path with ~ needs HOME, or the name of a user; write it out"
         case RuntimeError() | AssertionError() if place.endswith("xla_bridge.py"):
             platforms = os.environ.get("JAX_PLATFORMS", "")
-            return 2, f"error: JAX_PLATFORMS={platforms!r} cannot be used on this machine. {_one_line(error)}".strip()
+            return 2, f"error: JAX cannot start with JAX_PLATFORMS={platforms!r}. {_one_line(error)}".strip()
         case MemoryError():
             return 1, f"error: {out_of_memory}"
     of_device = getattr(sys.modules.get("jax.errors"), "JaxRuntimeError", ())  # (): JAX was never imported

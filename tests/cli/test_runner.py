@@ -59,7 +59,7 @@ def test_an_absent_backend_is_one_line(program, monkeypatch, capsys):
     code = compile(program, "jax/_src/xla_bridge.py", "exec")
     assert run(lambda _: exec(code), []) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: JAX_PLATFORMS='x' cannot be used on this machine.")
+    assert line.startswith("error: JAX cannot start with JAX_PLATFORMS='x'.")
 
 
 @pytest.mark.parametrize(("soft", "hard"), [(16, 16), (64, 64), (16, 4096), (64, -1), (1024, 4096)])
