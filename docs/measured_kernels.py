@@ -117,8 +117,8 @@ def _draw(
         place, ticks = 0.0, []
         for call in (x for x in calls if x.kind == kind):
             bars = sorted(call.milliseconds.items(), key=lambda x: x[1])
-            size = call.shape.split("_", 3)[-1].replace("t8192", "k16") if call.shape.startswith("b4_") else call.shape
-            ticks.append((place + (len(bars) - 1) / 2, f"{call.op.replace('_', ' ')}\n{size}"))
+            shape = call.shape.split("_", 3)[-1].replace("t8192", "k16") if call.shape.startswith("b4_") else call.shape
+            ticks.append((place + (len(bars) - 1) / 2, f"{call.op.replace('_', ' ')}\n{shape}"))
             for name, ms in bars:
                 label = "our kernel" if name == KERNEL else NAMES[name].replace("`", "")
                 panel.barh(place, 1e3 * ms, color=COLORS[name], label=label)
