@@ -104,7 +104,7 @@ def _make(sweep: "Sweep", argv: Sequence[str], options: SweepCommand, screen: Sc
     directory.forget_failures()
     n_left = len(expected(sweep))
     screen.say(f"{sweep.experiment.title}, scale {options.scale}: {len(sweep.specs)} runs, {n_left} to make")
-    screen.say(f"{n_workers} {who}; {directory.path}")
+    screen.say(f"{n_workers} worker{'s' if n_workers > 1 else ''} {who}; {directory.path}")
     oversee(sweep, workers, n_workers, SweepProgress(screen, n_workers, machine))
     report([directory.path], options.file, screen)
     n_failed = len(directory.failed() & {task.id for task in sweep.specs})
@@ -124,13 +124,15 @@ def _workers(
     words = [*argv, "--out", str(directory.path)]
     if options.cluster is not None and options.workers is not None:
         jobs = ClusterWorkers(options.cluster, options.of_cluster(), sweep_worker.main, words, directory)
-        return jobs, options.workers, f"workers are jobs of {options.cluster}", None
+        return jobs, options.workers, f"as jobs of {options.cluster}", None
     device = find_device()
     n = options.workers or device.n_workers
     together = as_one_program(options.parallel, device.platform)
-    how = "runs of one program together (vmap)" if together else "runs of one program in step"
+    how = "runs that differ only in learning rate or seed train " + (
+        "in one program (vmap)" if together else "together"
+    )
     processes = LocalWorkers(sweep_worker.__name__, [*words, "--workers", str(n)], n, device, directory.workers)
-    return processes, n, f"workers on {device.number} x {device.platform}, {how}", device.machine
+    return processes, n, f"on {device.number} x {device.platform}; {how}", device.machine
 
 
 def report(places: Sequence[str | Path], experiment: str | Path, screen: Screen) -> None:
