@@ -78,7 +78,7 @@ class Protocol:
     track_lengths: tuple[int, int] = (32, 128)
     """track: moves in training, and moves of the longer examples, whose last places are scored."""
     steps: int = 2500
-    batch_size: int = 64
+    batch_size: int = 32
     rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 2e-2)
     """Learning rates; all are trained for half of the steps, and the best one goes on."""
     rate_seeds: int = 2
@@ -86,7 +86,7 @@ class Protocol:
     seeds: tuple[int, ...] = (0, 1, 2)
     valid_examples: int = 256
     """Examples of each validation set."""
-    eval_every: int = 125
+    eval_every: int = 250
     """Steps between two validations."""
     solved: float = 0.99
     """Mean accuracy at which training stops; such a run has solved its task."""

@@ -25,10 +25,10 @@ def made_up_row(name="mine", accuracy=0.5, sizes=DRAFT.sizes):
     """A row of a mixer with this accuracy; the first seed of `overwrite` has diverged, all of `track` are solved."""
     cells = []
     for task, size in DRAFT.cells(sizes):
-        changes = {"track": {"accuracy": 1.0, "steps": 125}}.get(task, {"accuracy": accuracy})
+        changes = {"track": {"accuracy": 1.0, "steps": 250}}.get(task, {"accuracy": accuracy})
         runs = [made_up_run(task, seed=seed, **changes) for seed in DRAFT.seeds]
         if task == "overwrite":
-            runs[0] = made_up_run(task, steps=250, loss=None)
+            runs[0] = made_up_run(task, steps=500, loss=None)
         cells.append(Cell(task=task, size=size, state_bytes=size + 40, n_parameters=9, mixer={"n_heads": 1}, runs=runs))
     slower = [rate for rate in DRAFT.rates if rate != QUICK]
     dropped = [made_up_run("capacity", rate=r, seed=s, steps=DRAFT.half, loss=3.0) for r in slower for s in (0, 1)]
@@ -70,16 +70,16 @@ DAMAGE = [
     ("cells.0.runs.2.seed", 3, "capacity: rates and seeds=.* must be"),
     ("cells.0.runs.2.learning_rate", SLOW, "capacity: rates and seeds=.* must be"),
     ("cells.0.runs.0.steps", 1250, "steps=1250 must be 2500: the run was not solved"),
-    ("cells.0.runs.0.steps", 2501, "steps=2501 must be 2500, or a smaller multiple of 125"),
+    ("cells.0.runs.0.steps", 2501, "steps=2501 must be 2500, or a smaller multiple of 250"),
     ("cells.0.runs.0.accuracy", {"4": 0.5}, "accuracy=.* must be of"),
     ("cells.0.runs.0.accuracy.8", 1.5, r"cells.0.runs.0.accuracy.8=1.5 must be in \[0, 1\]"),
     ("cells.0.runs.0.accuracy.8", 0.70001, "accuracy.8=0.70001 must be a share of all answers"),
     ("cells.0.runs.0.loss", None, r"accuracy=.* must be of \(\)"),
     ("cells.0.runs.0.loss", -1.0, "cells.0.runs.0.loss=-1.0 must not be negative"),
     ("cells.0.runs.0.half_loss", None, "half_loss=None must be a number"),
-    ("cells.3.runs.0.steps", 260, "steps=260 must be 2500, or a smaller multiple of 125"),
+    ("cells.3.runs.0.steps", 260, "steps=260 must be 2500, or a smaller multiple of 250"),
     ("cells.4.runs.0.half_loss", 0.5, "half_loss=0.5 must be loss=1.0"),
-    ("cells.4.runs.0.accuracy.128", 0.5, "steps=125 must be 2500: the run was not solved"),
+    ("cells.4.runs.0.accuracy.128", 0.5, "steps=250 must be 2500: the run was not solved"),
     ("dropped.0.half_loss", 2.5, "half_loss=2.5 must be loss=3.0"),
     ("dropped.0.seed", 2, "rates and seeds=.* must be"),
     ("dropped.5.learning_rate", 4e-2, "rates and seeds=.* must be"),
