@@ -2,9 +2,7 @@
 
 import argparse
 import dataclasses
-import datetime
 import functools
-import importlib.metadata
 import json
 import sys
 from pathlib import Path
@@ -12,12 +10,13 @@ from typing import get_args
 
 import jax
 
-from pallas_kernels.benchmark.environment import ptxas_version
+from pallas_kernels import pages
+from pallas_kernels.benchmark.environment import ptxas_version, today, version
 from pallas_kernels.compile_check import report, table
-from pallas_kernels.compile_check.run import check, workload_groups
-from pallas_kernels.compile_check.targets import TARGETS, missing, ptxas
+from pallas_kernels.compile_check.run import check
+from pallas_kernels.compile_check.targets import TARGETS, cuda_tool, missing
 from pallas_kernels.compile_check.versions import differences
-from pallas_kernels.registry import OPS
+from pallas_kernels.registry import OPS, load
 from pallas_kernels.workload import Kind
 
 DESCRIPTION = """Compile every kernel ahead of time for absent GPUs and TPUs: registers, spills, shared memory, remarks
@@ -37,8 +36,8 @@ def main(argv: list[str] | None = None) -> int:
             print(f"compile_check: {reason}", file=sys.stderr)
             return 2
     versions = _versions(args.target)
-    print(", ".join(f"{name} {version}" for name, version in versions.items()))
-    print(report.header())
+    print(pages.named(versions))
+    print(report.HEADER)
     reports = []
     for entry in check(
         args.op, targets=args.target, groups=args.group, kinds=args.kind, implementation=args.implementation
@@ -50,15 +49,12 @@ def main(argv: list[str] | None = None) -> int:
         for x in reports
         if x.calls
     }
+    entries = [dataclasses.asdict(x) | {"problems": x.problems()} for x in reports]
     if args.json is not None:
-        entries = [dataclasses.asdict(x) | {"problems": x.problems()} for x in reports]
-        date = datetime.date.today().isoformat()
-        args.json.write_text(json.dumps({"date": date, "versions": versions, "programs": entries}, indent=1) + "\n")
+        pages.write_json(args.json, {"date": today(), "versions": versions, "programs": entries})
     worse = [] if args.save else _worse(counts)
     if args.against is not None:
-        count, lines = differences(
-            [dataclasses.asdict(x) for x in reports], json.loads(args.against.read_text())["programs"]
-        )
+        count, lines = differences(entries, json.loads(args.against.read_text())["programs"])
         print("\n".join([*lines, f"{count - len(lines)} of {count} kernels have the same work as in {args.against}"]))
         worse += lines
     if args.save:
@@ -81,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
 @functools.cache
 def compilers(target: str) -> str:
     """Compilers of a target's machine code, with versions."""
-    return ", ".join(f"{name} {version}" for name, version in _versions([target]).items())
+    return pages.named(_versions([target]))
 
 
 def _worse(counts: table.Table) -> list[str]:
@@ -101,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     names("--op", OPS, OPS)
     names("--target", tuple(TARGETS), tuple(TARGETS))
     names("--kind", get_args(Kind), None)
-    names("--group", tuple(dict.fromkeys(name for op in OPS for name in workload_groups(op))), ("headline",))
+    names("--group", tuple(dict.fromkeys(name for op in OPS for name in load(op, "workloads").GROUPS)), ("headline",))
     parser.add_argument(
         "--implementation", metavar="NAME", help="one implementation; default: the op's choice for the platform"
     )
@@ -116,9 +112,9 @@ def _versions(target_names: list[str]) -> dict[str, str]:
     platforms = {TARGETS[name].platform for name in target_names}
     versions = {"jax": jax.__version__}
     if "tpu" in platforms:
-        versions["libtpu"] = importlib.metadata.version("libtpu")
+        versions["libtpu"] = str(version("libtpu"))
     if "cuda" in platforms:
-        versions["ptxas"] = ptxas_version(str(ptxas())) or "of unknown version"
+        versions["ptxas"] = ptxas_version(str(cuda_tool("ptxas"))) or "of unknown version"
     return versions
 
 

@@ -1,13 +1,14 @@
 """Calls of a compiled program, with their least times: of their bytes, matmuls and instructions, without waits."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 from pallas_kernels.compile_check import sass
 from pallas_kernels.compile_check.bundles import Schedule
-from pallas_kernels.compile_check.compiler_text import Kernel
+from pallas_kernels.compile_check.compiler_text import Kernel, in_order
 from pallas_kernels.compile_check.hopper import HopperCounts, count
 from pallas_kernels.compile_check.launch import Launch
-from pallas_kernels.compile_check.program import Instruction, instructions
+from pallas_kernels.compile_check.program import instructions
 from pallas_kernels.compile_check.targets import Target
 from pallas_kernels.workload import Workload
 
@@ -41,46 +42,43 @@ class Call:
         return sum(x.unknown_trips for x in (self.hopper, self.tpu) if x is not None)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Dumps:
-    """Files written by the compilers."""
+def read_calls(
+    hlo: str,
+    kernels: Sequence[Kernel],
+    target: Target,
+    *,
+    code: Sequence[sass.Kernel],
+    launches: Mapping[str, Launch],
+    schedules: Mapping[str, Schedule],
+) -> list[Call]:
+    """Calls of a program in order.
 
-    sass: str = ""
-    """Output of nvdisasm for every Mosaic GPU kernel, in order of assembly."""
-    launches: dict[str, Launch] = dataclasses.field(default_factory=dict)
-    """Launches by kernel hash, as printed in the program."""
-    schedules: dict[str, Schedule] = dataclasses.field(default_factory=dict)
-    """Schedules by name of the instruction."""
-
-
-def read_calls(hlo: str, kernels: list[Kernel], dumps: Dumps, target: Target) -> list[Call]:
-    """Calls of a program in order; `kernels` from `compiler_text`."""
-    waiting = sass.read_sass(dumps.sass)
-    known: dict[str, tuple[Kernel, sass.Kernel | None]] = {}
-    for kernel in kernels:
-        code = next((x for x in waiting if x.name == kernel.name), None)
-        if code is not None:
-            waiting.remove(code)
-        known |= dict.fromkeys(kernel.calls, (kernel, code))
-    return [_call(x, *known.get(x.name, (None, None)), dumps, target) for x in instructions(hlo)]
-
-
-def _call(x: Instruction, kernel: Kernel | None, code: sass.Kernel | None, dumps: Dumps, target: Target) -> Call:
-    if kernel is None:
-        return Call(name=x.opcode, bytes=x.bytes, limits=_memory(x.bytes, target), times=x.times)
-    launch, schedule = dumps.launches.get(kernel.identity or ""), dumps.schedules.get(x.name)
-    moved = x.bytes if launch is None else x.bytes - x.read + min(x.read, launch.loaded)
-    limits, counts = _memory(moved, target), None
-    if code is not None and launch is not None:
-        counts = count(code, launch)
-        limits |= counts.limits(target)
-    if schedule is not None:
-        limits |= schedule.limits(target)
-    return Call(name=kernel.name, bytes=moved, limits=limits, times=x.times, hopper=counts, tpu=schedule)
+    kernels: from `compiler_text`; code: of every Mosaic GPU kernel, in order of assembly; launches: by kernel hash, as
+    printed in the program; schedules: by name of the instruction.
+    """
+    known = {name: pair for pair in in_order(kernels, code) for name in pair[0].calls}
+    found = []
+    for x in instructions(hlo):
+        kernel, machine_code = known.get(x.name, (None, None))
+        launch = launches.get(kernel.identity or "") if kernel else None
+        schedule = schedules.get(x.name) if kernel else None
+        moved = x.bytes if launch is None else x.bytes - x.read + min(x.read, launch.loaded)
+        counts = count(machine_code, launch) if machine_code and launch else None
+        limits = {"memory": moved / target.bandwidth * 1e6}
+        for part in (counts, schedule):
+            limits |= {} if part is None else part.limits(target)
+        name = kernel.name if kernel else x.opcode
+        found.append(Call(name=name, bytes=moved, limits=limits, times=x.times, hopper=counts, tpu=schedule))
+    return found
 
 
-def _memory(n_bytes: float, target: Target) -> dict[str, float]:
-    return {"memory": n_bytes / target.bandwidth * 1e6}
+def totals(calls: Sequence[Call]) -> dict[str, float]:
+    """Launches, bytes moved and least microseconds of a program."""
+    return {
+        "launches": sum(x.times for x in calls),
+        "bytes": sum(x.times * x.bytes for x in calls),
+        "bound": sum(x.bound for x in calls),
+    }
 
 
 def floor_microseconds(workload: Workload, target: Target) -> float:

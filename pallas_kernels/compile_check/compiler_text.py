@@ -1,7 +1,13 @@
 """Parsers of ptxas' report and of the kernels in a compiled program."""
 
+import collections
 import dataclasses
 import re
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 IMPLEMENTATIONS = {"mosaic_gpu": "mosaic_gpu", "mosaic_gpu_v2": "mosaic_gpu", "tpu_custom_call": "mosaic_tpu"}
 """Custom calls of Pallas kernels, and their implementations."""
@@ -74,15 +80,21 @@ def read_program(hlo: str, shared_memory: dict[str, int]) -> list[Kernel]:
 
 
 def with_ptxas(kernels: list[Kernel], assembled: list[Kernel]) -> list[Kernel]:
-    """Adds ptxas' numbers to the `kernels` of a program; equal names are in the same order."""
-    waiting = list(assembled)
-    filled = []
-    for kernel in kernels:
-        report = next((x for x in waiting if x.name == kernel.name), None)
-        if report is None:
-            filled.append(kernel)
-            continue
-        waiting.remove(report)
-        numbers = {name: getattr(report, name) for name in ("registers", "spill_stores", "spill_loads")}
-        filled.append(dataclasses.replace(kernel, **numbers))
-    return filled
+    """Adds ptxas' numbers to the `kernels` of a program."""
+    names = ("registers", "spill_stores", "spill_loads")
+    return [
+        kernel if report is None else dataclasses.replace(kernel, **{name: getattr(report, name) for name in names})
+        for kernel, report in in_order(kernels, assembled)
+    ]
+
+
+def in_order(kernels: Iterable[A], others: Iterable[B]) -> list[tuple[A, B | None]]:
+    """Pairs of kernels with equal names, in the same order; None: no other one is left."""
+    waiting = collections.defaultdict(list)
+    for x in others:
+        waiting[_name(x)].append(x)
+    return [(x, waiting[_name(x)].pop(0) if waiting[_name(x)] else None) for x in kernels]
+
+
+def _name(kernel: Any) -> str:
+    return kernel["name"] if isinstance(kernel, dict) else kernel.name

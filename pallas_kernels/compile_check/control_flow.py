@@ -8,8 +8,9 @@ import collections
 import dataclasses
 import math
 import re
+from collections.abc import Mapping
 
-from pallas_kernels.compile_check.module_text import Operation, walk
+from pallas_kernels.compile_check.module_text import Operation, by_result, walk
 
 Counts = dict[int, float]
 """Index of a loop -> trip count."""
@@ -37,26 +38,19 @@ _COMPARE = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__lt__"
 """Predicates of `arith.cmpi` in order: eq, ne, slt, sle, sgt, sge, ult, ule, ugt, uge."""
 
 
+@dataclasses.dataclass(frozen=True)
 class Values:
-    """Integers of a program for one block and warpgroup, evaluated lazily; None: unknown."""
+    """Integers of a program for one block and thread, evaluated lazily; None: unknown."""
 
-    def __init__(self, operations: list[Operation], places: dict[str, list[int]] | None = None):
-        self.made_by = {x.result: x for x in walk(operations) if x.result}
-        self.places = places or {}
-        self.known: dict[str, int | None] = {}
-
-    def with_places(self, places: dict[str, list[int]]) -> "Values":
-        return self._copy({}, places)
+    made_by: Mapping[str, Operation]
+    places: Mapping[str, list[int]] = dataclasses.field(default_factory=dict)
+    """Numbers and counts of blocks and threads by axis."""
+    known: dict[str, int | None] = dataclasses.field(default_factory=dict)
 
     def with_counter(self, name: str, value: int) -> "Values":
         """Values inside a loop: unknown values may depend on the counter."""
         known: dict[str, int | None] = {k: v for k, v in self.known.items() if v is not None}
-        return self._copy(known | {name: value}, self.places)
-
-    def _copy(self, known: dict[str, int | None], places: dict[str, list[int]]) -> "Values":
-        copy = Values([], places)
-        copy.made_by, copy.known = self.made_by, known
-        return copy
+        return Values(self.made_by, self.places, known | {name: value})
 
     def of(self, name: str) -> int | None:
         if name not in self.known:
@@ -105,10 +99,10 @@ class Program:
     """Control flow of a launch: loops, loads, and the branches around them."""
 
     def __init__(self, host: list[Operation], launch: Operation):
-        self.values = Values(host)
-        self.loops = [x for x in walk(launch.regions[0]) if x.name == "scf.for"]
-        self.body = launch.regions[0]
-        self._used = {name for x in walk(launch.regions[0]) for name in x.operands}
+        self._made_by = by_result(host)
+        self._body = launch.regions[0]
+        self.loops = [x for x in walk(self._body) if x.name == "scf.for"]
+        self._used = {name for x in walk(self._body) for name in x.operands}
         self._index = {id(x): i for i, x in enumerate(self.loops)}
         self._counted: dict[int, list[Operation]] = {}
 
@@ -120,7 +114,7 @@ class Program:
             "cluster_id": here, "cluster_block_id": [0, 0, 0],
         }  # fmt: skip
         tally = Tally()
-        self._run(self.body, self.values.with_places(places), 1.0, tally)
+        self._run(self._body, Values(self._made_by, places), 1.0, tally)
         return tally
 
     def _run(self, operations: list[Operation], values: Values, times: float, tally: Tally) -> None:

@@ -8,38 +8,22 @@ Matmuls and TMA read shared memory through the asynchronous proxy, which sees th
   warpgroup has written since the last fence.
 """
 
-from pallas_kernels.compile_check.module_text import Operation, walk
+from pallas_kernels.compile_check.module_text import Operation, by_result
 from pallas_kernels.compile_check.sass import Kernel
 
 
 def unfenced_writes(kernel: Kernel) -> list[str]:
     """One line for each arrival and TMA store that a write reaches without a fence."""
+    operations = [x.operation for x in kernel.code]
+    fences = {i for i, name in enumerate(operations) if name.startswith("FENCE.VIEW.ASYNC")}
+    readers = {i for i, name in enumerate(operations) if name.startswith(("SYNCS.ARRIVE", "UTMASTG"))}
     found = {}
     for place, x in enumerate(kernel.code):
-        if x.base in ("STS", "STSM") and (reader := _first_reader(kernel, place + 1)) is not None:
-            found.setdefault(reader, f"{kernel.code[reader].text} follows {x.text} without FENCE.VIEW.ASYNC")
+        if x.base in ("STS", "STSM"):
+            reader = next((i for i in kernel.walk(place + 1, without=fences) if i in readers), None)
+            if reader is not None:
+                found.setdefault(reader, f"{kernel.code[reader].text} follows {x.text} without FENCE.VIEW.ASYNC")
     return list(found.values())
-
-
-def _first_reader(kernel: Kernel, start: int) -> int | None:
-    """First arrival or TMA store on any path from `start` without a fence."""
-    waiting, seen = [start], set()
-    while waiting:
-        place = waiting.pop()
-        while place < len(kernel.code) and place not in seen:
-            seen.add(place)
-            x = kernel.code[place]
-            if x.operation.startswith("FENCE.VIEW.ASYNC"):
-                break
-            if x.base == "UTMASTG" or x.operation.startswith("SYNCS.ARRIVE"):
-                return place
-            target = kernel.target(place)
-            if target is not None:
-                waiting.append(target)
-            if x.base in ("EXIT", "RET", "BRA") and not x.conditional:
-                break
-            place += 1
-    return None
 
 
 _POINTER = {"nvvm.stmatrix": 0, "llvm.store": 1, "memref.store": 1, "vector.store": 1}
@@ -57,7 +41,7 @@ class _Buffers:
     """Shared-memory buffers of pointers and descriptors: the `memref.view`s from which they are computed."""
 
     def __init__(self, program: list[Operation]):
-        self.made_by = {x.result: x for x in walk(program) if x.result}
+        self.made_by = by_result(program)
         self.known: dict[str, frozenset[str]] = {}
         self.faults: set[str] = set()
 

@@ -32,27 +32,23 @@ def touched_in_flight(kernel: Kernel) -> list[str]:
     waiting: list[tuple[int, tuple[Owned, ...], Owned]] = [(0, (), nothing)]
     seen = set()
     while waiting:
-        place, groups, opened = waiting.pop()
-        while place < len(kernel.code) and (place, groups, opened) not in seen:
-            seen.add((place, groups, opened))
-            x = kernel.code[place]
-            if x.base == "HGMMA":
-                opened = _joined(opened, _matmul(x))
-                if "gsb0" in x.text:
-                    groups, opened = (*groups, opened)[-MOST_GROUPS:], nothing
-            elif x.operation.startswith("WARPGROUP.DEPBAR") and (left := _PENDING.search(x.text)):
-                groups = groups[max(0, len(groups) - int(left[1], 16)) :]
-            elif groups or opened != nothing:
-                owned = _joined(opened, *groups)
-                read, written = _registers(x)
-                if (read | written) & owned.accumulators or written & owned.operands:
-                    found[place] = f"{x.text} touches registers of a wgmma in flight"
-            target = kernel.target(place)
-            if target is not None:
-                waiting.append((target, groups, opened))
-            if x.base in ("EXIT", "RET", "BRA") and not x.conditional:
-                break
-            place += 1
+        state = place, groups, opened = waiting.pop()
+        if state in seen:
+            continue
+        seen.add(state)
+        x = kernel.code[place]
+        if x.base == "HGMMA":
+            opened = _joined(opened, _matmul(x))
+            if "gsb0" in x.text:
+                groups, opened = (*groups, opened)[-MOST_GROUPS:], nothing
+        elif x.operation.startswith("WARPGROUP.DEPBAR") and (left := _PENDING.search(x.text)):
+            groups = groups[max(0, len(groups) - int(left[1], 16)) :]
+        elif groups or opened != nothing:
+            owned = _joined(opened, *groups)
+            read, written = _registers(x)
+            if (read | written) & owned.accumulators or written & owned.operands:
+                found[place] = f"{x.text} touches registers of a wgmma in flight"
+        waiting += [(following, groups, opened) for following in kernel.following[place]]
     return [found[place] for place in sorted(found)]
 
 

@@ -10,7 +10,7 @@ import re
 
 from pallas_kernels.compile_check.control_flow import Program, Values, sample
 from pallas_kernels.compile_check.fences import unfenced_matmuls
-from pallas_kernels.compile_check.module_text import Operation, read_module
+from pallas_kernels.compile_check.module_text import Operation, by_result, read_module
 from pallas_kernels.compile_check.tensor_map import TensorMap, read_tensor_maps
 
 WARPGROUP = 128
@@ -53,7 +53,7 @@ def read_launch(text: str) -> Launch:
     """Reads the launch of a module in generic form."""
     host = next(x for x in read_module(text) if x.name == "func.func" and any(x.regions)).regions[0]
     launch = next(x for x in host if x.name == "gpu.launch")
-    values = Values(host)
+    values = Values(by_result(host))
     tokens = 1 if ": (!gpu.async.token" in launch.text else 0
     numbers = [values.of(name) or 1 for name in launch.operands[tokens:]]
     grid, block = numbers[:3], numbers[3:6]

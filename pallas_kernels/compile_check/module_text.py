@@ -90,6 +90,11 @@ def read_module(text: str) -> list[Operation]:
     return scopes[0].operations
 
 
+def by_result(operations: list[Operation]) -> dict[str, Operation]:
+    """All operations with a result, by its name."""
+    return {x.result: x for x in walk(operations) if x.result}
+
+
 def walk(operations: list[Operation]) -> Iterator[Operation]:
     """All operations in text order, outer before inner."""
     for operation in operations:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from pallas_kernels.compile_check.bundles import Schedule
-from pallas_kernels.compile_check.calls import Call
+from pallas_kernels.compile_check.calls import Call, totals
 from pallas_kernels.compile_check.compiler_text import Kernel
 from pallas_kernels.compile_check.hopper import LoopCounts
 from pallas_kernels.compile_check.targets import TARGETS
@@ -68,41 +68,40 @@ class Report:
         return found
 
 
-COLUMNS = (
-    ("op", 17), ("kind", 17), ("shape", 18), ("target", 7), ("kernel", 30), ("taken", 11), ("regs", 5), ("spills", 7),
-    ("smem KiB", 9), ("VMEM MiB", 9), ("temp MiB", 9), ("seconds", 7),
+LINE = "{:17} {:17} {:18} {:7} {:30} {:11} {:>5} {:>7} {:>9} {:>9} {:>9} {:>7}"
+HEADER = LINE.format(
+    "op", "kind", "shape", "target", "kernel", "taken", "regs", "spills", "smem KiB", "VMEM MiB", "temp MiB", "seconds"
 )  # fmt: skip
-
-
-def header() -> str:
-    """Names of the columns."""
-    return _line([name for name, _ in COLUMNS])
 
 
 def lines(report: Report) -> list[str]:
     """One line per kernel, with the program's temporaries and seconds on the first; counts; problems."""
+    program = (report.op, report.kind, report.shape, report.target)
+    last = ("", "") if report.error else (f"{report.temporary / 2**20:.1f}", f"{report.seconds:.1f}")
     table = []
-    for i, kernel in enumerate(report.kernels or [None]):
-        first = i == 0 and report.error is None
-        cells = [report.op, report.kind, report.shape, report.target]
-        if kernel is None:
-            cells += ["-", report.implementation if first else "-", "", "", "", ""]
-        else:
-            spills = None if kernel.spill_stores is None else max(kernel.spill_stores, kernel.spill_loads or 0)
-            cells += [kernel.name, kernel.implementation, _number(kernel.registers), _number(spills)]
-            cells += [_number(kernel.shared_memory, 2**10), _number(kernel.vmem, 2**20)]
-        cells += [_number(report.temporary, 2**20), f"{report.seconds:.1f}"] if first else ["", ""]
-        table.append(_line(cells))
+    for x in report.kernels or [Kernel(name="-", implementation="-" if report.error else "xla")]:
+        spills = None if x.spill_stores is None else max(x.spill_stores, x.spill_loads or 0)
+        cells = [_number(x.registers), _number(spills), _number(x.shared_memory, 2**10), _number(x.vmem, 2**20)]
+        table.append(LINE.format(*program, x.name, x.implementation, *cells, *last).rstrip())
+        last = ("", "")
     return [*table, *_counts(report), *(f"  ! {problem}" for problem in report.problems())]
+
+
+def _number(value: int | None, unit: int = 1) -> str:
+    if value is None:
+        return ""
+    return str(value) if unit == 1 else f"{value / unit:.1f}"
 
 
 def _counts(report: Report) -> Iterator[str]:
     """Launches, bytes and bound of the program, and limits of each kernel."""
     if not report.calls:
         return
-    launches, moved = (sum(x.times for x in report.calls), sum(x.times * x.bytes for x in report.calls))
-    bound = sum(x.bound for x in report.calls)
-    yield f"    {launches} launches, {moved / 1e6:.0f} MB, at least {bound:.0f} us; floor {report.floor:.0f} us"
+    found = totals(report.calls)
+    yield (
+        f"    {found['launches']} launches, {found['bytes'] / 1e6:.0f} MB, at least {found['bound']:.0f} us; "
+        f"floor {report.floor:.0f} us"
+    )
     for call in report.calls:
         if call.is_kernel:
             limits = ", ".join(f"{name} {us:.1f}" for name, us in sorted(call.limits.items(), key=lambda x: -x[1]))
@@ -125,17 +124,3 @@ def _loop(x: LoopCounts) -> str:
 def _schedule(x: Schedule) -> str:
     used = ", ".join(f"{unit} {share:.0%}" for unit, share in sorted(x.units.items(), key=lambda e: -e[1])[:4])
     return f"{x.bundles:.0f} bundles x {x.steps} steps; slots: {used}; fills {x.fills:.0%}, spills {x.spills:.0%}"
-
-
-def _line(cells: list[str]) -> str:
-    padded = [
-        text.ljust(width) if i < 6 else text.rjust(width)
-        for i, (text, (_, width)) in enumerate(zip(cells, COLUMNS, strict=True))
-    ]
-    return " ".join(padded).rstrip()
-
-
-def _number(value: int | None, unit: int = 1) -> str:
-    if value is None:
-        return ""
-    return str(value) if unit == 1 else f"{value / unit:.1f}"

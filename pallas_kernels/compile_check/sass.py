@@ -6,7 +6,9 @@ control codes  /*address*/  [@predicate] operation operands
 
 import collections
 import dataclasses
+import functools
 import re
+from collections.abc import Container, Iterator
 
 _INSTRUCTION = re.compile(r"\s*\S+:\d+\s+/\*[0-9a-f]{4,}\*/\s+(.*?)[ ;]*$")
 _SECTION = re.compile(r"^\s*\.section\s+\.text\.(\w+?)(?:_mosaic_gpu_kernel)?,")
@@ -56,6 +58,26 @@ class Kernel:
         found = _TARGET.search(self.code[place].text)
         return self.labels.get(found[1]) if found else None
 
+    @functools.cached_property
+    def following(self) -> list[list[int]]:
+        """Indices of the instructions that may run after each one: the target of a branch, the next one."""
+        found = []
+        for place, x in enumerate(self.code):
+            ends = x.base in ("BRA", "EXIT", "RET") and not x.conditional
+            after = (self.target(place), None if ends else place + 1)
+            found.append([i for i in after if i is not None and i < len(self.code)])
+        return found
+
+    def walk(self, start: int, without: Container[int] = ()) -> Iterator[int]:
+        """Indices of instructions on paths from `start` that contain none of `without`."""
+        waiting, seen = [start], set()
+        while waiting:
+            place = waiting.pop()
+            if place not in seen and place not in without and place < len(self.code):
+                seen.add(place)
+                yield place
+                waiting += self.following[place]
+
 
 def read_sass(text: str) -> list[Kernel]:
     """Kernels in text order."""
@@ -84,12 +106,12 @@ class SassLoop:
 
 
 def loops(kernel: Kernel) -> list[SassLoop]:
-    """Loops in order: backward branches to an instruction that dominates the branch."""
-    dominators = _dominators(kernel)
+    """Loops in order: backward branches that no path reaches without their target."""
     found: dict[int, int] = {}
-    for place in range(len(kernel.code)):
+    reached = set(kernel.walk(0))
+    for place in sorted(reached):
         target = kernel.target(place)
-        if target is not None and target < place and place in dominators and target in dominators[place]:
+        if target is not None and target < place and place not in kernel.walk(0, without=(target,)):
             found[target] = max(place, found.get(target, 0))
     return [SassLoop(first, last) for first, last in sorted(found.items())]
 
@@ -104,37 +126,3 @@ def own(kernel: Kernel, loop: SassLoop, among: list[SassLoop]) -> list[Instructi
 def matmuls(code: list[Instruction]) -> dict[int, int]:
     """Columns n -> HGMMA instructions."""
     return dict(collections.Counter(x.columns for x in code if x.base == "HGMMA"))
-
-
-def _dominators(kernel: Kernel) -> dict[int, set[int]]:
-    """Last instruction of every reachable block -> first instructions of the blocks that dominate it."""
-    starts = sorted({0, *kernel.labels.values(), *(i + 1 for i, x in enumerate(kernel.code) if x.base in _ENDS)})
-    starts = [i for i in starts if i < len(kernel.code)]
-    lasts = [following - 1 for following in [*starts[1:], len(kernel.code)]]
-    block_of = {start: n for n, start in enumerate(starts)}
-    before = collections.defaultdict(set)
-    for n, last in enumerate(lasts):
-        after = set()
-        target = kernel.target(last)
-        if target is not None and target < len(kernel.code):
-            after.add(block_of[target])
-        if (kernel.code[last].base not in _ENDS or kernel.code[last].conditional) and n + 1 < len(starts):
-            after.add(n + 1)
-        for m in after:
-            before[m].add(n)
-    found = {0: {0}}
-    changed = True
-    while changed:
-        changed = False
-        for n in range(1, len(starts)):
-            known = [found[m] for m in before[n] if m in found]
-            if not known:
-                continue
-            now = set.intersection(*known) | {n}
-            if found.get(n) != now:
-                found[n], changed = now, True
-    return {lasts[n]: {starts[m] for m in blocks} for n, blocks in found.items()}
-
-
-_ENDS = ("BRA", "BRX", "EXIT", "RET")
-"""Instructions that end a block."""

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pallas_kernels.compile_check.calls import Call
+from pallas_kernels.compile_check.calls import Call, totals
+from pallas_kernels.compile_check.compiler_text import in_order
 
 FILE = Path(__file__).with_name("counts.json")
 TOLERANCE, OTHER_COMPILERS = 1.05, 1.15
@@ -23,11 +24,11 @@ def key(*names: str) -> str:
 
 def entry(calls: list[Call], floor: float, compilers: str) -> dict[str, Any]:
     """Entry of a program: launches, bytes moved, bound and floor in microseconds, counts of kernels."""
+    found = totals(calls)
     return {
         "compilers": compilers,
-        "launches": sum(call.times for call in calls),
-        "bytes": sum(call.bytes * call.times for call in calls),
-        "bound": round(sum(call.bound for call in calls), 1),
+        **found,
+        "bound": round(found["bound"], 1),
         "floor": round(floor, 1),
         "kernels": [_kernel(call) for call in calls if call.is_kernel],
     }
@@ -66,16 +67,12 @@ def regressions(found: dict[str, Any], committed: dict[str, Any] | None) -> list
     """
     if committed is None:
         return ["counts.json has no such program; compile_check --save"]
-    same = found["compilers"] == committed["compilers"]
-    tolerance = TOLERANCE if same else OTHER_COMPILERS
-    waiting = list(committed["kernels"])
+    tolerance = TOLERANCE if found["compilers"] == committed["compilers"] else OTHER_COMPILERS
     worse = []
-    for kernel in found["kernels"]:
-        before = next((x for x in waiting if x["name"] == kernel["name"]), None)
+    for kernel, before in in_order(found["kernels"], committed["kernels"]):
         if before is None:
             worse.append(f"{kernel['name']}: counts.json lacks it; compile_check --save")
             continue
-        waiting.remove(before)
         if "bundles" in kernel and kernel["bundles"] > tolerance * before["bundles"]:
             worse.append(f"{kernel['name']}: {kernel['bundles']} bundles per step, {before['bundles']} in the table")
         for what in ("rounds", "barriers"):

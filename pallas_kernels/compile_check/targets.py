@@ -87,24 +87,15 @@ def missing(platform: str) -> str | None:
         return f"JAX's CUDA plugin is not installed; pip install jax-cuda13-plugin=={jax.__version__}"
     if not _installed("absl"):
         return "absl, which Mosaic GPU imports, is not installed; pip install absl-py"
-    for tool, found, package in (("ptxas", ptxas(), "nvcc"), ("nvdisasm", nvdisasm(), "nvdisasm")):
-        if found is None:
+    for tool, package in (("ptxas", "nvcc"), ("nvdisasm", "nvdisasm")):
+        if cuda_tool(tool) is None:
             where = "or add the bin of a CUDA toolkit to the PATH"
             return f"{tool} is not on the PATH; pip install nvidia-cuda-{package}, {where}"
     return None
 
 
-def ptxas() -> Path | None:
-    """Path of ptxas: on the PATH, from pip's nvidia-cuda-nvcc, or in /usr/local/cuda."""
-    return _cuda_tool("ptxas")
-
-
-def nvdisasm() -> Path | None:
-    """Path of nvdisasm: on the PATH, from pip's nvidia-cuda-nvdisasm, or in /usr/local/cuda."""
-    return _cuda_tool("nvdisasm")
-
-
-def _cuda_tool(name: str) -> Path | None:
+def cuda_tool(name: str) -> Path | None:
+    """Path of ptxas or nvdisasm: on the PATH, from pip's nvidia-cuda-nvcc or -nvdisasm, or in /usr/local/cuda."""
     spec = importlib.util.find_spec("nvidia.cu13") if _installed("nvidia") else None
     roots = [*(spec.submodule_search_locations or () if spec else ()), os.environ.get("CUDA_ROOT"), "/usr/local/cuda"]
     candidates = [shutil.which(name), *(Path(root, "bin", name) for root in roots if root)]

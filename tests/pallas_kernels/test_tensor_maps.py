@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import SingleDeviceSharding
 
-from pallas_kernels.compile_check.launch import Launch
+from pallas_kernels.compile_check.launch import Launch, read_launch
 from pallas_kernels.compile_check.targets import Target
-from pallas_kernels.compile_check.worker import launches
+from pallas_kernels.programs import kernels
 from pallas_kernels.sliding_window.problem import Problem as Window
 from pallas_kernels.sliding_window.workloads import WORKLOADS as WINDOW
 from pallas_kernels.taylor_attention.problem import Problem as Taylor
@@ -24,7 +24,8 @@ def launches_of(op, problem, target: Target) -> list[Launch]:
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), workload.abstract_inputs()
     )
     run = workload.build("mosaic_gpu")
-    return list(launches(jax.jit(run).trace(*inputs).lower(lowering_platforms=("cuda",))).values())
+    lowered = jax.jit(run).trace(*inputs).lower(lowering_platforms=("cuda",))
+    return [read_launch(text) for text in {kernel.key: kernel.text for kernel in kernels(lowered)}.values()]
 
 
 def check(found: list[Launch], *, kernels: int) -> None:

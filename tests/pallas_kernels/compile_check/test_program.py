@@ -6,10 +6,11 @@ import pytest
 
 from pallas_kernels.compile_check import table
 from pallas_kernels.compile_check.bundles import Schedule
-from pallas_kernels.compile_check.calls import Dumps, read_calls
+from pallas_kernels.compile_check.calls import read_calls
 from pallas_kernels.compile_check.compiler_text import Kernel
 from pallas_kernels.compile_check.launch import Launch, ModuleLoop
 from pallas_kernels.compile_check.program import instructions
+from pallas_kernels.compile_check.sass import read_sass
 from pallas_kernels.compile_check.targets import TARGETS
 from tests.pallas_kernels.compile_check.snippets import LOOP
 
@@ -66,7 +67,8 @@ def launch(trips, **options):
 
 
 def gpu_calls(trips=10_000.0, **options):
-    return read_calls(HLO, [KERNEL], Dumps(sass=LOOP, launches={"h": launch(trips, **options)}), TARGETS["h100"])
+    launches = {"h": launch(trips, **options)}
+    return read_calls(HLO, [KERNEL], TARGETS["h100"], code=read_sass(LOOP), launches=launches, schedules={})
 
 
 def test_calls_of_a_gpu_program():
@@ -77,7 +79,8 @@ def test_calls_of_a_gpu_program():
     assert calls[1].limits["issue"] == pytest.approx(8 * 10_000 / 1980)  # one warp per scheduler
     assert calls[1].bound == calls[1].limits["matmuls"] > calls[1].limits["issue"]
     assert calls[3].bound == pytest.approx(7 * 512 / 3.35e6)
-    assert not read_calls(HLO, [KERNEL], Dumps(sass=LOOP), TARGETS["h100"])[1].is_kernel
+    without = read_calls(HLO, [KERNEL], TARGETS["h100"], code=read_sass(LOOP), launches={}, schedules={})
+    assert not without[1].is_kernel
 
 
 @pytest.mark.full
@@ -97,7 +100,8 @@ def schedule(**changed):
 
 def tpu_call(**changed):
     kernel = Kernel(name="k", implementation="mosaic_tpu", calls=("mpmd_map.0",))
-    return read_calls(HLO, [kernel], Dumps(schedules={"mpmd_map.0": schedule(**changed)}), TARGETS["v5e"])[1]
+    schedules = {"mpmd_map.0": schedule(**changed)}
+    return read_calls(HLO, [kernel], TARGETS["v5e"], code=[], launches={}, schedules=schedules)[1]
 
 
 @pytest.mark.full

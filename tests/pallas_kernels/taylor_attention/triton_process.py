@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from pallas_kernels.compile_check.targets import TARGETS, ptxas
+from pallas_kernels.compile_check.targets import TARGETS, cuda_tool
 from pallas_kernels.taylor_attention import TaylorState, taylor_feature_count, triton_forward
 from pallas_kernels.taylor_attention.features import full_to_symmetric
 from pallas_kernels.taylor_attention.workloads import HEADLINE
@@ -101,7 +101,8 @@ def assembled(capability: int, *, full: bool) -> str:
     jax.jit(run).trace(*sequences, state, array(*rows) if full else None).lower(lowering_platforms=("cuda",)).compile()
     (ptx,) = set(dump.glob("*/*.ptx")) - before
     arch = f"-arch=sm_{capability}{'a' if capability == 90 else ''}"
-    said = subprocess.run([str(ptxas()), "-v", arch, str(ptx), "-o", os.devnull], capture_output=True, text=True)
+    command = [str(cuda_tool("ptxas")), "-v", arch, str(ptx), "-o", os.devnull]
+    said = subprocess.run(command, capture_output=True, text=True)
     return said.stdout + said.stderr
 
 
