@@ -22,7 +22,7 @@ from jaxzoo.models import presets
 from jaxzoo.parallel.sharding import make_mesh
 from jaxzoo.train import recipes
 from jaxzoo.train.session import Program
-from pallas_kernels.benchmark import timing, trace
+from pallas_kernels.benchmark import timing
 
 KEPT_KERNELS = 100
 """Number of kernels in the result, longest first."""
@@ -72,10 +72,10 @@ def measure(program: Program, length: int, seconds: float) -> dict[str, Any]:
     step_s = timing.measure(run, seconds=seconds, repeats=10).median
     times: collections.Counter[str] = collections.Counter()
     launches: collections.Counter[str] = collections.Counter()
-    for name, ns in trace.launches(run):
+    for name, ns in timing.launches(run):
         times[name] += ns
         launches[name] += 1
-    n, ms = trace.PROGRAMS, 1e-6 / trace.PROGRAMS
+    n, ms = timing.TRACED, 1e-6 / timing.TRACED
     return {
         "device": jax.devices()[0].device_kind,
         "jax": jax.__version__,

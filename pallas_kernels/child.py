@@ -49,24 +49,19 @@ class Outcome(NamedTuple):
 
 
 class Child:
-    """Process that calls `function` with JSON arguments; `environment` is added to the variables of this process.
+    """Process that calls `function` with JSON arguments.
 
-    limit: seconds for start and compilation.
+    limit: seconds for start and compilation; environment: added to the variables of this process.
     """
 
     def __init__(
-        self,
-        function: Callable,
-        arguments: Mapping[str, Any],
-        *,
-        limit: float,
-        environment: Mapping[str, str] | None = None,
+        self, function: Callable, arguments: Mapping[str, Any], limit: float, environment: Mapping[str, str] = {}
     ):
         self._files = tempfile.TemporaryDirectory()
         self._folder = Path(self._files.name)
         (self._folder / "call.json").write_text(json.dumps(arguments))
         command = [sys.executable, "-m", __name__, function.__module__, function.__name__, self._files.name]
-        variables = {**os.environ, **(environment or {})}
+        variables = {**os.environ, **environment}
         self._end = time.monotonic() + limit
         with (self._folder / "output").open("wb") as output:
             self._process = subprocess.Popen(

@@ -5,16 +5,17 @@ import dataclasses
 import os
 import runpy
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pallas_kernels import pages
-from pallas_kernels.benchmark import ceilings as ceilings_module, competitors, environment, report, run
+from pallas_kernels.benchmark import candidates, ceilings as ceilings_module, environment, report, run
 from pallas_kernels.benchmark.candidates import Candidate, Peers
 from pallas_kernels.registry import OPS, load
 from pallas_kernels.workload import KINDS
 
+T = TypeVar("T")
 REPOSITORY = Path(__file__).parents[2]
 EPILOG = """\
 examples:
@@ -47,17 +48,14 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--out", type=Path, default=Path("benchmarks/results"), metavar="DIR", help="results; default: %(default)s"
     )
-    p.add_argument("--seeds", type=_positive, metavar="N", help="number of input sets; default: by size, 2 to 32")
     p.add_argument(
         "--repeats", type=_positive, default=10, metavar="N", help="number of timed batches; default: %(default)s"
     )
     p.add_argument(
         "--seconds", type=float, default=0.5, metavar="S", help="seconds of timing per row; default: %(default)s"
     )
-    p.add_argument("--quick", action="store_true", help="first, middle and last shape of a group; 0.2 s per row")
     p.add_argument("--trace", action="store_true", help="record the time of every kernel of a row in the JSON")
     p.add_argument("--force", action="store_true", help="replace a result of the same op, device and date")
-    p.add_argument("--commit", help="commit of this code; default: from git")
     p.add_argument("--render", type=Path, metavar="FILE.json", help="print the tables of a result")
     return p
 
@@ -100,29 +98,21 @@ def prepare(options: argparse.Namespace) -> Job:
     path = options.out / f"{options.op}-{environment.slug(about['device'])}-{about['date']}.json"
     if path.exists() and not options.force:
         raise FileExistsError(f"{path} exists: --force replaces it, --out DIR writes elsewhere")
-    names = options.groups or default_groups(groups, platform)
+    names = options.groups or [name for name in groups if name.startswith("cpu") == (platform == "cpu")]
     peers, notes, versions = _peers(options.peers, options.op, platform)
-    default = (*competitors.default_names(options.op, platform), *(c.name for c in peers))
-    known = [*competitors.candidates(options.op, platform), *peers]
-    settings = run.Settings(
-        seconds=min(options.seconds, 0.2) if options.quick else options.seconds,
-        repeats=options.repeats,
-        seeds=options.seeds,
-        trace=options.trace,
-    )
-    flags = {"quick": options.quick, "kinds": options.kinds, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}
+    default = (*candidates.default_names(options.op, platform), *(c.name for c in peers))
+    known = {c.name: c for c in (*candidates.known(options.op, platform), *peers)}
+    settings = run.Settings(seconds=options.seconds, repeats=options.repeats, trace=options.trace)
+    flags = {"kinds": options.kinds, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}
     about["versions"] |= versions
-    commit = options.commit or environment.git_commit(REPOSITORY)
+    about |= {"commit": environment.git_commit(REPOSITORY), "settings": dataclasses.asdict(settings) | flags}
     return Job(
-        cases=run.cases({name: _shapes(groups, name, options.quick) for name in names}, tuple(options.kinds)),
-        candidates=_candidates(known, options.implementations or default),
+        cases=run.cases(_chosen("--groups", names, groups), tuple(options.kinds)),
+        candidates=list(_chosen("--implementations", options.implementations or default, known).values()),
         settings=settings,
-        result={
-            "op": options.op, **about, "commit": commit, "settings": dataclasses.asdict(settings) | flags,
-            "notes": list(notes),
-        },
+        result={"op": options.op, **about, "notes": list(notes)},
         path=path,
-    )  # fmt: skip
+    )
 
 
 def benchmark(job: Job) -> int:
@@ -142,18 +132,12 @@ def benchmark(job: Job) -> int:
     return int(any(row["status"] in ("wrong", "failed") for row in rows))
 
 
-def default_groups(groups: Collection[str], platform: str) -> list[str]:
-    """Groups named cpu... on a CPU, the others elsewhere."""
-    return [name for name in groups if name.startswith("cpu") == (platform == "cpu")]
-
-
-def _shapes(groups: dict, name: str, quick: bool) -> list:
-    """Workloads of a group; quick: only the first, middle and last shape."""
-    if name not in groups:
-        raise ValueError(f"--groups {name}: must be among {', '.join(groups)}")
-    names = list(dict.fromkeys(w.name for w in groups[name]))
-    kept = {names[0], names[len(names) // 2], names[-1]} if quick else set(names)
-    return [w for w in groups[name] if w.name in kept]
+def _chosen(option: str, wanted: Collection[str], known: Mapping[str, T]) -> dict[str, T]:
+    """Known groups or candidates that are wanted, in the order of the known ones."""
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise ValueError(f"{option} {' '.join(unknown)}: must be among {', '.join(known)}")
+    return {name: x for name, x in known.items() if name in wanted}
 
 
 def _peers(file: Path | None, op: str, platform: str) -> Peers:
@@ -163,14 +147,6 @@ def _peers(file: Path | None, op: str, platform: str) -> Peers:
     if file.suffix != ".py":
         raise ValueError(f"--peers {file}: must be a file of Python")
     return runpy.run_path(str(file))["peers"](op, platform)
-
-
-def _candidates(known: list[Candidate], wanted: Collection[str]) -> list[Candidate]:
-    names = [c.name for c in known]
-    unknown = [name for name in wanted if name not in names]
-    if unknown:
-        raise ValueError(f"--implementations {' '.join(unknown)}: must be among {', '.join(names)}")
-    return [c for c in known if c.name in wanted]
 
 
 def _positive(text: str) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from pallas_kernels.benchmark import checks, programs, timing, trace
+from pallas_kernels.benchmark import checks, programs, timing
 from pallas_kernels.benchmark.candidates import Candidate
 from pallas_kernels.benchmark.ceilings import Ceilings, floor
 from pallas_kernels.benchmark.environment import free_bytes
@@ -28,7 +28,7 @@ class Settings:
 
     seconds: float
     repeats: int
-    seeds: int | None
+    seeds: int | None = None
     """Input sets; None: by size."""
     trace: bool = False
     """Whether to record the times of single kernels."""
@@ -163,7 +163,7 @@ def _measured(
         return row | {"status": "wrong", "reason": objection}
     found = timing.measure(program.batch, calls=calls, seconds=settings.seconds, repeats=settings.repeats)
     if settings.trace:
-        row["kernels_us"] = trace.kernels(program.batch, calls)
+        row["kernels_us"] = timing.kernels(program.batch, calls)
     batches = {"calls": found.calls, "calls_per_program": calls, "repeats": found.repeats, "input_sets": len(inputs)}
     return row | {"status": "ok", "reason": getattr(program, "note", None), **found.milliseconds, **batches}
 

@@ -1,9 +1,14 @@
-"""Median time of repeated batches."""
+"""Median time of repeated batches; times of single kernels, from the profiler."""
 
+import collections
 import dataclasses
 import math
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 
 MAX_PROGRAMS = 10_000
@@ -40,3 +45,29 @@ def measure(batch: Callable[[int], float], *, calls: int = 1, seconds: float, re
     per_call = [x / (n * calls) for x in (elapsed, *(batch(n) for _ in range(repeats - 1)))]
     p10, median, p90 = (float(x) for x in np.percentile(per_call, [10, 50, 90]))
     return Timing(median=median, p10=p10, p90=p90, calls=n * calls, repeats=repeats)
+
+
+TRACED = 3
+
+
+def kernels(batch: Callable[[int], float], calls: int) -> dict[str, float]:
+    """Microseconds per call by kernel, longest first, of a program with `calls` calls; {} on a CPU."""
+    found: collections.Counter[str] = collections.Counter()
+    for name, ns in launches(batch):
+        found[name] += ns
+    return {name: 1e-3 * ns / (TRACED * calls) for name, ns in found.most_common()}
+
+
+def launches(batch: Callable[[int], float]) -> Iterator[tuple[str, Any]]:
+    """Kernel and nanoseconds of every launch of `TRACED` programs; none on a CPU."""
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            batch(TRACED)
+        for file in Path(folder).rglob("*.xplane.pb"):
+            for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
+                if not plane.name.startswith("/device:"):
+                    continue
+                for line in plane.lines:
+                    if line.name.startswith(("Stream", "XLA Ops")):
+                        for event in line.events:
+                            yield event.name, event.duration_ns

@@ -14,8 +14,8 @@ from pallas_kernels import pages
 from pallas_kernels.benchmark.environment import ptxas_version, today, version
 from pallas_kernels.compile_check import report, table
 from pallas_kernels.compile_check.run import check
+from pallas_kernels.compile_check.table import differences
 from pallas_kernels.compile_check.targets import TARGETS, cuda_tool, missing
-from pallas_kernels.compile_check.versions import differences
 from pallas_kernels.registry import OPS, load
 from pallas_kernels.workload import Kind
 

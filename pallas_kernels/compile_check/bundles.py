@@ -11,8 +11,8 @@ A line is one bundle; `>` after its label counts the loops around it:
     0x2356   : > { %p24_p9 = scmp.ge.s32.totalorder %s27_s30, 258 /* loop exit test */ }
 """
 
+import collections
 import dataclasses
-import glob
 import re
 from pathlib import Path
 
@@ -23,7 +23,7 @@ _EXIT = re.compile(r"scmp\.ge\.s32\.totalorder %\w+, (?P<bound>\S+) /\* loop exi
 _MATMUL = re.compile(r"\bvmatmul\.(?:[a-z]+\.)*?(bf16|f32|[su]8|f8\w*)\b")
 _ROWS = {"bf16": 16, "f32": 8}
 """Rows of a vmatmul: eight sublanes, packed where an element has less than 32 bits."""
-_FILE = re.compile(r"(\d+-([A-Za-z][\w.\-]*))-\d+-final_bundles\.txt$")
+_FILE = re.compile(r"\d+-([A-Za-z][\w.\-]*)-\d+-final_")
 _UNCOUNTED = ("VLOAD:FILL", "VSTORE:SPILL")
 """Columns that are contained in others: spilled registers, loaded and stored."""
 
@@ -75,9 +75,8 @@ def read_schedule(bundles: str, utilization: str) -> Schedule:
     """Reads `*-final_bundles.txt` and `*-final_hlo-static-per-bundle-utilization.txt` of one kernel."""
     lines = [(m, line) for line in bundles.splitlines() if (m := _BUNDLE.match(line))]
     loops = _loops(lines)
-    grid = max(
-        (x for x in loops if x.depth == 1), key=lambda x: x.last - x.first, default=Loop(0, 0, len(lines) - 1, 1)
-    )
+    whole = Loop(0, 0, len(lines) - 1, 1)
+    grid = max((x for x in loops if x.depth == 1), key=lambda x: x.last - x.first, default=whole)
     weights = [1] * len(lines)
     for loop in loops:
         if loop.depth > grid.depth and grid.first <= loop.first <= loop.last <= grid.last:
@@ -102,17 +101,12 @@ def read_schedule(bundles: str, utilization: str) -> Schedule:
 
 def read_schedules(folder: Path) -> dict[str, Schedule]:
     """Schedules in a folder, by the name of the instruction in the program."""
-    found = {}
-    for file in folder.glob("*-final_bundles.txt"):
-        named = _FILE.match(file.name)
-        use = (
-            next(folder.glob(f"{glob.escape(named[1])}-*-final_hlo-static-per-bundle-utilization.txt"), None)
-            if named
-            else None
-        )
-        if named and use is not None:
-            found[named[2]] = read_schedule(file.read_text(errors="replace"), use.read_text(errors="replace"))
-    return found
+    texts: dict[str, list[str]] = collections.defaultdict(list)
+    for kind in ("bundles", "hlo-static-per-bundle-utilization"):
+        for file in folder.glob(f"*-final_{kind}.txt"):
+            if named := _FILE.match(file.name):
+                texts[named[1]].append(file.read_text(errors="replace"))
+    return {name: read_schedule(*found) for name, found in texts.items() if len(found) == 2}
 
 
 def _loops(lines: list[tuple[re.Match, str]]) -> list[Loop]:

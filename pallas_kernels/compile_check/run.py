@@ -1,25 +1,33 @@
-"""Compiles workloads in one process each, and makes their reports."""
+"""Compiles workloads in one child process each (`pallas_kernels.child`), and makes their reports.
+
+ptxas writes to the file descriptors of the process, and a process reports a kernel only when it compiles it first.
+"""
 
 import importlib
+import math
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import jax
+from jax.sharding import SingleDeviceSharding
 
 from pallas_kernels import certificates
 from pallas_kernels.child import Child, Outcome
 from pallas_kernels.compile_check.bundles import Schedule, read_schedules
 from pallas_kernels.compile_check.calls import floor_microseconds, read_calls
 from pallas_kernels.compile_check.compiler_text import read_program, read_ptxas, with_ptxas
-from pallas_kernels.compile_check.fences import unfenced_writes
-from pallas_kernels.compile_check.in_flight import touched_in_flight
 from pallas_kernels.compile_check.launch import Launch, read_launch
+from pallas_kernels.compile_check.races import touched_in_flight, unfenced_writes
 from pallas_kernels.compile_check.report import Report
 from pallas_kernels.compile_check.sass import Kernel, read_sass
+from pallas_kernels.compile_check.table import work
 from pallas_kernels.compile_check.targets import TARGETS, Target, cuda_tool
-from pallas_kernels.compile_check.versions import work
-from pallas_kernels.compile_check.worker import compile_workload
+from pallas_kernels.dispatch import lowering_for
+from pallas_kernels.programs import kernels
 from pallas_kernels.registry import OPS, load
 from pallas_kernels.workload import Workload
 
@@ -62,11 +70,10 @@ def check_module(
     for index, workload in enumerate(groups.get(group, ())):
         if kinds is None or workload.kind in kinds:
             for name in targets:
-                place = {"module": module, "group": group, "index": index, "target": name}
+                call = {"module": module, "group": group, "index": index, "implementation": implementation}
                 with tempfile.TemporaryDirectory() as folder:
-                    given = place | {"implementation": implementation}
-                    ended = Child(compile_workload, given, limit=COMPILE_S, environment=_environment(folder)).result()
-                    found = _findings(ended, read_schedules(Path(folder)), TARGETS[name])
+                    child = Child(compile_workload, call | {"target": name}, COMPILE_S, _environment(folder))
+                    found = _findings(child.result(), read_schedules(Path(folder)), TARGETS[name])
                 names = {"op": workload.op, "kind": workload.kind, "shape": workload.name, "target": name}
                 floor = floor_microseconds(workload, TARGETS[name])
                 yield Report(**names, kept=workload.kept, floor=floor, **found)
@@ -102,3 +109,38 @@ def _faults(code: list[Kernel], launches: list[Launch]) -> list[str]:
     matmuls = {fault for launch in launches for fault in launch.faults}
     found = (f"{x.name}: {fault}" for x in code for fault in (*unfenced_writes(x), *touched_in_flight(x)))
     return [*sorted(maps), *sorted(matmuls), *dict.fromkeys(found)]
+
+
+def compile_workload(module: str, group: str, index: int, target: str, implementation: str | None) -> dict[str, Any]:
+    """HLO, texts of the Mosaic GPU modules by `Kernel.key`, memory and seconds of the compiled program.
+
+    Sequences enter and leave as (b, t, heads * width): on a TPU, XLA would copy a parameter whose last axis is 16.
+    """
+    workload: Workload = importlib.import_module(module).GROUPS[group][index]
+    inputs, run = workload.abstract_inputs(), workload.build(implementation)
+
+    def merged(shape: tuple[int, ...]) -> tuple[int, ...]:
+        whole = workload.kind == "step" or len(shape) < 4
+        return shape if whole else (*shape[:2], math.prod(shape[2:]))
+
+    device = TARGETS[target]
+    sharding = SingleDeviceSharding(device.devices()[0])
+
+    def program(*arrays):
+        outputs = run(*jax.tree.map(lambda x, like: x.reshape(like.shape), arrays, inputs))
+        return jax.tree.map(lambda x: x.reshape(merged(x.shape)), outputs)
+
+    entries = jax.tree.map(lambda x: jax.ShapeDtypeStruct(merged(x.shape), x.dtype, sharding=sharding), inputs)
+    start = time.perf_counter()
+    with lowering_for(device.platform, multiprocessors=device.cores):
+        lowered = jax.jit(program).trace(*entries).lower(lowering_platforms=(device.platform,))
+    compiled = lowered.compile()
+    seconds = time.perf_counter() - start
+    memory: Any = compiled.memory_analysis()
+    return {
+        "hlo": compiled.as_text(),
+        "modules": {kernel.key: kernel.text for kernel in kernels(lowered)},
+        "temporary": memory.temp_size_in_bytes,
+        "inputs_outputs": memory.argument_size_in_bytes + memory.output_size_in_bytes,
+        "seconds": seconds,
+    }

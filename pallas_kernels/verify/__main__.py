@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from pallas_kernels.child import Child, Outcome, in_turn, use_host
 from pallas_kernels.kernel_sources import kernel_hash
 from pallas_kernels.registry import OPS
 from pallas_kernels.verify import worker
-from pallas_kernels.verify.case import Case, Variant, truths, where_wrong
+from pallas_kernels.verify.case import Variant, where_wrong
+from pallas_kernels.verify.kernel_case import KernelCase
 from pallas_kernels.verify.page import case_lines, markdown, milliseconds
 
 DESCRIPTION = """Compare every kernel with float64 on the host, smallest case first, each in its own process, killed if
@@ -37,6 +38,8 @@ ENVIRONMENT = {
     "tpu": {},
 }
 """Environment of the processes by platform: several processes share the memory of a GPU."""
+SEED, REPEATS = 0, 20
+"""Seed of the random inputs, and runs on a device whose bits are compared."""
 MOST_AHEAD = {"cpu": 16, "gpu": 12, "tpu": 0}
 """Processes that compile while another one runs; a TPU serves only one process."""
 
@@ -56,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     if device["platform"] == "gpu" and device["capability"] != "9.0":
         print(f"verify: {device['device']} has compute capability {device['capability']}, not 9.0", file=sys.stderr)
         return 2
-    known = {"hardware": environment.hardware(), "seed": args.seed, "versions": environment.versions()}
+    known = {"hardware": environment.hardware(), "seed": SEED, "versions": environment.versions()}
     known["kernels"] = {op: kernel_hash(op) for op in OPS}
     run = Run({**device, **known, "cases": [], "times": []}, args, end)
     kernels = ", ".join(f"{op} {found[:12]}" for op, found in run.report["kernels"].items())
@@ -91,7 +94,7 @@ class Run:
         places = list(cases)
         ahead = min(MOST_AHEAD[self._platform], os.cpu_count() or 1)
         jobs = in_turn(lambda i: self._job(places[i]), len(places), ahead)
-        with contextlib.closing(jobs), contextlib.closing(truths(list(cases.values()), self._args.seed)) as exact:
+        with contextlib.closing(jobs), contextlib.closing(worker.truths(list(cases.values()), SEED)) as exact:
             for i, (index, case) in enumerate(cases.items()):
                 if self._over():
                     result = self._not_run()
@@ -99,7 +102,7 @@ class Run:
                     result = self._check(case, index, next(jobs), next(exact))
                     self._lost = result["status"] in ("timeout", "failed") and probe() is None
                 found[i] = {"case": case.name, **result}
-                self._save()
+                save(self.report, self._args.out)
                 print("\n".join(case_lines(found[i])), flush=True)
 
     def times(self) -> None:
@@ -110,13 +113,13 @@ class Run:
         for start in range(0, len(calls), size):
             batch = calls[start : start + size]
             right = [i for i, call in batch if not failed & _passes(call.name) and not self._over()]
-            jobs = {i: self._child(worker.timed_call, self._args.times, i) for i in right}
+            jobs = {i: self._child(worker.timed_call, module=self._args.times, index=i) for i in right}
             for job in jobs.values():
                 job.prepare()
             for i, call in batch:
                 row = {"call": call.name, **self._timed(jobs.pop(i, None))}
                 self.report["times"].append(row)
-                self._save()
+                save(self.report, self._args.out)
                 print(f"{row['call']}: {milliseconds(row)} {row.get('message', 'ms')}", flush=True)
 
     def _chosen(self, lists: Any) -> dict[int, Any]:
@@ -143,21 +146,24 @@ class Run:
         message = "the device was lost" if self._lost else "no time was left" if self._over() else reason
         return {"status": "not run", "message": message}
 
-    def _job(self, index: int, segments: int | None = None, environment: dict[str, str] | None = None) -> Child:
+    def _job(self, index: int, segments: int | None = None, environment: Mapping[str, str] = {}) -> Child:
         interpret = self._platform == "cpu"
-        variant = Variant(interpret=interpret, segments=segments)._asdict()
-        options = {"seed": self._args.seed, "repeats": 0 if interpret else self._args.repeats, "variant": variant}
-        options["multiprocessors"] = self.report.get("cores") if self._platform == "gpu" else None
-        return self._child(worker.prepared_case, self._args.cases, index, environment, **options)
+        return self._child(
+            worker.prepared_case,
+            environment,
+            module=self._args.cases,
+            index=index,
+            seed=SEED,
+            repeats=0 if interpret else REPEATS,
+            variant=Variant(interpret=interpret, segments=segments)._asdict(),
+            multiprocessors=self.report.get("cores") if self._platform == "gpu" else None,
+        )
 
-    def _child(
-        self, function: Callable, module: str, index: int, environment: dict[str, str] | None = None, **options: Any
-    ) -> Child:
-        arguments = {"module": module, "platform": self._platform, "index": index, **options}
-        environment = ENVIRONMENT[self._platform] | (environment or {})
-        return Child(function, arguments, limit=COMPILE_S, environment=environment)
+    def _child(self, function: Callable, environment: Mapping[str, str] = {}, **options: Any) -> Child:
+        arguments = {"platform": self._platform, **options}
+        return Child(function, arguments, COMPILE_S, {**ENVIRONMENT[self._platform], **environment})
 
-    def _check(self, case: Case, index: int, job: Child, truth: list[np.ndarray]) -> dict[str, Any]:
+    def _check(self, case: KernelCase, index: int, job: Child, truth: list[np.ndarray]) -> dict[str, Any]:
         """Status and errors by output; for a wrong case also the place, and the effect of barriers and of one segment.
 
         A process that found no memory or no device is restarted once.
@@ -174,11 +180,11 @@ class Run:
             result["where"] = {"output": first, **where_wrong(found[place], truth[place], case.tolerances[first])}
             result["variants"] = self._variants(case, index, truth)
         elif result.get("changed"):
-            message = f"{result['changed']} of {self._args.repeats} repeats have other bits"
+            message = f"{result['changed']} of {REPEATS} repeats have other bits"
             result |= {"status": "unstable", "message": message}
         return result
 
-    def _variants(self, case: Case, index: int, truth: list[np.ndarray]) -> dict[str, Any]:
+    def _variants(self, case: KernelCase, index: int, truth: list[np.ndarray]) -> dict[str, Any]:
         """Runs the first wrong case of a kernel's pass with automatic barriers, and with a single segment."""
         kernel = tuple(case.name.split()[:3])
         if kernel in self._explained:
@@ -190,16 +196,13 @@ class Run:
         }
         return {name: _compared(case, truth, job.result(self._args.timeout))[0] for name, job in variants.items()}
 
-    def _save(self) -> None:
-        save(self.report, self._args.out)
-
 
 def probe() -> dict[str, Any] | None:
     """JAX's default device, if it computes 1 + 1 in time."""
-    return Child(worker.device, {}, limit=PROBE_S).result().value
+    return Child(worker.device, {}, PROBE_S).result().value
 
 
-def _compared(case: Case, truth: list[np.ndarray], ended: Outcome) -> tuple[dict[str, Any], list[np.ndarray]]:
+def _compared(case: KernelCase, truth: list[np.ndarray], ended: Outcome) -> tuple[dict[str, Any], list[np.ndarray]]:
     """Result of a job with status and errors, and its outputs."""
     if ended.value is None:
         return ended.failure(), []
@@ -244,12 +247,8 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, default=Path("verify.json"), metavar="FILE", help="report; default: verify.json"
     )
     parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="time limit of a case; default: 30")
-    parser.add_argument(
-        "--repeats", type=int, default=20, help="number of runs whose bits are compared; default: 20; none on a CPU"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random inputs; default: 0")
     parser.add_argument("--cases", default="pallas_kernels.verify.cases", metavar="MODULE", help="module with CASES")
-    parser.add_argument("--times", default="pallas_kernels.verify.times", metavar="MODULE", help="module with TIMES")
+    parser.add_argument("--times", default="pallas_kernels.verify.cases", metavar="MODULE", help="module with TIMES")
     return parser
 
 

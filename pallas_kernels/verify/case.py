@@ -1,17 +1,9 @@
-"""Interface of a case, its truth, and where an output is wrong; imports only NumPy."""
+"""Options and result of compiling a case, and where an output is wrong; imports only NumPy."""
 
-import collections
-import itertools
-import os
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-
-from pallas_kernels.child import host_pool
-
-MOST = 6
-"""Maximum number of processes that compute truths."""
 
 
 class Variant(NamedTuple):
@@ -30,47 +22,6 @@ class Compiled(NamedTuple):
     """Runs the kernels and waits for their outputs."""
     programs: Sequence[str] = ()
     """Hashes of the kernels' lowered programs (`programs.Kernel.program`)."""
-
-
-class Case(Protocol):
-    """One call of one kernel."""
-
-    name: str
-    tolerances: dict[str, float]
-    """Relative L2 error allowed for each output, by name, in the order of the outputs."""
-
-    def inputs(self, seed: int) -> Any:
-        """Random NumPy arrays."""
-
-    def compiled(self, inputs: Any, variant: Variant) -> Compiled:
-        """Compiles the kernels and copies the inputs to the device."""
-        ...
-
-    def truth(self, inputs: Any) -> list[np.ndarray]:
-        """The compared outputs in float64, computed on the host."""
-        ...
-
-    def checked(self, outputs: list[np.ndarray]) -> list[np.ndarray]:
-        """Part of the outputs that `truth` computes."""
-        ...
-
-
-def truths(cases: Sequence[Case], seed: int) -> Generator[list[np.ndarray], None, None]:
-    """Yields the outputs of the cases in float64, computed on the host ahead of the running case."""
-    count = max(1, min(MOST, (os.cpu_count() or 1) // 2))
-    waiting = iter(cases)
-    with host_pool(count) as pool:
-        ahead = collections.deque(pool.submit(_truth, case, seed) for case in itertools.islice(waiting, 2 * count))
-        try:
-            while ahead:
-                yield ahead.popleft().result()
-                ahead.extend(pool.submit(_truth, case, seed) for case in itertools.islice(waiting, 1))
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _truth(case: Case, seed: int) -> list[np.ndarray]:
-    return case.truth(case.inputs(seed))
 
 
 def where_wrong(found: np.ndarray, truth: np.ndarray, tolerance: float) -> dict[str, Any]:

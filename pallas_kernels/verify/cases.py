@@ -1,10 +1,15 @@
-"""The kernels' cases by platform, in the order in which they run: smallest first, forward before backward.
+"""The kernels' cases by platform, in the order in which they run: smallest first, forward before backward; timed calls.
 
 Lengths: one chunk of 64; one token more; 72, 120 and 200, where copies end within a chunk; 8184, the same when long.
 Of a long case only the last row is compared; a short case with two rows tells them apart.
 """
 
-from pallas_kernels.registry import OPS, load
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pallas_kernels.benchmark import programs, timing
+from pallas_kernels.registry import OPS, load, native
+from pallas_kernels.workload import Workload
 
 PLATFORMS = ("gpu", "tpu", "cpu")
 
@@ -16,3 +21,52 @@ def _cases(platform: str) -> list:
 
 CASES = {platform: _cases(platform) for platform in PLATFORMS}
 """Lists of `KernelCase` by the platform that JAX finds; on a CPU the kernels are interpreted."""
+
+
+class TimedCall(NamedTuple):
+    """One workload with one implementation."""
+
+    workload: Workload
+    implementation: str
+    seconds: float = 0.3
+    """Duration of the measurement."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.workload.op} {self.workload.kind} {self.workload.name} {self.implementation}"
+
+    def compiled(self) -> Callable[[], dict[str, float]]:
+        """Function that measures one call; `ms` is the median."""
+        import jax
+
+        workload = self.workload
+        n_sets, calls = programs.plan(workload, jax.default_backend())
+        inputs = workload.abstract_inputs()
+        compiled = programs.lower(workload.build(self.implementation), inputs, calls).compile()
+
+        def run():
+            sets = [workload.inputs(1000 * i) for i in range(n_sets)]
+            program = programs.JaxProgram(compiled, sets, calls)
+            program.start()
+            return timing.measure(program.batch, calls=calls, seconds=self.seconds, repeats=20).milliseconds
+
+        return run
+
+
+def headline(platform: str) -> list[TimedCall]:
+    """All workloads of the groups headline and channel with all implementations of the platform."""
+    return [
+        TimedCall(workload, implementation)
+        for op in OPS
+        for group in ("headline", "channel")
+        for workload in load(op, "workloads").GROUPS.get(group, ())
+        for implementation in (*native(op, platform), "xla")
+    ]
+
+
+TIMES = {
+    "gpu": headline("gpu"),
+    "tpu": headline("tpu"),
+    "cpu": [TimedCall(load("taylor_attention", "workloads").GROUPS["cpu"][0], "xla", seconds=0.2)],
+}
+"""Calls by platform; on a CPU a single one."""

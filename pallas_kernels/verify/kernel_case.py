@@ -107,6 +107,7 @@ class KernelCase:
 
     @property
     def tolerances(self) -> dict[str, float]:
+        """Relative L2 error allowed for each output, by name, in the order of the outputs."""
         return dict.fromkeys(filter(None, self.compared[self.backward]), self.bound)
 
     def tokens(self, rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -132,6 +133,7 @@ class KernelCase:
         return functools.partial(self.call, variant=variant), jax.tree.map(jnp.asarray, inputs)
 
     def compiled(self, inputs: Inputs, variant: Variant) -> Compiled:
+        """Compiles the kernels and copies the inputs to the device."""
         run, given = self.program(inputs, variant)
         if variant.interpret and self.eager_interpretation:
             return Compiled(lambda: run(*given))
@@ -140,6 +142,8 @@ class KernelCase:
         return Compiled(lambda: jax.block_until_ready(program(*given)), case_programs(lowered))
 
     def truth(self, inputs: Inputs) -> list[np.ndarray]:
+        """The compared outputs in float64, computed on the host."""
+
         free = [name not in self.OP.fixed for name in self.OP.operands]
 
         def run(operands, cotangents):
@@ -165,6 +169,7 @@ class KernelCase:
         return x[-1:, -1:] if x.shape[:2] == (self.b, self.h) else x[-1:, :, -1:]
 
     def checked(self, outputs: list[np.ndarray]) -> list[np.ndarray]:
+        """Part of the outputs that `truth` computes."""
         return [self.last(x) for x in outputs]
 
     def _compared(self, values: Any) -> list[Any]:

@@ -1,13 +1,38 @@
-"""Functions that compile one case or one timed call in a child process (`pallas_kernels.child`), for a later run."""
+"""Functions of other processes: a case or a timed call is compiled for a later run; truths are computed on the host."""
 
+import collections
 import contextlib
 import importlib
-from collections.abc import Callable
+import itertools
+import os
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
 
-from pallas_kernels.verify.case import Case, Variant
+from pallas_kernels.child import host_pool
+from pallas_kernels.verify.case import Variant
+
+MOST = 6
+"""Maximum number of processes that compute truths."""
+
+
+def truths(cases: Sequence[Any], seed: int) -> Generator[list[np.ndarray], None, None]:
+    """Yields the outputs of the cases in float64, computed ahead."""
+    count = max(1, min(MOST, (os.cpu_count() or 1) // 2))
+    waiting = iter(cases)
+    with host_pool(count) as pool:
+        ahead = collections.deque(pool.submit(_truth, case, seed) for case in itertools.islice(waiting, 2 * count))
+        try:
+            while ahead:
+                yield ahead.popleft().result()
+                ahead.extend(pool.submit(_truth, case, seed) for case in itertools.islice(waiting, 1))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _truth(case: Any, seed: int) -> list[np.ndarray]:
+    return case.truth(case.inputs(seed))
 
 
 def device() -> dict[str, Any]:
@@ -41,7 +66,7 @@ def prepared_case(
 
     Kernels are planned for a GPU with so many multiprocessors; None: no GPU.
     """
-    case: Case = importlib.import_module(module).CASES[platform][index]
+    case = importlib.import_module(module).CASES[platform][index]
     with _planned_for(multiprocessors):
         run, programs = case.compiled(case.inputs(seed), Variant(**variant))
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.benchmark import __main__ as command, checks, environment, programs, run, timing, trace
+from pallas_kernels.benchmark import __main__ as command, checks, environment, programs, run, timing
 from pallas_kernels.benchmark.candidates import Candidate
 from pallas_kernels.benchmark.ceilings import Ceilings, floor
 from pallas_kernels.workload import Workload
@@ -97,7 +97,7 @@ def test_kernels_of_a_trace_add_up(monkeypatch):
     data = types.SimpleNamespace(from_file=lambda file: types.SimpleNamespace(planes=[host, device]))
     monkeypatch.setattr(jax.profiler, "ProfileData", data)
     ran = []
-    assert trace.kernels(lambda n: ran.append(n) or 0.0, calls=2) == {"b": 15.0, "a": 2.0}
+    assert timing.kernels(lambda n: ran.append(n) or 0.0, calls=2) == {"b": 15.0, "a": 2.0}
     assert ran == [3]
 
 
@@ -188,8 +188,8 @@ def test_floor_is_the_larger_of_two_times():
 def fake_command(monkeypatch, *names):
     groups = {"cpu": (toy(), toy(t=4)), "other": (toy(t=9),)}
     monkeypatch.setattr(command, "load", lambda op, part: types.SimpleNamespace(GROUPS=groups))
-    monkeypatch.setattr(command.competitors, "candidates", lambda op, platform: toy_candidates(*names))
-    monkeypatch.setattr(command.competitors, "default_names", lambda op, platform: names)
+    monkeypatch.setattr(command.candidates, "known", lambda op, platform: toy_candidates(*names))
+    monkeypatch.setattr(command.candidates, "default_names", lambda op, platform: names)
     monkeypatch.setattr(command.ceilings_module, "measure", lambda *a, **k: CEILINGS)
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.benchmark import checks, competitors, run
+from pallas_kernels.benchmark import candidates, checks, run
 from pallas_kernels.delta_chunks import reference as delta_reference, workloads as delta_workloads
 from pallas_kernels.delta_chunks.problem import GeneralProblem
 from pallas_kernels.gated_linear_attention import reference as gated_reference, workloads as gated_workloads
@@ -43,7 +43,7 @@ def outputs_and_truth(work, candidate, seed=3):
 )
 def test_candidates_pass_their_check(name, kind, count):
     work = TAYLOR.workload("x", TINY["tiny_grouped"], kind)
-    candidate = next(c for c in competitors.candidates("taylor_attention", "cpu") if c.name == name)
+    candidate = next(c for c in candidates.known("taylor_attention", "cpu") if c.name == name)
     actual, truth = outputs_and_truth(work, candidate)
     found = checks.errors(actual, truth)
     assert checks.objection(found, True, checks.dtypes(work, actual)) is None
@@ -53,7 +53,7 @@ def test_candidates_pass_their_check(name, kind, count):
 @pytest.mark.full
 def test_step_is_checked_with_its_state():
     work = TAYLOR.workload("x", TINY["tiny_grouped"], "step")
-    actual, truth = outputs_and_truth(work, competitors.candidates("taylor_attention", "cpu")[0])
+    actual, truth = outputs_and_truth(work, candidates.known("taylor_attention", "cpu")[0])
     found = checks.errors(actual, truth)
     assert len(found) == 3
     assert max(found) < 1e-5
@@ -122,8 +122,8 @@ def test_decays_per_channel_are_workloads_of_their_own():
 def test_every_default_name_exists():
     for op in OPS:
         for platform in ("cpu", "gpu", "tpu"):
-            names = {c.name for c in competitors.candidates(op, platform)}
-            assert set(competitors.default_names(op, platform)) <= names
+            names = {c.name for c in candidates.known(op, platform)}
+            assert set(candidates.default_names(op, platform)) <= names
 
 
 @pytest.mark.full

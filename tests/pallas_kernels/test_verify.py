@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels.verify import __main__ as command, worker
-from pallas_kernels.verify.case import truths
-from pallas_kernels.verify.cases import CASES
-from pallas_kernels.verify.times import TIMES
+from pallas_kernels.verify.cases import CASES, TIMES
 from tests.pallas_kernels import starved_cases
 from tests.pallas_kernels.shared import PLATFORMS
 from tests.pallas_kernels.verify_cases import Numbered
@@ -85,7 +83,7 @@ def test_a_process_without_memory_starts_again(monkeypatch, tmp_path, capsys):
 
 def test_truths_are_those_of_their_cases():
     """Kills the truth of another case or seed where several are computed ahead."""
-    found = truths([Numbered(i) for i in range(5)], seed=7)
+    found = worker.truths([Numbered(i) for i in range(5)], seed=7)
     assert [x.tolist() for (x,) in found] == [[i, 7] for i in range(5)]
 
 

@@ -2,10 +2,9 @@
 
 import pytest
 
-from pallas_kernels.compile_check.fences import unfenced_writes
 from pallas_kernels.compile_check.hopper import count, match_loops
-from pallas_kernels.compile_check.in_flight import touched_in_flight
 from pallas_kernels.compile_check.launch import Launch, ModuleLoop
+from pallas_kernels.compile_check.races import touched_in_flight, unfenced_writes
 from pallas_kernels.compile_check.sass import SassLoop, loops, matmuls, own, read_sass
 from pallas_kernels.compile_check.targets import TARGETS
 from tests.pallas_kernels.compile_check.snippets import LOOP

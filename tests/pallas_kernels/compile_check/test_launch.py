@@ -5,10 +5,9 @@ import re
 
 import pytest
 
-from pallas_kernels.compile_check.fences import unfenced_matmuls
-from pallas_kernels.compile_check.launch import read_launch
+from pallas_kernels.compile_check.launch import TensorMap, read_launch, read_tensor_maps
 from pallas_kernels.compile_check.module_text import read_module
-from pallas_kernels.compile_check.tensor_map import TensorMap, read_tensor_maps
+from pallas_kernels.compile_check.races import unfenced_matmuls
 from tests.pallas_kernels.compile_check.snippets import FENCED, FENCED_LINES, MODULE, TENSOR_MAP
 
 

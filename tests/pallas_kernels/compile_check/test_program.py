@@ -6,10 +6,9 @@ import pytest
 
 from pallas_kernels.compile_check import table
 from pallas_kernels.compile_check.bundles import Schedule
-from pallas_kernels.compile_check.calls import read_calls
+from pallas_kernels.compile_check.calls import instructions, read_calls
 from pallas_kernels.compile_check.compiler_text import Kernel
 from pallas_kernels.compile_check.launch import Launch, ModuleLoop
-from pallas_kernels.compile_check.program import instructions
 from pallas_kernels.compile_check.sass import read_sass
 from pallas_kernels.compile_check.targets import TARGETS
 from tests.pallas_kernels.compile_check.snippets import LOOP

@@ -1,7 +1,7 @@
 """Working instructions of a kernel under two versions of JAX."""
 
 from pallas_kernels.compile_check.sass import Instruction, Kernel
-from pallas_kernels.compile_check.versions import differences, work
+from pallas_kernels.compile_check.table import differences, work
 
 CODE = (
     "HGMMA.64x64x16.F32.BF16 R4, R8, gdesc[UR4]",
