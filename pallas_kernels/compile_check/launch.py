@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import math
 import re
+from collections.abc import Sequence
 
 from pallas_kernels.compile_check.control_flow import Program, Values, sample
 from pallas_kernels.compile_check.module_text import Operation, by_result, read_module
@@ -117,7 +118,7 @@ class Launch:
     tensor_maps: list[TensorMap]
     loaded: float = math.inf
     """Bytes loaded from global memory, counted per load."""
-    faults: list[str] = dataclasses.field(default_factory=list)
+    faults: Sequence[str] = ()
     """Faults found by `unfenced_matmuls`."""
 
 

@@ -1,7 +1,7 @@
 """Report on one compiled program: its problems and its lines of the table."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pallas_kernels.compile_check.bundles import Schedule
 from pallas_kernels.compile_check.calls import Call, totals
@@ -21,8 +21,8 @@ class Report:
     kind: str
     shape: str
     target: str
-    kernels: list[Kernel] = dataclasses.field(default_factory=list)
-    notes: list[str] = dataclasses.field(default_factory=list)
+    kernels: Sequence[Kernel] = ()
+    notes: Sequence[str] = ()
     """Remarks of ptxas."""
     temporary: int = 0
     """Memory beyond inputs and outputs."""
@@ -30,12 +30,11 @@ class Report:
     """Memory of inputs and outputs."""
     kept: float = 0.0
     """Memory of residuals."""
-    faults: list[str] = dataclasses.field(default_factory=list)
-    """Unfenced writes, invalid tensor maps, touched registers of a wgmma in flight."""
-    calls: list[Call] = dataclasses.field(default_factory=list)
-    """Calls of the program."""
-    work: list[tuple[str, int, dict[str, int]]] = dataclasses.field(default_factory=list)
-    """Hopper kernels in order of assembly: name, registers, working instructions by kind (`versions.work`)."""
+    faults: Sequence[str] = ()
+    """Races, and invalid tensor maps."""
+    calls: Sequence[Call] = ()
+    work: Sequence[tuple[str, int, dict[str, int]]] = ()
+    """Hopper kernels in order of assembly: name, registers, working instructions by kind."""
     floor: float = 0.0
     """`floor_microseconds` of the workload."""
     seconds: float = 0.0
@@ -51,7 +50,7 @@ class Report:
         """Reasons to fail."""
         if self.error is not None:
             return [f"does not compile: {self.error}"]
-        found = [f"ptxas: {note}" for note in self.notes] + self.faults
+        found = [*(f"ptxas: {note}" for note in self.notes), *self.faults]
         found += [f"{x.name}: how often a loop runs is not known" for x in self.calls if x.unknown_trips]
         for kernel in self.kernels:
             if kernel.implementation == "mosaic_gpu" and kernel.registers is None:

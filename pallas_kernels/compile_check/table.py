@@ -29,7 +29,7 @@ def key(*names: str) -> str:
     return " ".join(names)
 
 
-def entry(calls: list[Call], floor: float, compilers: str) -> dict[str, Any]:
+def entry(calls: Sequence[Call], floor: float, compilers: str) -> dict[str, Any]:
     """Entry of a program: launches, bytes moved, bound and floor in microseconds, counts of kernels."""
     found = totals(calls)
     return {
