@@ -43,9 +43,9 @@ def evaluate_tasks(command: EvaluateCommand, flags: Sequence[str]) -> None:
         for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TQDM_DISABLE"):
             os.environ.setdefault(name, "1")
     scorer = _scorer(command.tasks, command.scorer)
+    prepare_jax()
     names = _task_names(command.tasks, scorer, data)
 
-    prepare_jax()
     path = command.run[0]
     directory, config = read_run(Path(path).expanduser())
     asked = override(config, flags, prog=PROGRAM)
