@@ -11,7 +11,7 @@ from jaxzoo.cli.user_files import import_files
 from jaxzoo.config.checked import NonNegativeInt, PositiveInt
 
 OPTIONS_OF: dict[str, tuple[str, ...]] = {
-    "slices": ("baseline", "bigrams", "at_most"),
+    "slices": ("baseline", "bigrams", "at_most", "examples"),
     "tasks": ("data", "limit", "batch_size", "scorer", "bos", "resume"),
 }
 """Options that belong to --slices and --tasks."""
@@ -45,6 +45,9 @@ class EvaluateCommand(StoredRunOptions):
     """With --slices: counts of the training tokens, by jaxzoo data-bigrams; default: repeats only."""
     at_most: Annotated[NonNegativeInt | None, flag("N")] = None
     """With --slices: a bigram is rare up to this number of occurrences in training; default: 1,250."""
+    examples: Annotated[PositiveInt | None, flag("N")] = None
+    """With --slices and --baseline: print N windows where the first run loses most on AR hits, in colours; with --out
+    also as examples.png (Zoology, App. D.1.1)."""
 
     tasks: Annotated[tuple[str, ...] | None, flag("NAME")] = None
     """Tasks of lm_eval by name, TASK@K with K examples in the prompt, YAML files, based-table-2, based-table-3."""
@@ -70,6 +73,8 @@ class EvaluateCommand(StoredRunOptions):
             given = [name for name in names if getattr(self, name) not in (None, False)]
             if form not in forms and given:
                 raise UsageError(f"--{given[0].replace('_', '-')} belongs to --{form}; see --help")
+        if self.examples and not self.baseline:
+            raise UsageError("--examples compares the first run with a baseline; add --baseline DIR")
         if self.resume and self.out is None:
             raise UsageError("--resume needs --out FILE, the file of the evaluation that was stopped")
         if len(self.run) > 1 and not self.slices:

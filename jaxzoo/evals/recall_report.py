@@ -24,7 +24,9 @@ from jaxzoo.utils.whole_files import unfinished, write_whole
 
 FORMAT = "jaxzoo recall slices 1"
 """Format of `recall.json`, which identifies a directory of reports."""
-FILES = ("recall.json", "table.md", "recall.png")
+EXAMPLES = "examples.png"
+"""Picture of `jaxzoo.evals.recall_examples`, if asked for."""
+FILES = ("recall.json", "table.md", "recall.png", EXAMPLES)
 LONGEST_TICK = 7
 """Longest name of a bin on an axis; longer ones are shortened, as `1,000 +`."""
 

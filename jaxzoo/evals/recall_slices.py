@@ -118,6 +118,10 @@ class RecallSums:
         sums = [np.bincount(labelled.nonzero()[0], x, len(labelled)) for x in (values, values * self._is_hit[cells])]
         self._windows.append(np.stack(sums, axis=1)[labelled.any(axis=1)])
 
+    def is_hit(self, batch: Batch) -> Bool[np.ndarray, "n"]:
+        """Returns whether each labelled target of a batch is an AR hit, row by row."""
+        return self._is_hit[self.cells_of(batch)]
+
     def windows(self) -> Float64[np.ndarray, "n 2"]:
         return np.concatenate([np.zeros((0, 2)), *self._windows])
 

@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -105,3 +106,20 @@ def test_counts_on_disk_of_the_run_s_own_tokens(runs, tmp_path, capsys):
     for name, message in (("other", "counts tokens of 'bpe-257', and these runs read"), ("no", "no bigram counts")):
         assert main([*words, str(tmp_path / name)]) == 2
         assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.full
+def test_examples(runs, tmp_path, capsys):
+    """Kills: examples of a baseline that is the run, gaps of other windows, a picture that the next report refuses."""
+    words = ["--slices", "recall", "--run", str(runs["run"]), "--out", str(tmp_path / "out"), "--examples", "1"]
+    assert main(words) == 2
+    assert "--examples compares the first run with a baseline" in capsys.readouterr().err
+    for _ in range(2):
+        assert main([*words, "--baseline", str(runs["baseline"])]) == 0
+    shown = capsys.readouterr().out.split("Largest gaps of run to baseline on AR hits, in nats\n")[-1]
+    ours, theirs = (list(validation_rows(runs[name])) for name in ("run", "baseline"))
+    gaps = [np.subtract(a[3], b[3]) for a, b in zip(ours, theirs, strict=True)]
+    printed = [float(word) for word in re.findall(r" ([+-]\d+\.\d)\]", shown)]
+    assert printed
+    assert any(all(np.abs(gap - each).min() < 0.051 for each in printed) for gap in gaps)
+    assert (tmp_path / "out/examples.png").stat().st_size > 5_000
