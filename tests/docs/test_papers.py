@@ -14,7 +14,7 @@ PAPERS = json.loads(DATA.read_text())
 
 def test_the_page_is_up_to_date():
     """Kills: results, items or files that changed after `python -m docs.papers`."""
-    assert PAGE.read_text() == page()
+    assert PAGE.read_text() == page(), "run python -m docs.papers"
 
 
 @pytest.mark.parametrize("paper", PAPERS)

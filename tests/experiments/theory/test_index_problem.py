@@ -59,8 +59,10 @@ def test_too_few_entries_err_as_the_bound_says():
 @pytest.mark.parametrize("r", [5])
 def test_taylor_attention(r):
     """Kills: weights of other keys that outvote the match, a message without the sums of values."""
-    error, messages = errors(taylor(r), some_strings(r * r))
+    agents, strings = taylor(r), some_strings(r * r)
+    error, messages = errors(agents, strings)
     assert error == 0
+    assert errors(agents, strings, precision=8)[0] == 0
     assert messages.shape[1] * 32 >= needed_bits(r * r, error)
 
 
