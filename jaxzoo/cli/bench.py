@@ -62,8 +62,12 @@ def main(command: BenchCommand) -> None:
     out = (command.out or Path("bench", f"{name}-{protocol.name}")).expanduser()
     prepare_jax()
 
+    import jax
+
     from jaxzoo.bench.train import train_row
 
+    if command.protocol == "smoke":  # its time is compilation
+        jax.config.update("jax_disable_most_optimizations", True)
     row = train_row(name, config, protocol, out, lambda line: print(line, flush=True))
     write_row(out / f"{name}.json", row)
     others = [other for other in kept if other.name != name]
