@@ -123,6 +123,7 @@ def _verify(name: str, python_path: str, options: tuple[str, ...]) -> Piece:
     )  # fmt: skip
 
 
+@functools.cache
 def _uncertified(python_path: str) -> tuple[str, ...]:
     """Returns the option of `pallas_kernels.verify` for ops without a certificate in the JAX on a path."""
     script = (

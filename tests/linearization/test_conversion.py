@@ -1,6 +1,7 @@
 """Conversion of attention layers. Kills: a projection of another head, a gradient that does not reach the mixer."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -26,10 +27,11 @@ from tests.pallas_kernels.shared import full, slow
 ATTENTION = AttentionConfig(n_heads=4, n_kv_heads=2, positions="rotary")
 
 
+@functools.cache
 def model(pattern: Any = (ATTENTION,), **fields: Any) -> tuple[LanguageModelConfig, Variables]:
     """A model whose attention is sharp, so that mixers differ."""
     config = LanguageModelConfig(pattern=pattern, d_model=16, n_layers=4, vocab_size=40, max_length=16, **fields)
-    variables = split_variables(LanguageModel(config, rngs=nnx.Rngs(1)))
+    variables = jax.jit(lambda: split_variables(LanguageModel(config, rngs=nnx.Rngs(1))))()
     return config, jax.tree.map(lambda x: x * 20 if x.ndim > 2 else x, variables)
 
 
