@@ -77,7 +77,7 @@ class Protocol:
     """overwrite: pairs of the examples, half of which get a second value."""
     track_lengths: tuple[int, int] = (32, 128)
     """track: moves in training, and moves of the longer examples, whose last places are scored."""
-    steps: int = 2500
+    steps: int = 2000
     batch_size: int = 32
     rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 2e-2)
     """Learning rates; all are trained for half of the steps, and the best one goes on."""
