@@ -1,5 +1,6 @@
 """Writes `tests/interop/published`: `TRITON_INTERPRET=1 python -m tests.parity.publish [NAME ...]`, in the parity
-environment, after a new family."""
+environment, after a new family; Qwen3-Next and 3.5 in one without flash-linear-attention, whose kernels they would run.
+"""
 
 import json
 import sys
