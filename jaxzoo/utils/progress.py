@@ -36,6 +36,7 @@ class ProgressLine:
         self._seconds = LIVE_SECONDS if self.is_live else seconds
         width = None if self.is_live else PLAIN_WIDTH
         options: dict[str, Any] = {"file": screen, "highlight": False, "markup": False, "emoji": False}
+        options["force_jupyter"] = False  # a notebook shows what the screen gets; rich would pass the screen by
         self._console = Console(**options, width=width, force_terminal=self.is_live)
         bar = 20 if self._console.width >= 100 else 10
         self.room: int = self._console.width - bar - 1

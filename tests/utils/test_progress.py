@@ -83,3 +83,12 @@ def test_sparkline_draws_means_of_parts():
     assert progress.sparkline(range(1000)) == "▁▂▂▃▄▄▅▅▆▇▇█"
     assert progress.sparkline([2.0, 2.0]) == "▁▁"
     assert progress.sparkline([]) == ""
+
+
+def test_a_notebook_gets_what_the_screen_gets(monkeypatch):
+    """Kills: `jaxzoo.fit` in a notebook, whose silent screen rich passes by, with a line of output per report."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    stream = Stream(is_terminal=False)
+    line = progress.ProgressLine(progress.Screen(stream), 0.0)
+    line.show(["one", "two"], 1, 2)
+    assert stream.getvalue() == "one  two\n"
