@@ -7,7 +7,9 @@ import jax
 import numpy as np
 from flax import nnx
 
-from jaxzoo.bench.protocol import Protocol
+from jaxzoo.bench.protocol import Protocol, find_protocol
+from jaxzoo.bench.rows import REMEDY, BenchRow
+from jaxzoo.config.config_io import from_json
 from jaxzoo.mixers.base import Inherited, MixerConfig, state_bytes
 from jaxzoo.testing.mixer_inputs import build, inputs
 from jaxzoo.testing.mixer_streams import in_turn
@@ -68,6 +70,15 @@ def measure(config: MixerConfig, model: Inherited) -> SizedMixer:
     ready.require("capabilities", ready.capabilities.streams, "must stream: without a state there is no size")
     mixer = nnx.eval_shape(lambda: ready.build(rngs=nnx.Rngs(0)))
     return SizedMixer(config, state_bytes(mixer, capacity=model.max_length))
+
+
+def check_sizes(row: BenchRow, declared: type[MixerConfig]) -> None:
+    """Measures the states of a row again. Raises `ValueError` if a size differs."""
+    model = find_protocol(row.protocol).model
+    for cell in row.cells:
+        size = measure(from_json(cell.mixer, declared), model).state_bytes
+        if size != cell.state_bytes:
+            raise ValueError(f"{row.name}: state_bytes={cell.state_bytes} must be {size}, as measured; {REMEDY}")
 
 
 def check_state(config: MixerConfig, model: Inherited) -> None:

@@ -37,12 +37,15 @@ def main(command: BenchCommand) -> None:
     from jaxzoo.bench.page import write_page
     from jaxzoo.bench.protocol import find_protocol
     from jaxzoo.bench.rows import read_row, read_rows, write_row
+    from jaxzoo.bench.sizes import check_sizes
     from jaxzoo.mixers import MIXERS, MixerConfig
     from jaxzoo.mixers.names import resolve_alias
 
     protocol = find_protocol(command.protocol)
     if command.check:
         row = read_row(command.check.expanduser())
+        if row.name in MIXERS:
+            check_sizes(row, type(MIXERS[row.name]()))
         print(f"{command.check}: {row.name} follows protocol {row.protocol}")
         return
     kept = read_rows((command.rows or packaged.folder("experiments") / "recall_per_byte/rows").expanduser(), protocol)

@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import pytest
 
 from jaxzoo.bench.protocol import DRAFT, SMOKE, TASKS, OneShapeConfig
-from jaxzoo.bench.rows import read_row
+from jaxzoo.bench.rows import read_row, write_row
 from jaxzoo.bench.sizes import check_state, sized_mixers
 from jaxzoo.cli.bench import main
+from jaxzoo.config.config_io import to_json
 from jaxzoo.data.base import UNLABELLED
 from jaxzoo.mixers import MIXERS, Capabilities, LinearAttentionConfig, Mixer, MixerConfig
 from jaxzoo.mixers.base import NO_CONTEXT
+from tests.bench.test_rows import made_up_row
 
 pytestmark = pytest.mark.full
 
@@ -64,6 +66,14 @@ def test_mixers_without_a_row_are_listed(folder, capsys):
     assert "--mixer NAME is required" in capsys.readouterr().err
     assert main(["--mixer", "attention", "--protocol", "v0"]) == 2
     assert "protocol='v0' must be one of v1-draft, smoke" in capsys.readouterr().err
+
+
+def test_sizes_of_a_registered_mixer_are_measured_again(tmp_path, capsys):
+    """Kills: a row whose sizes nobody measured, or were another one's before a change of the mixer."""
+    row = made_up_row("linear_attention", mixer=to_json(LinearAttentionConfig(feature_dim=15, head_dim=15)))
+    write_row(tmp_path / "row.json", row)
+    assert main(["--check", str(tmp_path / "row.json")]) == 2
+    assert "linear_attention: state_bytes=1064 must be 960, as measured" in capsys.readouterr().err
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ def made_up_run(task, *, rate=QUICK, seed=0, steps=DRAFT.steps, accuracy=0.5, lo
     return Run(learning_rate=rate, seed=seed, steps=steps, half_loss=half_loss, loss=loss, accuracy=accuracies)
 
 
-def made_up_row(name="mine", accuracy=0.5, sizes=DRAFT.sizes):
+def made_up_row(name="mine", accuracy=0.5, sizes=DRAFT.sizes, mixer=None):
     """A row of a mixer with this accuracy; the first seed of `overwrite` has diverged, all of `track` are solved."""
     cells = []
     for task, size in DRAFT.cells(sizes):
@@ -29,7 +29,9 @@ def made_up_row(name="mine", accuracy=0.5, sizes=DRAFT.sizes):
         runs = [made_up_run(task, seed=seed, **changes) for seed in DRAFT.seeds]
         if task == "overwrite":
             runs[0] = made_up_run(task, steps=500, loss=None)
-        cells.append(Cell(task=task, size=size, state_bytes=size + 40, n_parameters=9, mixer={"n_heads": 1}, runs=runs))
+        cells.append(
+            Cell(task=task, size=size, state_bytes=size + 40, n_parameters=9, mixer=mixer or {"n_heads": 1}, runs=runs)
+        )
     slower = [rate for rate in DRAFT.rates if rate != QUICK]
     dropped = [made_up_run("capacity", rate=r, seed=s, steps=DRAFT.half, loss=3.0) for r in slower for s in (0, 1)]
     facts = {"machine": "a", "versions": {"jax": "0"}, "commit": None, "date": "2026-01-01", "source": "b"}
