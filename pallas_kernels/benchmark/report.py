@@ -1,21 +1,14 @@
 """Results as JSON, as Markdown tables and as progress lines.
 
-A result is one JSON object, `<op>-<device>-<date>.json`:
+A result is one JSON object, `<op>-<device>-<date>.json`, with the entries `REQUIRED`: bandwidth and FLOP/s are measured
+ceilings, notes name missing peers. A row is a workload with an implementation:
 
-    op            the name of the package
-    device, platform, date, commit (of this repository), versions (packages and peers' commits)
-    settings      the options of the run, and XLA_FLAGS
-    ceilings      bandwidth (bytes/s), flops (FLOP/s), matmul (what flops was measured with)
-    notes         missing peers, with reasons
-    rows          a list of
-      op, groups, name, kind, sizes, implementation
-      floor_ms, bound ("memory" or "compute"), flops, bytes     of the workload
-      status      "ok", "wrong", "refused", "out of memory" or "failed"; reason, where there is one
-      error, errors                                             relative L2: the largest; of every output
-      temp_bytes, peak_bytes                                    of the program
-      ms, ms_p10, ms_p90, calls (in a batch), calls_per_program, repeats, input_sets, share_of_floor     if "ok"
-      kernels_us                                                microseconds of a call by kernel, with --trace
-      seconds                                                   duration of truth, check and timing
+    status    "ok", "wrong", "refused", "out of memory" or "failed"; reason, where there is one
+    floor_ms, bound ("memory" or "compute"), flops, bytes     of the workload
+    error, errors                                             relative L2: the largest; of every output
+    ms, ms_p10, ms_p90, share_of_floor, calls (in a batch)    if "ok"
+    kernels_us                                                microseconds of a call by kernel, with --trace
+    seconds                                                   duration of truth, check and timing
 """
 
 import json

@@ -84,9 +84,12 @@ def read_schedule(bundles: str, utilization: str) -> Schedule:
                 weights[i] *= loop.trips or 1
     inside = range(grid.first, grid.last + 1)
     total = sum(weights[i] for i in inside)
-    units, slots, rows = read_utilization(utilization)
-    used = {u: sum(rows[i][k] * weights[i] for i in inside if i < len(rows)) for k, u in enumerate(units)}
-    shares = {u: used[u] / (total * slots[k]) for k, u in enumerate(units)}
+    _, units, slots, _, *table = utilization.splitlines()
+    rows = [list(map(int, line.split())) for line in table if line.strip()]
+    shares = {}
+    for k, (unit, count) in enumerate(zip(units.split(","), slots.split(), strict=True)):
+        used = sum(rows[i][k] * weights[i] for i in inside if i < len(rows))
+        shares[unit.strip()] = used / (total * int(count))
     fill, spill = (shares.pop(name, 0.0) for name in _UNCOUNTED)
     return Schedule(
         bundles=total,
@@ -126,11 +129,3 @@ def _loops(lines: list[tuple[re.Match, str]]) -> list[Loop]:
             if inner and test["bound"].isdigit():
                 inner[-1].trips = int(test["bound"])
     return found
-
-
-def read_utilization(text: str) -> tuple[list[str], list[int], list[list[int]]]:
-    """Units, their slots per bundle, and the used slots of each bundle."""
-    lines = text.splitlines()
-    units = [unit.strip() for unit in lines[1].split(",")]
-    rows = [list(map(int, line.split())) for line in lines[4:] if line.strip()]
-    return units, list(map(int, lines[2].split())), rows

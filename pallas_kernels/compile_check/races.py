@@ -1,15 +1,13 @@
 """Faults of kernels that would race on a device: unfenced writes, use of registers of a wgmma in flight.
 
-Matmuls and TMA read shared memory through the asynchronous proxy, which sees threads' writes only after a fence
-(`fence.proxy.async`, in machine code FENCE.VIEW.ASYNC). Two rules:
+Matmuls and TMA see a thread's writes to shared memory only after a fence (`fence.proxy.async`, FENCE.VIEW.ASYNC):
 
 - in machine code, every path from a write (STS, STSM) to an arrival at an mbarrier or to a TMA store has a fence;
-- in the lowered module, which unlike machine code shows the buffers of matmuls, no wgmma reads a buffer that its
-  warpgroup has written since the last fence.
+- in the lowered module, which shows the buffers of matmuls, no wgmma reads what its warpgroup wrote without a fence.
 
-A wgmma owns its accumulators, and an A operand in registers, until `WARPGROUP.DEPBAR.LE gsb0, n`, which waits until at
-most n groups of matmuls are in flight; an HGMMA with `gsb0` ends a group. Until then only other HGMMA may read or write
-the accumulators, and nothing may write the A operand.
+A wgmma owns its accumulators, and an A operand in registers, until `WARPGROUP.DEPBAR.LE gsb0, n`, which leaves at most
+n groups of matmuls in flight; an HGMMA with `gsb0` ends a group. Only other HGMMA may touch the accumulators before, and
+nothing may write the A operand.
 """
 
 import re
@@ -129,7 +127,7 @@ def _matmul(x: Instruction) -> Owned:
     """Registers of a matmul: 64 n float32 accumulators of 128 threads, 4 of a 64 x 16 operand of 16 bits."""
     result, *operands = _numbers(_ADDRESS.sub("", x.text))
     a = [first for first in operands if first != result]
-    return Owned(_run(result, x.columns // 2), frozenset().union(*(_run(first, 4) for first in a)))
+    return Owned(_several([result], x.columns // 2), _several(a, 4))
 
 
 def _registers(x: Instruction) -> tuple[frozenset[int], frozenset[int]]:
@@ -137,9 +135,9 @@ def _registers(x: Instruction) -> tuple[frozenset[int], frozenset[int]]:
     width = _width(x)
     read, written = frozenset(), frozenset()
     for place, operand in enumerate(x.text.split(x.operation, 1)[1].split(",")):
-        outside = frozenset().union(*(_run(n, width) for n in _numbers(_ADDRESS.sub("", operand))))
+        outside = _several(_numbers(_ADDRESS.sub("", operand)), width)
         for address in _ADDRESS.findall(operand):
-            read = read.union(*(_run(n, 2 if ".64" in address else 1) for n in _numbers(address)))
+            read |= _several(_numbers(address), 2 if ".64" in address else 1)
         if place == 0 and x.base not in STORES:
             written |= outside
         else:
@@ -161,5 +159,6 @@ def _width(x: Instruction) -> int:
     return 2 if x.base == "CS2R" and "32" not in parts else 1
 
 
-def _run(first: int, count: int) -> frozenset[int]:
-    return frozenset(range(first, first + count))
+def _several(firsts: list[int], count: int) -> frozenset[int]:
+    """`count` registers from each of `firsts` on."""
+    return frozenset(first + i for first in firsts for i in range(count))

@@ -3,10 +3,8 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from pallas_kernels.compile_check.bundles import Schedule
 from pallas_kernels.compile_check.calls import Call, totals
 from pallas_kernels.compile_check.compiler_text import Kernel
-from pallas_kernels.compile_check.hopper import LoopCounts
 from pallas_kernels.compile_check.targets import TARGETS
 
 COPY = 0.05
@@ -97,29 +95,21 @@ def _counts(report: Report) -> Iterator[str]:
     if not report.calls:
         return
     found = totals(report.calls)
-    yield (
-        f"    {found['launches']} launches, {found['bytes'] / 1e6:.0f} MB, at least {found['bound']:.0f} us; "
-        f"floor {report.floor:.0f} us"
-    )
+    work = f"{found['launches']} launches, {found['bytes'] / 1e6:.0f} MB"
+    yield f"    {work}, at least {found['bound']:.0f} us; floor {report.floor:.0f} us"
     for call in report.calls:
         if call.is_kernel:
-            limits = ", ".join(f"{name} {us:.1f}" for name, us in sorted(call.limits.items(), key=lambda x: -x[1]))
-            yield f"    {call.name}: {limits} us"
-        if call.hopper is not None:
-            yield from (f"        {_loop(x)}" for x in call.hopper.loops)
-        if call.tpu is not None:
-            yield f"        {_schedule(call.tpu)}"
+            yield f"    {call.name}: {', '.join(_largest(call.limits, '{} {:.1f}'))} us"
+        for x in call.hopper.loops if call.hopper else ():
+            count, kinds = sum(x.instructions.values()), ", ".join(_largest(x.instructions, "{1:.0f} {0}", 5))
+            waits = f"{x.rounds} rounds of wgmma, {x.barriers} barriers"
+            yield f"        warpgroups {x.warpgroups} x {x.trips:.4g}: {count:.0f} instructions ({kinds}), {waits}"
+        if (x := call.tpu) is not None:
+            slots = ", ".join(_largest(x.units, "{} {:.0%}", 4))
+            registers = f"fills {x.fills:.0%}, spills {x.spills:.0%}"
+            yield f"        {x.bundles:.0f} bundles x {x.steps} steps; slots: {slots}; {registers}"
 
 
-def _loop(x: LoopCounts) -> str:
-    most = sorted(x.instructions.items(), key=lambda entry: -entry[1])[:5]
-    kinds = ", ".join(f"{n:.0f} {kind}" for kind, n in most)
-    return (
-        f"warpgroups {x.warpgroups} x {x.trips:.4g}: {sum(x.instructions.values()):.0f} instructions ({kinds}), "
-        f"{x.rounds} rounds of wgmma, {x.barriers} barriers"
-    )
-
-
-def _schedule(x: Schedule) -> str:
-    used = ", ".join(f"{unit} {share:.0%}" for unit, share in sorted(x.units.items(), key=lambda e: -e[1])[:4])
-    return f"{x.bundles:.0f} bundles x {x.steps} steps; slots: {used}; fills {x.fills:.0%}, spills {x.spills:.0%}"
+def _largest(values: dict[str, float], form: str, count: int | None = None) -> list[str]:
+    """The largest values first, each with its name."""
+    return [form.format(*x) for x in sorted(values.items(), key=lambda x: -x[1])[:count]]

@@ -60,14 +60,14 @@ def main(argv: list[str] | None = None) -> int:
         print(f"verify: {device['device']} has compute capability {device['capability']}, not 9.0", file=sys.stderr)
         return 2
     known = {"hardware": environment.hardware(), "seed": SEED, "versions": environment.versions()}
-    known["kernels"] = {op: kernel_hash(op) for op in OPS}
-    run = Run({**device, **known, "cases": [], "times": []}, args, end)
-    kernels = ", ".join(f"{op} {found[:12]}" for op, found in run.report["kernels"].items())
-    print(f"{device['device']}, jax {device['jax']}, kernels {kernels}", flush=True)
+    kernels = {op: kernel_hash(op) for op in OPS}
+    cases: list[dict[str, Any]] = []
+    run = Run({**device, **known, "kernels": kernels, "cases": cases, "times": []}, args, end)
+    hashes = pages.named({op: found[:12] for op, found in kernels.items()})
+    print(f"{device['device']}, jax {device['jax']}, kernels {hashes}", flush=True)
     run.cases()
     if not args.only:
         run.times()
-    cases = run.report["cases"]
     right = sum(result["status"] == "ok" for result in cases)
     print(f"{right} of {len(cases)} cases are right; written to {args.out} and {page_of(args.out)}")
     if right < len(cases):
