@@ -1,8 +1,7 @@
 """Child processes of `verify` and `compile_check`: one call each, with a time limit; a failure is one line.
 
-`python -m pallas_kernels.child MODULE FUNCTION FOLDER` calls a function with the arguments in FOLDER/call.json and
-pickles what it returns. A returned function is called once the parent asks for the result: until then, the child has
-compiled a program and leaves the device to others. A child ends with its parent.
+The result of a function is pickled. If it is a function, the child calls it once the parent asks for the result: it has
+compiled a program by then, and has left the device to others. A child ends with its parent.
 """
 
 import contextlib

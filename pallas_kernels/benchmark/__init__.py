@@ -1,7 +1,6 @@
 """Checks and times an op: `python -m pallas_kernels.benchmark OP`; `--help` lists ops and options.
 
-A row of the result is one workload with one candidate: an implementation of this repository, another form of the same
-function, or a public peer. Columns:
+A row of the result is one workload with one candidate. Columns:
 
 - *error*: largest relative L2 of outputs and gradients against float64, in rows of the batch from first to last. A
   candidate that misses its tolerance is "wrong" and not timed.

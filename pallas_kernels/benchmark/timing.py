@@ -34,7 +34,7 @@ class Timing:
 def measure(batch: Callable[[int], float], *, calls: int = 1, seconds: float, repeats: int) -> Timing:
     """Times a program of `calls` calls; `batch(n)` runs it n times, waits once and returns the seconds.
 
-    A batch grows until it takes `seconds / repeats`; for longer calls there are fewer repeats, but at least three.
+    A batch grows until it takes `seconds / repeats`; longer calls have fewer repeats, but at least three.
     """
     n, goal = 1, seconds / repeats
     while (elapsed := batch(n)) < goal and n < MAX_PROGRAMS:

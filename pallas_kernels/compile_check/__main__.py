@@ -19,9 +19,8 @@ from pallas_kernels.compile_check.targets import TARGETS, cuda_tool, missing
 from pallas_kernels.registry import OPS, load
 from pallas_kernels.workload import Kind
 
-DESCRIPTION = """Compile every kernel ahead of time for absent GPUs and TPUs: registers, spills, shared memory, remarks
-of ptxas, VMEM, temporaries; launches, bytes, instructions and the least time that follows from them. Needs pip install
-'.[aot]'."""
+DESCRIPTION = """Compile every kernel ahead of time for absent GPUs and TPUs: registers, spills, memory, remarks of
+ptxas; launches, bytes, instructions and the least time that follows. Needs pip install '.[aot]'."""
 EXIT = """exit status: 0 no problem; 1 a program does not compile, a kernel spills, races or has a remark of ptxas,
 needs too much shared memory, has an invalid tensor map, copies its inputs on a TPU, or has more bundles, rounds or
 barriers than in counts.json; 2 a requirement is not installed."""
@@ -99,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--save", action="store_true", help="write the counts into the committed table")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers to this file")
-    text = "compare the kernels' working instructions and registers with FILE, which --json wrote under another JAX"
+    text = "compare working instructions and registers with FILE, which --json wrote under another JAX"
     parser.add_argument("--against", type=Path, metavar="FILE", help=text)
     return parser
 

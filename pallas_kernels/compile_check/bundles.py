@@ -1,7 +1,7 @@
 """Parser of libtpu's final schedule of a Pallas kernel.
 
-A TPU core issues one bundle (a VLIW instruction) per cycle: a kernel takes at least the bundles of the loop over the
-grid, times its trips, in cycles. Matrix units may need longer, so their rows are counted too.
+A TPU core issues one bundle (a VLIW instruction) per cycle: a kernel takes at least as many cycles as bundles run in
+the loop over the grid. Matrix units may need longer, so their rows are counted too.
 
 A line is one bundle; `>` after its label counts the loops around it:
 

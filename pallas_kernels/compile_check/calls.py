@@ -1,4 +1,4 @@
-"""Calls of a compiled program, read from its HLO text, with their least times: of bytes, matmuls and instructions."""
+"""Calls of a compiled program, read from its HLO, with their least times: of bytes, matmuls and instructions."""
 
 import dataclasses
 import math
@@ -133,11 +133,7 @@ def read_calls(
     launches: Mapping[str, Launch],
     schedules: Mapping[str, Schedule],
 ) -> list[Call]:
-    """Calls of a program in order.
-
-    kernels: from `compiler_text`; code: of every Mosaic GPU kernel, in order of assembly; launches: by kernel hash, as
-    printed in the program; schedules: by name of the instruction.
-    """
+    """Calls of a program; `code` in order of assembly, `launches` by kernel hash, `schedules` by instruction."""
     known = {name: pair for pair in in_order(kernels, code) for name in pair[0].calls}
     found = []
     for x in instructions(hlo):

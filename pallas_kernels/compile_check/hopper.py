@@ -14,7 +14,7 @@ from pallas_kernels.compile_check.sass import Instruction, Kernel, SassLoop, loo
 from pallas_kernels.compile_check.targets import Target
 
 WARPS, SCHEDULERS = 4, 4
-"""Warps of a warpgroup; schedulers of a multiprocessor, each of which issues an instruction of a warp per cycle."""
+"""Warps of a warpgroup; schedulers of a multiprocessor, each of which issues an instruction per cycle."""
 MUFU_CYCLES = 8
 """Cycles of a warp in a scheduler's special function unit (CUDA C++ Programming Guide, arithmetic instructions)."""
 _HMMA = re.compile(r"HMMA\.(\d\d)(\d)(\d+)\.")

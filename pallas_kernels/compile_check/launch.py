@@ -1,7 +1,6 @@
 """Grid, trip counts of loops and tensor maps of a lowered Mosaic GPU module.
 
-Loops and loads are counted for each warpgroup and a sample of blocks (`control_flow.py`). Tensor maps are checked
-against the CUDA driver's rules, before a launch fails.
+Loops and loads are counted for each warpgroup and a sample of blocks (`control_flow.py`).
 """
 
 import collections

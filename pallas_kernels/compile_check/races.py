@@ -6,8 +6,7 @@ Matmuls and TMA see a thread's writes to shared memory only after a fence (`fenc
 - in the lowered module, which shows the buffers of matmuls, no wgmma reads what its warpgroup wrote without a fence.
 
 A wgmma owns its accumulators, and an A operand in registers, until `WARPGROUP.DEPBAR.LE gsb0, n`, which leaves at most
-n groups of matmuls in flight; an HGMMA with `gsb0` ends a group. Only other HGMMA may touch the accumulators before, and
-nothing may write the A operand.
+n groups of matmuls in flight; an HGMMA with `gsb0` ends a group. Until then only HGMMA may touch the accumulators.
 """
 
 import re

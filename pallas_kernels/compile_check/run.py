@@ -1,7 +1,4 @@
-"""Compiles workloads in one child process each (`pallas_kernels.child`), and makes their reports.
-
-ptxas writes to the file descriptors of the process, and a process reports a kernel only when it compiles it first.
-"""
+"""Compiles workloads in a process each, which reports a kernel only when it compiles it first, and makes reports."""
 
 import importlib
 import math

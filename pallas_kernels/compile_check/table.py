@@ -1,8 +1,6 @@
-"""Counts of the headline programs, committed as `counts.json`, and what is worse or other than before.
+"""Counts of the headline programs, committed as `counts.json`; comparisons with them, and with other versions of JAX.
 
-`python -m pallas_kernels.compile_check --save` rewrites the entries of the compiled programs. Kernels compiled under
-two versions of JAX are compared by working instructions and registers. Equal work makes no certificate: only a device
-run does.
+`--save` rewrites the entries of the compiled programs. Equal work makes no certificate: only a device run does.
 """
 
 import collections

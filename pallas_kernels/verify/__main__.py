@@ -164,10 +164,7 @@ class Run:
         return Child(function, arguments, COMPILE_S, {**ENVIRONMENT[self._platform], **environment})
 
     def _check(self, case: KernelCase, index: int, job: Child, truth: list[np.ndarray]) -> dict[str, Any]:
-        """Status and errors by output; for a wrong case also the place, and the effect of barriers and of one segment.
-
-        A process that found no memory or no device is restarted once.
-        """
+        """Status and errors by output; a process that found no memory or no device is restarted once."""
         result, found = _compared(case, truth, job.result(self._args.timeout))
         if result["status"] == "failed" and any(word in "\n".join(result["output"]) for word in NO_DEVICE):
             print(f"{case.name}: started again, the process found no memory or no device", flush=True)
@@ -239,7 +236,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--compare", action="store_true",
-        help="lower the verified cases without a device, compare their programs with the certificates, renew these",
+        help="compare lowered programs with the certificates, without a device, and renew these",
     )  # fmt: skip
     parser.add_argument("--only", nargs="+", metavar="CASE", help="names of cases; default: all of the ops")
     parser.add_argument("--minutes", type=float, default=15.0, help="time after which no case starts; default: 15")

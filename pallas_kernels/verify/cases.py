@@ -1,4 +1,4 @@
-"""The kernels' cases by platform, in the order in which they run: smallest first, forward before backward; timed calls.
+"""The kernels' cases by platform, smallest first, forward before backward; timed calls.
 
 Lengths: one chunk of 64; one token more; 72, 120 and 200, where copies end within a chunk; 8184, the same when long.
 Of a long case only the last row is compared; a short case with two rows tells them apart.

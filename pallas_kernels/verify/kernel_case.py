@@ -1,7 +1,6 @@
 """Base of the verified cases: one pass of one kernel on random inputs, compared with the op's reference in float64.
 
-A subclass in an op's `workloads.py` defines inputs, compared outputs and reference; the calls follow from the op's
-contract (`op.Op`).
+A subclass in an op's `workloads.py` defines inputs, compared outputs and reference.
 """
 
 import dataclasses

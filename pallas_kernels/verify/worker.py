@@ -1,4 +1,4 @@
-"""Functions of other processes: a case or a timed call is compiled for a later run; truths are computed on the host."""
+"""Functions of other processes: a case or a timed call is compiled for a later run; truths are computed ahead."""
 
 import collections
 import contextlib
