@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.bench --mixer FILE.py:NAME`: recall of a mixer at equal bytes of state."""
+"""`jaxzoo bench --mixer FILE.py:NAME`: recall of a mixer at equal bytes of state."""
 
 import dataclasses
 from pathlib import Path

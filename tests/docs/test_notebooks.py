@@ -13,7 +13,7 @@ FOLDER = ROOT / "docs/notebooks"
 SAID = {
     "look_inside": r"8 pairs: 0\.\d\d right.*without layer 0: \d of 8 right",
     "own_mixer": r"the contract holds.*Slots +accuracy 0\.\d\d, state 16,900 bytes.*DeltaNet accuracy ",
-    "convert_transformer": r"there and back: \d\.\de-0[4-9].*window  4: state  4,108 bytes",
+    "convert_transformer": r"there and back: (?:0\.0e\+00|\d\.\de-0[4-9]).*window  4: state  4,108 bytes",
 }
 
 
