@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import jaxzoo.cli
+from jaxzoo.bench.protocol import OneShapeConfig
 from jaxzoo.cli.convert import ConvertCommand
 from jaxzoo.cli.export import ExportCommand
 from jaxzoo.config.checked import Checked, PositiveInt, Seed
@@ -28,6 +29,7 @@ EXPERIMENT = RunConfig(model=LanguageModelConfig(pattern=(AttentionConfig(),)), 
 
 GIVEN = [
     Examples(task=MQARConfig(), n_examples=1),
+    OneShapeConfig(task=MQARConfig(), vocab_size=8192, length=64, n_asked=8),
     EXPERIMENT,
     EXPERIMENT.model,
     EXPERIMENT.data,
