@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import kernel_counters, on_device, on_device_pieces
 from benchmarks.on_device_pieces import Piece, pieces
+from tests.pallas_kernels.shared import full, slow
 
 WAITS = "from benchmarks.turns import wait_for_turn; import json, time; wait_for_turn(); t = time.time(); "
 """Beginning of a script that gets a turn."""
@@ -40,9 +41,9 @@ def queue(tmp_path, monkeypatch):
 def test_pieces_are_timed_one_at_a_time_in_order_after_checks(queue):
     """Kills: two processes that use the device at once, a turn before all have compiled."""
     script = WAITS + "time.sleep(0.3); json.dump([t, time.time()], open(r'{out}', 'w'))"
-    slow = "import time; time.sleep(0.5); " + script
+    late = "import time; time.sleep(0.5); " + script
     now = "import json, time; json.dump([time.time()] * 2, open(r'{out}', 'w'))"
-    made = piece("a: 1", script), piece("a: 2", slow), piece("b", now, how="check"), piece("c", now, how="alone")
+    made = piece("a: 1", script), piece("a: 2", late), piece("b", now, how="check"), piece("c", now, how="alone")
     status, found, _ = queue(*made)
     assert status == 0
     assert {row["status"] for row in found.values()} == {"done"}
@@ -107,13 +108,20 @@ output of the program
     assert kernel_counters.counters(text) == expected
 
 
-@pytest.mark.full
-def test_a_rehearsal_runs_every_piece(tmp_path):
-    """Kills: a piece whose command line or program is broken, which would show on the rented device."""
+@pytest.mark.parametrize(
+    "only", [full(("verify", "layers: taylor_linear_attention", "generation: 360m")), slow(())], ids=("kinds", "all")
+)
+def test_a_rehearsal_runs_every_piece(only, tmp_path, monkeypatch):
+    """Kills: a piece whose command line or program is broken, which would show on the rented device; of `full`, one
+    piece of each value of `Piece.how`."""
+    monkeypatch.setenv("XLA_FLAGS", "")  # one device
     words = f"--rehearse --minutes 9 --out {tmp_path / 'out'} --state {tmp_path / 'state'}".split()
+    words += ["--only", *only] if only else []
     assert on_device.main(words) == 0, (tmp_path / "out" / on_device.LOG).read_text()
     found = json.loads((tmp_path / "out" / on_device.RESULTS).read_text())
-    rehearsed = [piece.name for piece in pieces(rehearse=True, fla=False)]
+    known = {piece.name: piece.how for piece in pieces(rehearse=True, fla=False)}
+    rehearsed = only or list(known)
+    assert {known[name] for name in rehearsed} == set(known.values())
     assert [found[name]["status"] for name in rehearsed] == ["done"] * len(rehearsed)
     assert all(found[name]["result"] for name in rehearsed)
     assert len(list((tmp_path / "out").iterdir())) == 2

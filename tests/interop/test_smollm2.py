@@ -9,9 +9,9 @@ import json
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import jaxzoo
 from jaxzoo.cli.convert import main as convert
@@ -50,18 +50,22 @@ def test_tokenizer(loaded):
 
 def test_logits_in_all_forms(loaded):
     """Kills: rows of queries and keys in llama.cpp's order, a block dequantized otherwise, another rotary base."""
-    model, forward = loaded.model, jax.jit(loaded.model.__call__)
+    graph, variables = nnx.split(loaded.model)  # arguments of the programs: constants are compiled with them
+    longest = max(len(prompt["ids"]) for prompt in KNOWN["prompts"])
+    forward = jax.jit(lambda variables, ids: nnx.merge(graph, variables)(ids))
+    prefill = jax.jit(lambda variables, *args: nnx.merge(graph, variables).prefill(*args))
+    step = jax.jit(lambda variables, *args: nnx.merge(graph, variables).step(*args))
     for prompt in KNOWN["prompts"]:
-        ids, columns = jnp.asarray([prompt["ids"]], jnp.int32), prompt["columns"]
-        logits = forward(ids)
-        np.testing.assert_allclose(logits[0, -1, jnp.asarray(columns)], prompt["logits"], rtol=0, atol=2e-4)
-        np.testing.assert_allclose(logits[0, 0, jnp.asarray(columns)], prompt["first"], rtol=0, atol=2e-4)
-    state = model.init_state(1, capacity=32)
-    first, state = jax.jit(model.prefill)(ids[:, :-2], state)
+        ids, columns = np.asarray([prompt["ids"]], np.int32), prompt["columns"]
+        n = ids.shape[1]
+        logits = np.asarray(forward(variables, np.pad(ids, ((0, 0), (0, longest - n)))))[:, :n]
+        np.testing.assert_allclose(logits[0, -1, columns], prompt["logits"], rtol=0, atol=2e-4)
+        np.testing.assert_allclose(logits[0, 0, columns], prompt["first"], rtol=0, atol=2e-4)
+    first, state = prefill(variables, ids[:, :-2], loaded.model.init_state(1, capacity=32))
     np.testing.assert_allclose(first, logits[:, :-2], rtol=0, atol=1e-3)
     for i in (-2, -1):
-        step, state = jax.jit(model.step)(ids[:, i], state)
-        np.testing.assert_allclose(step, logits[:, i], rtol=0, atol=1e-3)
+        y, state = step(variables, ids[:, i], state)
+        np.testing.assert_allclose(y, logits[:, i], rtol=0, atol=1e-3)
 
 
 def test_bfloat16():

@@ -18,7 +18,7 @@ from pallas_kernels.taylor_attention import taylor_attention
 from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.verify import compare
 
-SAMPLE = 10
+SAMPLE = 3
 SMALLEST = "wkv4 mosaic_gpu forward t16_b1_d512_bfloat16"
 
 
@@ -68,7 +68,7 @@ def test_verified_cases_lower_to_their_programs(shipped):
 
 @pytest.mark.slow
 def test_all_verified_cases_lower_to_their_programs(shipped):
-    """Kills what ten cases do not show; runs under each version of JAX that has certificates."""
+    """Kills what a sample does not show; runs under each version of JAX that has certificates."""
     assert not compare.differences(list(compare.verified()))
 
 
