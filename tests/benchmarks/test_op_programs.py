@@ -6,16 +6,17 @@ import pytest
 
 from benchmarks import op_programs
 from tests.pallas_kernels.aot import needs
+from tests.pallas_kernels.shared import full, slow
 
 KEPT = op_programs.BenchmarkConfig().out
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "n_programs"),
     [
-        (["--ops", "taylor", "RG-LRU", "--passes", "forward"], 2),
-        (["--ops", "delta_rule", "wkv4", "selective", "--kernels", "--passes", "forward_backward"], 6),
+        full(["--ops", "taylor", "RG-LRU", "--passes", "forward"], 2),
+        full(["--ops", "delta_rule, decay", "--kernels", "--passes", "forward_backward"], 2),
+        slow(["--ops", "delta_rule", "wkv4", "selective", "--kernels", "--passes", "forward_backward"], 6),
     ],
 )
 def test_launches_and_bytes_are_those_of_the_table(tmp_path, options, n_programs):
