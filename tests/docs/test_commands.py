@@ -69,7 +69,8 @@ TESTS = {
 }
 """Program -> the test file that runs it, by its `main` or as a process."""
 
-TOOLS = ("build", "pytest", "venv")
+TOOLS = ("build", "docs.papers", "pytest", "venv")
+"""Programs without flags of ours; tests/docs/test_papers.py compares what docs.papers writes."""
 MAINS = {"jaxzoo.evaluate --slices": "jaxzoo.cli.evaluate", "jaxzoo.evaluate --tasks": "jaxzoo.cli.evaluate"}
 """Modules of `main` where they do not follow from the program's name."""
 SELECTORS = ("--config", "--task", "--tasks", "--slices")
