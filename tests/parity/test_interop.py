@@ -85,10 +85,10 @@ def test_published_fields(model, tmp_path, torch, transformers):
     config = json.loads((tmp_path / "config.json").read_text())
     if "time_step_limit" in config:  # as the published file has it
         config["time_step_limit"] = [0.0, float("inf")]
-        (tmp_path / "config.json").write_text(json.dumps(config))
-    kind = config["model_type"]
-    unfused = UNFUSED if kind in FLA_FAMILIES and fla_models() else {}
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, **unfused).eval()
+    if config["model_type"] in FLA_FAMILIES and fla_models():
+        config |= UNFUSED
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
     tokens = token_ids(61, b=2, t=29)
     found = load(tmp_path).model(jnp.asarray(tokens))
     np.testing.assert_allclose(found, logits_of(theirs, tokens, torch), rtol=0, atol=TOLERANCE)
