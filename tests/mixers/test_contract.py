@@ -137,7 +137,8 @@ def test_a_mixer_that_breaks_the_contract_is_named(fault):
         check_mixer(WrongConfig(d_model=5, fault=fault))
 
 
-@cases(one_of_each_family=True)
+@pytest.mark.full
+@ALL
 def test_a_batch_of_0_rows(case):
     """Kills: a size that is derived from the others, by division by 0."""
     stream, mixer = inputs(CASES[case]).at(slice(0), slice(None)), build(CASES[case])
