@@ -1,10 +1,10 @@
-"""`python -m benchmarks.op_programs`. Kills: a further kernel launch or array."""
+"""`python -m benchmarks.op_programs` and `decode_programs`. Kills: a further kernel launch or array."""
 
 import json
 
 import pytest
 
-from benchmarks import op_programs
+from benchmarks import decode_programs, op_programs
 from tests.pallas_kernels.aot import needs
 from tests.pallas_kernels.shared import full, slow
 
@@ -30,3 +30,19 @@ def test_launches_and_bytes_are_those_of_the_table(tmp_path, options, n_programs
         assert row["launches"] <= 1.1 * kept[name]["launches"], name
         assert row["bytes"] == pytest.approx(kept[name]["bytes"], rel=0.05), name
         assert row["floor"] == kept[name]["floor"]
+
+
+@pytest.mark.parametrize(
+    "size", [pytest.param("tiny", marks=pytest.mark.full), pytest.param("360m", marks=pytest.mark.slow)]
+)
+def test_a_decode_step_launches_and_moves_what_the_table_says(tmp_path, size):
+    """Kills: weights cast in every step, a loop inside of a step, an array more between kernels."""
+    needs("h100")
+    out = tmp_path / "programs.json"
+    batch = "2" if size == "tiny" else "1"
+    decode_programs.main(["--size", size, "--models", "Based", "--batches", batch, "--out", str(out)])
+    kept = json.loads(decode_programs.BenchmarkConfig().out.read_text())
+    for name, row in json.loads(out.read_text()).items():
+        assert row["launches"] <= 1.1 * kept[name]["launches"], name
+        assert row["bytes"] == pytest.approx(kept[name]["bytes"], rel=0.05), name
+        assert row["ideal"] == kept[name]["ideal"]

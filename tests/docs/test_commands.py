@@ -28,6 +28,7 @@ TESTS = {
     "benchmarks.mixers_cpu": "tests/benchmarks/test_mixers_cpu.py",
     "benchmarks.mqar_cpu": "tests/benchmarks/test_mqar_cpu.py",
     "benchmarks.on_device": "tests/benchmarks/test_on_device.py",
+    "benchmarks.decode_programs": "tests/benchmarks/test_op_programs.py",
     "benchmarks.op_programs": "tests/benchmarks/test_op_programs.py",
     "benchmarks.mqar_generation": "tests/benchmarks/test_mqar_cpu.py",
     "benchmarks.parallel_recall": "tests/benchmarks/test_parallel_recall.py",
