@@ -57,8 +57,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure(model: LanguageModelConfig, batch: int, target: str = "h100") -> dict[str, int]:
-    """Returns launches, bytes and ideal bytes of one decode step."""
+    """Returns launches, bytes and ideal bytes of one decode step in bfloat16."""
     device = TARGETS[target]
+    model = dataclasses.replace(model, dtype="bfloat16")
     placed = SingleDeviceSharding(device.devices()[0])
 
     def on_device(tree: Any) -> Any:
