@@ -55,7 +55,12 @@ def command_line(*, prog: str = "", selector: str = "", **lines: str) -> Callabl
             if asked and not topic:
                 with contextlib.suppress(SystemExit):
                     parse_known(declared, asked, prog=name)
-            options, flags = parse_known(declared, [word for word in words if word not in HELP], prog=name)
+            try:
+                options, flags = parse_known(declared, [word for word in words if word not in HELP], prog=name)
+            except UsageError:
+                if asked and not topic:
+                    return  # a required option is absent, which the help has shown
+                raise
             if topic and not getattr(options, selector):
                 raise UsageError(f"--help {topic} describes fields of a config; name one by --{selector}")
             if not asked or getattr(options, selector):

@@ -1,10 +1,12 @@
 """Flags of the command line. Kills: an override that is dropped or resets other fields."""
 
 import dataclasses
+import importlib
 from pathlib import Path
 
 import pytest
 
+from jaxzoo.cli.commands import COMMANDS
 from jaxzoo.cli.config_file import load_config
 from jaxzoo.cli.flags import UsageError, flags_of
 from jaxzoo.cli.train import main
@@ -38,6 +40,16 @@ def test_every_field_is_a_flag_of_the_help(mqar_file, capsys):
     assert [flag for flag in flags_of(config) if flag not in out] == []
     for text in ("Peak learning rate.", "(default: 0.01)", "Key-value pairs in an example"):
         assert text in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command(command, capsys):
+    """Kills: an error after the help, for the absence of an option that is required."""
+    module = importlib.import_module(f"jaxzoo.cli.{command.replace('-', '_')}")
+    assert module.main(["--help"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith(f"usage: jaxzoo {command} ")
+    assert shown.err == ""
 
 
 def test_help_begins_with_groups(mqar_file, capsys, monkeypatch):
