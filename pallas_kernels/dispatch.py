@@ -183,7 +183,7 @@ by_target.def_impl(_compiled)
 
 
 def _lower(platform: str, ctx, *operands, choices, like, problem, tree, options, mapped):
-    objections = [_target_objection(choice, problem, platform, _device(ctx)) for choice in choices]
+    objections = [_target_objection(choice, problem, platform, target_device(ctx)) for choice in choices]
     if all(objections):
         _refuse(choices[-1].name, objections[-1])
     choice = choices[objections.index(None)]
@@ -194,7 +194,7 @@ def _lower(platform: str, ctx, *operands, choices, like, problem, tree, options,
     return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
 
 
-def _device(ctx) -> Any:
+def target_device(ctx) -> Any:
     """One of the target devices, or the stand-in of `lowering_for`; None: unknown, or several platforms."""
     target = _LOWERING_FOR.get()
     if target is not None and target.platform == "cuda" and ctx.module_context.platforms == ("cuda",):

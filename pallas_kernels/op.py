@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import dispatch
+from pallas_kernels import dispatch, triton_call
 from pallas_kernels.dispatch import Backend, Backends
 
 
@@ -217,6 +217,23 @@ def xla_recurrence(forward: Callable, backward: Callable, operands: int) -> Back
 
 def hopper(load: Callable[[], tuple[Callable, Callable]], objection: Objection, **fields: Any) -> Backend:
     """Mosaic GPU kernels. `load` imports them, which not every host can, and returns forward and backward."""
+    whole = _whole(objection)
+    return Backend("cuda", whole, *_passes(load), dispatch.needs_wgmma, verified_only=True, **fields)
+
+
+def triton(load: Callable[[], tuple[Callable, Callable]], objection: Objection, **fields: Any) -> Backend:
+    """Triton kernels, chosen by name only. `load` imports them, which needs jax-triton, as for `hopper`."""
+
+    def whole(problem: Any) -> str | None:
+        return _whole(objection)(problem) or triton_call.missing()
+
+    return Backend(
+        "cuda", whole, *_passes(load), triton_call.needs_ampere, automatic=lambda problem: False, **fields
+    )  # fmt: skip
+
+
+def _passes(load: Callable[[], tuple[Callable, Callable]]) -> tuple[Callable, Callable]:
+    """Forward and backward of kernels that are imported on the first call."""
 
     def forward(*arrays, **options):
         return load()[0](*arrays, **options)
@@ -224,8 +241,7 @@ def hopper(load: Callable[[], tuple[Callable, Callable]], objection: Objection, 
     def backward(*arrays, **options):
         return load()[1](*arrays, **options)
 
-    whole = _whole(objection)
-    return Backend("cuda", whole, forward, backward, dispatch.needs_wgmma, verified_only=True, **fields)
+    return forward, backward
 
 
 def tpu(forward: Callable, backward: Callable, objection: Objection, **fields: Any) -> Backend:
@@ -236,11 +252,6 @@ def tpu(forward: Callable, backward: Callable, objection: Objection, **fields: A
 def no_tpu_kernel(backend: Backend) -> Backend:
     """Entry of an op without TPU kernels, which objects to every problem; `backend` is XLA's."""
     return tpu(backend.forward, backend.backward, lambda problem: "no kernel is written for TPUs")
-
-
-def by_name(platform: str, forward: Callable, backward: Callable, objection: Objection) -> Backend:
-    """Implementation that is never chosen automatically."""
-    return Backend(platform, _whole(objection), forward, backward, automatic=lambda problem: False)
 
 
 def vendor(platform: str, module: Any, **fields: Any) -> Backend:

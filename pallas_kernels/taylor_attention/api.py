@@ -121,11 +121,6 @@ def _packed(q, k, v) -> tuple[jax.Array, jax.Array, jax.Array]:
     return q, k, v
 
 
-def _triton_forward(q, k, v, state, decay, segment_ids, options):
-    y, last, den = triton.forward(q, k, v, state, decay, options)
-    return y, last, den if options.save_states else None
-
-
 def _normalized(outputs: list, *, options: Options) -> tuple:
     return (outputs[0] if options.normalize else None,)
 
@@ -141,7 +136,7 @@ OP = Op(
             saved_like=mosaic_gpu_layout.saved_like,
         ),
         "mosaic_tpu": base.tpu(_tpu_forward, _tpu_backward, mosaic_tpu.objection),
-        "triton": base.by_name("cuda", _triton_forward, _xla_backward, triton.objection),
+        "triton": base.triton(lambda: (triton.forward, _xla_backward), triton.objection),
     },
     operands=("q", "k", "v", "state", "decay", "segment_ids"),
     fixed=("decay", "segment_ids"),

@@ -23,7 +23,7 @@ def report(tmp_path, monkeypatch):
     """Function of changed fields -> a report of `verify` in a file. No setting, an empty folder of certificates."""
     monkeypatch.delenv(certificates.SETTING)
     monkeypatch.setattr(certificates, "FOLDER", tmp_path / "shipped")
-    monkeypatch.setattr(dispatch, "_device", lambda ctx: DEVICE)
+    monkeypatch.setattr(dispatch, "target_device", lambda ctx: DEVICE)
     certificates.FOLDER.mkdir()
 
     def write(path, **changed):

@@ -35,7 +35,7 @@ def program(platform: str) -> list:
 
 def main(port: str, process: str, folder: str) -> None:
     jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(process))
-    dispatch._device = lambda ctx: DEVICE
+    dispatch.target_device = lambda ctx: DEVICE
     certificates.FOLDER = Path(folder, f"shipped{process}")
     certificates.FOLDER.mkdir()
     op = "taylor_attention"

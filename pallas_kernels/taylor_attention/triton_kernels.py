@@ -11,16 +11,8 @@ Matrix products have operands in the dtype of the inputs and accumulate in float
 is no backward kernel: `xla.backward` reads y and den.
 """
 
-from typing import Any, NamedTuple
-
-import jax
-import jax.numpy as jnp
-import jax_triton
 import triton
 import triton.language as tl
-
-from pallas_kernels.taylor_attention.features import full_to_symmetric, n_full_features, symmetric_to_full
-from pallas_kernels.taylor_attention.state import TaylorState
 
 MAX_KEY_DIM = 16
 VALUES = 32
@@ -119,49 +111,3 @@ def taylor_kernel(
             tl.store(z_out_ptr + z_row + tl.arange(0, 1), z0)
             tl.store(z_out_ptr + z_row + first, z1, mask=real_d)
             tl.store(z_out_ptr + z_row + second, z2, mask=real_e)
-
-
-class Launch(NamedTuple):
-    """Arguments of `taylor_kernel`: `inputs`, then memory for `outputs`."""
-
-    inputs: tuple[jax.Array, ...]
-    outputs: tuple[jax.ShapeDtypeStruct, ...]
-    grid: tuple[int, int]
-    constants: dict[str, Any]
-
-
-def launch(q, k, v, state, decay, *, scale, eps, normalize, return_state) -> Launch:
-    """Launch of `forward`; outputs are y, den, and s and z of full features, of size 1 if not requested."""
-    (b, t, h, k_dim), (g, v_dim) = q.shape, v.shape[2:]
-    log_decay = s = z = jnp.zeros((1,), jnp.float32)
-    if decay is not None:
-        log_decay = jnp.log2(jnp.maximum(decay.astype(jnp.float32), jnp.finfo(jnp.float32).tiny))
-    if state is not None:
-        s, z = (symmetric_to_full(x, k=k_dim, axis=2) for x in state)
-    full = (b, h, n_full_features(k_dim))
-    outputs = (
-        jax.ShapeDtypeStruct((b, t, h, v_dim), v.dtype),
-        jax.ShapeDtypeStruct((b, h, t) if normalize else (1,), jnp.float32),
-        jax.ShapeDtypeStruct((*full, v_dim) if return_state else (1,), jnp.float32),
-        jax.ShapeDtypeStruct(full if return_state else (1,), jnp.float32),
-    )
-    constants = {
-        "T": t, "H": h, "G": g, "KD": k_dim, "VD": v_dim, "K": MAX_KEY_DIM, "V": VALUES, "C": CHUNK,
-        "SCALE": scale, "EPS": eps, "NORMALIZE": normalize, "DECAY": decay is not None, "STATE_IN": state is not None,
-        "STATE_OUT": return_state,
-    }  # fmt: skip
-    return Launch((q, k, v, log_decay, s, z), outputs, (b * h, triton.cdiv(v_dim, VALUES)), constants)
-
-
-def forward(q, k, v, state, decay, *, scale, eps, normalize, return_state, compute_capability=None):
-    """y (b, t, h, v), the final state or None, den (b, h, t) or None; decay is (b, h) or None.
-
-    compute_capability: 80, 86, 89 or 90; None: of the device, which must be present on lowering.
-    """
-    call = launch(q, k, v, state, decay, scale=scale, eps=eps, normalize=normalize, return_state=return_state)
-    y, den, s, z = jax_triton.triton_call(
-        *call.inputs, kernel=taylor_kernel, out_shape=call.outputs, grid=call.grid, num_warps=WARPS, num_stages=1,
-        compute_capability=compute_capability, **call.constants,
-    )  # fmt: skip
-    last = TaylorState(*(full_to_symmetric(x, k=q.shape[3], axis=2) for x in (s, z))) if return_state else None
-    return y, last, den if normalize else None
