@@ -48,7 +48,8 @@ def cells(row: list[str]) -> list[str]:
         found = [claim["verdict"] for claim in json.loads((folder / "claims.json").read_text())]
         about: dict[str, Any] = json.loads((folder / "sweep.json").read_text())
         counts = ", ".join(f"{found.count(each)} {each}" for each in ("held", "not held", "not tested"))
-        verdict = "; ".join(filter(None, (f"[claims: {counts}](../{file}/table.md)", verdict)))
+        untuned = "not tuned" if about["untuned"] else ""
+        verdict = "; ".join(filter(None, (f"[claims: {counts}](../{file}/table.md)", untuned, verdict)))
         return [items, subject, link(about["experiment"]), about["scale"], verdict]
     tests = test_of(row)
     where = f" ([tests](../{tests}))" if tests else ""

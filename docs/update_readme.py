@@ -105,14 +105,20 @@ def figures_table() -> str:
         on_gpu = [row for row in runs.values() if row["machine"].startswith("NVIDIA")]
         minutes = sum(row["cpu_seconds"] for row in runs.values() if row not in on_gpu) / 60
         where = f", {len(on_gpu)} runs on an H100" if on_gpu else ""
-        wanted = json.loads((folder / "sweep.json").read_text())["n_runs"]
+        about = json.loads((folder / "sweep.json").read_text())
+        wanted = about["n_runs"]
         n_runs = f"{len(runs)}" if len(lines) == wanted else f"{len(lines)} of {wanted}"
-        cells = [f"[{title}](../{folder}/table.md)", *counts, n_runs, f"{minutes:.0f}{where}"]
+        lacks = about["untuned"] or "-"
+        cells = [f"[{title}](../{folder}/table.md)", *counts, lacks, n_runs, f"{minutes:.0f}{where}"]
         rows.append(f"| {' | '.join(cells)} |")
     for name in SHOWN:
         if not (FIGURES / name).is_dir():
             raise FileNotFoundError(2, "not made yet", str(FIGURES / name))
-    head = "| figure (scale) | claims held | not held | not tested | runs | CPU-minutes |\n" + "| --- " * 6 + "|"
+    head = (
+        "| figure (scale) | claims held | not held | not tested | not tuned | runs | CPU-minutes |\n"
+        + "| --- " * 7
+        + "|"
+    )
     pictures = [f"![{text}](../{FIGURES}/{name}/figure.png)\n" for name, text in SHOWN.items()]
     return "\n".join([*pictures, head, *rows])
 

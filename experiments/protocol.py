@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Literal
 
-from jaxzoo.mixers import MixerConfig
+from jaxzoo.mixers import MambaConfig, MixerConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks.recall_data import RecallDataConfig
 from jaxzoo.train.config import OptimizerConfig, RunConfig, TrainConfig
@@ -30,6 +30,8 @@ class Protocol:
     embed_dropout: float = 0.0
     mixer_init_std: float | None = None
     """Initial standard deviation of a mixer's projections other than its output; None: the mixer's own, or 0.02."""
+    mamba_projections: Literal["uniform", "normal"] = "uniform"
+    """`MambaConfig.projection_init`; with "uniform", as published, `mixer_init_std` only changes the output's scale."""
     stop_at_accuracy: float = 0.0
     """Validation accuracy at which a run ends; 0: never."""
     evals: int = 0
@@ -98,6 +100,8 @@ class Protocol:
         return dataclasses.replace(run, model=dataclasses.replace(run.model, **kept))
 
     def _initialised(self, mixer: MixerConfig) -> MixerConfig:
+        if isinstance(mixer, MambaConfig):
+            mixer = dataclasses.replace(mixer, projection_init=self.mamba_projections)
         return mixer if self.mixer_init_std is None else dataclasses.replace(mixer, init_std=self.mixer_init_std)
 
 
@@ -152,5 +156,13 @@ than the output's start five times larger, which shortens the plateau before rec
 OVERNIGHT = dataclasses.replace(LAPTOP, learning_rates=(1e-3, 3e-3, 1e-2), evals=18)
 """Ours, for some hours of one core per figure: `LAPTOP` with three rates, and frequent validations, so that solved runs
 end early; each figure sets one number of steps for all its models."""
+TUNED = dataclasses.replace(
+    LAPTOP, learning_rates=(1e-3, 3e-3, 1e-2, 2e-2), evals=80, mamba_projections="normal"
+)  # fmt: skip
+"""Ours, for verdicts: `LAPTOP` with four rates, and enough steps for models that learn late. All rates run to the end
+with the first seed, the best with all seeds (`Scale.all_seeds=1`): as many steps as half runs with two seeds, and the
+rates are compared by what they reach. docs/sweeps.md explains it under "Recipe"."""
 SEEDS = (0, 1, 2)
 """Seeds of scale `overnight`: all rates run with the first, the best two with all of them."""
+LUCKY_SEEDS = (0, 1, 2, 3, 4)
+"""Seeds of models that escape the guessing line by luck."""

@@ -18,7 +18,7 @@ from jaxzoo.train.session import Session
 from jaxzoo.train.speed import train_flops
 from jaxzoo.utils.text_table import duration
 
-MEASURE_SECONDS = 60.0
+MEASURE_SECONDS = 20.0
 """Time limit of the measurements; the time of other programs is estimated."""
 STEPS = 5
 STEP_SECONDS = 0.5

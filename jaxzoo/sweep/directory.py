@@ -31,6 +31,8 @@ class About(NamedTuple):
     """Axes of the points."""
     n_runs: int = 0
     """Number of points with a result once the sweep is finished."""
+    untuned: str = ""
+    """`Sweep.untuned`."""
 
 
 class SweepDirectory:

@@ -53,6 +53,8 @@ class Scale:
     """Number of learning rates, the best ones of the first seed, that run with all seeds; None: all."""
     remarks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Remarks on verdicts at this scale by name of the claim, such as the probable reason why it does not hold."""
+    few_rates: str = ""
+    """Reason why fewer learning rates than verdicts need (`Sweep.untuned`) are enough."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

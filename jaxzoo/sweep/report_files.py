@@ -76,7 +76,8 @@ def _pictures(experiment: "Experiment", rows: Sequence[Row], about: About) -> tu
         try:
             figure = experiment.draw(Results(rows))
             reason = ""
-            add_caption(figure, f"Scale {about.scale}: {about.scale_about}")
+            untuned = f" (not tuned: {about.untuned})" if about.untuned else ""
+            add_caption(figure, f"Scale {about.scale}{untuned}: {about.scale_about}")
         except Missing as missing:
             reason = f"no figure yet: {missing}"
     with import_matplotlib().rc_context({"svg.fonttype": "none"}):  # text stays text

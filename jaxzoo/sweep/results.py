@@ -76,7 +76,7 @@ class Results:
         """
         places: dict[Any, dict[Any, list[Row]]] = {}
         for row in self.select(**where):
-            place = tuple((axis, value) for axis, value in row["point"].items() if axis not in OVER)
+            place = place_of(row["point"])
             places.setdefault(place, {}).setdefault(row["point"].get(RATE), []).append(row)
         found: list[SeedScore] = []
         for rates in places.values():
@@ -108,6 +108,11 @@ class Results:
 def _is_at(point: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
     """Whether a point has these coordinates."""
     return all(point.get(a) in (value if isinstance(value, tuple | list) else (value,)) for a, value in where.items())
+
+
+def place_of(point: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Coordinates of a point without its learning rate and seed."""
+    return tuple(item for item in point.items() if item[0] not in OVER)
 
 
 def _without_seed(point: Mapping[str, Any]) -> frozenset[tuple[str, Any]]:

@@ -8,10 +8,13 @@ from typing import Any
 from jaxzoo.config.json_files import read_json_lines
 from jaxzoo.sweep.directory import About, SweepDirectory, checked_result
 from jaxzoo.sweep.experiment import Experiment, Point, Scale, coordinates
-from jaxzoo.sweep.results import BITS, OVER, RATE, SCORE, SEED, Row
+from jaxzoo.sweep.results import BITS, RATE, SCORE, SEED, Row, place_of
 from jaxzoo.sweep.run_spec import RunSpec
 from jaxzoo.train.config import RunConfig
 from jaxzoo.utils.whole_files import write_rows
+
+N_RATES, N_SEEDS = 4, 3
+"""Fewest learning rates and seeds per model on which a verdict may rest."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Sweep:
         experiment = self.experiment
         missing = tuple(self.experiment.missing)
         texts = (experiment.title, experiment.about, self.scale.about)
-        return About(file, scale, *texts, missing, axes, self.n_runs)
+        return About(file, scale, *texts, missing, axes, self.n_runs, self.untuned)
 
     @property
     def n_runs(self) -> int:
@@ -61,6 +64,17 @@ class Sweep:
             seeds = [len(runs) for runs in rates.values()]
             total += sum(seeds) if most is None else len(rates) + min(most, len(rates)) * (max(seeds) - 1)
         return total
+
+    @property
+    def untuned(self) -> str:
+        """What the verdicts of this scale lack, such as `2 learning rates, 1 seed`; empty if they are tuned, or if
+        nothing is trained."""
+        trained = [rates for rates in self.places if _is_trained(rates)]
+        n_rates = min(map(len, trained), default=N_RATES)
+        n_seeds = min((max(map(len, rates.values())) for rates in trained), default=N_SEEDS)
+        lacks = [(n_rates, "learning rate")] * (n_rates < N_RATES and not self.scale.few_rates)
+        lacks += [(n_seeds, "seed")] * (n_seeds < N_SEEDS)
+        return ", ".join(f"{n} {word}{'s' * (n > 1)}" for n, word in lacks)
 
     def left(self) -> tuple[list[RunSpec], list[RunSpec]]:
         """Runs without a result or a failure: those to train now, and those that may follow.
@@ -89,8 +103,7 @@ class Sweep:
         """Runs by learning rate and seed, for each point without its rate and seed."""
         found: dict[Any, dict[Any, dict[Any, RunSpec]]] = {}
         for point, spec in self.points:
-            place = tuple(item for item in point.items() if item[0] not in OVER)
-            found.setdefault(place, {}).setdefault(point.get(RATE), {})[point.get(SEED)] = spec
+            found.setdefault(place_of(point), {}).setdefault(point.get(RATE), {})[point.get(SEED)] = spec
         return list(found.values())
 
     def _score(self, spec: RunSpec) -> float:
@@ -135,6 +148,10 @@ class Sweep:
     def write_rows(self) -> None:
         """Writes `results.jsonl` again, whole or not at all."""
         write_rows(self.directory.rows, self.rows())
+
+
+def _is_trained(rates: dict[Any, dict[Any, RunSpec]]) -> bool:
+    return any(isinstance(spec.config, RunConfig) for seeds in rates.values() for spec in seeds.values())
 
 
 def reported(directory: SweepDirectory) -> list[Row]:

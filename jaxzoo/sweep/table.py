@@ -16,6 +16,7 @@ SYMBOLS = {"held": "✓", "not held": "✗", "not tested": "○"}
 """Symbols of the verdicts."""
 FACTS = {"steps": "steps", "state_bytes": "state bytes", "n_parameters": "parameters"}
 """Keys of a row and their headings; a key that no run has is left out of the table."""
+RULE = "a verdict needs four learning rates and three seeds of every model"
 UNSTABLE = 0.2
 """Difference of the seeds' accuracies above which a row is marked."""
 
@@ -50,6 +51,8 @@ def markdown(outcome: Outcome) -> str:
     """Returns the text of `table.md`."""
     about = outcome.about
     parts = [f"# {_text(about.title)} ({_text(about.scale)})", _text(about.about)]
+    if about.untuned:
+        parts += [f"**Not tuned**: {about.untuned}; {RULE}."]
     if outcome.progress():
         parts += [f"{outcome.progress()}."]
     if outcome.rows:
@@ -60,7 +63,7 @@ def markdown(outcome: Outcome) -> str:
         heads = ["the paper", "tested", "source", "verdict", "numbers", "control", "remark"]
         claims: list[list[str]] = []
         for v in outcome.verdicts:
-            verdict = f"{SYMBOLS[v.verdict]} {v.verdict}"
+            verdict = f"{SYMBOLS[v.verdict]} {v.verdict}{', not tuned' if about.untuned else ''}"
             claims.append([f"“{v.quote}”", v.text, v.source, verdict, v.numbers, v.control, v.remark or ""])
         parts += ["## Claims", _table(heads, claims)]
     parts += ["## Scale", _text(about.scale_about)]

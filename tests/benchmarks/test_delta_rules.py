@@ -15,7 +15,7 @@ from tests.pallas_kernels.shared import PLATFORMS
 SMALL = ["--b", "1", "--t", "70", "--h", "2", "--width", "8"]
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_command_checks_and_times(tmp_path, capsys):
     """Kills: a rule with the wrong arrays, a truth of another rule, and rows that are lost."""
     delta_rules.main([*SMALL, "--seconds", "0.01", "--out", str(tmp_path), "--rules", "decay_per_token"])
@@ -28,8 +28,14 @@ def test_the_command_checks_and_times(tmp_path, capsys):
 
 
 @pytest.mark.skipif("cuda" not in PLATFORMS, reason="Mosaic GPU needs a newer JAX")
-@pytest.mark.parametrize("kind", delta_rules.KINDS)
-@pytest.mark.parametrize("name", delta_rules.RULES)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        pytest.param(name, kind, marks=[pytest.mark.slow] * ((name, kind) != ("general", "forward")))
+        for name in delta_rules.RULES
+        for kind in delta_rules.KINDS
+    ],
+)
 def test_kernels_are_in_their_own_programs(name, kind, monkeypatch):
     """Kills: a setting that is gone when a program is lowered: XLA was timed as kernels, and once was."""
 

@@ -8,7 +8,6 @@ import pytest
 
 from benchmarks import kernel_counters, on_device, on_device_pieces
 from benchmarks.on_device_pieces import Piece, pieces
-from tests.pallas_kernels.shared import full, slow
 
 WAITS = "from benchmarks.turns import wait_for_turn; import json, time; wait_for_turn(); t = time.time(); "
 """Beginning of a script that gets a turn."""
@@ -108,20 +107,14 @@ output of the program
     assert kernel_counters.counters(text) == expected
 
 
-@pytest.mark.parametrize(
-    "only", [full(("verify", "layers: taylor_linear_attention", "generation: 360m")), slow(())], ids=("kinds", "all")
-)
-def test_a_rehearsal_runs_every_piece(only, tmp_path, monkeypatch):
-    """Kills: a piece whose command line or program is broken, which would show on the rented device; of `full`, one
-    piece of each value of `Piece.how`."""
+@pytest.mark.slow
+def test_a_rehearsal_runs_every_piece(tmp_path, monkeypatch):
+    """Kills: a piece whose command line or program is broken, which would show on the rented device."""
     monkeypatch.setenv("XLA_FLAGS", "")  # one device
     words = f"--rehearse --minutes 9 --out {tmp_path / 'out'} --state {tmp_path / 'state'}".split()
-    words += ["--only", *only] if only else []
     assert on_device.main(words) == 0, (tmp_path / "out" / on_device.LOG).read_text()
     found = json.loads((tmp_path / "out" / on_device.RESULTS).read_text())
-    known = {piece.name: piece.how for piece in pieces(rehearse=True, fla=False)}
-    rehearsed = only or list(known)
-    assert {known[name] for name in rehearsed} == set(known.values())
+    rehearsed = [piece.name for piece in pieces(rehearse=True, fla=False)]
     assert [found[name]["status"] for name in rehearsed] == ["done"] * len(rehearsed)
     assert all(found[name]["result"] for name in rehearsed)
     assert len(list((tmp_path / "out").iterdir())) == 2

@@ -52,6 +52,15 @@ def test_a_seed_that_diverged_makes_no_score_better(tmp_path):
     assert body[2:4] == ["1 of 3 seeds diverged", "0.400 (0.000 to 0.600), unstable"]
 
 
+def test_what_is_not_tuned_says_so(tmp_path):
+    """Kills: a verdict of two learning rates that reads like one of the paper's."""
+    report(tmp_path, about=ABOUT._replace(untuned="2 learning rates, 1 seed"))
+    text = (tmp_path / "table.md").read_text()
+    assert "\n\n**Not tuned**: 2 learning rates, 1 seed; a verdict needs four" in text
+    assert "| ✗ not held, not tuned |" in text
+    assert "(not tuned: 2 learning rates, 1 seed)" in " ".join((tmp_path / "figure.svg").read_text().split())
+
+
 def test_claims_have_verdict_numbers_and_remark(tmp_path):
     """Kills: a claim whose runs are missing taken for one that does not hold, a remark at another claim."""
     told = report(tmp_path)

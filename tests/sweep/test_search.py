@@ -46,6 +46,18 @@ def test_the_best_rates_run_with_all_seeds(tmp_path):
     assert left() == ([], 0)
 
 
+def test_verdicts_rest_on_four_rates_and_three_seeds(tmp_path):
+    """Kills: a verdict that rests on few rates or seeds and does not say so; a rate counted once per seed."""
+    found = {}
+    four, three = "(1e-3, 3e-3, 1e-2, 2e-2)", "(0, 1, 2)"
+    for rates, seeds in (("(1e-3, 1e-2)", "(0,)"), (four, "(0,)"), (four, three), ("(1e-3,)", three)):
+        sweep = open_small(tmp_path, RATES=rates, SEEDS=seeds)
+        found[rates, seeds] = sweep.about("file", "scale").untuned
+    assert list(found.values()) == ["2 learning rates, 1 seed", "1 seed", "", "1 learning rate"]
+    few = dataclasses.replace(sweep.scale, few_rates="as published")
+    assert dataclasses.replace(sweep, scale=few).untuned == ""
+
+
 def test_no_run_waits_where_no_rate_can_be_dropped(tmp_path):
     """Kills: a search among as many rates as run with all seeds, which halves the runs that a GPU updates at once."""
     opened = open_small(tmp_path, RATES="(1e-3, 1e-2)", SEEDS="(0, 1, 2)")

@@ -143,7 +143,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(made, tmp_path, capsys):
         assert row["metrics"] == alone[row["id"]]["metrics"]
     report([str(sweep.directory.path)], sweep.directory.read_about().experiment, Screen(sys.stdout))
     assert capsys.readouterr().out == f"{sweep.directory.path}: Small\n"
-    assert len((sweep.directory.path / "table.md").read_text().split("\n\n")[2].splitlines()) == 2 + 1
+    assert len((sweep.directory.path / "table.md").read_text().split("\n\n")[3].splitlines()) == 2 + 1
     assert (sweep.directory.path / "figure.png").stat().st_size > 1000
 
 
