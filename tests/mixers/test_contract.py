@@ -51,7 +51,8 @@ FAMILIES = {
 
 def cases(one_of_each_family=False, **promised):
     """Parametrises by the cases with these capabilities; those that are no mixer's `tiny()` are full, or slow;
-    if asked, all but one of each family are slow."""
+    if asked, all but one of each family are slow. The scope makes the tests of a case follow each other, in one process,
+    which compiles their programs once."""
     chosen = [
         name
         for name, config in CASES.items()
@@ -61,7 +62,7 @@ def cases(one_of_each_family=False, **promised):
     rare = set(chosen) if one_of_each_family else SLOW
     marks = {name: pytest.mark.slow if name in rare else pytest.mark.full for name in chosen if name not in core}
     return pytest.mark.parametrize(
-        "case", [pytest.param(name, marks=[marks[name]] if name in marks else []) for name in chosen]
+        "case", [pytest.param(name, marks=[marks[name]] if name in marks else []) for name in chosen], scope="module"
     )
 
 
