@@ -15,6 +15,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from pallas_kernels import certificates
+from pallas_kernels.kernel_sources import MOSAIC, TRITON
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 """JAX's names of lowering platforms."""
@@ -59,13 +60,22 @@ def may_run_on(platform: str) -> bool:
     return platform == ("cuda" if jax.default_backend() == "gpu" else jax.default_backend())
 
 
-def may_run_by_default(platform: str, op: str | None = None) -> bool:
-    """Whether a program traced now may run on `platform` with verified kernels of `op` (None: of any op)."""
+def may_run_by_default(platform: str, op: str | None = None, implementation: str | None = None) -> bool:
+    """Whether a program traced now may run on `platform` with verified kernels of `op` (None: of any op).
+
+    implementation: name of the kernels; None: any.
+    """
     if not may_run_on(platform):
         return False
     target = _LOWERING_FOR.get()
     device = certificates.architecture(jax.devices()[0]) if target is None else target.compute_capability
-    return certificates.objection(device, op) is None
+    languages = certificates.languages(device) if implementation is None else (language_of(implementation),)
+    return any(certificates.objection(device, op, language) is None for language in languages)
+
+
+def language_of(implementation: str) -> str:
+    """Language of the kernels of an implementation, for which certificates are."""
+    return TRITON if implementation == TRITON else MOSAIC
 
 
 def multiprocessors() -> int:
@@ -213,7 +223,7 @@ def _target_objection(choice: _Choice, problem: Any, platform: str, device: Any)
     reason = backend.target_objection(problem, device)
     if reason is not None or not (choice.automatic and backend.verified_only):
         return reason
-    return certificates.objection(certificates.architecture(device), op_of(problem))
+    return certificates.objection(certificates.architecture(device), op_of(problem), language_of(choice.name))
 
 
 def op_of(problem: Any) -> str | None:

@@ -1,6 +1,8 @@
 """Hash of the syntax trees of an op's kernels, which changes whenever their lowered programs could change.
 
-It ignores docstrings, comments, formatting, file names and the version of Python.
+It ignores docstrings, comments, formatting, file names and the version of Python. Kernels in Mosaic and in Triton have
+hashes of their own. Triton's code is in modules `triton*.py`; what other modules say of it does not count for Mosaic's
+hash: imports of names `triton*`, functions with "triton" in their names, and entries "triton" of tables.
 """
 
 import ast
@@ -10,21 +12,51 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent
+MOSAIC, TRITON = "mosaic", "triton"
+LANGUAGES = (MOSAIC, TRITON)
+"""Languages of kernels."""
 CHOICE = {"certificates", "dispatch", "halo", "kernel_sources", "layout", "op", "programs", "registry", "workload"}
 """Modules that contain no part of a kernel."""
 
 
 @functools.cache
-def kernel_hash(op: str) -> str:
-    """SHA-256 of the syntax trees of an op's `*api.py` and of all modules of this package that they import."""
+def kernel_hash(op: str, language: str = MOSAIC) -> str:
+    """SHA-256 of the syntax trees of an op's `*api.py` (or `triton*.py`) and of all modules of this package that they
+    import."""
     found: dict[Path, ast.Module] = {}
-    left = sorted(ROOT.glob(f"{op}/*api.py"))
+    left = sorted(ROOT.glob(f"{op}/{'triton*' if language == TRITON else '*api'}.py"))
     while left:
         file = left.pop()
         if file not in found:
-            found[file] = ast.parse(file.read_text())
+            tree = ast.parse(file.read_text())
+            found[file] = tree if language == TRITON else _WithoutTriton().visit(tree)
             left += _imported(found[file])
     return hashlib.sha256("\n".join(sorted(map(_tree_hash, found.values()))).encode()).hexdigest()
+
+
+def has_triton(op: str) -> bool:
+    """Whether an op has Triton kernels."""
+    return (ROOT / op / "triton.py").is_file()
+
+
+class _WithoutTriton(ast.NodeTransformer):
+    """Removes what a module says of Triton kernels."""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        names = [name for name in node.names if not name.name.startswith(TRITON)]
+        of_triton = (node.module or "").split(".")[-1].startswith(TRITON)
+        return None if of_triton or not names else ast.ImportFrom(node.module, names, node.level)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST | None:
+        return None if TRITON in node.name else self.generic_visit(node)
+
+    def visit_Dict(self, node: ast.Dict) -> ast.AST:
+        kept = [(key, value) for key, value in zip(node.keys, node.values, strict=True) if not _is_triton(key)]
+        return self.generic_visit(ast.Dict([key for key, _ in kept], [value for _, value in kept]))
+
+
+def _is_triton(key: ast.AST | None) -> bool:
+    return isinstance(key, ast.Constant) and key.value == TRITON
 
 
 def _imported(tree: ast.Module) -> Iterator[Path]:

@@ -117,14 +117,14 @@ class _Call(NamedTuple):
         """Kernel that may run the backward pass and saves its own residuals, else "xla"."""
         for name in self.names:
             backend = self.op.backends[name]
-            if backend.platform and backend.saved_like and self._may_run(backend.platform):
+            if backend.platform and backend.saved_like and self._may_run(name, backend.platform):
                 return name
         return "xla"
 
-    def _may_run(self, platform: str) -> bool:
+    def _may_run(self, name: str, platform: str) -> bool:
         if len(self.names) == 1:
             return dispatch.may_run_on(platform)
-        return dispatch.may_run_by_default(platform, dispatch.op_of(self.problem))
+        return dispatch.may_run_by_default(platform, dispatch.op_of(self.problem), name)
 
     def run(self, method: str, backends: Backends, *arrays: Any, save: bool) -> tuple:
         options = _with(dict(self.options), save_states=save)
