@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import layers, sweep_cpu
-from docs import measured_kernels, text_tables
+from docs import kernel_devices, measured_kernels, text_tables
 from pallas_kernels.compile_check import table
 
 RUNS, RESULTS, IMAGES = Path("runs"), Path("benchmarks/results"), Path("docs/images")
@@ -28,7 +28,7 @@ SHOWN = {
     "based_figure2/overnight": "Based, Figure 2, scale overnight: accuracy by the bytes of the state, three seeds",
     "cat_figure6/overnight": "CAT, Figure 6, scale overnight: accuracy by the length, three seeds",
 }
-KERNELS = Path("pallas_kernels/README.md")
+README, KERNELS = Path("README.md"), Path("pallas_kernels/README.md")
 COST, DATA, FINDINGS, GENERATION, RECALL, START, SWEEPS = (
     Path("docs", f"{name}.md") for name in ("cost", "data", "findings", "generation", "recall", "get_started", "sweeps")
 )
@@ -48,6 +48,7 @@ def main() -> None:
         (COST, "LAYERS", layers_table),
         (GENERATION, "SAMPLE", sample),
         (GENERATION, "GENERATION", generation_table),
+        (README, "DEVICES", kernel_devices.table),
         (KERNELS, "MEASURED", measured_kernels.table),
         (KERNELS, "COMPILED", compiled_table),
         (KERNELS, "BOUNDS", bounds_table),

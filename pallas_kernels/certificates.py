@@ -123,10 +123,21 @@ def choice() -> list[str]:
 
 def certified(language: str = MOSAIC) -> frozenset[tuple[str, str]]:
     """Pairs (architecture, op) with certificates for this version of JAX and this code."""
-    known = reports(language)
+    return _pairs(reports(language), language)
+
+
+def verified(language: str = MOSAIC) -> frozenset[tuple[str, str]]:
+    """Pairs (architecture, op) with certificates of the package for any version of JAX and this code."""
+    known = [report for report in map(_read, sorted(FOLDER.glob("*.json"))) if report["language"] == language]
+    versions = {minor_version(report["jax"]) for report in known}
+    by_version = ([x for x in known if minor_version(x["jax"]) == version] for version in versions)
+    return frozenset[tuple[str, str]]().union(*(_pairs(each, language) for each in by_version))
+
+
+def _pairs(known: list[dict[str, Any]], language: str) -> frozenset[tuple[str, str]]:
     targets = {report["architecture"] for report in known}
     pairs = itertools.product(targets, ops_in(language))
-    return frozenset((target, op) for target, op in pairs if proven(known, target, op))
+    return frozenset((target, op) for target, op in pairs if _proven(known, target, op))
 
 
 def verified_multiprocessors(target: str | None) -> frozenset[int]:
@@ -149,7 +160,7 @@ def _is_capability(target: str) -> bool:
     return target.replace(".", "").isdigit()
 
 
-def proven(reports: list[dict[str, Any]], target: str, op: str) -> bool:
+def _proven(reports: list[dict[str, Any]], target: str, op: str) -> bool:
     """Whether reports on kernels in one language certify an op: every case is right, or only has programs of right
     cases."""
     same = [

@@ -15,7 +15,18 @@ ROOT = Path(__file__).parent
 MOSAIC, TRITON = "mosaic", "triton"
 LANGUAGES = (MOSAIC, TRITON)
 """Languages of kernels."""
-CHOICE = {"certificates", "dispatch", "halo", "kernel_sources", "layout", "op", "programs", "registry", "workload"}
+CHOICE = {
+    "certificates",
+    "dispatch",
+    "halo",
+    "kernel_sources",
+    "layout",
+    "op",
+    "programs",
+    "registry",
+    "triton_packages",
+    "workload",
+}
 """Modules that contain no part of a kernel."""
 
 

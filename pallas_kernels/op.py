@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import dispatch, triton_call
+from pallas_kernels import dispatch, triton_call, triton_packages
 from pallas_kernels.dispatch import Backend, Backends
 
 
@@ -221,15 +221,28 @@ def hopper(load: Callable[[], tuple[Callable, Callable]], objection: Objection, 
     return Backend("cuda", whole, *_passes(load), dispatch.needs_wgmma, verified_only=True, **fields)
 
 
-def triton(load: Callable[[], tuple[Callable, Callable]], objection: Objection, **fields: Any) -> Backend:
-    """Triton kernels, chosen by name only. `load` imports them, which needs jax-triton, as for `hopper`."""
+def triton(
+    load: Callable[[], tuple[Callable, Callable]],
+    objection: Objection,
+    automatic: Callable[[Any], bool] = lambda problem: True,
+    **fields: Any,
+) -> Backend:
+    """Triton kernels. `load` imports them, which needs jax-triton, as for `hopper`.
 
-    def whole(problem: Any) -> str | None:
-        return _whole(objection)(problem) or triton_call.missing()
+    automatic: as of `Backend`. Only programs that may run on a GPU with verified kernels choose them on lowering.
+    """
+    whole = _whole(objection)
+
+    def installed(problem: Any) -> str | None:
+        return whole(problem) or triton_packages.missing()
+
+    def chosen(problem: Any) -> bool:
+        served = whole(problem) is None and automatic(problem)
+        return served and dispatch.may_run_by_default("cuda", dispatch.op_of(problem), "triton")
 
     return Backend(
-        "cuda", whole, *_passes(load), triton_call.needs_ampere, automatic=lambda problem: False, **fields
-    )  # fmt: skip
+        "cuda", installed, *_passes(load), triton_call.needs_ampere, verified_only=True, automatic=chosen, **fields
+    )
 
 
 def _passes(load: Callable[[], tuple[Callable, Callable]]) -> tuple[Callable, Callable]:

@@ -61,7 +61,7 @@ def _launch_hash(config: bytes) -> str:
     """Hash of the message that jax-triton passes to XLA: PTX without its locations, shared memory, warps, grid."""
     digest = hashlib.sha256()
     for path, value in _fields(config):
-        text = value if isinstance(value, int) else value.decode(errors="replace")
+        text = str(value) if isinstance(value, int) else value.decode(errors="replace")
         if path == _PTX:
             text = "\n".join(filter(str.strip, _PLACES.sub("", _NOT_CODE.sub("", text)).splitlines()))
         if path != _SOURCE:

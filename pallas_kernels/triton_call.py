@@ -6,7 +6,6 @@ interpreter, which multiplies no matrices of bfloat16.
 """
 
 import functools
-import importlib.util
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,17 +16,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from pallas_kernels import dispatch
+from pallas_kernels.triton_packages import missing as missing
 
-PACKAGES = ("jax_triton", "triton")
-INSTALL = "pip install 'jax-triton==0.3.1' 'triton==3.6.*'"
 LEAST_CAPABILITY = 80
 """Ampere: matrix products of bfloat16."""
-
-
-def missing() -> str | None:
-    """Packages that are not installed, with the command that installs them, or None."""
-    absent = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    return f"{' and '.join(absent)} not installed; {INSTALL}" if absent else None
 
 
 class Launch(NamedTuple):

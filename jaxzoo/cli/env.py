@@ -25,7 +25,12 @@ def main(command: EnvCommand) -> None:
     names = re.findall(r"^[\w-]+", "\n".join(needed), re.MULTILINE)
     found = versions() | {name: version(name) or "absent" for name in names}
     target = certificates.architecture(jax.devices()[0])
-    kernels = sorted(op for where, op in certificates.certified() if where == target)
+    kernels = [
+        f"{op} ({language.title()})"
+        for language in certificates.languages(target)
+        for where, op in sorted(certificates.certified(language))
+        if where == target
+    ]
     lines = {
         "jaxzoo": __version__,
         "system": f"{platform.platform()}, {platform.machine()}",

@@ -47,8 +47,8 @@ from pallas_kernels.ut_transform import api as ut_backends
 
 CHUNK = 64
 """Chunk length of the kernels."""
-KERNELS = {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"}
-"""Name of the kernel by platform, the same in all packages."""
+KERNELS = {"mosaic_gpu": "cuda", "triton": "cuda", "mosaic_tpu": "tpu"}
+"""Platforms of the kernels by name; the names are the same in all packages."""
 CHANNEL_KEYS = 64
 """Key width for which `delta_values` supports decays per channel."""
 UNDECAYED = 4096
@@ -76,7 +76,7 @@ def kernel_form(
         rule = general_by_kernels if general else undecayed_by_kernels
     elif general or (not decayed and v.shape[1] > UNDECAYED):
         return None
-    elif any(_serve(platform, k, v, channel) for platform in KERNELS):
+    elif any(_serve(name, k, v, channel) for name in KERNELS):
         rule = by_kernels
     else:
         return None
@@ -86,8 +86,8 @@ def kernel_form(
     return None if "sequence_axis" in form.keywords else form
 
 
-def _serve(platform: str, k: Array, v: Array, channel: bool) -> bool:
-    """Whether the kernels of a platform support all three calls."""
+def _serve(name: str, k: Array, v: Array, channel: bool) -> bool:
+    """Whether the kernels of a name support all three calls."""
     (b, t, h, v_dim), k_dim = v.shape, k.shape[3]
     size: dict[str, Any] = {"b": b, "h": h, "k": k_dim, "dtype": v.dtype}
     delta_chunks = delta_backends.Problem(t=_whole(t), v=v_dim, chunk=CHUNK, **size)
@@ -97,9 +97,10 @@ def _serve(platform: str, k: Array, v: Array, channel: bool) -> bool:
     transform = ut_backends.Problem(t=_whole(t), decay=decay, **size)
 
     def serves(op: str, backends: Any, *problems: Any) -> bool:
-        if not may_run_by_default(platform, op):
+        kernel = backends.BACKENDS.get(name)
+        if kernel is None or not may_run_by_default(KERNELS[name], op, name):
             return False
-        kernel, allowed = backends.BACKENDS[KERNELS[platform]], (None, mesh_objection(f"sharded_{op}"))
+        allowed = None, mesh_objection(f"sharded_{op}")
         return all(kernel.objection(problem) in allowed for problem in problems)
 
     return (
@@ -111,7 +112,7 @@ def _serve(platform: str, k: Array, v: Array, channel: bool) -> bool:
 
 def _serve_general(k: Array, v: Array) -> bool:
     """Whether the kernels of the general form support the call."""
-    if not all(may_run_by_default("cuda", op) for op in GENERAL_PACKAGES):
+    if not all(may_run_by_default("cuda", op, "mosaic_gpu") for op in GENERAL_PACKAGES):
         return False
     (b, t, h, v_dim), k_dim = v.shape, k.shape[3]
     problem = GeneralProblem(b=b, t=_whole(t), h=h, k=k_dim, v=v_dim, dtype=v.dtype)

@@ -11,7 +11,17 @@ from pathlib import Path
 
 import jax
 
-PACKAGES = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "nvidia-cuda-nvcc", "libtpu", "numpy")
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "jax-cuda13-plugin",
+    "jax-cuda12-plugin",
+    "nvidia-cuda-nvcc",
+    "libtpu",
+    "numpy",
+    "jax-triton",
+    "triton",
+)
 
 
 def device_name() -> str:

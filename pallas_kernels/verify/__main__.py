@@ -6,17 +6,18 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pallas_kernels import pages
+from pallas_kernels import certificates, pages, triton_packages
 from pallas_kernels.benchmark import checks, environment
 from pallas_kernels.certificates import SETTING
 from pallas_kernels.child import Child, Outcome, in_turn, use_host
-from pallas_kernels.kernel_sources import kernel_hash
+from pallas_kernels.dispatch import language_of
+from pallas_kernels.kernel_sources import LANGUAGES, MOSAIC, TRITON, kernel_hash
 from pallas_kernels.registry import OPS
 from pallas_kernels.verify import worker
 from pallas_kernels.verify.case import Variant, where_wrong
@@ -56,11 +57,14 @@ def main(argv: list[str] | None = None) -> int:
     if device is None:
         print("verify: no device answers", file=sys.stderr)
         return 2
-    if device["platform"] == "gpu" and device["capability"] != "9.0":
-        print(f"verify: {device['device']} has compute capability {device['capability']}, not 9.0", file=sys.stderr)
+    languages = certificates.languages(device["capability"] or device["device"])
+    language = args.kernels or next(iter(languages), MOSAIC)
+    if reason := _refusal(device, language, languages):
+        print(f"verify: {reason}", file=sys.stderr)
         return 2
     known = {"hardware": environment.hardware(), "seed": SEED, "versions": environment.versions()}
-    kernels = {op: kernel_hash(op) for op in OPS}
+    known["language"] = language
+    kernels = {op: kernel_hash(op, language) for op in certificates.ops_in(language)}
     cases: list[dict[str, Any]] = []
     run = Run({**device, **known, "kernels": kernels, "cases": cases, "times": []}, args, end)
     hashes = pages.named({op: found[:12] for op, found in kernels.items()})
@@ -76,18 +80,27 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def _refusal(device: Mapping[str, Any], language: str, languages: Sequence[str]) -> str | None:
+    """Why kernels in a language cannot be verified on a device, which runs those in `languages`."""
+    if language not in languages:
+        of = f" of compute capability {device['capability']}" if device["capability"] else ""
+        return f"no kernels in {language.title()} run on {device['device']}{of}"
+    return triton_packages.missing() if language == TRITON else None
+
+
 class Run:
     """Runs the cases and times of one module, and writes the report."""
 
     def __init__(self, report: dict[str, Any], args: argparse.Namespace, end: float):
         self.report, self._args, self._end = report, args, end
-        self._platform = report["platform"]
+        self._platform, self._language = report["platform"], report.get("language", MOSAIC)
         self._lost = False
         self._explained: set[tuple[str, ...]] = set()
 
     def cases(self) -> None:
         """Runs every case; marks cases as not run if no time or no device is left."""
         cases = self._chosen(importlib.import_module(self._args.cases).CASES)
+        cases = {i: case for i, case in cases.items() if language_of(case.name.split()[1]) == self._language}
         cases = {i: case for i, case in cases.items() if not self._args.only or case.name in self._args.only}
         found = self.report["cases"]  # complete from the start, so that a killed run certifies nothing
         found += [{"case": case.name, "status": "not run", "message": "the run was stopped"} for case in cases.values()]
@@ -109,6 +122,7 @@ class Run:
         """Times the calls one by one, after compiling in parallel; leaves out kernels that are not right."""
         failed = {tuple(x["case"].split()[:3]) for x in self.report["cases"] if x["status"] != "ok"}
         calls = list(self._chosen(importlib.import_module(self._args.times).TIMES).items())
+        calls = [(i, x) for i, x in calls if _language_of_call(x.name) in (self._language, None)]
         size = max(1, min(2 * MOST_AHEAD[self._platform], os.cpu_count() or 1))
         for start in range(0, len(calls), size):
             batch = calls[start : start + size]
@@ -157,6 +171,7 @@ class Run:
             repeats=0 if interpret else REPEATS,
             variant=Variant(interpret=interpret, segments=segments)._asdict(),
             multiprocessors=self.report.get("cores") if self._platform == "gpu" else None,
+            capability=self.report.get("capability"),
         )
 
     def _child(self, function: Callable, environment: Mapping[str, str] = {}, **options: Any) -> Child:
@@ -182,9 +197,9 @@ class Run:
         return result
 
     def _variants(self, case: KernelCase, index: int, truth: list[np.ndarray]) -> dict[str, Any]:
-        """Runs the first wrong case of a kernel's pass with automatic barriers, and with a single segment."""
+        """Runs the first wrong case of a Mosaic kernel's pass with automatic barriers, and with a single segment."""
         kernel = tuple(case.name.split()[:3])
-        if kernel in self._explained:
+        if kernel in self._explained or self._language == TRITON:
             return {}
         self._explained.add(kernel)
         variants = {
@@ -217,6 +232,12 @@ def _passes(name: str) -> set[tuple[str, ...]]:
     return {(op, implementation, x) for x in passes}
 
 
+def _language_of_call(name: str) -> str | None:
+    """Language of the kernels of a timed call; None: XLA's, to compare with."""
+    implementation = name.split()[-1]
+    return None if implementation == "xla" else language_of(implementation)
+
+
 def page_of(path: Path) -> Path:
     """Path of the page of a report."""
     return path.with_suffix(".md")
@@ -237,6 +258,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--compare", action="store_true",
         help="compare lowered programs with the certificates, without a device, and renew these",
+    )  # fmt: skip
+    parser.add_argument(
+        "--kernels", choices=LANGUAGES, metavar="LANGUAGE",
+        help="verify kernels in mosaic (Hopper GPUs, TPUs) or triton (NVIDIA GPUs of compute capability 8.0 on); "
+        "default: mosaic where it runs",
     )  # fmt: skip
     parser.add_argument("--only", nargs="+", metavar="CASE", help="names of cases; default: all of the ops")
     parser.add_argument("--minutes", type=float, default=15.0, help="time after which no case starts; default: 15")

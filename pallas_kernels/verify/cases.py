@@ -4,6 +4,7 @@ Lengths: one chunk of 64; one token more; 72, 120 and 200, where copies end with
 Of a long case only the last row is compared; a short case with two rows tells them apart.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,7 +17,20 @@ PLATFORMS = ("gpu", "tpu", "cpu")
 
 def _cases(platform: str) -> list:
     found = [case for op in OPS for case in load(op, "workloads").CASES[platform]]
+    if platform == "gpu":
+        found += _triton_cases(found)
     return sorted(found, key=lambda case: (case.b * case.h * case.t, case.backward))
+
+
+def _triton_cases(cases: list) -> list:
+    """The cases that Triton kernels serve, if their packages are installed."""
+    found = {}
+    for case in cases:
+        backend = case.OP.backends.get("triton")
+        as_triton = dataclasses.replace(case, implementation="triton")
+        if backend is not None and backend.objection(as_triton.problem) is None:
+            found.setdefault(as_triton.name, as_triton)
+    return list(found.values())
 
 
 CASES = {platform: _cases(platform) for platform in PLATFORMS}
@@ -55,12 +69,13 @@ class TimedCall(NamedTuple):
 
 def headline(platform: str) -> list[TimedCall]:
     """All workloads of the groups headline and channel with all implementations of the platform."""
+    cases = {(case.name.split()[0], case.implementation) for case in CASES[platform]}
     return [
         TimedCall(workload, implementation)
         for op in OPS
         for group in ("headline", "channel")
         for workload in load(op, "workloads").GROUPS.get(group, ())
-        for implementation in (*native(op, platform), "xla")
+        for implementation in (*native(op, platform), *["triton"] * ((op, "triton") in cases), "xla")
     ]
 
 

@@ -3,25 +3,35 @@
 If all cases of an op lower to their verified programs, its certificates are renewed: they hold for the current code.
 """
 
+import contextlib
 import json
 import sys
 from typing import Any
 
 import jax
 
-from pallas_kernels import certificates, pages
+from pallas_kernels import certificates, pages, triton_packages
 from pallas_kernels.child import host_pool
-from pallas_kernels.kernel_sources import kernel_hash
+from pallas_kernels.dispatch import language_of, lowering_for
+from pallas_kernels.kernel_sources import LANGUAGES, MOSAIC, TRITON, kernel_hash
 from pallas_kernels.verify.case import Variant
 from pallas_kernels.verify.cases import CASES
 from pallas_kernels.verify.kernel_case import case_programs
 
 
 def lowered_programs(name: str) -> list[str]:
-    """Hashes of the programs of a case, lowered for an absent GPU."""
+    """Hashes of the programs of a case, lowered for an absent GPU. `name`: a key of `verified`."""
+    name, _, gpu = name.partition(" on ")
     case: Any = next(case for case in list[Any](CASES["gpu"]) if case.name == name)
     run, given = case.program(case.inputs(0), Variant())
-    return case_programs(jax.jit(run).trace(*given).lower(lowering_platforms=("cuda",)))
+    with _absent(*gpu.split()):
+        return case_programs(jax.jit(run).trace(*given).lower(lowering_platforms=("cuda",)))
+
+
+def _absent(capability: str = "", cores: str = "") -> contextlib.AbstractContextManager[None]:
+    if not capability:
+        return contextlib.nullcontext()
+    return lowering_for("cuda", capability=capability, multiprocessors=int(cores))
 
 
 def differences(names: list[str], processes: int = 2) -> dict[str, str]:
@@ -38,17 +48,32 @@ def differences(names: list[str], processes: int = 2) -> dict[str, str]:
 
 
 def verified() -> dict[str, list[str]]:
-    """Programs of the right cases in all certificates of this version of JAX, by name."""
-    cases = [case for report in certificates.reports() for case in report["cases"] if case["status"] == "ok"]
-    return {case["case"]: sorted(case["programs"]) for case in cases if case.get("programs")}
+    """Programs of the right cases in all certificates of this version of JAX, by name.
+
+    Names of Triton's end with compute capability and multiprocessors of the GPU; without jax-triton there are none.
+    """
+    reports = certificates.reports()
+    if triton_packages.missing() is None:
+        reports += certificates.reports(TRITON)
+    return {
+        case["case"] + _gpu(report): sorted(case["programs"])
+        for report in reports
+        for case in report["cases"]
+        if case["status"] == "ok" and case.get("programs")
+    }
 
 
-def renew(ops: set[str]) -> None:
-    """Renews certificates of this version of JAX for the current code of the kernels of `ops`."""
+def _gpu(report: dict[str, Any]) -> str:
+    return f" on {report['architecture']} {report['cores']}" if report["language"] == TRITON else ""
+
+
+def renew(ops: set[str], language: str = MOSAIC) -> None:
+    """Renews certificates of this version of JAX for the current code of the kernels of `ops` in a language."""
     for file in sorted(certificates.FOLDER.glob("*.json")):
         report: dict[str, Any] = json.loads(file.read_text())
-        if certificates.minor_version(report["jax"]) == certificates.minor_version(jax.__version__):
-            report["kernels"] |= {op: kernel_hash(op) for op in ops & set(report["kernels"])}
+        current = certificates.minor_version(report["jax"]) == certificates.minor_version(jax.__version__)
+        if current and report.get("language", MOSAIC) == language:
+            report["kernels"] |= {op: kernel_hash(op, language) for op in ops & set(report["kernels"])}
             pages.write_json(file, report)
 
 
@@ -61,7 +86,11 @@ def main() -> int:
     wrong = differences(names)
     for line in wrong.values():
         print(line, file=sys.stderr)
-    same = {name.split()[0] for name in names} - {name.split()[0] for name in wrong}
-    renew(same)
-    print(f"{len(names) - len(wrong)} of {len(names)} cases lower to their verified programs; renewed: {sorted(same)}")
+    renewed = []
+    for language in LANGUAGES:
+        of = [{x.split()[0] for x in some if language_of(x.split()[1]) == language} for some in (names, wrong)]
+        same = of[0] - of[1]
+        renew(same, language)
+        renewed += [f"{op} in {language.title()}" for op in sorted(same)]
+    print(f"{len(names) - len(wrong)} of {len(names)} cases lower to their verified programs; renewed: {renewed}")
     return 1 if wrong else 0

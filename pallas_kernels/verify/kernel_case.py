@@ -16,7 +16,7 @@ import numpy as np
 from pallas_kernels.benchmark.checks import wide
 from pallas_kernels.dispatch import op_of
 from pallas_kernels.op import Op, Options
-from pallas_kernels.programs import kernels
+from pallas_kernels.programs import kernels, triton_programs
 from pallas_kernels.shape import Call
 from pallas_kernels.verify.case import Compiled, Variant
 
@@ -207,5 +207,5 @@ def interpretation(implementation: str, variant: Variant) -> dict[str, Any]:
 
 
 def case_programs(lowered: jax.stages.Lowered) -> list[str]:
-    """Hashes of the Mosaic GPU kernels of a case, each once."""
-    return sorted({kernel.program for kernel in kernels(lowered)})
+    """Hashes of the Mosaic GPU and Triton kernels of a case, each once."""
+    return sorted({*(kernel.program for kernel in kernels(lowered)), *triton_programs(lowered)})

@@ -28,7 +28,7 @@ def markdown(report: dict[str, Any]) -> str:
     """Page of a report."""
     cases, times = report["cases"], report["times"]
     right = sum(case["status"] == "ok" for case in cases)
-    facts = {key: report[key] for key in ("jax", "capability", "cores") if report.get(key) is not None}
+    facts = {key: report[key] for key in ("jax", "language", "capability", "cores") if report.get(key) is not None}
     facts |= report["hardware"] | report["versions"] | {"seed": report["seed"]}
     facts |= {f"kernels of {op}": found for op, found in report["kernels"].items()}
     rows = [(x["case"], x["status"], _errors(x, ", "), x.get("seconds", "")) for x in cases]

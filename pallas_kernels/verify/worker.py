@@ -61,13 +61,14 @@ def prepared_case(
     repeats: int,
     variant: dict[str, Any],
     multiprocessors: int | None,
+    capability: str | None,
 ) -> Callable[[], dict[str, Any]]:
     """Function that runs an entry of the module's CASES: outputs, `changed` (repeats with other bits), `programs`.
 
-    Kernels are planned for a GPU with so many multiprocessors; None: no GPU.
+    Kernels are planned for a GPU with so many multiprocessors and a compute capability; None: no GPU.
     """
     case = importlib.import_module(module).CASES[platform][index]
-    with _planned_for(multiprocessors):
+    with _planned_for(multiprocessors, capability):
         run, programs = case.compiled(case.inputs(seed), Variant(**variant))
 
     def repeated():
@@ -80,12 +81,12 @@ def prepared_case(
     return repeated
 
 
-def _planned_for(multiprocessors: int | None) -> contextlib.AbstractContextManager[None]:
-    if multiprocessors is None:
+def _planned_for(multiprocessors: int | None, capability: str | None) -> contextlib.AbstractContextManager[None]:
+    if multiprocessors is None or capability is None:
         return contextlib.nullcontext()
     from pallas_kernels.dispatch import lowering_for
 
-    return lowering_for("cuda", multiprocessors=multiprocessors)
+    return lowering_for("cuda", multiprocessors=multiprocessors, capability=capability)
 
 
 def _differ(x: Any, y: Any) -> bool:

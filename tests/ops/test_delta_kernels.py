@@ -114,7 +114,9 @@ def test_who_takes_kernels(form, monkeypatch):
         assert not uses_kernels(*wide(form, width=128, t=UNDECAYED + 1)[:-1])
         return
     for op in ("delta_chunks", "gated_linear_attention", "ut_transform"):
-        monkeypatch.setattr(certificates, "objection", lambda _, asked, op=op: "not verified" if asked == op else None)
+        monkeypatch.setattr(
+            certificates, "objection", lambda _, asked, language, op=op: "not verified" if asked == op else None
+        )
         assert not uses_kernels(*arrays)
 
 

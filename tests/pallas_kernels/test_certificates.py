@@ -7,7 +7,7 @@ import types
 import jax
 import pytest
 
-from pallas_kernels import certificates, dispatch, kernel_sources
+from pallas_kernels import certificates, dispatch, kernel_sources, triton_packages
 from pallas_kernels.taylor_attention import taylor_attention
 from pallas_kernels.taylor_attention.api import OP as TAYLOR
 from pallas_kernels.taylor_attention.problem import Problem
@@ -91,6 +91,50 @@ def test_what_a_certificate_is_for(report):
     assert certificates.verified_multiprocessors("9.0") == {132}
 
 
+def test_a_certificate_is_for_one_language(report, monkeypatch):
+    """Kills Triton kernels that Mosaic's certificate turns on, and the reverse; a plan for a GPU on which kernels in
+    the other language ran; and a report in a language that nobody knows."""
+    monkeypatch.setattr(triton_packages, "missing", lambda: None)
+    as_triton = {"language": "triton", "cores": 108, "kernels": {OP: kernel_sources.kernel_hash(OP, "triton")}}
+    for capability in ("8.0", "9.0"):
+        report(certificates.FOLDER / f"triton {capability}.json", capability=capability, **as_triton)
+        assert certificates.objection(capability, OP, "triton") is None
+    assert certificates.objection("9.0", OP) == NOT_VERIFIED
+    assert certificates.objection("8.6", OP, "triton").startswith("not verified on compute capability 8.6 with JAX")
+    assert certificates.verified_multiprocessors("8.0") == {108}
+    assert certificates.verified_multiprocessors("9.0") == frozenset()
+    mosaic = report(certificates.FOLDER / "mosaic.json", capability="8.6")
+    assert ("8.6", OP) in certificates.certified()
+    assert certificates.objection("8.6", OP, "triton").startswith("not verified on compute capability 8.6 with JAX")
+    certificates._read.cache_clear()
+    report(mosaic, language="cuda")
+    with pytest.raises(ValueError, match="language 'cuda'"):
+        certificates.certified()
+
+
+@pytest.mark.parametrize("setting", ["", "all"])
+def test_kernels_of_a_gpu(setting, report, monkeypatch, caplog):
+    """Kills kernels that a GPU cannot run, lines that say nothing of what could be done, and lines about nothing."""
+    monkeypatch.setattr(triton_packages, "missing", lambda: None)
+    certificates._say_once.cache_clear()
+    with certificates.using(setting):
+        for capability, language in (("7.5", "mosaic"), ("7.5", "triton"), ("8.0", "mosaic"), ("10.0", "mosaic")):
+            found = certificates.objection(capability, OP, language)
+            assert found == f"no kernels in {language.title()} run on compute capability {capability}"
+        assert certificates.objection("8.9", OTHER, "triton") == f"{OTHER} has no kernels in Triton"
+        assert not caplog.text
+        for capability in ("8.0", "9.0", "12.0"):
+            assert (certificates.objection(capability, OP, "triton") is None) == (setting == "all")
+        lines = [x.getMessage() for x in caplog.records]
+        assert [line.split(" not verified on ")[1][:23] for line in lines] == (
+            [] if setting else ["compute capability 8.0 ", "compute capability 12.0"]
+        )
+        assert all("pallas_kernels.verify checks them there in minutes; its report can be" in line for line in lines)
+        monkeypatch.setattr(triton_packages, "missing", lambda: "triton not installed; pip install it")
+        assert certificates.objection("8.0", OP, "triton") == "triton not installed; pip install it"
+        assert "compute capability 8.0 need packages" in caplog.records[-1].getMessage()
+
+
 @pytest.mark.parametrize(
     ("found", "counts"),
     [
@@ -123,7 +167,7 @@ def test_kernels_are_chosen_op_by_op(report, monkeypatch):
 
 def test_what_changes_a_hash(tmp_path, monkeypatch):
     """Kills a hash that misses code which an op's kernels import, directly or not, or that counts comments, docstrings,
-    layout, names of files or another op's code."""
+    layout, names of files, another op's code or Triton's, which has a hash of its own."""
     package = tmp_path / "pallas_kernels"
     monkeypatch.setattr(kernel_sources, "ROOT", package)
 
@@ -150,6 +194,24 @@ def test_what_changes_a_hash(tmp_path, monkeypatch):
     assert changed("certificates.py", "size = 1\n") == [False, False]
     assert changed(f"{OP}/kernel.py", commented.replace("+", "-")) == [True, False]
     assert changed("tiles.py", "size = 128\n") == [True, True]
+    in_triton = kernel_sources.kernel_hash.__wrapped__
+    write("triton_call.py", "from pallas_kernels import tiles\n")
+    write(f"{OP}/triton.py", "from pallas_kernels import triton_call\nfrom pallas_kernels.demo import triton_kernels\n")
+    first = in_triton(OP, "triton")
+    table = "from pallas_kernels.taylor_attention import kernel\n"
+    write(f"{OP}/api.py", table + "T = {'xla': 1}\n")
+    before = found()
+    words = (
+        table.replace("import kernel", "import kernel, triton")
+        + "from pallas_kernels.taylor_attention.triton import x\n"
+    )
+    words += "\n\ndef _load_triton():\n    return triton\n\n\nT = {'xla': 1, 'triton': triton.f(x)}\n"
+    write(f"{OP}/api.py", words)
+    assert found() == before
+    assert changed("triton_call.py", "from pallas_kernels import tiles\nx = 1\n") == [False, False]
+    second = in_triton(OP, "triton")
+    assert changed(f"{OP}/triton.py", (package / f"{OP}/triton.py").read_text() + "y = 2\n") == [False, False]
+    assert len({first, second, in_triton(OP, "triton"), found()[0]}) == 4
     assert changed(f"{OTHER}/api.py", "from pallas_kernels import tiles\nx = 1\n") == [False, True]
     before = found()
     (package / "tiles.py").rename(package / "bricks.py")

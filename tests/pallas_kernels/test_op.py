@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels import op as base
+from pallas_kernels import op as base, triton_packages
 from pallas_kernels.dispatch import Backend, lowering_for
 from pallas_kernels.op import Op, Options
 
@@ -73,6 +73,27 @@ def test_gradients_are_of_the_implementation_that_runs(traced_for, op):
     with lowering_for(traced_for):
         found = jax.jit(gradient(weight=10.0, op=op))(X)
     np.testing.assert_allclose(found, 6 * X**2 + 10)
+
+
+@pytest.mark.parametrize(
+    ("capability", "saver"), [("7.5", "xla"), ("8.0", "triton"), ("9.0", "mosaic_gpu"), ("10.0", "triton")]
+)
+def test_residuals_are_of_the_kernels_that_may_run(capability, saver, monkeypatch):
+    """Kills residuals of Hopper kernels in programs for GPUs that cannot run these, which would recompute their own."""
+    monkeypatch.setattr(triton_packages, "missing", lambda: None)
+    kernels = {name: cubes("cuda", 2.0, saved_like) for name in ("mosaic_gpu", "triton")}
+    op = dataclasses.replace(CUBE, backends=PLAIN.backends | kernels)
+    with lowering_for("cuda", capability=capability):
+        assert base._Call(op, (*kernels, "xla"), "a problem", ()).saver == saver
+
+
+def test_triton_saves_for_its_own_backward_pass(monkeypatch):
+    """Kills gradients by Triton from what XLA would have saved; here its kernels run on a CPU."""
+    monkeypatch.setattr(triton_packages, "missing", lambda: None)
+    for like in (saved_like, None):
+        op = dataclasses.replace(CUBE, backends={"xla": CUBE.backends["xla"], "triton": cubes("cpu", 2.0, like)})
+        with lowering_for("cpu"):
+            np.testing.assert_allclose(jax.jit(gradient(weight=10.0, op=op))(X), 6 * X**2 + 10)
 
 
 def test_implementation_by_name():

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels import triton_packages
 from pallas_kernels.verify import __main__ as command, worker
 from pallas_kernels.verify.cases import CASES, TIMES
 from tests.pallas_kernels import starved_cases
@@ -113,12 +114,21 @@ def test_a_lost_device_ends_the_run(verify):
 
 
 def test_no_device(monkeypatch, capsys):
-    """Kills a traceback where nothing answers, and kernels for Hopper on another GPU."""
+    """Kills a traceback where nothing answers, kernels on a GPU that cannot run them, and a run without packages."""
     monkeypatch.setattr(command, "probe", lambda: None)
     assert command.main([]) == 2
-    monkeypatch.setattr(command, "probe", lambda: DEVICE | {"platform": "gpu", "capability": "8.0"})
-    assert command.main([]) == 2
-    assert "compute capability 8.0, not 9.0" in capsys.readouterr().err
+    assert "no device answers" in capsys.readouterr().err
+    monkeypatch.setattr(triton_packages, "missing", lambda: "triton not installed; pip install it")
+    for capability, kernels, error in (
+        ("7.5", [], "no kernels in Mosaic run on a CPU of compute capability 7.5"),
+        ("8.0", ["mosaic"], "no kernels in Mosaic run on a CPU of compute capability 8.0"),
+        (None, ["triton"], "no kernels in Triton run on a CPU"),
+        ("8.0", [], "triton not installed; pip install it"),
+        ("9.0", ["triton"], "triton not installed; pip install it"),
+    ):
+        monkeypatch.setattr(command, "probe", lambda found=capability: DEVICE | {"capability": found})
+        assert command.main([*(f"--kernels={x}" for x in kernels)]) == 2
+        assert capsys.readouterr().err == f"verify: {error}\n"
 
 
 def test_cases_are_served_and_ordered():
@@ -152,7 +162,7 @@ def test_rows_and_passes_are_told_apart(platform):
 @pytest.mark.parametrize("platform", ["gpu", "tpu"])
 def test_a_timed_kernel_has_cases(platform):
     """Kills minutes of the run that go into kernels that do not exist, and a time of one that nothing has checked."""
-    kernels = [call for call in TIMES[platform] if call.implementation.startswith("mosaic")]
+    kernels = [call for call in TIMES[platform] if call.implementation.startswith(("mosaic", "triton"))]
     timed = {(call.workload.op, call.implementation) for call in kernels}
     assert timed == {(case.name.split()[0], case.implementation) for case in CASES[platform]}
 

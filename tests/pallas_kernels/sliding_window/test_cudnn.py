@@ -22,7 +22,9 @@ ARRAYS = [jax.ShapeDtypeStruct((2, 300, heads, 64), jnp.bfloat16) for heads in (
 def some_gpu(monkeypatch):
     """A process in which programs for CUDA are compiled for a GPU that is there and no Hopper, with cuDNN."""
     gpu = types.SimpleNamespace(compute_capability="8.0")
-    monkeypatch.setattr("pallas_kernels.dispatch.target_device", lambda ctx, found=dispatch._device: found(ctx) or gpu)
+    monkeypatch.setattr(
+        "pallas_kernels.dispatch.target_device", lambda ctx, found=dispatch.target_device: found(ctx) or gpu
+    )
     monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 91300)
     cudnn._refusal.cache_clear()
     yield

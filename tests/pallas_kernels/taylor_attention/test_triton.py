@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels import triton_call
+from pallas_kernels import triton_packages
 from pallas_kernels.taylor_attention import taylor_attention
 from tests.pallas_kernels.aot import needs
 from tests.pallas_kernels.shared import assert_close
@@ -20,7 +20,7 @@ from tests.pallas_kernels.triton_cases import check_interpreted
 
 def run_process(**environment):
     needs("h100")
-    if (absent := triton_call.missing()) and os.environ.get("JAXZOO_REQUIRE_AOT") != "1":
+    if (absent := triton_packages.missing()) and os.environ.get("JAXZOO_REQUIRE_AOT") != "1":
         pytest.skip(f"needs the extra triton: {absent}")
     command = [sys.executable, "-m", "tests.pallas_kernels.taylor_attention.triton_process"]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
@@ -45,7 +45,7 @@ def test_compiles_without_spills(tmp_path):
 
 
 def objection(monkeypatch, *, installed=True, dtype=jnp.bfloat16, k_dim=16):
-    monkeypatch.setattr(triton_call.importlib.util, "find_spec", lambda name: installed or None)
+    monkeypatch.setattr(triton_packages.importlib.util, "find_spec", lambda name: installed or None)
     x = jnp.zeros((1, 4, 2, k_dim), dtype)
     with pytest.raises(NotImplementedError) as error:
         taylor_attention(x, x, x, implementation="triton")
