@@ -51,8 +51,8 @@ FAMILIES = {
 
 def cases(one_of_each_family=False, **promised):
     """Parametrises by the cases with these capabilities; those that are no mixer's `tiny()` are full, or slow;
-    if asked, all but one of each family are slow. By the scope the tests of a case follow each other, in one process, which
-    compiles their programs once."""
+    if asked, all but one of each family are slow. By the scope the tests of a case follow each other, in one process
+    that compiles their programs once."""
     chosen = [
         name
         for name, config in CASES.items()
