@@ -100,12 +100,12 @@ def test_a_certificate_is_for_one_language(report, monkeypatch):
         report(certificates.FOLDER / f"triton {capability}.json", capability=capability, **as_triton)
         assert certificates.objection(capability, OP, "triton") is None
     assert certificates.objection("9.0", OP) == NOT_VERIFIED
-    assert certificates.objection("8.6", OP, "triton").startswith("not verified on compute capability 8.6 with JAX")
+    assert "not verified on compute capability 8.6 with JAX" in str(certificates.objection("8.6", OP, "triton"))
     assert certificates.verified_multiprocessors("8.0") == {108}
     assert certificates.verified_multiprocessors("9.0") == frozenset()
     mosaic = report(certificates.FOLDER / "mosaic.json", capability="8.6")
     assert ("8.6", OP) in certificates.certified()
-    assert certificates.objection("8.6", OP, "triton").startswith("not verified on compute capability 8.6 with JAX")
+    assert "not verified on compute capability 8.6 with JAX" in str(certificates.objection("8.6", OP, "triton"))
     certificates._read.cache_clear()
     report(mosaic, language="cuda")
     with pytest.raises(ValueError, match="language 'cuda'"):

@@ -82,7 +82,7 @@ def test_residuals_are_of_the_kernels_that_may_run(capability, saver, monkeypatc
     """Kills residuals of Hopper kernels in programs for GPUs that cannot run these, which would recompute their own."""
     monkeypatch.setattr(triton_packages, "missing", lambda: None)
     kernels = {name: cubes("cuda", 2.0, saved_like) for name in ("mosaic_gpu", "triton")}
-    op = dataclasses.replace(CUBE, backends=PLAIN.backends | kernels)
+    op = dataclasses.replace(CUBE, backends={**PLAIN.backends, **kernels})
     with lowering_for("cuda", capability=capability):
         assert base._Call(op, (*kernels, "xla"), "a problem", ()).saver == saver
 
