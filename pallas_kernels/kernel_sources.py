@@ -1,8 +1,9 @@
 """Hash of the syntax trees of an op's kernels, which changes whenever their lowered programs could change.
 
 It ignores docstrings, comments, formatting, file names and the version of Python. Kernels in Mosaic and in Triton have
-hashes of their own. Triton's code is in modules `triton*.py`; what other modules say of it does not count for Mosaic's
-hash: imports of names `triton*`, functions with "triton" in their names, and entries "triton" of tables.
+hashes of their own. Triton's code is in modules `triton*.py`, Mosaic's in modules `mosaic*.py` and what these import.
+What other modules say of Triton does not count for Mosaic's hash: functions with "triton" in their names, entries
+"triton" of tables, and what is imported for these alone.
 """
 
 import ast
@@ -32,15 +33,15 @@ CHOICE = {
 
 @functools.cache
 def kernel_hash(op: str, language: str = MOSAIC) -> str:
-    """SHA-256 of the syntax trees of an op's `*api.py` (or `triton*.py`) and of all modules of this package that they
-    import."""
+    """SHA-256 of the syntax trees of an op's `*api.py` and of all modules of this package that they import, but for
+    modules of the other language."""
     found: dict[Path, ast.Module] = {}
-    left = sorted(ROOT.glob(f"{op}/{'triton*' if language == TRITON else '*api'}.py"))
+    left, other = sorted(ROOT.glob(f"{op}/*api.py")), MOSAIC if language == TRITON else TRITON
     while left:
         file = left.pop()
-        if file not in found:
+        if file not in found and not file.name.startswith(other):
             tree = ast.parse(file.read_text())
-            found[file] = tree if language == TRITON else _WithoutTriton().visit(tree)
+            found[file] = tree if language == TRITON else _without_triton(tree)
             left += _imported(found[file])
     return hashlib.sha256("\n".join(sorted(map(_tree_hash, found.values()))).encode()).hexdigest()
 
@@ -50,13 +51,30 @@ def has_triton(op: str) -> bool:
     return (ROOT / op / "triton.py").is_file()
 
 
-class _WithoutTriton(ast.NodeTransformer):
-    """Removes what a module says of Triton kernels."""
+def _without_triton(tree: ast.Module) -> ast.Module:
+    """Removes what a module says of Triton kernels, and names that are imported for that alone."""
+    before = _names(tree)
+    tree = _WithoutTriton().visit(tree)
+    return _WithoutImports(before - _names(tree)).visit(tree)
+
+
+def _names(tree: ast.Module) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+class _WithoutImports(ast.NodeTransformer):
+    """Removes imports of names."""
+
+    def __init__(self, names: set[str]):
+        self._names = names
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
-        names = [name for name in node.names if not name.name.startswith(TRITON)]
-        of_triton = (node.module or "").split(".")[-1].startswith(TRITON)
-        return None if of_triton or not names else ast.ImportFrom(node.module, names, node.level)
+        names = [name for name in node.names if (name.asname or name.name) not in self._names]
+        return ast.ImportFrom(node.module, names, node.level) if names else None
+
+
+class _WithoutTriton(ast.NodeTransformer):
+    """Removes functions with "triton" in their names, and entries "triton" of tables."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST | None:
         return None if TRITON in node.name else self.generic_visit(node)
