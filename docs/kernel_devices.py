@@ -1,6 +1,8 @@
 """Table of the README: the kernels of every op on kinds of devices, from certificates and kept compiler reports."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 from pallas_kernels import certificates, pages
 from pallas_kernels.compile_check import table as counts
@@ -20,6 +22,8 @@ DEVICES: dict[str, tuple[str, ...]] = {
 """Columns, and the architectures in them that may have kernels."""
 TARGETS = {"h100": "9.0", "v5e": "TPU v5 lite", "v6e": "TPU v6 lite"}
 """Architectures of the targets of `compile_check`."""
+TRITON = Path("benchmarks/results/triton_compile.json")
+"""Kernels in Triton by op and compute capability for which they were compiled."""
 VENDORS = {"sliding_window": {"Ampere": "cuDNN", "Ada": "cuDNN", "Blackwell": "cuDNN"}}
 """Kernels of vendors that run where there are none of ours."""
 
@@ -55,3 +59,6 @@ def _compiled() -> Iterator[tuple[str, str]]:
         op, _, _, target = name.split()
         if entry["kernels"]:
             yield TARGETS[target], op
+    in_triton = json.loads(TRITON.read_text()) if TRITON.exists() else {}
+    for op, by_capability in in_triton.items():
+        yield from ((capability, op) for capability, calls in by_capability.items() if calls)
