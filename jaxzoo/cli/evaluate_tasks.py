@@ -72,6 +72,7 @@ def evaluate_tasks(command: EvaluateCommand, flags: Sequence[str]) -> None:
             "scorer": scorer,
             "limit": command.limit,
             "begin": list(loaded.tokenizer.begin),
+            "begin_without_context": model.start.tolist(),
             "tasks": names,
             "data": _digests(data, names),
         }

@@ -66,6 +66,7 @@ class TextModel:
     Attributes:
       requests: number of requests, and of those that lost their beginning.
       max_length: most tokens that the model reads at once: `max_length` of its config, at most `max_positions`.
+      start: ids that a text without context follows.
 
     Args:
       model: a language model of causal mixers, on one device.
@@ -91,7 +92,7 @@ class TextModel:
         self._tokenizer = tokenizer
         self._batch_size = batch_size
         self._begin = np.array(tokenizer.begin, np.int32)
-        self._start = self._begin if tokenizer.begin else np.array([tokenizer.begin_of_text], np.int32)
+        self.start: np.ndarray = self._begin if tokenizer.begin else np.array([tokenizer.begin_of_text], np.int32)
         self._variables = split_variables(self._flat)
         self._score_step = CompiledStep(jax.jit(functools.partial(score_batch, self._flat.config)))
         self._report = report or (lambda what, done, total: None)
@@ -104,7 +105,7 @@ class TextModel:
         for context, continuation in pairs:
             before = self._encode(context.rstrip())
             whole = self._encode(context + continuation)
-            read = np.concatenate([self._begin, before]) if len(before) else self._start
+            read = np.concatenate([self._begin, before]) if len(before) else self.start
             encoded.append((read, whole[len(before) :]))
         self._count([len(context) + len(continuation) - 1 > self.max_length for context, continuation in encoded])
         return self._score("scored", encoded)
@@ -112,7 +113,7 @@ class TextModel:
     def text_log_likelihoods(self, texts: Sequence[str]) -> list[float]:
         """Returns the log-likelihood of each text as a document: every token once, given at most `max_length` before
         it. A text is cut into windows that end every `max_length` tokens; the last one overlaps the one before."""
-        encoded = [(self._start, self._encode(text)) for text in texts]
+        encoded = [(self.start, self._encode(text)) for text in texts]
         return [score.log_prob for score in self._score("texts scored", encoded)]
 
     def continuations(self, prompts: Sequence[str], *, max_tokens: int, stops: Sequence[str] = ()) -> list[str]:
@@ -120,12 +121,12 @@ class TextModel:
         keeps its last `max_length - max_tokens` tokens, at least one. Raises `ValueError` if a mixer does not stream,
         `max_tokens` do not fit into learned positions, or a stop string is empty."""
         prompted = [self._tokenizer.prompt(prompt).astype(np.int32) for prompt in prompts]
-        encoded = [ids if len(ids) else self._start for ids in prompted]
+        encoded = [ids if len(ids) else self.start for ids in prompted]
         room = max(self.max_length - max_tokens, 1)
         self._count([len(ids) > room for ids in encoded])
         texts = [""] * len(prompts)
         for rows in self._batches("continued", [len(ids) for ids in encoded], self._batch_size):
-            fillers = [self._start] * (self._batch_size - len(rows))
+            fillers = [self.start] * (self._batch_size - len(rows))
             generation = Generation(
                 self._flat,
                 [*(encoded[row][-room:] for row in rows), *fillers],

@@ -9,6 +9,7 @@ import pytest
 
 from jaxzoo.cli.evaluate import main
 from jaxzoo.cli.evaluate_tasks import table
+from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.evals.recall_tasks import read_examples, score_recall
 from jaxzoo.evals.text_model import TextModel
 from jaxzoo.loading import load
@@ -95,6 +96,16 @@ def test_a_stopped_evaluation_is_resumed(trained_run, data, tmp_path, capsys, mo
         file.write(json.dumps({"text": "more", "value": "m"}) + "\n")
     assert main([*flags, str(out), "--resume"]) == 2
     assert "--resume: data.fda.jsonl is" in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_results_of_another_begin_token_are_not_resumed(trained_run, data, tmp_path, capsys, monkeypatch):
+    """Kills: kept answers of a tokenizer whose begin token, which texts without context follow, has changed."""
+    flags = f"--run {trained_run} --tasks fda --data {data} --scorer own --limit 1 --out {tmp_path / 'out.json'}"
+    assert main(flags.split()) == 0
+    monkeypatch.setattr(Tokenizer, "begin_of_text", property(lambda self: 7))
+    assert main([*flags.split(), "--resume"]) == 2
+    assert "--resume: begin_without_context.0 is 7, and" in capsys.readouterr().err
 
 
 def test_table_lines_up():
