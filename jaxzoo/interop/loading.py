@@ -100,6 +100,7 @@ def open_folder(directory: Path, *, ignore_fields: Collection[str] = (), dtype: 
         raise ValueError(f"{fields.where}: model_type = {kind!r} is of no family that is read: {known}")
     for pattern, new in family.renames.items():
         tensors = {re.sub(pattern, new, name): tensor for name, tensor in tensors.items()}
+    tensors = family.prepare(tensors)
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     try:
         names = ("num_hidden_layers", "n_layer")

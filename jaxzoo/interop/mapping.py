@@ -83,6 +83,8 @@ class Family:
     """Transform of the scale of the final norm."""
     renames: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Patterns of names and their replacements: prefixes of some folders, names of older versions."""
+    prepare: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
+    """Maps the tensors of a folder, after the renames, to those of the rows, for layouts that differ in more."""
     left_out: tuple[str, ...] = ()
     """Patterns of tensors that a model does not need: masks, computed tables, counters."""
 

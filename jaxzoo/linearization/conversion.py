@@ -70,6 +70,11 @@ def converted_config(
     Raises:
       ValueError: the new mixer does not support an option of a layer.
     """
+    if config.attention_post_norm and mixer == "gated-delta-net":
+        raise ValueError(
+            "the model has attention_post_norm=True, and gated-delta-net would get its norms before the mixer; choose "
+            "another --mixer"
+        )
     pattern = [config.pattern[i % len(config.pattern)] for i in range(config.n_layers)]
     for i in layers:
         old = config.layers[i]

@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 from jaxzoo.layers.mlp import MLP
 from jaxzoo.layers.norm import Norm, norm
 from jaxzoo.layers.probe import is_recording, scope, show, show_lazily
+from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
 from jaxzoo.mixers.base import Context, Losses, Mixer, MixerConfig, State
 from jaxzoo.models.layout import Fold
 from jaxzoo.models.model_config import LanguageModelConfig
@@ -54,12 +55,14 @@ def add_losses(first: Losses, second: Losses) -> Losses:
 class Block(nnx.Module):
     """A pre-norm layer: `r += mixer(norm(r))`, then `r += mlp(norm(r))`; the residual `r` is float32. With
     `mlp="identity"` the second step is `r += norm(r)`; `none` omits it. With `parallel_residual` both are one: `r +=
-    mixer(norm(r)) + mlp(norm'(r))`, as in GPT-NeoX."""
+    mixer(norm(r)) + mlp(norm'(r))`, as in GPT-NeoX. With `attention_post_norm` a layer of softmax attention is `r +=
+    norm(mixer(r))`, then `r += norm(mlp(r))`."""
 
     def __init__(self, config: LanguageModelConfig, mixer: MixerConfig, *, rngs: nnx.Rngs):
         self.dtype: jnp.dtype = config.compute_dtype
         self.dropout_rate: float = config.residual_dropout
         self.parallel_residual: bool = config.parallel_residual
+        self.post_norm: bool = config.attention_post_norm and isinstance(mixer, MultiHeadConfig)
         self.mixer_norm: Norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
         self.mixer: Mixer = mixer.build(rngs=rngs)
         self.has_second_branch: bool = config.mlp != "none"
@@ -87,7 +90,7 @@ class Block(nnx.Module):
             *dropout_keys, mixer_key = jax.random.split(context.key, 3)
             context = dataclasses.replace(context, key=mixer_key)
         residual = checkpoint_name(residual, BRANCH_INPUT)
-        normed = show("mixer.in", self.mixer_norm(residual).astype(self.dtype))
+        normed = show("mixer.in", self._before(residual, self.mixer_norm))
         if context.first_values is None and self.mixer.config.capabilities.makes_values:
             context = dataclasses.replace(context, first_values=self.mixer.values(normed, state, context))
         with scope("mixer"):
@@ -96,19 +99,27 @@ class Block(nnx.Module):
                 if self.mixer.config.capabilities.streams and context.segment_ids is None:
                     show_lazily("state", lambda: states_after_each_token(self.mixer, normed, context))
             mixed, state, losses = mix(self.mixer, normed, state, context)
-        mixed = show("mixer.out", mixed)
+        mixed = show("mixer.out", self._after(mixed, self.mixer_norm))
         self._check_outputs(losses)
         before = residual
         residual = constrain_residual(residual + self._dropped(mixed, dropout_keys[0]))
         if self.has_second_branch:
             residual = checkpoint_name(residual, BRANCH_INPUT)
-            hidden = self.mlp_norm(before if self.parallel_residual else residual).astype(self.dtype)
-            hidden = show("mlp.out", self.mlp(hidden) if self.has_mlp else hidden)
+            hidden = self._before(before if self.parallel_residual else residual, self.mlp_norm)
+            hidden = show("mlp.out", self._after(self.mlp(hidden) if self.has_mlp else hidden, self.mlp_norm))
             residual = constrain_residual(residual + self._dropped(hidden, dropout_keys[1]))
         residual = show("out", residual)
         weights = self.mixer.config.loss_weights
         losses = {name: weights[name] * loss for name, loss in losses.items()}
         return residual, state, losses, context.first_values
+
+    def _before(self, residual: Array, norm: Norm) -> Array:
+        """Input of a branch."""
+        return (residual if self.post_norm else norm(residual)).astype(self.dtype)
+
+    def _after(self, branch: Array, norm: Norm) -> Array:
+        """Output of a branch."""
+        return norm(branch.astype(jnp.float32)) if self.post_norm else branch
 
     def _dropped(self, branch: Array, key: PRNGKeyArray | None) -> Array:
         return dropout(branch.astype(jnp.float32), self.dropout_rate, key)

@@ -35,8 +35,9 @@ def describe(config: LanguageModelConfig, length: int | None = None) -> str:
     model = abstract_model(config)
     mlp = f"{config.mlp} {config.hidden_width}" if config.hidden_width else f"{config.mlp} as MLP"
     mlp += " in parallel" if config.parallel_residual else ""
+    after = " after attention" if config.attention_post_norm else ""
     lines = [
-        f"{config.n_layers} layers of width {config.d_model}, {mlp}, {config.norm} norm, "
+        f"{config.n_layers} layers of width {config.d_model}, {mlp}, {config.norm} norm{after}, "
         f"{config.vocab_size} tokens ({config.padded_vocab_size} rows), {config.dtype}",
         f"State of one sequence and forward FLOPs per token at length {length}.",
         "",

@@ -50,6 +50,8 @@ class LanguageModelConfig(Checked):
     parallel_residual: bool = False
     """Mixer and MLP read the same residual, each through its own norm, and are added together (GPT-NeoX); False: the
     MLP reads what the mixer has added to."""
+    attention_post_norm: bool = False
+    """Layers of softmax attention norm the outputs of mixer and MLP, in place of their inputs (OLMo Hybrid)."""
     norm: Literal["layer", "rms"] = "layer"
     """LayerNorm (Zoology) or RMSNorm (Based)."""
     norm_eps: NonNegativeFloat = 1e-5
@@ -96,6 +98,8 @@ class LanguageModelConfig(Checked):
         has_mlp = self.mlp not in ("identity", "none")
         rule = f"needs an MLP next to the mixer, and mlp={self.mlp!r} has none"
         self.require("parallel_residual", has_mlp or not self.parallel_residual, rule)
+        rule = "must be False with parallel_residual, whose norms are before the branches"
+        self.require("attention_post_norm", not (self.attention_post_norm and self.parallel_residual), rule)
         if self.pair_values:
             rule = f"must be a multiple of pair_values + 1 = {self.pair_values + 1}, for each key"
             self.require("vocab_size", self.vocab_size % (self.pair_values + 1) == 0, rule)

@@ -35,6 +35,8 @@ def tiny(config):
     elif "head_dim" in config:
         small["head_dim"] = 8  # of Mamba-2 and Gated DeltaNet
     found = {name: value if value is None else small.get(name, value) for name, value in config.items()}
+    if (config.get("pad_token_id") or 0) >= VOCAB:
+        found["pad_token_id"] = None
     if "layer_types" in config:
         found["layer_types"] = config["layer_types"][-LAYERS:]
     if "attention_window_size" in config:

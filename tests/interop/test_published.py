@@ -29,6 +29,8 @@ SLOW = (
 """Other fields of families that a folder in full has."""
 MERGED = ("hgrn2", "retnet")
 """Families that are written with other tensors of the same function."""
+RENAMED = ("olmo_hybrid",)
+"""Families that are written as their released models, which transformers saves otherwise."""
 FOLDERS = [name if name in CORE else slow(name) if name in SLOW else full(name) for name in published.NAMES]
 
 
@@ -43,8 +45,8 @@ def test_published_folder(name, tmp_path):
     family = "based" if name.startswith(("based", "transformer_pp")) else "qwen3_5" if name == "qwen3_5" else None
     save(loaded.model, tmp_path / "ours", family=family)
     there, here = read_tensors(tmp_path / "theirs"), read_tensors(tmp_path / "ours")
-    assert there.keys() == here.keys()
-    if name in MERGED:
+    assert name in RENAMED or there.keys() == here.keys()
+    if name in (*MERGED, *RENAMED):
         again = jax.jit(load(tmp_path / "ours").model.__call__)(jnp.asarray(published.TOKENS))
         np.testing.assert_allclose(again, logits, rtol=0, atol=1e-5)
         return

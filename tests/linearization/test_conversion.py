@@ -129,6 +129,8 @@ def test_refusals():
         other = dataclasses.replace(config, pattern=(AttentionConfig(n_heads=4, **fields),))
         with pytest.raises(ValueError, match=message):
             converted_config(other, [0], mixer)
+    with pytest.raises(ValueError, match="attention_post_norm=True, and gated-delta-net would"):
+        converted_config(dataclasses.replace(config, attention_post_norm=True), [0], "gated-delta-net")
 
 
 def test_decoding_at_the_end_of_the_learned_positions():

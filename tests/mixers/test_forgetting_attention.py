@@ -47,6 +47,11 @@ def truth(config):
             if config.qk_norm == "rms":
                 q = rms(q, config.qk_norm_eps) * p["q_norm.scale"][own]
                 k = rms(k, config.qk_norm_eps) * p["k_norm.scale"][kv]
+            elif config.qk_norm == "rms_all_heads":
+                q, k = (
+                    (rms(project(p, f"{n}_proj", x), config.qk_norm_eps) * p[f"{n}_norm.scale"])[..., s]
+                    for n, s in (("q", own), ("k", kv))
+                )
             if config.rotates:
                 q, k = (np.stack([turn(y[:, i], i) for i in range(y.shape[1])], axis=1) for y in (q, k))
             g = -softplus(-project(p, "forget_proj", x)[..., h])
@@ -74,7 +79,7 @@ CONFIGS = [
         d_model=D, n_heads=4, n_kv_heads=2, head_dim=8, positions="rotary", rotary_fraction=0.5, norm_eps=0.1
     ),
     ForgettingAttentionConfig(d_model=D, n_heads=2, qkv_bias=True),
-    ForgettingAttentionConfig(d_model=D, n_heads=2, output_gate=True, qk_norm="rms", qk_norm_eps=0.1),
+    ForgettingAttentionConfig(d_model=D, n_heads=2, output_gate=True, qk_norm="rms_all_heads", qk_norm_eps=0.1),
     ForgettingAttentionConfig.pro(d_model=D, n_heads=1, output_gate=False),
 ]
 

@@ -293,6 +293,10 @@ def test_configs_that_cannot_be_built_say_why_in_one_line():
             "LanguageModelConfig.parallel_residual=True needs an MLP next to the mixer, and mlp='identity' has",
         ),
         ({"mlp": "none", "parallel_residual": True}, "parallel_residual=True needs an MLP .* mlp='none' has none"),
+        (
+            {"attention_post_norm": True, "parallel_residual": True},
+            "LanguageModelConfig.attention_post_norm=True must be False with parallel_residual",
+        ),
         ({"norm": "batch"}, "LanguageModelConfig.norm='batch' must be one of 'layer', 'rms'"),
         ({"remat": "some"}, "LanguageModelConfig.remat='some' must be one of 'nothing', 'projections', "),
         (

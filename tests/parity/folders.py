@@ -43,6 +43,15 @@ QWEN3_NEXT = HEADS | {
     "linear_value_head_dim": 5,
     "num_experts": 0,
 }
+OLMO_HYBRID = HEADS | {
+    "num_hidden_layers": 4,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 6,
+    "linear_value_head_dim": 5,
+    "pad_token_id": 0,
+    "rope_theta": None,
+}
 UNFUSED = {"fuse_cross_entropy": False, "fuse_swiglu": False}
 FLA = {"intermediate_size": 40, "max_position_embeddings": 64} | UNFUSED
 FOLDERS = {
@@ -84,6 +93,11 @@ FOLDERS = {
     "lfm2-biases": (
         "Lfm2ForCausalLM",
         HEADS | {"full_attn_idxs": [1], "conv_bias": True, "block_auto_adjust_ff_dim": False, "conv_L_cache": 2},
+    ),
+    "olmo_hybrid": ("OlmoHybridForCausalLM", OLMO_HYBRID),
+    "olmo_hybrid-rotary": (
+        "OlmoHybridForCausalLM",
+        OLMO_HYBRID | {"rope_theta": 500.0, "linear_allow_neg_eigval": False, "num_hidden_layers": 2},
     ),
     "gla": ("GLAForCausalLM", FLA | {"num_heads": 2, "expand_v": 0.75}),
     "delta_net": ("DeltaNetForCausalLM", FLA | {"num_heads": 2, "expand_k": 0.5}),

@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxzoo.interop.fields import Fields
 from jaxzoo.layers.mlp import MLPKind
-from jaxzoo.mixers import AttentionConfig, MixerConfig, SlidingWindowAttentionConfig
+from jaxzoo.mixers import AttentionConfig, GatedDeltaNetConfig, MixerConfig, SlidingWindowAttentionConfig
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
 from jaxzoo.models.model_config import LanguageModelConfig
 
@@ -59,7 +59,7 @@ def only(config: LanguageModelConfig, family: str, *kinds: Any, **expected: Any)
     """Refuses to write a model that differs from the family's in a field, or whose layers are not of alternating
     `kinds`. Raises `ValueError` with field, value and the family's value; or the layer."""
     plain = {"parallel_residual": False, "max_positions": None, "embed_norm": False}
-    plain |= {"embed_scale": 1.0, "logit_soft_cap": 0.0}
+    plain |= {"attention_post_norm": False, "embed_scale": 1.0, "logit_soft_cap": 0.0}
     for name, value in (plain | expected).items():
         found, known = getattr(config, name), f"a model of family {family} has {value!r}"
         if found not in (value if isinstance(value, tuple) else (value,)):
@@ -89,3 +89,12 @@ def alike(config: LanguageModelConfig, family: str) -> list[MultiHeadConfig]:
                     f"layer {index}: {name}={value!r} must be that of layer {first} in {family}, {wanted!r}"
                 )
     return list(found.values())
+
+
+def delta_and_attention(config: LanguageModelConfig, family: str) -> tuple[GatedDeltaNetConfig, AttentionConfig]:
+    """Returns the two mixers of a hybrid. Raises `ValueError` if a kind is missing, or its layers differ."""
+    deltas = {layer for layer in config.layers if isinstance(layer, GatedDeltaNetConfig)}
+    attentions = {layer for layer in config.layers if isinstance(layer, AttentionConfig)}
+    if len(deltas) != 1 or len(attentions) != 1:
+        raise ValueError(f"layers of family {family} are Gated DeltaNet of one config and attention of one")
+    return deltas.pop(), attentions.pop()

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from jaxzoo.interop.families.common import GATED, MLP, QKV, only, read_model, written
+from jaxzoo.interop.families.common import GATED, MLP, QKV, delta_and_attention, only, read_model, written
 from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm, packed
 from jaxzoo.interop.rope import read_rope, rope_fields
@@ -133,11 +133,7 @@ def _refuse_experts(fields: Fields, n_layers: int) -> None:
 def _write(kind: str, config: LanguageModelConfig) -> dict[str, Any]:
     kinds = GatedDeltaNetConfig | AttentionConfig
     only(config, kind, kinds, norm="rms", mlp="swiglu", mlp_bias=False)
-    deltas = {layer for layer in config.layers if isinstance(layer, GatedDeltaNetConfig)}
-    attentions = {layer for layer in config.layers if isinstance(layer, AttentionConfig)}
-    if len(deltas) != 1 or len(attentions) != 1:
-        raise ValueError(f"layers of family {kind} are Gated DeltaNet of one config and attention of one")
-    delta, attention = deltas.pop(), attentions.pop()
+    delta, attention = delta_and_attention(config, kind)
     ours = (delta.gate, delta.negative, delta.norm_eps, attention.qk_norm, attention.qk_norm_eps, attention.output_gate)
     if ours != (True, False, config.norm_eps, "rms", config.norm_eps, True) or attention.qkv_bias or attention.out_bias:
         raise ValueError(

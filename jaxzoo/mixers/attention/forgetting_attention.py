@@ -197,7 +197,7 @@ class ForgettingAttention(SteppedByPrefill):
         if config.shift:
             shares = self.k_shift(x), self.v_shift(x)
             k, v = (_shifted(y, a, old, segment_ids) for y, a, old in zip((k, v), shares, last, strict=True))
-        if config.qk_norm == "rms":
+        if config.qk_norm != "none":
             q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = (split_heads(y, n) for y, n in ((q, config.n_heads), (k, config.kv_heads), (v, config.kv_heads)))
         return self._rotated(q, positions), self._rotated(k, positions, keys=True), v

@@ -43,8 +43,9 @@ class MultiHeadConfig(MixerConfig):
     """Adds a bias to the query, key and value projections."""
     out_bias: bool = False
     """Adds a bias to the output projection."""
-    qk_norm: Literal["none", "rms"] = "none"
-    """Norm of each head's queries and keys before rotation, with a learned scale per channel (Qwen3)."""
+    qk_norm: Literal["none", "rms", "rms_all_heads"] = "none"
+    """Norm of queries and keys before rotation, with a learned scale per channel: of each head (Qwen3), or of all heads
+    together (OLMo)."""
     qk_norm_eps: NonNegativeFloat = 1e-6
     """Added to the mean square in that norm."""
 
@@ -100,7 +101,7 @@ class MultiHeadMixer(Mixer):
     """Projections of a softmax attention; abstract.
 
     `q_proj` (d, h k), `k_proj` and `v_proj` (d, g k), `out_proj` (h k, d): head-major columns, as `(h, k)`; with
-    `qk_norm` also `q_norm.scale`, `k_norm.scale` (k,).
+    `qk_norm` also `q_norm.scale`, `k_norm.scale`: (k,), or (h k,) and (g k,) for all heads.
     """
 
     def __init__(self, config: MultiHeadConfig, *, rngs: nnx.Rngs) -> None:
@@ -113,9 +114,14 @@ class MultiHeadMixer(Mixer):
         self.out_proj: nnx.Linear = linear(
             q_width, d, axes=outward, std=config.out_std, bias=config.out_bias, rngs=rngs
         )
-        if config.qk_norm == "rms":
-            self.q_norm: GatedNorm = GatedNorm(config.head_width, eps=config.qk_norm_eps)
-            self.k_norm: GatedNorm = GatedNorm(config.head_width, eps=config.qk_norm_eps)
+        if config.qk_norm != "none":
+            one_by_one = config.qk_norm == "rms"
+            widths = (config.head_width, config.head_width) if one_by_one else (q_width, kv_width)
+            q_norm, k_norm = (
+                GatedNorm(width, eps=config.qk_norm_eps, axis=None if one_by_one else "heads") for width in widths
+            )
+            self.q_norm: GatedNorm = q_norm
+            self.k_norm: GatedNorm = k_norm
         self.config = config
 
     def _project(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"]) -> tuple[jax.Array, ...]:
@@ -123,12 +129,19 @@ class MultiHeadMixer(Mixer):
         return self._queries(x, positions), *self._keys_and_values(x, positions)
 
     def _queries(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"]) -> Float[Array, "b t h k"]:
-        q = split_heads(self.q_proj(x), self.config.n_heads)
-        return self._rotated(self.q_norm(q) if self.config.qk_norm == "rms" else q, positions)
+        return self._rotated(self._heads(self.q_proj(x), self.config.n_heads, "q_norm"), positions)
 
     def _keys_and_values(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"]) -> tuple[jax.Array, jax.Array]:
-        k, v = (split_heads(project(x), self.config.kv_heads) for project in (self.k_proj, self.v_proj))
-        return self._rotated(self.k_norm(k) if self.config.qk_norm == "rms" else k, positions, keys=True), v
+        k, v = self.k_proj(x), split_heads(self.v_proj(x), self.config.kv_heads)
+        return self._rotated(self._heads(k, self.config.kv_heads, "k_norm"), positions, keys=True), v
+
+    def _heads(self, y: Float[Array, "b t hk"], heads: int, norm: str) -> Float[Array, "b t h k"]:
+        """Splits queries or keys into heads, normalized if the config says so."""
+        kind = self.config.qk_norm
+        if kind == "rms_all_heads":
+            y = getattr(self, norm)(y)
+        y = split_heads(y, heads)
+        return getattr(self, norm)(y) if kind == "rms" else y
 
     def _rotated(
         self, y: Float[Array, "b t h k"], positions: Int[Array, "b t"], *, keys: bool = False
