@@ -5,9 +5,7 @@ tensors are reverted: it permutes the rows of queries and keys of Llamas for its
 A instead of its logarithm in Mamba, and replaces Llama 3's rotary scaling by a factor per channel.
 """
 
-import dataclasses
 import math
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,19 +14,10 @@ import numpy as np
 
 from jaxzoo.config.json_files import refuse_pointer
 from jaxzoo.data.tokenizer import Tokenizer
+from jaxzoo.interop.gguf_rwkv import read_rwkv6, read_rwkv7
+from jaxzoo.interop.gguf_tensors import LazyTensor, as_conv1d, renamed
 from jaxzoo.interop.gguf_tokenizer import tokenizer_of
 from jaxzoo.utils.extras import need
-
-
-@dataclasses.dataclass(frozen=True)
-class LazyTensor:
-    """Tensor that is dequantized on demand (`np.asarray`)."""
-
-    shape: tuple[int, ...]
-    make: Callable[[], np.ndarray]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(self.make(), dtype)
 
 
 class GGUFModel(NamedTuple):
@@ -52,15 +41,16 @@ MAMBA = {
     "attn_norm": "norm", "ssm_in": "mixer.in_proj", "ssm_conv1d": "mixer.conv1d", "ssm_x": "mixer.x_proj",
     "ssm_dt": "mixer.dt_proj", "ssm_out": "mixer.out_proj", "ssm_a": "mixer.A_log", "ssm_d": "mixer.D",
 }  # fmt: skip
-RWKV7 = {
-    "attn_norm": "attn_norm", "attn_norm_2": "ffn_norm", "time_mix_ln": "attn.g_norm",
-    "time_mix_receptance": "attn.r_proj", "time_mix_key": "attn.k_proj", "time_mix_value": "attn.v_proj",
-    "time_mix_output": "attn.o_proj", "channel_mix_key": "ffn.key", "channel_mix_value": "ffn.value",
+LFM2 = {
+    "attn_norm": "operator_norm", "ffn_norm": "ffn_norm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj", "attn_output": "self_attn.out_proj", "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm", "ffn_gate": "feed_forward.w1", "ffn_up": "feed_forward.w3",
+    "ffn_down": "feed_forward.w2", "shortconv.conv": "conv.conv", "shortconv.in_proj": "conv.in_proj",
+    "shortconv.out_proj": "conv.out_proj",
 }  # fmt: skip
 ENDS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 MAMBA_ENDS = {"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f", "output": "lm_head"}
-RWKV7_ENDS = {"token_embd": "model.embeddings", "token_embd_norm": "model.layers.0.pre_norm"}
-RWKV7_ENDS |= {"output_norm": "model.norm", "output": "lm_head"}
+LFM2_ENDS = {"token_embd": "model.embed_tokens", "token_embd_norm": "model.embedding_norm", "output": "lm_head"}
 
 
 def read_gguf(file: Path) -> GGUFModel:
@@ -109,19 +99,17 @@ def _read_llama(own: Mapping[str, Any], tensors: dict[str, LazyTensor], file: Pa
         "rope_theta": own.get("rope.freq_base", 10000.0),
         "rope_scaling": _scaling(own, tensors.pop("rope_freqs.weight", None), width, file),
     }
-    renamed = {_renamed(name, LAYERS, ENDS, "model.layers"): tensor for name, tensor in tensors.items()}
+    named = {renamed(name, LAYERS, ENDS, "model.layers"): tensor for name, tensor in tensors.items()}
     for name, n in (("q_proj", heads), ("k_proj", groups)):
-        for key in [key for key in renamed if f".{name}." in key]:
-            renamed[key] = dataclasses.replace(
-                renamed[key], make=lambda make=renamed[key].make, n=n: _unpermuted(make(), n)
-            )
-    return fields, renamed
+        for key in [key for key in named if f".{name}." in key]:
+            named[key] = named[key].changed(lambda x, n=n: _unpermuted(x, n))
+    return fields, named
 
 
 def _read_qwen(own: Mapping[str, Any], tensors: dict[str, LazyTensor], file: Path) -> tuple[dict, dict]:
     plain = dict(tensors)
     fields, _ = _read_llama(own, plain, file)
-    return fields, {_renamed(name, LAYERS, ENDS, "model.layers"): tensor for name, tensor in plain.items()}
+    return fields, {renamed(name, LAYERS, ENDS, "model.layers"): tensor for name, tensor in plain.items()}
 
 
 def _read_mamba(own: Mapping[str, Any], tensors: dict[str, LazyTensor], file: Path) -> tuple[dict, dict]:
@@ -138,51 +126,35 @@ def _read_mamba(own: Mapping[str, Any], tensors: dict[str, LazyTensor], file: Pa
     }
     found = {}
     for name, tensor in tensors.items():
-        make, shape = tensor.make, tensor.shape
         if name.endswith("ssm_conv1d.weight"):
-            tensor = LazyTensor((shape[0], 1, shape[-1]), lambda make=make: make()[:, None])
+            tensor = as_conv1d(tensor)
         if name.endswith("ssm_a"):
-            tensor = dataclasses.replace(tensor, make=lambda make=make: np.log(-make()))
-        found[_renamed(name, MAMBA, MAMBA_ENDS, "backbone.layers")] = tensor
+            tensor = tensor.changed(lambda x: np.log(-x))
+        found[renamed(name, MAMBA, MAMBA_ENDS, "backbone.layers")] = tensor
     return fields, found
 
 
-def _read_rwkv7(own: Mapping[str, Any], tensors: dict[str, LazyTensor], file: Path) -> tuple[dict, dict]:
-    """Returns fields and tensors by the names of flash-linear-attention."""
-    ranks = {"decay": "decay", "a": "iclr", "v": "value_residual_mix", "gate": "gate"}
-    d, width = own["embedding_length"], own["wkv.head_size"]
+def _read_lfm2(own: Mapping[str, Any], tensors: dict[str, LazyTensor], file: Path) -> tuple[dict, dict]:
+    """Returns fields and tensors of LFM2; a layer without key/value heads is a convolution."""
+    heads, groups = own["attention.head_count"], own["attention.head_count_kv"]
+    if own.get("attention.sliding_window"):
+        raise ValueError(f"{file}: attention.sliding_window must be absent; LFM2's layers see the whole text here")
     fields = {
-        "hidden_size": d,
+        "hidden_size": own["embedding_length"],
         "num_hidden_layers": own["block_count"],
-        "intermediate_size": own["feed_forward_length"],
-        "head_dim": width,
-        "norm_eps": own["attention.layer_norm_epsilon"],
+        "block_ff_dim": own["feed_forward_length"],
+        "block_auto_adjust_ff_dim": False,
+        "num_attention_heads": heads,
+        "num_key_value_heads": max(groups),
+        "head_dim": own.get("attention.key_length", own["embedding_length"] // heads),
+        "norm_eps": own["attention.layer_norm_rms_epsilon"],
+        "conv_L_cache": own["shortconv.l_cache"],
+        "layer_types": ["full_attention" if n else "conv" for n in groups],
         "max_position_embeddings": own["context_length"],
-        **{f"{name}_low_rank_dim": own[f"attention.{theirs}_lora_rank"] for name, theirs in ranks.items()},
+        "rope_theta": own.get("rope.freq_base", 10000.0),
     }
-    low_rank = {"0": "2.bias", "1": "0.weight", "2": "2.weight"}
-    found = {}
-    for name, tensor in tensors.items():
-        layer, _, rest = name.removeprefix("blk.").partition(".")
-        attention, inside = f"model.layers.{layer}.attn", rest.removeprefix("time_mix_").removesuffix(".weight")
-        if low := re.fullmatch("([wavg])([012])", inside):
-            if low[1] != "v" or layer != "0":  # nothing reads those of block 0
-                found[f"{attention}.{low[1]}_lora.lora.{low_rank[low[2]]}"] = tensor
-        elif inside == "lerp_fused":
-            for i, letter in enumerate("rwkvag"):
-                found[f"{attention}.x_{letter}"] = LazyTensor(
-                    (1, 1, d), lambda make=tensor.make, i=i: make()[i].reshape(1, 1, d)
-                )
-        elif inside in ("k_k", "k_a", "r_k"):
-            shape = (d // width, width) if inside == "r_k" else (d,)
-            found[f"{attention}.{inside}"] = LazyTensor(
-                shape, lambda make=tensor.make, shape=shape: make().reshape(shape)
-            )
-        elif inside == "channel_mix_lerp_k":
-            found[f"model.layers.{layer}.ffn.x_k"] = LazyTensor((d,), lambda make=tensor.make: make().reshape(d))
-        else:
-            found[_renamed(name, RWKV7, RWKV7_ENDS, "model.layers")] = tensor
-    return fields, found
+    found = {renamed(name, LFM2, LFM2_ENDS, "model.layers"): tensor for name, tensor in tensors.items()}
+    return fields, {name: as_conv1d(x) if name.endswith(".conv.conv.weight") else x for name, x in found.items()}
 
 
 READERS = {
@@ -190,18 +162,11 @@ READERS = {
     "qwen2": _read_qwen,
     "qwen3": _read_qwen,
     "mamba": _read_mamba,
-    "rwkv7": _read_rwkv7,
+    "lfm2": _read_lfm2,
+    "rwkv6": read_rwkv6,
+    "rwkv7": read_rwkv7,
 }
 """Readers of the architectures' own values and tensors."""
-
-
-def _renamed(name: str, layers: Mapping[str, str], ends: Mapping[str, str], prefix: str) -> str:
-    """Returns the hub's name of a tensor, or its own, which the account of tensors then refuses."""
-    inside = re.fullmatch(r"blk\.(\d+)\.(\w+?)(\.weight|\.bias|)", name)
-    if inside and inside[2] in layers:
-        return f"{prefix}.{inside[1]}.{layers[inside[2]]}{inside[3]}"
-    first, dot, end = name.partition(".")
-    return f"{ends[first]}{dot}{end}" if first in ends else name
 
 
 def _unpermuted(x: np.ndarray, heads: int) -> np.ndarray:

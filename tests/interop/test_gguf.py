@@ -10,7 +10,7 @@ import pytest
 from jaxzoo.data.tokenizer import END_OF_TEXT
 from jaxzoo.data.tokens.tokenizer_definition import byte_alphabet
 from jaxzoo.interop import load
-from jaxzoo.interop.gguf_file import ENDS, LAYERS, MAMBA, MAMBA_ENDS
+from jaxzoo.interop.gguf_file import ENDS, LAYERS, LFM2, LFM2_ENDS, MAMBA, MAMBA_ENDS
 from tests.interop import published, test_rwkv7 as rwkv7
 from tests.interop.test_refusals import POINTER
 
@@ -24,16 +24,15 @@ NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 
 def as_llama_cpp(name, array, config):
     """Name and numbers of a tensor as llama.cpp's converter writes them."""
-    is_mamba = config["model_type"] == "mamba"
-    rest = name.split(".")
-    layers, ends = (MAMBA, MAMBA_ENDS) if is_mamba else (LAYERS, ENDS)
+    rest, tables = name.split("."), {"mamba": (MAMBA, MAMBA_ENDS), "lfm2": (LFM2, LFM2_ENDS)}
+    layers, ends = tables.get(config["model_type"], (LAYERS, ENDS))
     for theirs, ours in ends.items():
         if name == f"{ours}.weight":
             return f"{theirs}.weight", array
     number, inner = rest[2], ".".join(rest[3:])
     theirs = next(a for a, b in layers.items() if inner in (b, f"{b}.weight", f"{b}.bias"))
     end = inner.removeprefix(layers[theirs])
-    if is_mamba and theirs == "ssm_conv1d" and end == ".weight":
+    if theirs in ("ssm_conv1d", "shortconv.conv") and end == ".weight":
         array = array[:, 0]
     if theirs == "ssm_a":
         array = -np.exp(array)
@@ -61,11 +60,16 @@ def write(file, name, tokens=(), quantized=False):
         writer.add_layer_norm_rms_eps(config["layer_norm_epsilon"])
     else:
         writer.add_context_length(config["max_position_embeddings"])
-        writer.add_feed_forward_length(config["intermediate_size"])
+        width, groups = config["intermediate_size"], config["num_key_value_heads"]
+        if arch == "lfm2":  # the width of the tensors, and no key/value heads in convolutions
+            width = shapes["model.layers.0.feed_forward.w1.weight"][0]
+            groups = [groups if kind == "full_attention" else 0 for kind in config["layer_types"]]
+            writer.add_shortconv_l_cache(config["conv_L_cache"])
+        writer.add_feed_forward_length(width)
         writer.add_head_count(config["num_attention_heads"])
-        writer.add_head_count_kv(config["num_key_value_heads"])
+        writer.add_head_count_kv(groups)
         writer.add_key_length(config.get("head_dim", 8))
-        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+        writer.add_layer_norm_rms_eps(config["norm_eps" if arch == "lfm2" else "rms_norm_eps"])
         writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     for add, value in tokens:
         getattr(writer, add)(value)
@@ -84,7 +88,7 @@ def write(file, name, tokens=(), quantized=False):
     return logits
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "mamba"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "mamba", "lfm2"])
 def test_architectures(name, tmp_path):
     """Kills: rows in llama.cpp's order, a decay without its logarithm, a field or tensor of another architecture."""
     expected = write(tmp_path / "model.gguf", name)
@@ -196,5 +200,7 @@ def test_refused(tmp_path):
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    with pytest.raises(ValueError, match="architecture = 'bert' must be one of llama, qwen2, qwen3, mamba, rwkv7"):
+    with pytest.raises(
+        ValueError, match="architecture = 'bert' must be one of llama, qwen2, qwen3, mamba, lfm2, rwkv6, rwkv7"
+    ):
         load(tmp_path / "y.gguf")

@@ -68,7 +68,7 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
         "value_width": width(fields, "expand_v", d, 1.0),
         "shift_rank": fields.integer("proj_low_rank_dim", default=32),
         "decay_rank": fields.integer("gate_low_rank_dim", default=64),
-        "norm_eps": eps,
+        "norm_eps": fields.number("head_norm_eps", default=eps),  # of GGUF files: the authors' eps differs
     }
     pattern: list[MixerConfig] = []
     for i in range(n_layers):
