@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.linearization import INPUTS
 from benchmarks.on_device_pieces import Piece, pieces
 from benchmarks.turns import Process, all_wait
 from jaxzoo.utils.whole_files import write_whole
@@ -43,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.path.insert(0, unpack(options.wheels, options.state / "site"))
     fla = not options.rehearse and importlib.util.find_spec("fla") is not None
     verify = tuple(shlex.split(options.verify))
-    known = pieces(rehearse=options.rehearse, fla=fla, jax_folder=options.jax_folder, verify=verify)
+    inputs = (options.state / INPUTS).is_dir()
+    known = pieces(rehearse=options.rehearse, fla=fla, inputs=inputs, jax_folder=options.jax_folder, verify=verify)
     names = {name for piece in known for name in (piece.name, piece.group)}
     for name in {*options.only, *options.skip} - names:
         parser.error(f"unknown piece {name!r}; there are {', '.join(dict.fromkeys(p.group for p in known))}")
@@ -148,7 +150,8 @@ class Queue:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         minutes = max(min(self._left(), piece.timeout) - MARGIN, 1) / 60
-        values = {"out": folder / "result.json", "folder": folder, "minutes": f"{minutes:.2f}", "fla": _fla()}
+        values = {"out": folder / "result.json", "folder": folder, "state": self._command.state}
+        values |= {"minutes": f"{minutes:.2f}", "fla": _fla()}
         environment = {
             "PYTHONPATH": os.pathsep.join(filter(None, (piece.python_path, *sys.path, os.getcwd()))),
             "JAX_COMPILATION_CACHE_DIR": str(self._command.state.absolute() / "xla"),

@@ -14,6 +14,7 @@ from typing import Literal
 
 from benchmarks.layers_fla import LAYERS
 from benchmarks.subjects import subjects
+from jaxzoo.linearization import MIXERS
 from pallas_kernels.kernel_sources import kernel_hash
 from pallas_kernels.registry import OPS
 
@@ -41,7 +42,7 @@ class Piece:
     """Unique name; the part before a colon is the group."""
     reason: str
     words: tuple[str, ...]
-    """Command line after the interpreter; {out}, {folder}, {minutes} and {fla} are filled in."""
+    """Command line after the interpreter; {out}, {folder}, {state}, {minutes} and {fla} are filled in."""
     how: How
     """check: times nothing, and runs while others compile. ahead: compiles with others, calls `wait_for_turn`, then is
     timed alone. alone: starts at its turn."""
@@ -64,9 +65,12 @@ class Piece:
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
 
 
-def pieces(*, rehearse: bool, fla: bool, jax_folder: str = "", verify: tuple[str, ...] = ()) -> list[Piece]:
-    """Returns all pieces; for a rehearsal tiny sizes of one piece of each kind that needs no CUDA. `verify` holds
-    options of `pallas_kernels.verify`; empty: the ops without a certificate."""
+def pieces(
+    *, rehearse: bool, fla: bool, inputs: bool = False, jax_folder: str = "", verify: tuple[str, ...] = ()
+) -> list[Piece]:
+    """Returns all pieces; for a rehearsal tiny sizes of one piece of each kind that needs no CUDA. `inputs`: the model
+    and the text of `benchmarks.linearization` are there. `verify` holds options of `pallas_kernels.verify`; empty: the
+    ops without a certificate."""
 
     def benchmark(
         name: str, reason: str, command: str, seconds: int, timeout: int = 60, how: How = "ahead", flags: str = ""
@@ -106,7 +110,18 @@ def pieces(*, rehearse: bool, fla: bool, jax_folder: str = "", verify: tuple[str
         made.append(benchmark("generation-peer", told, command, 40, 120, how="alone"))
         told, command = "counters of the kernels furthest from their bound", "kernel_counters --out {out}"
         made.append(benchmark("counters", told, command, 60, 200, how="alone"))
+    if rehearse or inputs:
+        made += [_linearize(mixer, rehearse) for mixer in MIXERS[: 1 if rehearse else None]]
     return [piece for piece in made if piece.words]
+
+
+def _linearize(mixer: str, rehearse: bool) -> Piece:
+    """Conversion of SmolLM2; stopped, it continues in the next call."""
+    words = ("-m", "benchmarks.linearization", "run", "--state", "{state}", "--mixer", mixer, "--out", "{out}")
+    return Piece(
+        name=f"linearize: {mixer}", reason="SmolLM2 with a state of fixed size: loss and recall by stage",
+        words=(*words, *["--tiny"] * rehearse), how="alone", seconds=450, timeout=530,
+    )  # fmt: skip
 
 
 def _has_no_peer(mixer: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from jaxzoo.cli.flags import StoredRunOptions, UsageError, flag, override
+from jaxzoo.cli.flags import StoredRunOptions, UsageError, flag, output_file, override
 from jaxzoo.cli.runner import command_line, prepare_jax, say
 from jaxzoo.cli.user_files import import_files
 from jaxzoo.config.checked import NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -17,6 +17,7 @@ from jaxzoo.config.json_files import read_json
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.utils.progress import show_progress
 from jaxzoo.utils.screen import Failure, Screen
+from jaxzoo.utils.whole_files import write_json
 
 if TYPE_CHECKING:
     from jaxzoo.train.config import RunConfig
@@ -58,6 +59,8 @@ class LinearizeCommand(StoredRunOptions):
     """Learning rate of the finetuning."""
     finetune_lora_rank: Annotated[NonNegativeInt, flag("N", "finetune.lora-rank")] = 0
     """Rank of adapters of q_proj, k_proj, v_proj, out_proj; 0: all parameters learn."""
+    save: Annotated[Path | None, flag("FILE")] = None
+    """Write the printed measurements there as JSON."""
     resume: bool = False
     """Continue: a complete transfer is kept, an incomplete one begins again, finetuning continues."""
 
@@ -71,10 +74,11 @@ def main(command: LinearizeCommand, flags: Sequence[str]) -> None:
     if wrong := next((f for f in flags if f.startswith("--") and f.split(".")[0] not in FIELDS), None):
         raise UsageError(f"unknown option {wrong}; fields of data, optimizer and train can be changed; see --help")
     out = command.out.expanduser().absolute()
+    save = command.save and output_file("--save", command.save)
     import_files(command.config)
 
     from jaxzoo.linearization.conversion import attention_layers, converted_config
-    from jaxzoo.linearization.measure import measure, table
+    from jaxzoo.linearization.measure import measure, report, table
     from jaxzoo.linearization.transfer import TransferConfig
     from jaxzoo.loading import load
     from jaxzoo.models.blueprint import split_variables
@@ -115,7 +119,10 @@ def main(command: LinearizeCommand, flags: Sequence[str]) -> None:
         stages["finetuning"] = last.path
     data = config.data.build(batch_size=config.train.batch_size, valid_batch_size=config.train.valid_batch_size)
     models = {name: teacher if name == "before" else load(path) for name, path in stages.items()}
-    print(table(measure(models, data)))
+    measured = measure(models, data)
+    print(table(measured))
+    if save is not None:
+        write_json(save, report(measured))
     say(f"{last.path}: {command.mixer} in layers {', '.join(map(str, layers))}")
 
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from jaxzoo.config.config_io import Json
 from jaxzoo.data.base import Batch, Dataset
 from jaxzoo.evals.compare import Scored, compare
 from jaxzoo.evals.recall_slices import RecallSums, SliceScore
@@ -80,6 +81,23 @@ def decode_speed(loaded: Loaded, length: int) -> float:
         seconds(n)  # compiles
     decoding = min(seconds(new + 1) for _ in range(3)) - min(seconds(1) for _ in range(3))
     return new / decoding if decoding > 0 else math.nan
+
+
+def report(measured: Sequence[Measured]) -> dict[str, Json]:
+    """Returns the measurements by stage, JSON-able."""
+    return {
+        scored.name: {
+            "loss": scored.loss,
+            "loss_error": scored.loss_error,
+            "change": scored.difference,
+            "change_error": scored.difference_error,
+            "accuracy": scored.accuracy,
+            "state_bytes": scored.state_bytes,
+            "decoded_per_s": None if math.isnan(speed) else speed,
+            "recall": {name: found.nats for name, found in slices.items()},
+        }
+        for scored, slices, speed in measured
+    }
 
 
 def table(measured: Sequence[Measured]) -> str:
