@@ -24,6 +24,7 @@ TESTS = {
     "benchmarks.coding_strand": "tests/benchmarks/test_coding_strand.py",
     "benchmarks.delta_rules": "tests/benchmarks/test_delta_rules.py",
     "benchmarks.generation": "tests/benchmarks/test_generation.py",
+    "benchmarks.linearization": "tests/benchmarks/test_linearization.py",
     "benchmarks.kernel_plot": "tests/benchmarks/test_kernel_plot.py",
     "benchmarks.mixers_cpu": "tests/benchmarks/test_mixers_cpu.py",
     "benchmarks.mqar_cpu": "tests/benchmarks/test_mqar_cpu.py",
