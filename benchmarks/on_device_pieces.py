@@ -91,6 +91,8 @@ def pieces(
     made = [_verify("verify", "", REHEARSED if rehearse else verify)]
     if jax_folder:
         made.insert(0, _verify("verify-second-jax", jax_folder, verify))
+    if not rehearse:
+        made.append(_verify("verify-triton", "", ("--kernels", "triton")))
     made += [benchmark(f"layers: {m}", "layers and decode steps of all mixers", f"{layer} '{m}'", 3) for m in mixers]
     if fla:
         told = "the same layers of flash-linear-attention"
