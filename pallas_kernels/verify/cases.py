@@ -8,7 +8,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
+from pallas_kernels import triton_packages
 from pallas_kernels.benchmark import programs, timing
+from pallas_kernels.kernel_sources import TRITON
 from pallas_kernels.registry import OPS, load, native
 from pallas_kernels.workload import Workload
 
@@ -17,24 +19,27 @@ PLATFORMS = ("gpu", "tpu", "cpu")
 
 def _cases(platform: str) -> list:
     found = [case for op in OPS for case in load(op, "workloads").CASES[platform]]
-    if platform == "gpu":
+    if triton_packages.missing() is not None:
+        found = [case for case in found if case.implementation != TRITON]
+    elif platform == "gpu":
         found += _triton_cases(found)
     return sorted(found, key=lambda case: (case.b * case.h * case.t, case.backward))
 
 
 def _triton_cases(cases: list) -> list:
-    """The cases that Triton kernels serve, if their packages are installed."""
-    found = {}
+    """The cases of other kernels that Triton kernels serve."""
+    found = {case.name: case for case in cases}
     for case in cases:
-        backend = case.OP.backends.get("triton")
-        as_triton = dataclasses.replace(case, implementation="triton")
+        backend = case.OP.backends.get(TRITON)
+        as_triton = dataclasses.replace(case, implementation=TRITON)
         if backend is not None and backend.objection(as_triton.problem) is None:
             found.setdefault(as_triton.name, as_triton)
-    return list(found.values())
+    return list(found.values())[len(cases) :]
 
 
 CASES = {platform: _cases(platform) for platform in PLATFORMS}
-"""Lists of `KernelCase` by the platform that JAX finds; on a CPU the kernels are interpreted."""
+"""Lists of `KernelCase` by the platform that JAX finds; on a CPU the kernels are interpreted. Cases of Triton kernels
+are left out if their packages are not installed."""
 
 
 class TimedCall(NamedTuple):
@@ -75,7 +80,7 @@ def headline(platform: str) -> list[TimedCall]:
         for op in OPS
         for group in ("headline", "channel")
         for workload in load(op, "workloads").GROUPS.get(group, ())
-        for implementation in (*native(op, platform), *["triton"] * ((op, "triton") in cases), "xla")
+        for implementation in (*native(op, platform), *[TRITON] * ((op, TRITON) in cases), "xla")
     ]
 
 
