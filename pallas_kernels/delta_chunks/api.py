@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
 from pallas_kernels import op as base
-from pallas_kernels.delta_chunks import reference, xla
+from pallas_kernels.delta_chunks import reference, triton, xla
 from pallas_kernels.delta_chunks.problem import Problem
 from pallas_kernels.dispatch import hopper_objection
 from pallas_kernels.layout import make_layout, on_shares
@@ -68,6 +68,7 @@ OP = Op(
     {
         "xla": _XLA,
         "mosaic_gpu": base.hopper(_hopper, _hopper_objection),
+        "triton": base.triton(lambda: _passes(triton.recur, triton.gradients), triton.objection),
         "mosaic_tpu": base.no_tpu_kernel(_XLA),
     },
     operands=("x", "read", "write", "mix", "keep", "state"),
