@@ -17,7 +17,8 @@ from pallas_kernels.triton_call import Launch, as_rows, run
 WIDTHS = (16, 32, 64, 128)
 DTYPES = ("bfloat16", "float16", "float32")
 VALUES = 32
-"""Values of a program of the scan, and of a step of the gradients."""
+"""Values of a program of the scan, and of a step of the gradients; half of it for wide keys, whose gradients otherwise
+spill registers on sm_80."""
 
 
 def objection(p: Problem) -> str | None:
@@ -71,6 +72,6 @@ def gradients_launch(x, read, write, y, dy, dx, before, after) -> Launch:
         jax.ShapeDtypeStruct((b, n, h, 64, 64), x.dtype),
         jax.ShapeDtypeStruct((b, n, h, k), jnp.float32),
     )
-    constants = {"H": h, "K": k, "VD": v, "V": VALUES}
+    constants = {"H": h, "K": k, "VD": v, "V": VALUES if k <= 64 else VALUES // 2}
     inputs = x, read, write, y, dy, dx, before, after
     return Launch(gradients_kernel, inputs, outputs, (b * n * h,), constants, warps=8)

@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def _product(x, y):
-    """Matrix product that accumulates in float32; operands of float32 are not rounded."""
+    """Matrix product that accumulates in float32; operands of float32 are sums of two numbers of tf32."""
     return tl.dot(x, y, input_precision="tf32x3")
 
 

@@ -23,7 +23,7 @@ from pallas_kernels import op as base
 from pallas_kernels.dispatch import hopper_objection
 from pallas_kernels.layout import make_layout, on_shares
 from pallas_kernels.op import Op
-from pallas_kernels.ut_transform import reference, xla
+from pallas_kernels.ut_transform import reference, triton, xla
 from pallas_kernels.ut_transform.problem import Problem
 
 CHUNK = 64
@@ -98,6 +98,7 @@ OP = Op(
     {
         "xla": _XLA,
         "mosaic_gpu": base.hopper(_hopper, _hopper_objection),
+        "triton": base.triton(lambda: _passes(triton.forward, triton.backward), triton.objection),
         "mosaic_tpu": base.no_tpu_kernel(_XLA),
     },
     operands=("x", "beta", "log_decay"),

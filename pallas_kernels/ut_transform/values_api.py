@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
 from pallas_kernels import op as base
-from pallas_kernels.delta_chunks import api as delta, xla as recurrence
+from pallas_kernels.delta_chunks import api as delta, triton as triton_recurrence, xla as recurrence
 from pallas_kernels.dispatch import may_run_by_default
 from pallas_kernels.layout import make_layout, on_shares
 from pallas_kernels.op import Op, Options
-from pallas_kernels.ut_transform import api, xla
+from pallas_kernels.ut_transform import api, triton, xla
 from pallas_kernels.ut_transform.api import CHUNK, all_kept, check
 from pallas_kernels.ut_transform.problem import ValuesProblem
 
@@ -81,6 +81,30 @@ def _hopper_objection(p: ValuesProblem) -> str | None:
     return next((found for table, part in parts if (found := table["mosaic_gpu"].objection(part))), None)
 
 
+def _triton_forward(*operands, options):
+    return _forward(triton.forward, triton_recurrence.recur, *operands, options=options)
+
+
+def _triton_backward(k, v, beta, log_decay, state, y, saved, dy, dkeys, *, options):
+    write = k if saved.write is None else saved.write
+    keep = all_kept(k, CHUNK) if saved.keep is None else saved.keep
+    operands = dy, write, saved.read, saved.mix, keep, None
+    dv, dstate, after = triton_recurrence.recur(*operands, save_states=True, reverse=True)
+    found = triton_recurrence.gradients(v, saved.read, write, y, dy, dv, saved.states, after)
+    dread, dwrite, dmix, dkeep = found
+    cotangents = dmix, dread, dwrite, None if log_decay is None else dkeep, dkeys
+    dk, dbeta, dlog_decay = triton.backward(k, beta, log_decay, *cotangents, chunk=CHUNK)
+    return dk, dv, dbeta, dlog_decay, None if state is None else dstate
+
+
+def _triton_objection(p: ValuesProblem) -> str | None:
+    return triton.objection(p) or triton_recurrence.objection(p.recurrence)
+
+
+def _triton_recurrence_is_verified(p: ValuesProblem) -> bool:
+    return may_run_by_default("cuda", "delta_chunks", "triton")
+
+
 def _recurrence_is_verified(p: ValuesProblem) -> bool:
     """Whether the kernels of `delta_chunks` are verified too."""
     return may_run_by_default("cuda", "delta_chunks")
@@ -91,6 +115,9 @@ OP = Op(
     {
         "xla": base.xla(_xla_forward, _xla_backward),
         "mosaic_gpu": base.hopper(_hopper, _hopper_objection, automatic=_recurrence_is_verified),
+        "triton": base.triton(
+            lambda: (_triton_forward, _triton_backward), _triton_objection, automatic=_triton_recurrence_is_verified
+        ),
     },
     operands=("k", "v", "beta", "log_decay", "state"),
     kept=base.first_output,
@@ -123,8 +150,8 @@ def delta_values(
       k, beta, log_decay: as for `ut_transform`, t a multiple of 64.
       v: (b, t, h, v), dtype of the keys.
       initial_state: (b, h, k, v) float32; None: zeros.
-      implementation: "xla" or "mosaic_gpu", or None, as for `ut_transform`; kernels of `delta_chunks` must be verified
-        too.
+      implementation: "xla", "mosaic_gpu" or "triton", or None, as for `ut_transform`; kernels of `delta_chunks` must
+        be verified too.
 
     Returns:
       v' (b, t, h, v) in the dtype of v, and the keys.
