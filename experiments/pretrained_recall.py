@@ -141,9 +141,10 @@ def write(rows: list[Row], out: Path) -> None:
     for i, (model, kind) in enumerate(dict.fromkeys((row["model"], row["kind"]) for row in shown)):
         of = [row for row in shown if (row["model"], row["kind"]) == (model, kind)]
         style = figure.series_style(i)
-        sizes, values = [row["state_bytes"] for row in of], [row["value"] for row in of]
+        sizes, values = [row["state_bytes"] / 1e6 for row in of], [row["value"] for row in of]
         axes[0, 0].errorbar(sizes, values, [row["error"] for row in of], **style, label=f"{model}, {kind}")
-    axes[0, 0].set(xlabel="bytes of the state", ylabel="share of right answers", xscale="log", ylim=(-0.03, 1.03))
+    axes[0, 0].set(xlabel="state, MB", ylabel="share of right answers", xscale="log", ylim=(-0.03, 1.03))
+    figure.plain_log_ticks(axes[0, 0], "x")
     figure.add_legend(picture)
     for kind in ("png", "svg"):
         figure.save(picture, out / f"figure.{kind}")

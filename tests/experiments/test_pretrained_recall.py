@@ -35,4 +35,5 @@ def test_rows(tmp_path, capsys):
     assert "bigrams, nats" in kinds
     assert all(row["state_bytes"] > 0 for row in rows)
     assert (out / "table.md").read_text().count("\n") == len(rows) + 2
+    assert "mathdefault" not in (out / "figure.svg").read_text(), "ticks that are printed as markup"
     assert main(words) == 2
