@@ -16,7 +16,8 @@ from benchmarks.layers_fla import LAYERS
 from benchmarks.subjects import subjects
 from jaxzoo.linearization import MIXERS
 from pallas_kernels.kernel_sources import kernel_hash
-from pallas_kernels.registry import OPS
+from pallas_kernels.registry import OPS, load
+from pallas_kernels.workload import SEQUENCE_KINDS
 
 SOURCES = ("jaxzoo/mixers", "jaxzoo/ops", "jaxzoo/layers", "jaxzoo/models")
 """Folders whose programs the pieces measure, in addition to the kernels."""
@@ -29,7 +30,16 @@ TINY = {
 """Additional options of a rehearsal."""
 REHEARSED = ("--only", "wkv4 mosaic_gpu forward t40_b1_d256_bfloat16")
 """Case of `pallas_kernels.verify` in a rehearsal."""
-
+PREDICTED = {
+    "taylor_attention": "goal 300 us forward, 1,000 with gradients (fla 1,775 forward)",
+    "gated_linear_attention": "goal, decay per head: 219 us forward, 750 with gradients (fla 219 forward)",
+    "delta_chunks": "goal of the whole rule with `ut_transform`: 570 us forward (fla 570)",
+    "ut_transform": "goal of the whole rule with `delta_chunks`: 570 us forward (fla 570)",
+    "selective_scan": "expected 400 us forward, 2,100 with gradients (instructions 213, 1,051; goal 600, 2,500)",
+    "wkv4": "expected 150 us forward, 420 with gradients (bytes 105, 270; instructions 61, 215)",
+}
+"""Times of the Triton kernels on an H100 at the first headline shape before any measurement: goals, or what follows
+from the bytes and instructions of the compiled kernels."""
 
 How = Literal["check", "ahead", "alone"]
 
@@ -104,6 +114,7 @@ def pieces(
     if not rehearse:
         flags = "--xla_gpu_enable_triton_gemm=false"
         made.append(benchmark("train-step-cublas", "the same without matmuls by Triton", step, 20, flags=flags))
+        made += [_triton(op) for op in OPS if "triton" in load(op, "api").BACKENDS]
     for size in sizes:
         command = f"generation --out {{folder}} --repeats 3 --size {size} {generation}"
         made.append(benchmark(f"generation: {size}", "prefill and decode", command, 120, 240, how="alone"))
@@ -123,6 +134,16 @@ def _linearize(mixer: str, rehearse: bool) -> Piece:
     return Piece(
         name=f"linearize: {mixer}", reason="SmolLM2 with a state of fixed size: loss and recall by stage",
         words=(*words, *["--tiny"] * rehearse), how="alone", seconds=450, timeout=530,
+    )  # fmt: skip
+
+
+def _triton(op: str) -> Piece:
+    """Errors and times of an op's Triton kernels, next to its Hopper kernels, XLA and fla's Triton kernels."""
+    words = f"--groups headline --kinds {' '.join(SEQUENCE_KINDS)} --implementations triton mosaic_gpu xla"
+    words += " --peers benchmarks/torch_peers.py --trace --out {folder}"
+    return Piece(
+        name=f"triton: {op}", reason=f"Triton kernels next to Hopper's and fla's; {PREDICTED[op]}",
+        words=("-m", "pallas_kernels.benchmark", op, *words.split()), how="alone", seconds=60, timeout=180,
     )  # fmt: skip
 
 

@@ -15,8 +15,18 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec as P
 
 from pallas_kernels.dispatch import hopper_objection
 from pallas_kernels.layout import checked_mesh, on_shares, part_of_sequence
-from pallas_kernels.op import Op, Options, check_dtypes, check_segment_ids, check_state, hopper, tpu, xla_recurrence
-from pallas_kernels.selective_scan import mosaic_tpu, mosaic_tpu_layout, mosaic_tpu_vjp, reference, xla
+from pallas_kernels.op import (
+    Op,
+    Options,
+    check_dtypes,
+    check_segment_ids,
+    check_state,
+    hopper,
+    tpu,
+    triton as triton_backend,
+    xla_recurrence,
+)
+from pallas_kernels.selective_scan import mosaic_tpu, mosaic_tpu_layout, mosaic_tpu_vjp, reference, triton, xla
 from pallas_kernels.selective_scan.problem import Problem
 
 
@@ -60,6 +70,9 @@ OP = Op(
         "mosaic_gpu": hopper(_hopper, _hopper_objection, saved_like=_hopper_saved),
         "mosaic_tpu": tpu(
             mosaic_tpu.forward, mosaic_tpu_vjp.backward, mosaic_tpu_layout.objection, saved_like=_tpu_saved
+        ),
+        "triton": triton_backend(
+            lambda: (triton.forward, triton.backward), triton.objection, saved_like=triton.saved_like
         ),
     },
     operands=("x", "delta", "a", "b", "c", "keep", "state"),
