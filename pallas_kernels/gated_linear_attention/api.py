@@ -16,11 +16,29 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
+from pallas_kernels import op as base
 from pallas_kernels.dispatch import hopper_objection
-from pallas_kernels.gated_linear_attention import mosaic_tpu, mosaic_tpu_channel, mosaic_tpu_layout, reference, xla
+from pallas_kernels.gated_linear_attention import (
+    mosaic_tpu,
+    mosaic_tpu_channel,
+    mosaic_tpu_layout,
+    reference,
+    triton,
+    xla,
+)
 from pallas_kernels.gated_linear_attention.problem import Problem
 from pallas_kernels.layout import make_layout, on_shares, part_of_sequence
-from pallas_kernels.op import Op, Options, check_dtypes, check_segment_ids, check_state, hopper, tpu, xla_recurrence
+from pallas_kernels.op import (
+    Op,
+    Options,
+    check_dtypes,
+    check_segment_ids,
+    check_state,
+    hopper,
+    saves_nothing,
+    tpu,
+    xla_recurrence,
+)
 
 
 def problem_of(q: jax.Array, v: jax.Array, log_decay: jax.Array) -> Problem:
@@ -76,6 +94,7 @@ OP = Op(
             mosaic_tpu_layout.objection,
             saved_like=_tpu_saved,
         ),
+        "triton": base.triton(lambda: (triton.forward, triton.backward), triton.objection, saved_like=saves_nothing),
     },
     operands=("q", "k", "v", "log_decay", "state"),
     direct=xla.forward,
