@@ -98,7 +98,7 @@ def _outputs(q, k, v, log_decay, states, *, reverse: bool = False) -> Launch:
     """y, or in reverse dv from dy and the cotangents of states."""
     from pallas_kernels.gated_linear_attention import triton_kernels as kernels
 
-    constants = _sizes(q, v, log_decay) | _blocks(q, v) | {"LEVELS": LEVELS, "REVERSE": reverse}
+    constants = _sizes(q, v, log_decay) | {"BK": min(q.shape[3], 32), "BV": 32, "LEVELS": LEVELS, "REVERSE": reverse}
     like = jax.ShapeDtypeStruct(v.shape, v.dtype)
     return Launch(kernels.output_kernel, (q, k, v, log_decay, states), (like,), states.shape[:2], constants)
 
@@ -107,17 +107,14 @@ def _gradients(q, k, v, dy, log_decay, states, dstates) -> Launch:
     """dq and dk (b, t, h, k), float32 if heads share keys, and the gradient of the log decays."""
     from pallas_kernels.gated_linear_attention import triton_gradients as kernels
 
-    constants = _sizes(q, v, log_decay) | _blocks(q, v) | {"LEVELS": LEVELS}
+    large = log_decay.ndim == 4 or v.dtype == jnp.float32  # spills registers with wider blocks or fewer warps
+    constants = _sizes(q, v, log_decay) | {"BK": 16 if large else min(q.shape[3], 32), "BV": 32, "LEVELS": LEVELS}
     of_keys = jax.ShapeDtypeStruct(
         (*v.shape[:3], q.shape[3]), q.dtype if q.shape[2] == v.shape[2] else jnp.float32
     )  # fmt: skip
     outputs = of_keys, of_keys, jax.ShapeDtypeStruct(log_decay.shape, jnp.float32)
     inputs = q, k, v, dy, log_decay, states, dstates
-    return Launch(kernels.gradient_kernel, inputs, outputs, states.shape[:2], constants)
-
-
-def _blocks(q, v) -> dict[str, int]:
-    return {"BK": min(q.shape[3], 32), "BV": 32}
+    return Launch(kernels.gradient_kernel, inputs, outputs, states.shape[:2], constants, warps=8 if large else 4)
 
 
 def _step(q, k, v, log_decay, start, *, last: bool) -> Launch:
