@@ -5,8 +5,8 @@ repeats the scan of states, scans their cotangents, and makes dV and the other g
 
 Bytes per token and head, in bfloat16 and without decays, of keys of k and values of v channels: forward 2 k + 2 v
 (states) and 4 k + 4 v (outputs), and 4 k v / 64 for states, written and read. Backward 4 k + 4 v for both scans, 4 k +
-4 v for dV, 8 k + 4 v for the other gradients, and 10 k v / 64. At b4 h16 t8192 k64 v64 these are 537 MB and 1,175 MB:
-160 and 351 us of an H100 (3.35 TB/s). Decays of float32 are read once per kernel: per channel, 4 k bytes each.
+4 v for dV, 8 k + 4 v for the other gradients, and 10 k v / 64. At b4 h16 t8192 k64 v64 these are 537 MB and 1,275 MB:
+160 and 381 us of an H100 (3.35 TB/s). Decays of float32 are read once per kernel: per channel, 4 k bytes each.
 """
 
 from typing import Any
