@@ -94,7 +94,9 @@ OP = Op(
             mosaic_tpu_layout.objection,
             saved_like=_tpu_saved,
         ),
-        "triton": base.triton(lambda: (triton.forward, triton.backward), triton.objection, saved_like=saves_nothing),
+        "triton": base.triton(
+            lambda: (triton.forward, triton.backward), triton.objection, triton.automatic, saved_like=saves_nothing
+        ),
     },
     operands=("q", "k", "v", "log_decay", "state"),
     direct=xla.forward,

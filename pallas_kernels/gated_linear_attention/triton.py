@@ -31,6 +31,11 @@ def objection(p: Problem) -> str | None:
     return None if p.dtype_name in DTYPES else f"dtype {p.dtype_name} is not one of {', '.join(DTYPES)}"
 
 
+def automatic(p: Problem) -> bool:
+    """Whether the kernels may be chosen automatically: for float32 some spill up to 232 bytes of registers on sm_80."""
+    return p.dtype_name != "float32"
+
+
 def forward(q, k, v, log_decay, state, options):
     """Forward pass (contract in `api.py`); a batch of calls is one call with more rows."""
 
