@@ -11,6 +11,11 @@ first occurrence: `places="anywhere"`, and the preset `literal`. Position `p` th
 the key of pair j = 0, 1, .. (first at position 2 j), and the keys choose in this order among the free positions; the
 procedure does not say what happens if two keys draw the same position.
 
+With `n_passes` the context is shown several times before the first query, as in Just Read Twice (Arora et al. 2024,
+arXiv 2407.05483): a recurrent model can choose in a later pass what it missed in an earlier one. Every pass after the
+first has a new order of the pairs, as in the released code's continuous MQAR; the paper's prompts repeat a text word by
+word.
+
 Deviation from both: no example is in both train and test. Call an example odd if the number of inversions in the order
 of its keys, plus the sum of its keys and values (and of its slot, if it has one pair only), is odd. Test examples are
 odd, train examples even; otherwise the first two keys are swapped or, with one pair only, the value is replaced by a
@@ -23,6 +28,7 @@ similar, and in the same split.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Literal
 
 import jax
@@ -46,9 +52,11 @@ class MQARConfig(SlottedRecallConfig):
     vocab_size: PositiveInt = 8192
     """Tokens: 0 is neutral, keys are 1 .. vocab_size // 2 - 1, values the rest."""
     length: PositiveInt = 64
-    """Tokens in an example; even, at least 4 n_pairs, below vocab_size."""
+    """Tokens in an example; even, at least 2 n_pairs (n_passes + 1), below vocab_size."""
     n_pairs: PositiveInt = 8
     """Key-value pairs in an example; each key is queried once."""
+    n_passes: PositiveInt = 1
+    """How many times the pairs are shown before the first query."""
     places: Places = "slots"
     """Where keys are queried. slots: at every second position after the context, by the number i of the slot
     (released code); anywhere: at any position there, by its distance i from the key's first occurrence (paper)."""
@@ -61,11 +69,20 @@ class MQARConfig(SlottedRecallConfig):
 
     def __post_init__(self) -> None:
         self.require("length", self.length % 2 == 0, "must be even", "add or drop one token")
-        rule = f"must be at least 4 n_pairs={4 * self.n_pairs}"
-        self.require("length", self.length >= 4 * self.n_pairs, rule, "raise length or lower n_pairs")
+        least = self.context_length + 2 * self.n_pairs
+        rule = f"must be at least {2 * (self.n_passes + 1)} n_pairs={least}"
+        self.require("length", self.length >= least, rule, "raise length or lower n_pairs")
         rule = f"must exceed length={self.length}"
         self.require("vocab_size", self.vocab_size > self.length, rule, "raise vocab_size or lower length")
         self.require_power("the papers have 0.1")
+
+    @property
+    def slices(self) -> Mapping[str, int]:
+        return {**super().slices, **({"passes": self.n_passes} if self.n_passes > 1 else {})}
+
+    @property
+    def context_length(self) -> int:
+        return 2 * self.n_pairs * self.n_passes
 
     @property
     def legend(self) -> str:
@@ -79,11 +96,12 @@ class MQARConfig(SlottedRecallConfig):
     def split_key(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> PRNGKeyArray:
         """Returns the key of a split and of the sizes, so that examples of other sizes share no random numbers."""
         stream = jnp.uint32((self.length << 16 | self.n_pairs << 1) % 2**32) | odd.astype(jnp.uint32)
-        return jax.random.fold_in(key, stream)
+        key = jax.random.fold_in(key, stream)
+        return key if self.n_passes == 1 else jax.random.fold_in(key, self.n_passes)
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
-        """Makes an example; m = n_pairs, and `positions[:, j]` asks for pair j of the context."""
-        key_rng, value_rng, word_rng = jax.random.split(key, 3)
+        """Makes an example; m = n_pairs, and `positions[:, j]` asks for pair j of the first pass."""
+        key_rng, value_rng, word_rng, *order_rngs = jax.random.split(key, 2 + self.n_passes)
         n = self.n_pairs
         rows = 1 if self.places == "slots" else n
         value_words, slot_words, filler_words = self.words(word_rng, n, rows=rows)
@@ -95,13 +113,15 @@ class MQARConfig(SlottedRecallConfig):
         if self.places == "slots":
             slots = self.draw_slots(slot_words, n)
         else:  # each key chooses by the distance from its first occurrence, at position 2 j
-            distances = 2.0 * n + np.arange(self.n_slots)[None, :] - 2 * np.arange(n)[:, None]
+            distances = float(self.context_length) + np.arange(self.n_slots)[None, :] - 2 * np.arange(n)[:, None]
             slots = random_draws.in_turn(slot_words.reshape(distances.shape), distances ** (self.power - 1))
         keys, values = _steer(self, keys, values, slots, odd)
         rest = self.fill(filler_words, self.fillers)
         if self.fillers == "random":
             rest = random_draws.below_except(filler_words, self.vocab_size, keys)
-        return self.ask(jnp.stack([keys, values], axis=1), rest, slots, keys[:, None], values)
+        pairs = jnp.stack([keys, values], axis=1)
+        later = [jax.random.permutation(rng, pairs) for rng in order_rngs]
+        return self.ask(jnp.concatenate([pairs, *later]), rest, slots, keys[:, None], values)
 
 
 def paper(length: int, n_pairs: int, *, vocab_size: int = 8192, fillers: Fillers = "zero") -> MQARConfig:
@@ -130,12 +150,14 @@ def preset(
     vocab_size: int = 8192,
     fillers: Fillers = "zero",
     variant: Literal["paper", "literal", "release"] = "paper",
+    n_passes: int = 1,
 ) -> MQARConfig:
     """Multi-query associative recall (Zoology, Section 4) in a variant: values and exponent as Zoology prints them,
     with the slots of the released code ("paper") or at any position ("literal"), or all as released. `length` is even,
-    at least 4 n_pairs, and below vocab_size, whose lower half are keys."""
+    at least 2 n_pairs (n_passes + 1), and below vocab_size, whose lower half are keys."""
     chosen = {"paper": paper, "literal": literal, "release": release}[variant]
-    return chosen(length, n_pairs, vocab_size=vocab_size, fillers=fillers)
+    config = chosen(length, n_pairs, vocab_size=vocab_size, fillers=fillers)
+    return dataclasses.replace(config, n_passes=n_passes)
 
 
 def _steer(

@@ -23,6 +23,7 @@ SMALL: dict[str, TaskConfig] = {
     "mqar-one-pair": mqar.paper(8, 1, vocab_size=9),
     "mqar-literal": mqar.literal(10, 2, vocab_size=13, fillers="random"),
     "mqar-release": mqar.release(10, 2, vocab_size=11, fillers="any"),
+    "mqar-passes": mqar.preset(12, 2, vocab_size=13, n_passes=2),
     "forgetting": ForgettingMQARConfig(vocab_size=11, length=10, n_pairs=2, n_updates=1, fillers="zero", power=1.0),
     "compositional": CompositionalMQARConfig(vocab_size=10, length=24, n_pairs=4, fillers="zero"),
     "ar": NGramRecallConfig(vocab_size=12, length=5, n_gram=1, n_pairs=2, n_queries=1),

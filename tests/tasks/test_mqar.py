@@ -60,12 +60,13 @@ def test_layout_of_every_example(config):
             assert len(pairs) == n
             assert all(1 <= key < half <= value < config.vocab_size for key, value in pairs.items())
             asked = [t for t, label in enumerate(labels) if label != -100]
-            assert all(t >= 2 * n and (t % 2 == 0 or config.places == "anywhere") for t in asked)
+            assert all(t >= config.context_length and (t % 2 == 0 or config.places == "anywhere") for t in asked)
             assert sorted(example[t] for t in asked) == sorted(pairs)
             assert all(labels[t] == pairs[example[t]] for t in asked)
             if config.distinct_values:
                 assert len(set(pairs.values())) == n
-            fillers = [token for t, token in enumerate(example) if t >= 2 * n and t not in asked]
+            later = range(config.context_length, len(example))
+            fillers = [example[t] for t in later if t not in asked]
             assert all(0 <= token < config.vocab_size for token in fillers)
             if config.fillers == "zero":
                 assert not any(fillers)
@@ -152,6 +153,19 @@ def test_traced_numbers_compile_once():
     assert len({np.asarray(batch).tobytes() for batch in batches}) == 6
 
 
+def test_every_pass_shows_all_pairs_in_an_order_of_its_own():
+    """Kills: a later pass that splits pairs, repeats the order of the first, or the same order in every example."""
+    config = mqar.preset(32, 4, vocab_size=64, n_passes=3)
+    shown = make(config, 200).tokens[:, : config.context_length].reshape(200, 3, 4, 2)
+    orders = []
+    for first, *later in shown.tolist():
+        assert all(sorted(pairs) == sorted(first) for pairs in later)
+        orders += [tuple(first.index(pair) for pair in pairs) for pairs in later]
+    assert len(set(orders)) == 24
+    assert mqar.preset(32, 4, vocab_size=64).slices.keys() == {"length", "pairs"}
+    assert config.slices["passes"] == 3
+
+
 @pytest.mark.full
 def test_seeds_splits_and_geometries_draw_apart():
     """Kills: equal random bits under another seed, split or geometry: keys at equal places agree only by
@@ -203,6 +217,7 @@ def test_config_errors():
         ({"n_pairs": 0}, "n_pairs=0 must be positive"),
         ({"length": 63}, "length=63 must be even"),
         ({"length": 30}, "length=30 must be at least 4 n_pairs=32; raise length or lower n_pairs"),
+        ({"n_passes": 4}, "length=64 must be at least 10 n_pairs=80"),
         ({"vocab_size": 64}, "vocab_size=64 must exceed length=64"),
         ({"power": 0.0}, "power=0.0 must be positive"),
         ({"power": 23.0}, "power=23.0 must be smaller: in float32 some slots have probability 0"),
