@@ -136,6 +136,11 @@ class DataConfig(Checked, abc.ABC):
         prediction."""
         return {}
 
+    @property
+    def first_target(self) -> int:
+        """Number of first tokens of a row that are never targets; 0 if not known."""
+        return 0
+
     def guessing_lines(self) -> Mapping[str, float]:
         """Accuracies of guessing by name of the metric; empty if none are known."""
         return {}

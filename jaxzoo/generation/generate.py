@@ -71,6 +71,11 @@ class Generation:
                 raise ValueError(
                     f"LanguageModelConfig.{field}={value}: the model answers {answers}; it cannot generate"
                 )
+        if prefix := model.config.prefix_length:
+            raise ValueError(
+                f"LanguageModelConfig.prefix_length={prefix}: generation reads prompts in chunks, and a prefix must be "
+                "read at once; call prefill and step"
+            )
         self._prompts = check_prompts(prompts, n_ids=model.config.vocab_size)
         numbers = range(len(prompts)) if row_numbers is None else row_numbers
         _check("max_tokens", max_tokens, 1 <= max_tokens < 2**30, "must be in [1, 2^30)")

@@ -35,7 +35,7 @@ from jax.typing import DTypeLike
 
 from jaxzoo.config.checked import Checked, NonNegativeFloat, PositiveInt
 from jaxzoo.layers.variables import cast_matrices
-from jaxzoo.utils.array_typing import Array, Float, Int, PRNGKeyArray
+from jaxzoo.utils.array_typing import Array, Bool, Float, Int, PRNGKeyArray
 from jaxzoo.utils.explicit_mesh import explicit_mesh, with_auto_axes
 
 State = Any
@@ -55,6 +55,9 @@ class Context:
     segment_ids: Int[Array, "b t"] | None = None
     """Ids of packed documents, int32; each document is one contiguous run of equal ids, unique in its row, and sees no
     other."""
+    prefix: Bool[Array, "b t"] | None = None
+    """Tokens of a prefix, the first tokens of a document: each sees all of them, also later ones, before the document
+    continues causally. A call or `prefill` must hold the whole prefix; None: causal from the first token on."""
     key: PRNGKeyArray | None = None
     """Random key for training, different for every layer; None: the mixer is deterministic."""
     first_values: Float[Array, "b t d"] | None = None
@@ -78,6 +81,8 @@ class Capabilities:
     """The state holds at most `capacity` tokens (`init_state`)."""
     segments: bool = False
     """The call supports `Context.segment_ids`."""
+    prefix: bool = False
+    """Call and `prefill` support `Context.prefix`."""
     needs_tokens: bool = False
     """Reads `Context.tokens`."""
     makes_values: bool = False
@@ -212,7 +217,8 @@ class MixerConfig(Checked, abc.ABC):
         """Checks that the mixer supports the context; called before each form.
 
         Raises:
-          ValueError: packed documents that are not supported, or come with a state; missing token ids or values.
+          ValueError: packed documents that are not supported, or come with a state; a prefix that is not supported, or
+            comes in `step`; missing token ids or values.
         """
         name = type(self).__name__.removesuffix("Config")
         if self.capabilities.needs_tokens and context.tokens is None:
@@ -222,6 +228,13 @@ class MixerConfig(Checked, abc.ABC):
                 f"{name} mixes its values with those of an earlier layer, and got none; call it with "
                 "Context(first_values=earlier.values(x)), or build it with value_residual=False"
             )
+        if context.prefix is not None and not self.capabilities.prefix:
+            raise ValueError(
+                f"{name} does not honour Context.prefix with these fields: its tokens would not see later ones; take "
+                "TaylorLinearAttention without decay, or no prefix"
+            )
+        if context.prefix is not None and context.prefix.ndim < 2:
+            raise ValueError(f"{name} got Context.prefix in step, which sees one token; give it to prefill")
         if context.segment_ids is None:
             return
         if streaming:

@@ -89,6 +89,8 @@ class Block(nnx.Module):
         if context.key is not None:
             *dropout_keys, mixer_key = jax.random.split(context.key, 3)
             context = dataclasses.replace(context, key=mixer_key)
+        if not self.mixer.config.capabilities.prefix:
+            context = dataclasses.replace(context, prefix=None)
         residual = checkpoint_name(residual, BRANCH_INPUT)
         normed = show("mixer.in", self._before(residual, self.mixer_norm))
         if context.first_values is None and self.mixer.config.capabilities.makes_values:
@@ -96,7 +98,8 @@ class Block(nnx.Module):
         with scope("mixer"):
             if state is None:
                 show_lazily("influence", lambda: influence(self.mixer, normed, context))
-                if self.mixer.config.capabilities.streams and context.segment_ids is None:
+                whole_rows = context.segment_ids is None and context.prefix is None
+                if self.mixer.config.capabilities.streams and whole_rows:
                     show_lazily("state", lambda: states_after_each_token(self.mixer, normed, context))
             mixed, state, losses = mix(self.mixer, normed, state, context)
         mixed = show("mixer.out", self._after(mixed, self.mixer_norm))

@@ -28,7 +28,7 @@ from jaxzoo.models.head import project
 from jaxzoo.models.layout import Fold
 from jaxzoo.models.model_config import LanguageModelConfig
 from jaxzoo.ops.segments import position_in_segment
-from jaxzoo.utils.array_typing import Array, Float, Int, PRNGKeyArray
+from jaxzoo.utils.array_typing import Array, Bool, Float, Int, PRNGKeyArray
 
 __all__ = ["LanguageModel", "LanguageModelConfig", "ModelState"]
 
@@ -122,7 +122,8 @@ class LanguageModel(nnx.Module):
             position = _count_up(jnp.zeros((1,), jnp.int32), tokens.shape[1])
         else:
             position = position_in_segment(segment_ids)
-        context = Context(tokens=tokens, segment_ids=segment_ids, key=key)
+        prefix = self._prefix(jnp.broadcast_to(position, tokens.shape))
+        context = Context(tokens=tokens, segment_ids=segment_ids, prefix=prefix, key=key)
         features, _, losses = self._run(self._embed(tokens, position, key), _with_losses, None, context)
         return features, losses
 
@@ -156,17 +157,21 @@ class LanguageModel(nnx.Module):
         return ModelState(layers, jnp.zeros((batch_size,), jnp.int32))
 
     def prefill(self, tokens: Int[Array, "b t"], state: ModelState) -> tuple[Float[Array, "b t vocab"], ModelState]:
-        """Reads `t` more tokens from any state; returns logits at each of them and the new state."""
+        """Reads `t` more tokens from any state; returns logits at each of them and the new state. In a model with a
+        prefix the first call for a row reads at least the whole prefix; otherwise its logits are NaN."""
         self._check_streams()
         self._check_length(tokens.shape[1])
-        embedded = self._embed(tokens, _count_up(state.position, tokens.shape[1]), None)
-        features, layers, _ = self._run(embedded, _prefill, state.layers, Context(tokens=tokens))
+        position = _count_up(state.position, tokens.shape[1])
+        embedded = self._without_cut_prefix(self._embed(tokens, position, None), state)
+        context = Context(tokens=tokens, prefix=self._prefix(position))
+        features, layers, _ = self._run(embedded, _prefill, state.layers, context)
         return self.logits(features), ModelState(layers, state.position + tokens.shape[1])
 
     def step(self, token: Int[Array, "b"], state: ModelState) -> tuple[Float[Array, "b vocab"], ModelState]:
         """Reads one token; returns the logits of the next and the new state."""
         self._check_streams()
-        embedded = self._embed(token[:, None], state.position[:, None], None)[:, 0]
+        embedded = self._embed(token[:, None], state.position[:, None], None)
+        embedded = self._without_cut_prefix(embedded, state)[:, 0]
         features, layers, _ = self._run(embedded, _step, state.layers, Context(tokens=token))
         return self.logits(features), ModelState(layers, state.position + 1)
 
@@ -191,6 +196,18 @@ class LanguageModel(nnx.Module):
                 "LanguageModelConfig.decode_last=True: an autoencoder has no next token and cannot stream; call it on "
                 "whole rows"
             )
+
+    def _prefix(self, position: Int[Array, "b t"]) -> Bool[Array, "b t"] | None:
+        """Mask of the tokens of a prefix; None if the model has none."""
+        return position < self.config.prefix_length if self.config.prefix_length else None
+
+    def _without_cut_prefix(self, embedded: Float[Array, "b t d"], state: ModelState) -> Float[Array, "b t d"]:
+        """NaN in rows that begin with a part of their prefix, or continue after a part of it."""
+        length = self.config.prefix_length
+        if not length:
+            return embedded
+        whole = (state.position >= length) | ((state.position == 0) & (embedded.shape[1] >= length))
+        return jnp.where(whole[:, None, None], embedded, jnp.nan)
 
     def _check_length(self, length: int) -> None:
         rows = self.config.max_positions

@@ -71,6 +71,10 @@ class LanguageModelConfig(Checked):
     """Number v of values, where a token is a key and a value side by side (Zoology's continuous MQAR): its id is
     `key (v + 1) + 1 + value`, or `key (v + 1)` without a value; the embeddings are frozen, and answers are the v values
     (`jaxzoo.layers.pair_embedding`). 0: tokens are tokens."""
+    prefix_length: NonNegativeInt = 0
+    """First tokens of each document that see one another (Just Read Twice, Arora et al. 2024), in the layers whose
+    mixers support `Context.prefix`; other layers stay causal. Training needs data without targets among them, and
+    streaming a first `prefill` of at least as many tokens. 0: causal."""
     embed_norm: bool = False
     """Applies the norm to the embedding too, as RWKV does before its first block."""
     embed_dropout: FractionBelowOne = 0.0
@@ -109,6 +113,9 @@ class LanguageModelConfig(Checked):
         rule = "must be True with remat='everything', which loops over groups of layers"
         self.require("scan_layers", self.scan_layers or self.remat != "everything", rule)
         _ = self.period
+        promised = any(mixer.capabilities.prefix for mixer in self.layers)
+        remedy = "take TaylorLinearAttention without decay, or 0"
+        self.require("prefix_length", promised or not self.prefix_length, "needs a layer with a prefix", remedy)
         made = False
         for index, mixer in enumerate(self.layers):
             rule = f"has a {type(mixer).__name__} as layer {index}, which needs the values of an earlier layer"

@@ -53,6 +53,11 @@ class TaskConfig(Checked, abc.ABC):
         """Fields of `LanguageModelConfig` that the task determines besides its sizes, such as `decode_last`."""
         return {}
 
+    @property
+    def first_target(self) -> int:
+        """Number of first tokens of an example that are never asked for; 0 if not known."""
+        return 0
+
     def copied(self, tokens: Int[np.ndarray, "b t"]) -> Int[np.ndarray, "b t"]:
         """The answer given by copying each token: the token itself, unless answers are not tokens."""
         return tokens

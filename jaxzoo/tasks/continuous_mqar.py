@@ -95,6 +95,10 @@ class ContinuousMQARConfig(TaskConfig):
     def model_fields(self) -> Mapping[str, Any]:
         return {"pair_values": self.n_values}
 
+    @property
+    def first_target(self) -> int:
+        return self.n_passes * self.n_pairs
+
     def as_text(self, tokens: Int[np.ndarray, "t"], targets: Int[np.ndarray, "t"]) -> str:
         """One line per pass, and one of the queries with their answers."""
         answers = ["" if target == UNLABELLED else f" {target}" for target in targets]

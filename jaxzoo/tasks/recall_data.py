@@ -58,6 +58,10 @@ class RecallDataConfig(DataConfig):
     def model_fields(self) -> Mapping[str, Any]:
         return self.train[0].task.model_fields
 
+    @property
+    def first_target(self) -> int:
+        return min(examples.task.first_target for examples in (*self.train, *self.valid))
+
     def build(self, *, batch_size: int, valid_batch_size: int) -> "RecallData":
         return RecallData(self, batch_size, valid_batch_size)
 

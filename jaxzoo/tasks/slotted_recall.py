@@ -49,6 +49,10 @@ class SlottedRecallConfig(TaskConfig, abc.ABC):
         return self.n_pairs * (self.gram_size + 1)
 
     @property
+    def first_target(self) -> int:
+        return self.context_length
+
+    @property
     def slot_width(self) -> int:
         """Distance between slots; a query begins at the first position of one."""
         return self.gram_size + 1

@@ -29,6 +29,7 @@ def check_session(config: RunConfig, mesh: Mesh, data: Dataset, *, limited: bool
     """Refuses data, sequence axis, metric and, if `limited`, sizes beyond the memory of the devices."""
     check_data(config.model, vocab_size=data.vocab_size, max_length=data.max_length, packed=data.packed)
     check_sequence_axis(config.model, mesh, data.max_length)
+    check_prefix(config)
     check_metric(config.train, data)
     if limited:
         check_estimate(config, mesh, data.max_length)
@@ -109,6 +110,16 @@ def check_data(model: LanguageModelConfig, *, vocab_size: int, max_length: int, 
             )
 
 
+def check_prefix(config: RunConfig) -> None:
+    """Refuses a prefix that contains targets: without a causal mask the model would read them in its input."""
+    length, first = config.model.prefix_length, config.data.first_target
+    if length > first:
+        raise ValueError(
+            f"LanguageModelConfig.prefix_length={length} must be at most {first}, the first tokens of a row that are "
+            f"never targets of {type(config.data).__name__}; set --model.prefix-length {first}"
+        )
+
+
 def check_metric(config: TrainConfig, data: Dataset) -> None:
     """Refuses a metric for the best checkpoints that validation does not compute."""
     metric = config.best_metric
@@ -126,6 +137,11 @@ def check_sequence_axis(model: LanguageModelConfig, mesh: Mesh, max_length: int)
     devices = mesh.shape["sequence"]
     if devices == 1:
         return
+    if model.prefix_length:
+        raise ValueError(
+            f"LanguageModelConfig.prefix_length={model.prefix_length} is not implemented for sequences over "
+            f"MeshConfig.sequence={devices} devices; set --mesh.sequence 1"
+        )
     if max_length % devices:
         raise ValueError(
             f"MeshConfig.sequence={devices} must divide the {max_length} tokens of the data's longest sequence; set "

@@ -59,7 +59,7 @@ def assert_computes(mixer, x, expected, tolerance=1e-5):
     np.testing.assert_allclose(y, expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
-def assert_gradients(mixer, p, x, truth, *, segment_ids=None, values=2e-5, gradients=1e-4):
+def assert_gradients(mixer, p, x, truth, *, segment_ids=None, prefix=None, values=2e-5, gradients=1e-4):
     """Outputs, and gradients of every parameter and of the input, are those of an independent truth in float64.
 
     A gradient is compared along a random direction, with the truth's central difference, whose own error is below 1e-7.
@@ -69,6 +69,7 @@ def assert_gradients(mixer, p, x, truth, *, segment_ids=None, values=2e-5, gradi
       x: float64 inputs (b, t, d).
       truth: of `p`, `x` and `segment_ids`, in NumPy.
       segment_ids: packed documents, given to both.
+      prefix: `Context.prefix`, given to the mixer; the truth knows it.
       values: largest error of an output, as a share of the largest entry.
       gradients: largest error of a derivative along a direction, as a share of the gradient's length.
 
@@ -77,7 +78,7 @@ def assert_gradients(mixer, p, x, truth, *, segment_ids=None, values=2e-5, gradi
     """
     rng, graph, variables = np.random.default_rng(5), *nnx.split(mixer)
     dy = rng.normal(size=x.shape)
-    context = Context(segment_ids=None if segment_ids is None else jnp.asarray(segment_ids, jnp.int32))
+    context = Context(segment_ids=None if segment_ids is None else jnp.asarray(segment_ids, jnp.int32), prefix=prefix)
 
     @jax.jit
     def run(variables, x):

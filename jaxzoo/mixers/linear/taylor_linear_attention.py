@@ -19,6 +19,13 @@ of the decay mask by the root of its sum; it has no counterpart here.) Deviation
 their listing only the numerator does (`notebooks/03-31-decay.ipynb`; the last release ignores the decay), for which the
 kernels would need a second decay, of `z`.
 
+Prefix (`Context.prefix`), as in Just Read Twice (Arora et al. 2024, arXiv 2407.05483), Based's follow-up, whose model
+reads the prompt as an encoder: tokens of a prefix also see its later tokens. We build the plain mask of a prefix
+language model: the sums of eqs. 2-4 run over j <= i, and over all j of the prefix if i is in it. So the state after a
+prefix, and all tokens after it, are as in causal attention; what differs are the outputs within the prefix, which the
+next layer reads. Our choice: encoder and decoder have the same projections, and a token counts once. A decay has no
+direction within a prefix, and is refused. The cost is a second pass, in the other direction; both are in float32.
+
 Good at: Recall at constant memory: weights that approximate softmax keep distant tokens distinct.
 Paper: Arora et al. 2024 (Based), sec. 4.1, https://arxiv.org/abs/2402.18668
 """
@@ -36,6 +43,7 @@ from jaxzoo.layers.decay import head_decay
 from jaxzoo.layers.linear import linear, split_heads
 from jaxzoo.layers.probe import show_scores
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.ops.prefix_attention import prefix_attention
 from jaxzoo.parallel.sharding import on_mesh
 from jaxzoo.utils.array_typing import Array, Float
 from pallas_kernels.taylor_attention import (
@@ -55,7 +63,6 @@ TaylorLinearAttentionState = TaylorState
 class TaylorLinearAttentionConfig(MixerConfig):
     """Config of `TaylorLinearAttention`. Based 360m: n_heads=16, feature_dim=16."""
 
-    promises = Capabilities(segments=True, sequence_parallel=True)
     size_fields = ("feature_dim", "head_dim")
 
     n_heads: PositiveInt = 1
@@ -85,6 +92,10 @@ class TaylorLinearAttentionConfig(MixerConfig):
         self.require("n_kv_heads", self.n_heads % self.kv_heads == 0, rule, "or be None")
         if not self.head_dim:
             self.require_divisible("d_model", by="n_heads")
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(segments=True, sequence_parallel=True, prefix=not self.decay)
 
     @property
     def kv_heads(self) -> int:
@@ -163,6 +174,8 @@ class TaylorLinearAttention(Mixer):
         if config.decay:
             options["decay"] = jnp.asarray(head_decay(config.decay_const, config.n_heads), jnp.float32)
         attend = on_mesh(taylor_attention, sharded_taylor_attention, q, k)
+        if context.prefix is not None:
+            attend = functools.partial(prefix_attention, attend, context.prefix)
         attend = functools.partial(attend, q, k, chunk_size=config.chunk_size, **options)
         if state is None:
             attend = functools.partial(attend, segment_ids=context.segment_ids)
