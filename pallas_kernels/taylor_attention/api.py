@@ -39,7 +39,8 @@ class Options(NamedTuple):
     """Whether `backward` follows."""
     chunk_size: int | None
     kernel_segments: int | None = None
-    """Number of segments into which mosaic_gpu splits a sequence; None: chosen by `mosaic_gpu_layout.Cost`."""
+    """Number of segments into which GPU kernels split a sequence; None: chosen, for mosaic_gpu by
+    `mosaic_gpu_layout.Cost`."""
 
 
 def _xla_forward(q, k, v, state, decay, segment_ids, options):
@@ -136,7 +137,7 @@ OP = Op(
             saved_like=mosaic_gpu_layout.saved_like,
         ),
         "mosaic_tpu": base.tpu(_tpu_forward, _tpu_backward, mosaic_tpu.objection),
-        "triton": base.triton(lambda: (triton.forward, _xla_backward), triton.objection),
+        "triton": base.triton(lambda: (triton.forward, triton.backward), triton.objection),
     },
     operands=("q", "k", "v", "state", "decay", "segment_ids"),
     fixed=("decay", "segment_ids"),

@@ -90,7 +90,7 @@ class TaylorCase(KernelCase):
 
     OP: ClassVar = OP
     PROBLEM: ClassVar = Problem
-    NAMED: ClassVar = ("t", "h", "g", "dtype", "decay", "state", "split")
+    NAMED: ClassVar = ("t", "h", "g", "dtype", "decay", "state", "split", "widths", "numerator")
 
     k: int = 16
     v: int = 64
@@ -98,10 +98,16 @@ class TaylorCase(KernelCase):
     state: bool = True
     parts: int | None = None
     """Segments of a sequence on a GPU; None: the kernel's own choice, 1 for a short one."""
+    numerator: bool = False
+    """Whether outputs are not normalized."""
 
     @property
     def split(self) -> bool | str:
         return self.parts is not None and f"segments{self.parts}"
+
+    @property
+    def widths(self) -> bool | str:
+        return self.implementation == "triton" and (self.k, self.v) != (16, 64) and f"k{self.k}_v{self.v}"
 
     @property
     def compared(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -125,11 +131,11 @@ class TaylorCase(KernelCase):
         segments = variant.segments or self.parts
         if self.implementation == "mosaic_gpu":
             segments = segments or mosaic_gpu_layout.kernel_segments(self.problem, mosaic_gpu_layout.TRAINING)
-        options = Options(self.k**-0.5, EPS, True, True, True, chunk_size=None, kernel_segments=segments)
+        options = Options(self.k**-0.5, EPS, not self.numerator, True, True, chunk_size=None, kernel_segments=segments)
         return {"options": options}
 
     def reference(self, q, k, v, state, decay, segment_ids):
-        options = {"scale": self.k**-0.5, "eps": EPS, "normalize": True}
+        options = {"scale": self.k**-0.5, "eps": EPS, "normalize": not self.numerator}
         return reference.quadratic(q, k, v, **options, initial_state=state, decay=decay)
 
 
@@ -145,10 +151,18 @@ SPLIT: list[dict[str, Any]] = [
     {"t": 200, "parts": 2, "state": False},
     {"t": 200, "parts": 2, "decay": True},
 ]
+ODD: list[dict[str, Any]] = [
+    {"t": 72, "k": 5, "v": 7, "h": 4, "g": 2, "b": 2, "decay": True},
+    {"t": 72, "k": 4, "v": 70, "parts": 2, "numerator": True},
+]
+"""Narrow keys and values, several blocks of values, no normalizer."""
 LONG: list[dict[str, Any]] = [{"t": 8184, "b": 2}, VERIFIED]
 ONE_HEAD: dict[str, Any] = {"h": 1, "g": 1}
 CASES = {
-    "gpu": both_passes(TaylorCase, "mosaic_gpu", *SMALL, *SPLIT, *LONG),
+    "gpu": [
+        *both_passes(TaylorCase, "mosaic_gpu", *SMALL, *SPLIT, *LONG),
+        *both_passes(TaylorCase, "triton", *ODD),
+    ],
     "tpu": both_passes(TaylorCase, "mosaic_tpu", *SMALL, *LONG),
     "cpu": [
         *both_passes(TaylorCase, "mosaic_gpu", {"t": 40}, **ONE_HEAD),
