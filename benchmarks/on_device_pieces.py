@@ -15,8 +15,9 @@ from typing import Literal
 from benchmarks.layers_fla import LAYERS
 from benchmarks.subjects import subjects
 from jaxzoo.linearization import MIXERS
-from pallas_kernels.kernel_sources import kernel_hash
-from pallas_kernels.registry import OPS, load
+from pallas_kernels.certificates import ops_in
+from pallas_kernels.kernel_sources import LANGUAGES, kernel_hash
+from pallas_kernels.registry import FUSED, OPS, load
 from pallas_kernels.workload import SEQUENCE_KINDS
 
 SOURCES = ("jaxzoo/mixers", "jaxzoo/ops", "jaxzoo/layers", "jaxzoo/models")
@@ -31,6 +32,7 @@ TINY = {
 REHEARSED = ("--only", "wkv4 mosaic_gpu forward t40_b1_d256_bfloat16")
 """Case of `pallas_kernels.verify` in a rehearsal."""
 PREDICTED = {
+    "short_conv": "short convolutions of Based and Mamba, b8 t2048 d2048: at least 68, 45 us; backward 115, 70 us",
     "taylor_attention": "goal 300 us forward, 1,000 with gradients (fla 1,775 forward)",
     "gated_linear_attention": "goal, decay per head: 219 us forward, 750 with gradients (fla 219 forward)",
     "delta_chunks": "goal of the whole rule with `ut_transform`: 570 us forward (fla 570)",
@@ -115,6 +117,7 @@ def pieces(
         flags = "--xla_gpu_enable_triton_gemm=false"
         made.append(benchmark("train-step-cublas", "the same without matmuls by Triton", step, 20, flags=flags))
         made += [_triton(op) for op in OPS if "triton" in load(op, "api").BACKENDS]
+        made += map(_fused, FUSED)
     for size in sizes:
         command = f"generation --out {{folder}} --repeats 3 --size {size} {generation}"
         made.append(benchmark(f"generation: {size}", "prefill and decode", command, 120, 240, how="alone"))
@@ -144,6 +147,15 @@ def _triton(op: str) -> Piece:
     return Piece(
         name=f"triton: {op}", reason=f"Triton kernels next to Hopper's and fla's; {PREDICTED[op]}",
         words=("-m", "pallas_kernels.benchmark", op, *words.split()), how="alone", seconds=60, timeout=180,
+    )  # fmt: skip
+
+
+def _fused(op: str) -> Piece:
+    """Errors and times of a fused operation, next to XLA."""
+    words = ("-m", "pallas_kernels.benchmark", op, "--groups", "headline", "--implementations", "triton", "xla")
+    return Piece(
+        name=f"fused: {op}", reason=PREDICTED[op], words=(*words, "--out", "{folder}"), how="alone", seconds=30,
+        timeout=120,
     )  # fmt: skip
 
 
@@ -178,5 +190,6 @@ def _uncertified(python_path: str) -> tuple[str, ...]:
 def _sources() -> str:
     root = Path(__file__).parents[1]
     files = sorted(file for folder in SOURCES for file in (root / folder).rglob("*.py"))
-    texts = [*(kernel_hash(op).encode() for op in OPS), *(file.read_bytes() for file in files)]
+    hashes = [kernel_hash(op, language) for language in LANGUAGES for op in ops_in(language)]
+    texts = [*(text.encode() for text in hashes), *(file.read_bytes() for file in files)]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()

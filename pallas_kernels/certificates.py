@@ -30,7 +30,7 @@ import jax
 
 from pallas_kernels import triton_packages
 from pallas_kernels.kernel_sources import LANGUAGES, MOSAIC, TRITON, has_triton, kernel_hash
-from pallas_kernels.registry import OPS
+from pallas_kernels.registry import FUSED, OPS
 
 LEAST_FOR_TRITON = 8.0
 """Compute capability of Ampere, which multiplies matrices of bfloat16."""
@@ -70,7 +70,7 @@ def languages(target: str | None) -> tuple[str, ...]:
 
 def ops_in(language: str) -> tuple[str, ...]:
     """Ops with kernels in a language."""
-    return tuple(op for op in OPS if language == MOSAIC or has_triton(op))
+    return OPS if language == MOSAIC else tuple(filter(has_triton, (*OPS, *FUSED)))
 
 
 def objection(target: str | None, op: str | None = None, language: str = MOSAIC) -> str | None:

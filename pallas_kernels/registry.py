@@ -8,17 +8,21 @@ OPS = (
     "wkv4",
 )  # fmt: skip
 """Packages with `api.py` (`BACKENDS`) and `workloads.py` (`GROUPS`, `CASES`)."""
+FUSED = ("short_conv",)
+"""Such packages of operations that only memory bounds: Triton kernels for all NVIDIA GPUs, and no others."""
 
 
 def load(op: str, part: str) -> ModuleType:
     """Imports a module of an op's package."""
-    if op not in OPS:
-        raise ValueError(f"op={op!r} must be one of {', '.join(OPS)}")
+    if op not in (*OPS, *FUSED):
+        raise ValueError(f"op={op!r} must be one of {', '.join((*OPS, *FUSED))}")
     return importlib.import_module(f"pallas_kernels.{op}.{part}")
 
 
 def native(op: str, platform: str) -> tuple[str, ...]:
-    """Implementations of an op for "gpu" or "tpu" with a forward and a backward pass."""
+    """Mosaic and vendors' implementations of an op for "gpu" or "tpu" with a forward and a backward pass."""
+    if op in FUSED:
+        return ()
     if platform == "gpu":
         return ("mosaic_gpu", "cudnn") if op == "sliding_window" else ("mosaic_gpu",)
     if op in ("delta_chunks", "ut_transform"):

@@ -24,6 +24,7 @@ from jaxzoo.parallel.sequence_parallel import apply_with_halo, whole_sequences
 from jaxzoo.parallel.sharding import sequence_devices
 from jaxzoo.utils.array_typing import Array, Float, Int
 from pallas_kernels.dispatch import may_run_on
+from pallas_kernels.short_conv.xla import convolve
 
 MAX_DIRECT_TAPS = 8
 """Widest filter that uses shifted adds. Forward and backward pass on two CPU cores at (b, t, d) =
@@ -94,13 +95,7 @@ def whole_conv(
         return lax.platform_dependent(x, taps, cpu=_matrix_conv, default=_fourier_conv)
     if n_taps > MAX_DIRECT_TAPS:
         return _fourier_conv(x, taps, history)
-    signal, taps = x.astype(jnp.float32), taps.astype(jnp.float32)
-    if history is None:
-        signal = jnp.pad(signal, ((0, 0), (n_taps - 1, 0), (0, 0)))
-    else:
-        signal = jnp.concatenate([history.astype(jnp.float32), signal], axis=1)
-    terms = [signal[:, n_taps - 1 - a : n_taps - 1 - a + t] * taps[a][None, None, :] for a in range(n_taps)]
-    return sum(terms[1:], terms[0]).astype(x.dtype)
+    return convolve(x, taps, history)
 
 
 def causal_conv_step(

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxzoo.utils.array_typing import Array, Float, Int
+from pallas_kernels.short_conv.xla import convolve_packed, document_count
 
 BLOCK = 8
 """Block length for shifted adds, and the widest filter that needs nothing else."""
@@ -42,11 +43,11 @@ def packed_conv(
         return x
     dtype, x, taps = x.dtype, x.astype(jnp.float32), taps[:t].astype(jnp.float32)
     starts = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0
-    documents = _count(starts)
+    documents = document_count(starts)
     if taps.shape[0] <= BLOCK:
-        return _shifted_adds(x, taps, documents).astype(dtype)
-    pieces = _count(starts | (jnp.arange(t) % BLOCK == 0)[None])
-    y_dbt = _shifted_adds(x, taps[:BLOCK], pieces).transpose(2, 0, 1)
+        return convolve_packed(x, taps, documents).astype(dtype)
+    pieces = document_count(starts | (jnp.arange(t) % BLOCK == 0)[None])
+    y_dbt = convolve_packed(x, taps[:BLOCK], pieces).transpose(2, 0, 1)
     x_dbt, taps_dw, half = x.transpose(2, 0, 1), taps.T, BLOCK
     while half < t:
         # Without the barrier XLA fuses the sums of all levels, in both passes, which takes twice as long on a CPU.
@@ -55,24 +56,6 @@ def packed_conv(
         y_dbt += jax.checkpoint(functools.partial(_left_to_right, half=half))(x_dbt, taps_dw, documents)
         half *= 2
     return y_dbt.transpose(1, 2, 0).astype(dtype)
-
-
-def _count(starts: jax.Array) -> jax.Array:
-    """Document numbers of the tokens, from a mask of the first tokens."""
-    return jnp.cumsum(starts.astype(jnp.int32), axis=1)
-
-
-def _shifted_adds(x: jax.Array, taps: jax.Array, documents: jax.Array) -> jax.Array:
-    """Masked convolution, one tap at a time."""
-    t, before = x.shape[1], taps.shape[0] - 1
-    signal = jnp.pad(x, ((0, 0), (before, 0), (0, 0)))
-    owner = jnp.pad(documents, ((0, 0), (before, 0)), constant_values=-1)
-    y = jnp.zeros_like(x)
-    for a in range(taps.shape[0]):
-        then = slice(before - a, before - a + t)
-        same = (owner[:, then] == documents)[..., None]
-        y += jnp.where(same, signal[:, then], 0.0) * taps[a][None, None, :]
-    return y
 
 
 def _left_to_right(x_dbt: jax.Array, taps_dw: jax.Array, documents: jax.Array, *, half: int) -> jax.Array:

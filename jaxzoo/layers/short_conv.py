@@ -1,12 +1,17 @@
 """Depthwise causal convolution with a few taps, used after the projections of mixers."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
-from jaxzoo.layers.causal_conv import causal_conv_from, uniform_parameter
-from jaxzoo.layers.variables import along_last
+from jaxzoo.layers.causal_conv import causal_conv_from, empty_history, push_history, uniform_parameter
+from jaxzoo.parallel.sharding import on_mesh
 from jaxzoo.utils.array_typing import Array, Float, Int
+from pallas_kernels.dispatch import may_run_by_default, mesh_objection
+from pallas_kernels.short_conv import api, sharded_short_conv, short_conv
+from pallas_kernels.short_conv.xla import finish
 
 
 class ShortConv(nnx.Module):
@@ -49,11 +54,61 @@ class ShortConv(nnx.Module):
         segment_ids: Int[Array, "b t"] | None = None,
     ) -> tuple[Float[Array, "*b d"], Float[Array, "b w-1 d"]]:
         """Outputs and new history for tokens `(b, t, d)`, or one token `(b, d)`; `history` None: zeros."""
-        y, history = causal_conv_from(history, x, self.taps[...], segment_ids=segment_ids)
-        if self.bias is not None:
-            y = y + along_last(self.bias[...], y)
-        if self.n_plain == 0:
-            return jax.nn.silu(y), history
-        if self.n_plain < y.shape[-1]:
-            y = jnp.concatenate([y[..., : self.n_plain], jax.nn.silu(y[..., self.n_plain :])], axis=-1)
-        return y, history
+        bias = None if self.bias is None else self.bias[...]
+        return short_conv_from(
+            history, x, self.taps[...], bias=bias, n_plain=self.n_plain, segment_ids=segment_ids
+        )  # fmt: skip
+
+
+def short_conv_from(
+    history: Float[Array, "b w-1 d"] | None,
+    x: Float[Array, "*b d"],
+    taps: Float[Array, "w d"],
+    *,
+    bias: Float[Array, "d"] | None = None,
+    n_plain: int = 0,
+    input_gate: Float[Array, "*b d"] | None = None,
+    output_gate: Float[Array, "*b d"] | None = None,
+    segment_ids: Int[Array, "b t"] | None = None,
+) -> tuple[Float[Array, "*b d"], Float[Array, "b w-1 d"]]:
+    """`silu(taps * (input_gate . x) + bias) . output_gate` and the new history, of gated inputs.
+
+    One kernel where a verified one serves the call (`pallas_kernels.short_conv`), else `causal_conv_from`. The first
+    `n_plain` channels have no SiLU.
+    """
+    gated = x if input_gate is None else input_gate * x
+    kernel = _kernel_form(history, x, taps, n_plain, segment_ids)
+    if kernel is not None:
+        y = kernel(
+            x, taps, bias=bias, input_gate=input_gate, output_gate=output_gate, n_plain=n_plain,
+            segment_ids=segment_ids, initial_state=history,
+        )  # fmt: skip
+        before = empty_history(len(x), taps.shape[0], taps.shape[1], x.dtype) if history is None else history
+        return y, push_history(before, gated)
+    y, history = causal_conv_from(history, gated, taps, segment_ids=segment_ids)
+    return finish(y, bias, output_gate, n_plain=n_plain), history
+
+
+def _kernel_form(
+    history: Array | None, x: Array, taps: Array, n_plain: int, segment_ids: Array | None
+) -> Callable[..., Any] | None:
+    """The function that computes the convolution by a kernel, sharded for the current mesh; None if none applies."""
+    if x.ndim != 3 or 0 in x.shape or (segment_ids is not None and history is not None):
+        return None
+    if not may_run_by_default("cuda", "short_conv", "triton"):
+        return None
+    problem, channels = api.problem_of(x, taps), jax.ShapeDtypeStruct((*x.shape, 1), x.dtype)
+    form: Any = on_mesh(short_conv, _sharded, channels, channels)
+    allowed = (None,) if form is short_conv else (None, mesh_objection(problem.ON_MESH))
+    if api.BACKENDS["triton"].objection(problem) not in allowed:
+        return None
+    if form is not short_conv:
+        mixed = form.keywords["head_axes"] and n_plain not in (0, x.shape[2])
+        if mixed or "sequence_axis" in form.keywords:
+            return None
+    return form
+
+
+def _sharded(*arrays: Array, head_axes: tuple[str, ...], **options: Any) -> Any:
+    """`short_conv` with channels sharded like heads."""
+    return sharded_short_conv(*arrays, channel_axes=head_axes, **options)

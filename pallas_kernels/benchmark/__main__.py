@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from pallas_kernels import pages
 from pallas_kernels.benchmark import candidates, ceilings as ceilings_module, environment, report, run
 from pallas_kernels.benchmark.candidates import Candidate, Peers
-from pallas_kernels.registry import OPS, load
+from pallas_kernels.registry import FUSED, OPS, load
 from pallas_kernels.workload import KINDS
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m pallas_kernels.benchmark", description=__doc__, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    p.add_argument("op", nargs="?", metavar="OP", help=f"one of {', '.join(OPS)}")
+    p.add_argument("op", nargs="?", metavar="OP", help=f"one of {', '.join((*OPS, *FUSED))}")
     p.add_argument("--groups", nargs="+", metavar="GROUP", help="groups of workloads")
     help = f"any of {', '.join(KINDS)}; default: all"
     p.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=help)
@@ -90,7 +90,7 @@ def prepare(options: argparse.Namespace) -> Job:
     Raises ValueError, FileNotFoundError (peers) or FileExistsError (the result) for options that cannot run.
     """
     if options.op is None:
-        raise ValueError(f"op is missing: one of {', '.join(OPS)}, or --render FILE.json")
+        raise ValueError(f"op is missing: one of {', '.join((*OPS, *FUSED))}, or --render FILE.json")
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # leaves memory for torch
     groups = load(options.op, "workloads").GROUPS
     about = environment.describe()

@@ -18,7 +18,7 @@ from pallas_kernels.certificates import SETTING
 from pallas_kernels.child import Child, Outcome, in_turn, use_host
 from pallas_kernels.dispatch import language_of
 from pallas_kernels.kernel_sources import LANGUAGES, MOSAIC, TRITON, kernel_hash
-from pallas_kernels.registry import OPS
+from pallas_kernels.registry import FUSED, OPS
 from pallas_kernels.verify import worker
 from pallas_kernels.verify.case import Variant, where_wrong
 from pallas_kernels.verify.kernel_case import KernelCase
@@ -252,8 +252,8 @@ def save(report: dict[str, Any], path: Path) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m pallas_kernels.verify", description=DESCRIPTION, epilog=EXIT)
     parser.add_argument(
-        "--ops", nargs="+", choices=OPS, metavar="OP",
-        help=f"verify, time and certify only these of {', '.join(OPS)}; default: all",
+        "--ops", nargs="+", choices=(*OPS, *FUSED), metavar="OP",
+        help=f"verify, time and certify only these of {', '.join((*OPS, *FUSED))}; default: all",
     )  # fmt: skip
     parser.add_argument(
         "--compare", action="store_true",

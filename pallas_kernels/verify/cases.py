@@ -11,14 +11,14 @@ from typing import NamedTuple
 from pallas_kernels import triton_packages
 from pallas_kernels.benchmark import programs, timing
 from pallas_kernels.kernel_sources import TRITON
-from pallas_kernels.registry import OPS, load, native
+from pallas_kernels.registry import FUSED, OPS, load, native
 from pallas_kernels.workload import Workload
 
 PLATFORMS = ("gpu", "tpu", "cpu")
 
 
 def _cases(platform: str) -> list:
-    found = [case for op in OPS for case in load(op, "workloads").CASES[platform]]
+    found = [case for op in (*OPS, *FUSED) for case in load(op, "workloads").CASES[platform]]
     if triton_packages.missing() is not None:
         found = [case for case in found if case.implementation != TRITON]
     elif platform == "gpu":
@@ -77,7 +77,7 @@ def headline(platform: str) -> list[TimedCall]:
     cases = {(case.name.split()[0], case.implementation) for case in CASES[platform]}
     return [
         TimedCall(workload, implementation)
-        for op in OPS
+        for op in (*OPS, *(op for op in FUSED if (op, TRITON) in cases))
         for group in ("headline", "channel")
         for workload in load(op, "workloads").GROUPS.get(group, ())
         for implementation in (*native(op, platform), *[TRITON] * ((op, TRITON) in cases), "xla")

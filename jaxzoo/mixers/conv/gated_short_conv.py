@@ -28,9 +28,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.config.checked import PositiveInt
-from jaxzoo.layers.causal_conv import causal_conv_from, conv_flops, empty_history, uniform_parameter
+from jaxzoo.layers.causal_conv import conv_flops, empty_history, uniform_parameter
 from jaxzoo.layers.linear import branches, linear
-from jaxzoo.layers.variables import along_last
+from jaxzoo.layers.short_conv import short_conv_from
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.utils.array_typing import Array, Float
 
@@ -124,10 +124,15 @@ class GatedShortConv(Mixer):
         self, x: Float[Array, "*b d"], state: GatedShortConvState | None, context: Context
     ) -> tuple[Array, GatedShortConvState]:
         parts = branches(x, self.in_proj, self.config.n_branches)
-        u1, u2 = (parts[0] * parts[2], parts[1]) if self.config.input_gate else parts
-        history = None if state is None else state.history
-        convolved, history = causal_conv_from(history, u1, self.taps[...], segment_ids=context.segment_ids)
-        if self.config.conv_bias:
-            convolved = convolved + along_last(self.conv_bias[...], convolved)
-        convolved = jax.nn.silu(convolved) if self.config.activation == "silu" else convolved
-        return self.out_proj(convolved * u2), GatedShortConvState(history)
+        gate, u2, u1 = parts if self.config.input_gate else (None, *parts[::-1])
+        y, history = short_conv_from(
+            None if state is None else state.history,
+            u1,
+            self.taps[...],
+            bias=self.conv_bias[...] if self.config.conv_bias else None,
+            n_plain=0 if self.config.activation == "silu" else self.config.branch_width,
+            input_gate=gate,
+            output_gate=u2,
+            segment_ids=context.segment_ids,
+        )
+        return self.out_proj(y), GatedShortConvState(history)

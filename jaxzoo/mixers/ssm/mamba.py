@@ -42,11 +42,12 @@ from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
 from jaxzoo.config.checked import NonNegativeFloat, PositiveFloat, PositiveInt
-from jaxzoo.layers.causal_conv import causal_conv_from, conv_flops, empty_history, uniform_parameter
+from jaxzoo.layers.causal_conv import conv_flops, empty_history, uniform_parameter
 from jaxzoo.layers.decay import dt_bias_parameter
 from jaxzoo.layers.linear import branches, linear
 from jaxzoo.layers.norm import scaled_norm
 from jaxzoo.layers.probe import show
+from jaxzoo.layers.short_conv import short_conv_from
 from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
@@ -166,8 +167,7 @@ class Mamba(Mixer):
         config, ids = self.config, context.segment_ids
         u, z = branches(x, self.in_proj, 2)
         history, h = (None, self.init_state(x.shape[0]).h) if state is None else state
-        convolved, history = causal_conv_from(history, u, self.taps[...], segment_ids=ids)
-        u = jax.nn.silu(convolved + along_last(self.conv_bias[...], convolved))
+        u, history = short_conv_from(history, u, self.taps[...], bias=self.conv_bias[...], segment_ids=ids)
         r, b, c = jnp.split(self.x_proj(u), (config.rank, config.rank + config.d_state), axis=-1)
         if eps := config.projected_norm_eps:
             r, b, c = (scaled_norm(x, jnp.ones(x.shape[-1], x.dtype), eps, False) for x in (r, b, c))
