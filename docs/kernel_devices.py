@@ -1,4 +1,4 @@
-"""Table of the README: the kernels of every op on kinds of devices, from certificates and kept compiler reports."""
+"""Table of the kernels of every op on kinds of devices, from certificates and kept compiler reports."""
 
 import json
 from collections.abc import Iterator

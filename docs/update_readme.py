@@ -48,7 +48,7 @@ def main() -> None:
         (COST, "LAYERS", layers_table),
         (GENERATION, "SAMPLE", sample),
         (GENERATION, "GENERATION", generation_table),
-        (README, "DEVICES", kernel_devices.table),
+        (KERNELS, "DEVICES", kernel_devices.table),
         (KERNELS, "MEASURED", measured_kernels.table),
         (KERNELS, "COMPILED", compiled_table),
         (KERNELS, "BOUNDS", bounds_table),

@@ -53,7 +53,7 @@ def prefix_attention(
         s, z = initial_state
         start = TaylorState(jnp.concatenate([s, z[..., None]], axis=-1), z)
     found = attend(q, k, values, initial_state=start, return_state=return_state, segment_ids=segment_ids, **options)
-    sums, state = found if return_state else (found, None)
+    sums = found[0] if return_state else found
     backward = attend(
         _reversed(q),
         _delayed(_reversed(k)),
@@ -66,7 +66,10 @@ def prefix_attention(
     if normalize:
         y = y / (sums[..., -1:] + eps)
     y = y.astype(dtype)
-    return (y, TaylorState(state.s[..., :-1], state.z)) if return_state else y
+    if not return_state:
+        return y
+    _, state = found
+    return y, TaylorState(state.s[..., :-1], state.z)
 
 
 def _reversed(x: Array) -> Array:

@@ -32,7 +32,7 @@ def forward(x, delta, a, b, c, keep, state, options):
     """y, the last state or None, and the states for `backward` or None (contract in `api.py`)."""
 
     def rows(*operands):
-        y, last, saved = run(forward_launch(*operands, options))
+        y, last, saved = run(forward_launch(*operands, options=options))
         return y, last if options.return_state else None, saved if options.save_states else None
 
     return as_rows(rows)(x, delta, jnp.broadcast_to(a, (len(x), *a.shape)), b, c, keep, state)

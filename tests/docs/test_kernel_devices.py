@@ -10,7 +10,7 @@ from pallas_kernels.compile_check import table as counts
 
 def test_readme_has_the_table_of_today():
     """Kills kernels that the README calls verified after their certificates fell, and the reverse."""
-    text = Path("README.md").read_text()
+    text = Path("pallas_kernels/README.md").read_text()
     assert f"<!-- DEVICES -->\n{kernel_devices.table()}\n<!-- /DEVICES -->" in text, "python -m docs.update_readme"
 
 

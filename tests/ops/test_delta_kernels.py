@@ -89,8 +89,8 @@ def run(q, k, v, *rest, **options):
     return delta_rule(q, k, v, removal=Removal(*rest[:2]), log_decay=rest[2] if rest[2:] else None, **options)
 
 
-def uses_kernels(*arrays, platform="cuda", setting="all") -> bool:
-    with lowering_for(platform), certificates.using(setting):
+def uses_kernels(*arrays, platform="cuda", setting="all", capability="9.0") -> bool:
+    with lowering_for(platform, capability=capability), certificates.using(setting):
         return "by_target" in str(jax.make_jaxpr(lambda *arrays: run(*arrays))(*arrays))
 
 
@@ -119,6 +119,15 @@ def test_who_takes_kernels(form, monkeypatch):
             certificates, "objection", lambda _, asked, language, op=op: "not verified" if asked == op else None
         )
         assert not uses_kernels(*arrays)
+
+
+def test_triton_kernels_take_the_whole_rule(monkeypatch):
+    """Kills a rule that asks only for Hopper kernels, and Triton kernels for one of its three ops alone."""
+    monkeypatch.setattr(triton_packages, "missing", lambda: None)
+    for width in (64, 128):
+        assert uses_kernels(*wide("delta", width=width), capability="8.0")
+    assert not uses_kernels(*wide("delta", width=24), capability="8.0")
+    assert not uses_kernels(*wide("general"), capability="8.0")
 
 
 @FORMS
