@@ -70,6 +70,7 @@ def test_a_second_call_runs_what_is_left(queue, tmp_path, monkeypatch):
     assert "=== b: done" in queue(works)[2]
 
 
+@pytest.mark.full
 def test_the_list_needs_no_device(capsys, tmp_path):
     """Kills: a list that starts JAX's devices, or leaves a piece out."""
     assert on_device.main(["--list", "--state", str(tmp_path)]) == 0

@@ -55,6 +55,7 @@ def metrics(trained, tmp_path):
     return metrics
 
 
+@pytest.mark.full
 def test_the_run_s_own_sets_give_the_run_s_last_validation(trained, metrics, capsys):
     """Kills: another checkpoint, other examples, a table without the slices, a directory that is written to."""
     before = files_of(trained)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_five_mixers_in_a_model_of_plain_nnx(tmp_path):
     """Kills: mixers that fail under Explicit axes inside other layers, values that depend on the mesh, documents that
     leak, states whose sharding or dtype changes within a scan."""

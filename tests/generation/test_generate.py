@@ -110,6 +110,7 @@ def test_prompts_of_all_lengths_together_are_as_each_alone(make, rows):
             np.testing.assert_array_equal(together[i], tokens)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_rows_beyond_the_memory_wait(at_once, monkeypatch):
     """Kills: a batch that is refused, or other draws, where the states of all rows do not fit into memory at once."""

@@ -40,6 +40,7 @@ def tiny(name: str) -> LanguageModelConfig:
 STREAMS = [name for name, cls in MIXERS.items() if cls.tiny().capabilities.streams]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["hybrid", *(pytest.param(name, marks=pytest.mark.slow) for name in STREAMS)])
 def test_outputs_and_states_are_equal_bit_by_bit(name):
     """Kills: rounded taps, norms, rows of the embedding; a tied head that is lost; matrices that stay float32."""

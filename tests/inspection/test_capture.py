@@ -114,6 +114,7 @@ def test_scores_of_recurrences_are_those_of_the_recurrence():
         np.testing.assert_allclose(run()[1]["scores"][0, 0], expected, atol=1e-5)
 
 
+@pytest.mark.full
 def test_a_row_of_several_documents_is_drawn_as_the_model_reads_it(model):
     """Kills: a picture of a model that looks into the document before, or answers that are held there; an error that
     does not say why data with pooled answers have no picture."""

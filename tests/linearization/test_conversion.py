@@ -88,7 +88,7 @@ def test_what_is_copied_is_equal(mixer):
                 np.testing.assert_array_equal(taps, np.eye(len(taps))[0][:, None] * np.ones_like(taps))
 
 
-@pytest.mark.parametrize("mixer", [full(x) if x == "gated-delta-net" else slow(x) for x in MIXERS])
+@pytest.mark.parametrize("mixer", [full(x) if x == "based" else slow(x) for x in MIXERS])
 def test_transfer_lowers_the_error_and_changes_new_mixers_alone(mixer):
     """Kills: a gradient that does not reach a mixer, targets of another layer, an update of a layer that is kept."""
     config, old = model()

@@ -8,6 +8,7 @@ import pytest
 from jaxzoo.mixers.linear.mlstm import MLSTMConfig, MLSTMState
 from tests.mixers.float64_truth import compare
 from tests.mixers.moved import quick_rngs
+from tests.pallas_kernels.shared import slow
 
 
 def cell(q, k, v, i, f, state, config):
@@ -79,7 +80,7 @@ def truth(config):
     [
         MLSTMConfig(d_model=6, n_heads=2, value_width=12, block_width=3, n_taps=3),
         MLSTMConfig(d_model=6, n_heads=2, form="7b", key_width=8, value_width=10),
-        MLSTMConfig(d_model=8, n_heads=2, form="7b", input_gate="sigmoid"),
+        slow(MLSTMConfig(d_model=8, n_heads=2, form="7b", input_gate="sigmoid")),
     ],
     ids=lambda config: f"{config.form}-{config.input_gate}",
 )

@@ -97,6 +97,7 @@ def programs_in(package):
     return done.stdout.split()
 
 
+@pytest.mark.full
 def test_words_do_not_matter_and_numbers_do(shipped, copied, monkeypatch):
     """Kills certificates that fall with a docstring, a comment or a line number, and those that survive a constant."""
     before = {op: kernel_sources.kernel_hash(op) for op in OPS}

@@ -104,7 +104,7 @@ def interpreted(call: Call):
     [
         gpu(n=1, decay="token", kind="documents"),
         gpu(n=1, decay="channel", kind="documents"),
-        full(gpu(n=9, b=2, h=2)),
+        slow(gpu(n=9, b=2, h=2)),
         full(gpu(n=2, decay="channel", kind="strong", h=2)),
         full(gpu(n=2, k=128, decay="token", h=2)),
         slow(gpu(n=1, decay="token", kind="strong")),
@@ -139,7 +139,7 @@ def test_repeated_keys(call):
     [
         values_gpu(n=2, decay="token"),
         values_gpu(n=2, decay="channel", kind="weak"),
-        full(values_gpu(n=9, h=2, state=False)),
+        slow(values_gpu(n=9, h=2, state=False)),
         full(values_gpu(n=2, decay="channel", kind="strong")),
         slow(values_gpu(n=9, b=2, decay="channel", kind="documents")),
         slow(values_gpu(n=3, h=2, decay="channel", state=False)),
