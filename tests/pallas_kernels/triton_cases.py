@@ -32,8 +32,10 @@ def triton_cases(op: str) -> list[KernelCase]:
         backend = case.OP.backends.get("triton")
         as_triton = dataclasses.replace(case, implementation="triton", dtype="bfloat16")
         if case.t <= LONG and backend is not None and backend.objection(as_triton.problem) is None:
+            fields = (field.name for field in dataclasses.fields(as_triton) if field.name.endswith("dtype"))
+            narrow = [name for name in fields if getattr(as_triton, name) == "bfloat16"]
             for dtype in DTYPES:
-                interpreted = dataclasses.replace(as_triton, dtype=dtype)
+                interpreted = dataclasses.replace(as_triton, **dict.fromkeys(narrow, dtype))
                 found[interpreted] = interpreted
     return list(found)
 
