@@ -42,7 +42,7 @@ class BenchmarkConfig:
     batches: tuple[int, ...] = (1, 128)
     """Batch sizes."""
     out: Path = Path("benchmarks/results/decode_programs.json")
-    """File of the numbers; those of other programs in it stay."""
+    """File to which the numbers are written; entries of other programs in it are kept."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -171,7 +171,7 @@ Form = dict[int, float]
 
 
 def _linear_forms(circuit: Circuit) -> list[Form]:
-    """Returns the form of every wire; that of an input, of 1 and of a product is the wire itself."""
+    """Returns the linear form of every wire. A wire that is an input, the constant 1 or a product is its own form."""
     forms: list[Form] = [{wire: 1.0} for wire in range(circuit.n_inputs + 1)]
     for kind, left, right, a, b in circuit.gates:
         if kind == "product":
