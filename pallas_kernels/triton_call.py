@@ -16,10 +16,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from pallas_kernels import dispatch
+from pallas_kernels.certificates import LEAST_FOR_TRITON
 from pallas_kernels.triton_packages import missing as missing
-
-LEAST_CAPABILITY = 80
-"""Ampere: matrix products of bfloat16."""
 
 
 class Launch(NamedTuple):
@@ -74,7 +72,7 @@ def capability(device: Any) -> int | None:
 def needs_ampere(problem: Any, device: Any) -> str | None:
     """Objection of Triton kernels to GPUs before Ampere."""
     found = capability(device)
-    if found is not None and found < LEAST_CAPABILITY:
+    if found is not None and found < 10 * LEAST_FOR_TRITON:
         return f"the device has compute capability {device.compute_capability}, and the Triton kernels need 8.0"
     return None
 

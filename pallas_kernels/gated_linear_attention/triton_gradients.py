@@ -28,8 +28,8 @@ def gradient_kernel(
     """dQ, dK (b, T, H, K) and the gradient of the decays, of a chunk and head; B_ij = dY_i.V_j below the diagonal.
 
     The gradient of the log decay of token t sums the cotangents of all pairs j < t <= i. Within the chunk it is the sum
-    over i >= t of q_i.dq_i - k_i.dk_i; pairs after t cancel exactly, as both are sums of products of the same rounded
-    numbers.
+    over i >= t of q_i.dq_i - k_i.dk_i; pairs after t cancel up to the rounding of float32, as both are sums of the
+    same products.
     """
     row, chunk = tl.program_id(0), tl.program_id(1)
     first = chunk * C

@@ -67,7 +67,7 @@ def forward_kernel(
 
 @triton.jit
 def _pushed(first, window, W: tl.constexpr):
-    """The window behind `first`, without its last entry."""
+    """The entries of the window after `first`, without the last one."""
     found = (first,)
     for a in tl.static_range(W - 1):
         found += (window[a],)
