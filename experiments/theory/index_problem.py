@@ -134,8 +134,8 @@ def attention(n: int) -> Agents:
 
 
 def _agents(layer: Mixer, r: int, n: int, *, read_from: int) -> Agents:
-    """Makes the protocol of a mixer: the pair of index (a, b) is the row `[e_a, +-e_b]`, its query `[e_a, 0]`, and the
-    answer the sign of output channel `read_from + b`."""
+    """Makes the protocol of a mixer. The bit with index (a, b) is written as the row `[e_a, +-e_b]` and asked by
+    `[e_a, 0]`; the answer is the sign of output channel `read_from + b`."""
     a, b = np.divmod(np.arange(n) % r**2, r)
     prefill = jax.jit(lambda u: layer.prefill(u, layer.init_state(len(u), capacity=n))[1])
     step = jax.jit(layer.step)

@@ -280,7 +280,7 @@ def _without_rules(declared: Any) -> tuple[Any, Sequence[Rule]]:
 
 
 def members(declared: Any) -> tuple[Any, ...]:
-    """Returns the members of a union; of any other type, itself."""
+    """Returns the members of a union, or a tuple of the type itself."""
     is_union = typing.get_origin(declared) in (typing.Union, types.UnionType)
     return typing.get_args(declared) if is_union else (declared,)
 

@@ -47,7 +47,7 @@ class ShownToken(NamedTuple):
 
     text: str
     gap: float
-    """Nats of the run less those of the baseline; 0 for what is left out."""
+    """Loss of the run minus loss of the baseline, in nats; 0 for tokens that are left out."""
     is_hit: bool
 
     @property

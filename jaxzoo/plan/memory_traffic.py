@@ -64,7 +64,7 @@ def _written(hlo: Hlo, computation: Computation, instruction: Instruction) -> in
 
 
 def _outputs(instruction: Instruction) -> tuple[Array, ...]:
-    """Outputs of an instruction; the result of the start of an asynchronous one holds its operands too."""
+    """Outputs of an instruction, without the operands that the result tuple of an asynchronous start also holds."""
     n = len(instruction.operands)
     if instruction.opcode == "copy-start":
         return instruction.results[:1]

@@ -39,7 +39,7 @@ class SweepProgress:
         self.say = self._line.say
 
     def show(self, sweep: Sweep, *, last: bool = False) -> None:
-        """Shows the state; `last`: as a permanent line, with the failures below it."""
+        """Prints the state; with `last`, as a permanent line that is followed by the failures."""
         if not (self._line.is_due or last):
             return
         n_done, n, parts = self._describe(sweep)

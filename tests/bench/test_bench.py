@@ -69,7 +69,7 @@ def test_mixers_without_a_row_are_listed(folder, capsys):
 
 
 def test_sizes_of_a_registered_mixer_are_measured_again(tmp_path, capsys):
-    """Kills: a row whose sizes nobody measured, or were another one's before a change of the mixer."""
+    """Kills: sizes in a row that were never measured, or were measured before the mixer changed."""
     row = made_up_row("linear_attention", mixer=to_json(LinearAttentionConfig(feature_dim=15, head_dim=15)))
     write_row(tmp_path / "row.json", row)
     assert main(["--check", str(tmp_path / "row.json")]) == 2

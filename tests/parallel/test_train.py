@@ -70,8 +70,8 @@ def forget_after(run: Path, step: int) -> None:
 
 @pytest.mark.full
 def test_what_two_processes_begin_one_ends(tmp_path, config, monkeypatch):
-    """Kills: rows that two processes have or none, a checkpoint or a cursor that only as many processes can read, a
-    stop that each process takes at a step of its own, files and lines of two processes.
+    """Kills: rows that two processes read, or none; a checkpoint or data cursor that needs the same number of processes;
+    a stop at a different step in each process; files and lines of two processes.
 
     The run is begun by two processes, stopped by a signal to one of them, and goes on in one process.
     """

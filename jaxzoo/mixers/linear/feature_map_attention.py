@@ -79,7 +79,7 @@ class LinearAttentionConfig(FeatureMapConfig):
 
     @classmethod
     def rebased_fla(cls, **fields: Any) -> Self:
-        """ReBased in flash-linear-attention (bc3b101): each head normed for itself, with one gamma and one beta for
+        """ReBased in flash-linear-attention (bc3b101): each head normalized separately, with one gamma and one beta for
         queries and keys of all heads; eps 1e-5 (its op alone: 1e-6)."""
         return cls.rebased(**{"qk_norm": "head", "qk_affine": "shared", "eps": 1e-5, **fields})
 
