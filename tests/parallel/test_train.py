@@ -70,7 +70,7 @@ def forget_after(run: Path, step: int) -> None:
 
 @pytest.mark.full
 def test_what_two_processes_begin_one_ends(tmp_path, config, monkeypatch):
-    """Kills: rows that two processes read, or none; a checkpoint or data cursor that needs the same number of processes;
+    """Kills: rows that two processes read, or none; a checkpoint or data cursor that needs as many processes again;
     a stop at a different step in each process; files and lines of two processes.
 
     The run is begun by two processes, stopped by a signal to one of them, and goes on in one process.
