@@ -12,6 +12,7 @@ from jaxzoo.data.corpus.fasta import read_bases, read_layout
 from jaxzoo.data.corpus.files import read_corpus
 from jaxzoo.data.corpus.labelled import read_labelled
 from jaxzoo.data.corpus.lines import read_lines
+from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 from jaxzoo.train.export import opened
 
 BOM = codecs.BOM_UTF8
@@ -48,11 +49,14 @@ def test_other_texts(write, tmp_path):
     assert next(read_documents([write("b.txt", BOM + b"text")], None, Skipped())).text == "text"
     bases = list(read_bases(write("c.fa", BOM + b">one\nACGT\n\nAC\n"), read_layout()))
     assert [(document.subset, document.text) for document in bases] == [("one", "ACGTAC")]
+    world = b"".join(b"%d %r 1\n\n" % (i + 1, bytes([i])) for i in range(256))
+    assert load_tokenizer(write("rwkv_vocab_v1.txt", BOM + world + b" \r\n")).encode("ab").tolist() == [98, 99]
     assert read_labelled(write("train.csv", BOM + b"sequence,label\nacgt,1\n"))[0].text == "ACGT"
 
 
 def test_lfs_pointers(write):
     """Kills: the pointer of Git LFS taken for text, or for a damaged file."""
+    write("vocab.json", b'{"</s>": 0}')
     for read in (
         lambda: read_json(write("tokenizer.json", POINTER), dict),
         lambda: list(read_json_lines(write("rows.jsonl", POINTER), dict)),
@@ -60,6 +64,9 @@ def test_lfs_pointers(write):
         lambda: opened(write("export.safetensors", POINTER)),
         lambda: list(read_bases(write("c.fa", POINTER), read_layout())),
         lambda: read_corpus(str(write("a.txt", POINTER)), valid_fraction=0.5, seed=0),
+        lambda: load_tokenizer(write("rwkv_vocab_v1.txt", POINTER)),
+        lambda: load_tokenizer(write("merges.txt", POINTER).parent),
+        lambda: (write("merges.txt", b""), load_tokenizer(write("chat_template.jinja", POINTER).parent)),
     ):
         with pytest.raises(ValueError, match="is a Git LFS pointer, not the file itself; run git lfs pull"):
             read()

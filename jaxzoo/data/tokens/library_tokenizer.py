@@ -169,6 +169,9 @@ class LibraryTokenizer(Tokenizer):
         with _library_errors(self._where):
             first = self._library.encode("a", add_special_tokens=False).ids[:1]
             before = self._library.decode(first)
+            if not before:  # "a" is unknown: a token that is left out shows no space after it
+                alone = self._library.decode_batch([[i] for i in range(self.vocab_size)])
+                first, before = next(([i], text) for i, text in enumerate([*alone, "a"]) if text.strip())
             texts = self._library.decode_batch([[*first, i] for i in range(self.vocab_size)])
         return [text.removeprefix(before).encode() for text in texts]
 

@@ -49,7 +49,7 @@ def load_tokenizer(place: str | Path, end_of_text: str | None = None, *, lossles
             return fixed
     world = [path] if path.match(WORLD) and path.is_file() else sorted(path.glob(WORLD))
     if world and not (path / "tokenizer.json").exists():
-        return WorldTokenizer(read_regular(world[0]).decode("utf-8"), str(world[0]))
+        return WorldTokenizer(read_regular(world[0]).decode("utf-8-sig"), str(world[0]))
     tokenizer = _read_library(path, end_of_text, lossless=lossless)
     if made not in (None, tokenizer.fingerprint):
         raise ValueError(
@@ -115,13 +115,13 @@ def _read_library(place: Path, end_of_text: str | None, *, lossless: bool) -> Li
             )
         file, merges = pair
         try:
-            content = gpt2_content(read_json(file, dict), merges.read_bytes().decode("utf-8-sig"))
+            content = gpt2_content(read_json(file, dict), read_regular(merges).decode("utf-8-sig"))
         except UnicodeDecodeError as error:
             raise ValueError(f"{merges} must be UTF-8, but byte {error.start} is not") from error
     folder = file.parent
     files: dict[str, Any] = {name: read_json(folder / name, dict) for name in SETTINGS if (folder / name).is_file()}
     if (folder / TEMPLATE).is_file():
-        files[TEMPLATE] = (folder / TEMPLATE).read_text(encoding="utf-8")
+        files[TEMPLATE] = read_regular(folder / TEMPLATE).decode("utf-8-sig")
     if (folder / "config.json").is_file():
         settings = read_json(folder / "config.json", dict)
         ids = {name: settings[name] for name in TOKEN_IDS if settings.get(name) is not None}

@@ -22,7 +22,9 @@ class WorldTokenizer(Tokenizer):
 
     def __init__(self, text: str, where: str):
         tokens: dict[bytes, int] = {}
-        for number, line in enumerate(filter(None, text.split("\n")), 1):
+        for number, line in enumerate(text.split("\n"), 1):
+            if not line.strip():
+                continue
             first, _, rest = line.partition(" ")
             literal, _, size = rest.rpartition(" ")
             try:

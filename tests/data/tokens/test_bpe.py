@@ -239,6 +239,19 @@ def test_other_kinds_serve_models(kind, tmp_path):
         load_tokenizer(tmp_path)
 
 
+def test_words_without_the_letter_a(tmp_path):
+    """Kills: no spaces between words, where the library's probe is the unknown token."""
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+
+    words = {"[UNK]": 0, "</s>": 1, "the": 2, "cat": 3, "sat": 4}
+    library = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    library.pre_tokenizer = pre_tokenizers.Whitespace()
+    library.add_special_tokens([AddedToken("[UNK]", special=True), AddedToken("</s>", special=True)])
+    library.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path, lossless=False)
+    assert tokenizer.to_bytes(tokenizer.encode("the cat sat")).decode().strip() == "the cat sat"
+
+
 # Fingerprints that earlier versions gave: shards and models keep them.
 KEPT = {"gpt2": "bpe-50257-5e418fbf6ff4", "llama_like": "bpe-273-49d2c2394ae3"}
 
