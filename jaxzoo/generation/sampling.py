@@ -34,35 +34,35 @@ NO_LIMIT = 2**31 - 1
 
 
 class Knobs(NamedTuple):
-    """`Sampling` as arrays, 0 as `NO_LIMIT`, so that one compiled program serves all values."""
+    """`Sampling` as arrays, 0 as `NO_LIMIT`: one compiled program serves all greedy settings, one all unfiltered, and
+    one all filtered ones. (A conditional inside of a program makes a GPU wait for the host in every step.)"""
 
-    temperature: Float[Array, ""]
-    top_k: Int[Array, ""]
-    top_p: Float[Array, ""]
+    temperature: Float[Array, ""] | None
+    """None: greedy."""
+    top_k: Int[Array, ""] | None
+    """None: no filter, neither `top_k` nor `top_p`."""
+    top_p: Float[Array, ""] | None
     n_ids: Int[Array, ""]
 
 
 def knobs(sampling: Sampling) -> Knobs:
     top_k, n_ids = (jnp.int32(min(n or NO_LIMIT, NO_LIMIT)) for n in (sampling.top_k, sampling.n_ids))
-    return Knobs(jnp.float32(sampling.temperature), top_k, jnp.float32(sampling.top_p), n_ids)
+    if sampling.temperature == 0:
+        return Knobs(None, None, None, n_ids)
+    filters = (top_k, jnp.float32(sampling.top_p)) if sampling.top_k or sampling.top_p < 1 else (None, None)
+    return Knobs(jnp.float32(sampling.temperature), *filters, n_ids)
 
 
 def sample(logits: Float[Array, "b vocab"], keys: PRNGKeyArray, knobs: Knobs) -> Int[Array, "b"]:
     """Draws one token per row, int32, from finite float32 logits and one key per row `(b,)`. Pure function, row by row.
     Greedy and unfiltered draws cost O(vocab) per row, filtered ones a sort."""
-
-    def allowed() -> Array:  # in each branch: what a conditional reads is written to memory before it
-        ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
-        return jnp.where(ids < knobs.n_ids, logits, -jnp.inf)
-
-    def draw() -> Array:
-        masked = allowed()
-        centred = masked - masked.max(axis=-1, keepdims=True)
-        scaled = centred / jnp.maximum(knobs.temperature, jnp.finfo(jnp.float32).tiny)
-        filters = (knobs.top_k < NO_LIMIT) | (knobs.top_p < 1)
-        return jax.lax.cond(filters, _draw_filtered, lambda scaled, keys, _: _draw(scaled, keys), scaled, keys, knobs)
-
-    return jax.lax.cond(knobs.temperature > 0, draw, lambda: jnp.argmax(allowed(), axis=-1).astype(jnp.int32))
+    ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
+    allowed = jnp.where(ids < knobs.n_ids, logits, -jnp.inf)
+    if knobs.temperature is None:
+        return jnp.argmax(allowed, axis=-1).astype(jnp.int32)
+    centred = allowed - allowed.max(axis=-1, keepdims=True)
+    scaled = centred / jnp.maximum(knobs.temperature, jnp.finfo(jnp.float32).tiny)
+    return _draw(scaled, keys) if knobs.top_k is None else _draw_filtered(scaled, keys, knobs)
 
 
 def _draw(logits: Float[Array, "b vocab"], keys: PRNGKeyArray) -> Int[Array, "b"]:
