@@ -124,7 +124,9 @@ def landmark_attention(
         place = position_in_segment(segment_ids)
         own = local_attention(q, k, v, (place // size, segment_ids), (0, 0), block_size=size, reach=size - 1)
         begins, start, stop = blocks_of_documents(place, n, size)
-        inside = (begins[..., None] + jnp.arange(size, dtype=jnp.int32)[None, None]).reshape(begins.shape[0], -1)
+        inside = (begins[..., None] + jnp.arange(size, dtype=jnp.int32)[None, None]).reshape(
+            begins.shape[0], begins.shape[1] * size
+        )
         cut = lambda x: take(x, inside).reshape(x.shape[0], n, size, *x.shape[2:])  # noqa: E731
         fresh = take(place, begins) == 0
     if n == 0 or retrieval.n_blocks == 0:

@@ -10,6 +10,7 @@ from flax import nnx
 
 from jaxzoo import weight_decay_mask
 from jaxzoo.mixers import MIXERS, Context, RetNet, RetNetConfig
+from jaxzoo.testing.mixer_inputs import MAX_LENGTH, ready
 
 
 @pytest.mark.parametrize("name", sorted(MIXERS))
@@ -60,6 +61,32 @@ def test_dtypes_as_in_flax(name):
     with jax.numpy_dtype_promotion("standard"):
         x = jax.ShapeDtypeStruct((1, 5, config.width), jnp.float32)
         assert jax.eval_shape(lambda x: build()(x, context), x).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("name", sorted(MIXERS))
+def test_empty_batch(name):
+    """Kills: a division by zero for a batch of no rows, in one form, with documents, or in the gradient."""
+    config, t = ready(MIXERS[name].tiny()), 33
+    can, d = config.capabilities, config.width
+
+    def context(*shape):
+        values = jnp.zeros((*shape, d)) if can.needs_values else None
+        return Context(tokens=jnp.zeros(shape, jnp.int32), first_values=values)
+
+    def forms(x):
+        mixer = config.build(rngs=nnx.Rngs(0))
+        whole = context(0, t)
+        found = {"call": mixer(x, whole), "gradient": jax.grad(lambda x: mixer(x, whole).sum())(x)}
+        if can.segments:
+            documents = dataclasses.replace(whole, segment_ids=jnp.zeros((0, t), jnp.int32))
+            found["documents"] = mixer(x, documents)
+        if can.streams:
+            found["prefill"], state = mixer.prefill(x, mixer.init_state(0, capacity=MAX_LENGTH), whole)
+            found["step"] = mixer.step(x[:, 0], state, context(0))[0][:, None].repeat(t, axis=1)
+        return found
+
+    shapes = jax.eval_shape(forms, jax.ShapeDtypeStruct((0, t, d), jnp.float32))
+    assert {form: y.shape for form, y in shapes.items()} == dict.fromkeys(shapes, (0, t, d))
 
 
 def test_signatures_are_readable():
