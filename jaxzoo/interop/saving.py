@@ -83,7 +83,8 @@ def save(
         settings |= getattr(tokenizer, "files", {}).get("generation_config.json", {})
         write_json(place / "generation_config.json", settings)
         content |= {name: settings[name] for name in TOKEN_IDS if name in settings}
-    written = json.dumps({**content, "dtype": str(np.dtype(dtype))}, indent=2)
+    kind = str(np.dtype(dtype))
+    written = json.dumps({**content, "dtype": kind, "torch_dtype": kind}, indent=2)  # of transformers 5 and 4
     write_whole(place / "config.json", f"{written}\n")
     return Account(moves, ())
 

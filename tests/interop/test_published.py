@@ -1,12 +1,18 @@
 """Published layouts, against logits of transformers. Kills: a transposed or misplaced tensor."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxzoo.interop import load, save
+from jaxzoo.interop.families import FAMILIES
+from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.loading import read_tensors
+from jaxzoo.mixers import AttentionConfig, SlidingWindowAttentionConfig
+from jaxzoo.models import LanguageModelConfig
 from tests.interop import published
 from tests.pallas_kernels.shared import full, slow
 
@@ -53,3 +59,26 @@ def test_published_folder(name, tmp_path):
     for key, array in there.items():
         tolerance = 1e-7 if "norm" in key or key.endswith(".mu") else 0  # some are stored as the difference to 1
         np.testing.assert_allclose(here[key], array, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("first", [0, 2, 3])
+def test_windows_by_the_older_field(family, first):
+    """Kills: windows that a reader of `max_window_layers` alone puts on other layers."""
+    heads = {"n_heads": 2, "head_dim": 8, "positions": "rotary", "qkv_bias": family == "qwen2"}
+    heads |= {"qk_norm": "rms"} if family == "qwen3" else {}
+    full, near = AttentionConfig(**heads), SlidingWindowAttentionConfig(**heads, window=6)
+    model = LanguageModelConfig(
+        pattern=(full,) * first + (near,) * (3 - first),
+        d_model=16,
+        n_layers=3,
+        vocab_size=31,
+        pad_vocab_multiple=1,
+        mlp="swiglu",
+        norm="rms",
+        norm_eps=1e-6,
+    )
+    content = json.loads(json.dumps(FAMILIES[family].write(model)))
+    del content["layer_types"]
+    again = FAMILIES[family].read(Fields(content, "config.json"), {})
+    assert [getattr(layer, "window", None) for layer in again.layers] == [None] * first + [6] * (3 - first)

@@ -107,6 +107,8 @@ def _write(kind: str, architecture: str, config: LanguageModelConfig) -> dict[st
         own["sliding_window"] = windows[0]
     else:
         own |= {"use_sliding_window": bool(sizes), "sliding_window": max(sizes, default=None)}
+        # Before 4.53 transformers read no kinds of layers, and took layers from 28 on by default.
+        own["max_window_layers"] = next((i for i, window in enumerate(windows) if window is not None), len(windows))
         own["layer_types"] = ["full_attention" if window is None else "sliding_attention" for window in windows]
     return written(config, architecture, kind, "rms_norm_eps", **own)
 
