@@ -33,6 +33,7 @@ REHEARSED = ("--only", "wkv4 mosaic_gpu forward t40_b1_d256_bfloat16")
 """Case of `pallas_kernels.verify` in a rehearsal."""
 PREDICTED = {
     "short_conv": "short convolutions of Based and Mamba, b8 t2048 d2048: at least 68, 45 us; backward 115, 70 us",
+    "residual_norm": "addition and RMSNorm of Based 360M, b16 t2048 d1024: at least 135 us; backward 183 us",
     "taylor_attention": "goal 300 us forward, 1,000 with gradients (fla 1,775 forward)",
     "gated_linear_attention": "goal, decay per head: 219 us forward, 750 with gradients (fla 219 forward)",
     "delta_chunks": "goal of the whole rule with `ut_transform`: 570 us forward (fla 570)",

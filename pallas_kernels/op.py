@@ -55,6 +55,8 @@ class Op:
     operands: tuple[str, ...]
     fixed: tuple[str, ...] = ()
     """Operands without a gradient."""
+    unread: tuple[str, ...] = ()
+    """Operands that no backward pass reads: they are not kept for it, and None is given in their place."""
     outputs: int = 2
     kept: Callable[..., tuple] = lambda outputs, **options: ()
     """(outputs, **options) -> outputs that `backward` reads."""
@@ -140,7 +142,8 @@ def _forward(call: _Call, operands: tuple) -> tuple[tuple, tuple]:
     table = call.op.table(call.saver)
     *outputs, saved = call.run("forward", table, *operands, save=True)
     kept = call.op.kept(outputs, **dict(call.options))
-    return tuple(outputs), (*operands, *kept, saved)
+    read = (None if name in call.op.unread else x for name, x in zip(call.op.operands, operands, strict=True))
+    return tuple(outputs), (*read, *kept, saved)
 
 
 def _backward(call: _Call, residuals: tuple, cotangents: tuple) -> tuple[tuple]:

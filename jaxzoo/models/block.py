@@ -15,11 +15,11 @@ from jax.typing import DTypeLike
 from jaxzoo.layers.mlp import MLP
 from jaxzoo.layers.norm import Norm, norm
 from jaxzoo.layers.probe import is_recording, scope, show, show_lazily
+from jaxzoo.layers.residual_norm import ResidualStream, add_and_norm, constrain_residual, has_kernel, settled
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
 from jaxzoo.mixers.base import Context, Losses, Mixer, MixerConfig, State
 from jaxzoo.models.layout import Fold
 from jaxzoo.models.model_config import LanguageModelConfig
-from jaxzoo.parallel.sharding import constrain
 from jaxzoo.utils.array_typing import Array, Float, PRNGKeyArray
 
 Mix = Callable[[Mixer, Array, State, Context], tuple[Array, State, Losses]]
@@ -41,11 +41,6 @@ def dropout(x: Array, rate: float, key: PRNGKeyArray | None) -> Array:
     return jnp.where(keep, x / (1 - rate), jnp.zeros_like(x))
 
 
-def constrain_residual(x: Array) -> Array:
-    """Shards rows and tokens of the residual stream (b, t, d), or rows of (b, d); the width is not sharded."""
-    return constrain(x, *("batch", "time")[: x.ndim - 1], None)
-
-
 def add_losses(first: Losses, second: Losses) -> Losses:
     """Adds loss terms by name."""
     zero = jnp.zeros((), jnp.float32)
@@ -63,6 +58,7 @@ class Block(nnx.Module):
         self.dropout_rate: float = config.residual_dropout
         self.parallel_residual: bool = config.parallel_residual
         self.post_norm: bool = config.attention_post_norm and isinstance(mixer, MultiHeadConfig)
+        self.saves_sums: bool = config.remat == "mixer_inputs"
         self.mixer_norm: Norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
         self.mixer: Mixer = mixer.build(rngs=rngs)
         self.has_second_branch: bool = config.mlp != "none"
@@ -81,18 +77,19 @@ class Block(nnx.Module):
             )
 
     def __call__(
-        self, residual: Float[Array, "... d"], mix: Mix, state: State, context: Context
-    ) -> tuple[Float[Array, "... d"], State, Losses, Array | None]:
-        """Runs the layer, its mixer by `mix`; returns the residual, the mixer's new state, its weighted losses, and the
-        `first_values` of later layers."""
+        self, stream: ResidualStream, mix: Mix, state: State, context: Context
+    ) -> tuple[ResidualStream, State, Losses, Array | None]:
+        """Runs the layer, its mixer by `mix`; returns the residual stream, the mixer's new state, its weighted losses,
+        and the `first_values` of later layers. Where a kernel adds and norms, it adds the last branch in the next
+        layer."""
         dropout_keys = (None, None)
         if context.key is not None:
             *dropout_keys, mixer_key = jax.random.split(context.key, 3)
             context = dataclasses.replace(context, key=mixer_key)
         if not self.mixer.config.capabilities.prefix:
             context = dataclasses.replace(context, prefix=None)
-        residual = checkpoint_name(residual, BRANCH_INPUT)
-        normed = show("mixer.in", self._before(residual, self.mixer_norm))
+        residual, normed = self._branch_input(stream, None, self.mixer_norm)
+        normed = show("mixer.in", normed)
         if context.first_values is None and self.mixer.config.capabilities.makes_values:
             context = dataclasses.replace(context, first_values=self.mixer.values(normed, state, context))
         with scope("mixer"):
@@ -104,21 +101,38 @@ class Block(nnx.Module):
             mixed, state, losses = mix(self.mixer, normed, state, context)
         mixed = show("mixer.out", self._after(mixed, self.mixer_norm))
         self._check_outputs(losses)
-        before = residual
-        residual = constrain_residual(residual + self._dropped(mixed, dropout_keys[0]))
+        stream = self._add(residual, mixed, dropout_keys[0])
         if self.has_second_branch:
-            residual = checkpoint_name(residual, BRANCH_INPUT)
-            hidden = self._before(before if self.parallel_residual else residual, self.mlp_norm)
+            residual, hidden = self._branch_input(stream, residual, self.mlp_norm)
             hidden = show("mlp.out", self._after(self.mlp(hidden) if self.has_mlp else hidden, self.mlp_norm))
-            residual = constrain_residual(residual + self._dropped(hidden, dropout_keys[1]))
-        residual = show("out", residual)
+            stream = self._add(residual, hidden, dropout_keys[1])
+        stream = stream._replace(residual=show("out", stream.residual))
         weights = self.mixer.config.loss_weights
         losses = {name: weights[name] * loss for name, loss in losses.items()}
-        return residual, state, losses, context.first_values
+        return stream, state, losses, context.first_values
 
-    def _before(self, residual: Array, norm: Norm) -> Array:
-        """Input of a branch."""
-        return (residual if self.post_norm else norm(residual)).astype(self.dtype)
+    def defers(self, residual: Array, key: PRNGKeyArray | None) -> bool:
+        """Whether branches are added by the kernel of the next norm; `key`: of dropout."""
+        drops = key is not None and self.dropout_rate > 0
+        other = self.parallel_residual or self.post_norm or self.saves_sums
+        return not (drops or other) and has_kernel(residual, self.dtype)
+
+    def _add(self, residual: Array, branch: Array, key: PRNGKeyArray | None) -> ResidualStream:
+        """Adds the output of a branch, or leaves that to the next norm."""
+        if self.defers(residual, key):
+            return ResidualStream(residual, branch)
+        return ResidualStream(constrain_residual(residual + self._dropped(branch, key)))
+
+    def _branch_input(self, stream: ResidualStream, before: Array | None, norm: Norm) -> tuple[Array, Array]:
+        """The residual, and input of a branch; `before`: the residual before this layer, None in its first branch."""
+        parallel = self.parallel_residual and before is not None
+        if self.post_norm or parallel or not has_kernel(stream.residual, self.dtype):
+            residual = checkpoint_name(settled(stream), BRANCH_INPUT)
+            source = before if parallel else residual
+            return residual, (source if self.post_norm else norm(source)).astype(self.dtype)
+        if self.saves_sums:
+            stream = ResidualStream(checkpoint_name(settled(stream), BRANCH_INPUT))
+        return add_and_norm(stream, norm, self.dtype)
 
     def _after(self, branch: Array, norm: Norm) -> Array:
         """Output of a branch."""
@@ -172,16 +186,22 @@ class Stack(nnx.Module):
             raise ValueError("values cannot leave a scan of layers; capture from jaxzoo.inspection.laid_open(model)")
         definition, variables = nnx.split(self.blocks)
 
-        def period(residual, variables, states, context):
+        # A period that is computed again begins with one array, not with two.
+        defers = self.remat in ("nothing", "projections") and self.blocks[-1].defers(residual, context.key)
+        stream = ResidualStream(residual)
+
+        def period(stream, variables, states, context):
             new_states: list[State] = []
             losses: Losses = {}
             values = context.first_values
             for i, (block, state) in enumerate(zip(nnx.merge(definition, variables), states, strict=True)):
                 context = dataclasses.replace(context, first_values=values)
-                residual, state, terms, values = block(residual, mix, state, fold_in(context, i))
+                stream, state, terms, values = block(stream, mix, state, fold_in(context, i))
                 new_states.append(state)
                 losses = add_losses(losses, terms)
-            return residual, tuple(new_states), losses, values
+            if not defers:
+                stream = ResidualStream(settled(stream))
+            return stream, tuple(new_states), losses, values
 
         if self.remat == "mixer_inputs":
             period = jax.checkpoint(period, policy=jax.checkpoint_policies.save_only_these_names(BRANCH_INPUT))
@@ -190,21 +210,25 @@ class Stack(nnx.Module):
         elif self.remat != "nothing":
             period = jax.checkpoint(period)
         if self.repeats == 1:
-            return period(residual, variables, states, context)
+            stream, new_states, losses, values = period(stream, variables, states, context)
+            return settled(stream), new_states, losses, values
 
-        def body(residual, repeat):
+        def body(stream, repeat):
             i, variables, states = repeat
-            residual, states, losses, _ = period(residual, variables, states, fold_in(context, i))
-            return residual, (states, losses)
+            stream, states, losses, _ = period(stream, variables, states, fold_in(context, i))
+            return stream, (states, losses)
+
+        if defers:
+            stream = ResidualStream(residual, jnp.zeros(residual.shape, self.blocks[-1].dtype))
 
         # A scan of two copies every activation into a stack and out of it: a fifth of an MQAR step on a CPU.
         unroll = self.repeats == 2 or not self.scan_layers
         repeats = (jnp.arange(self.repeats), variables, states)
         if self.remat == "everything" and self.repeats > 2:
-            residual, (states, losses) = _scan_in_groups(body, residual, repeats, self.repeats)
+            stream, (states, losses) = _scan_in_groups(body, stream, repeats, self.repeats)
         else:
-            residual, (states, losses) = jax.lax.scan(body, residual, repeats, unroll=unroll)
-        return residual, states, jax.tree.map(jnp.sum, losses), context.first_values
+            stream, (states, losses) = jax.lax.scan(body, stream, repeats, unroll=unroll)
+        return settled(stream), states, jax.tree.map(jnp.sum, losses), context.first_values
 
     def init_state(self, batch_size: int, *, capacity: int | None, dtype: DTypeLike) -> tuple[State, ...]:
         """Returns the mixers' initial states, one per block of the period; stacked periods add a leading axis."""
@@ -253,7 +277,7 @@ def fold_in(context: Context, number: jax.typing.ArrayLike) -> Context:
     return dataclasses.replace(context, key=jax.random.fold_in(context.key, number))
 
 
-def _scan_in_groups(body: Callable, carry: Array, xs: Any, length: int) -> tuple[Array, Any]:
+def _scan_in_groups(body: Callable, carry: Any, xs: Any, length: int) -> tuple[Any, Any]:
     """`jax.lax.scan(body, carry, xs)` whose backward pass keeps only the carries before groups of about sqrt(length)
     elements, so that as many carries are kept as are recomputed at once (Chen et al. 2016, sec. 4.1). The rest is a
     group of its own, for which `xs` is copied."""
@@ -261,7 +285,7 @@ def _scan_in_groups(body: Callable, carry: Array, xs: Any, length: int) -> tuple
     whole = length - length % size
 
     @jax.checkpoint
-    def group(carry: Array, xs: Any) -> tuple[Array, Any]:
+    def group(carry: Any, xs: Any) -> tuple[Any, Any]:
         return jax.lax.scan(body, carry, xs)
 
     groups = jax.tree.map(lambda x: x[:whole].reshape(-1, size, *x.shape[1:]), xs)

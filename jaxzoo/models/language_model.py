@@ -21,9 +21,10 @@ from jaxzoo.layers.last_token_decoder import LastTokenDecoder
 from jaxzoo.layers.norm import Norm, norm
 from jaxzoo.layers.pair_embedding import PairEmbedding
 from jaxzoo.layers.probe import scope, show
+from jaxzoo.layers.residual_norm import constrain_residual
 from jaxzoo.layers.variables import parameter
 from jaxzoo.mixers.base import Context, Losses, Mixer, State
-from jaxzoo.models.block import Mix, Stack, add_losses, constrain_residual, dropout, fold_in
+from jaxzoo.models.block import Mix, Stack, add_losses, dropout, fold_in
 from jaxzoo.models.head import project
 from jaxzoo.models.layout import Fold
 from jaxzoo.models.model_config import LanguageModelConfig

@@ -9,8 +9,13 @@ from typing import Any, TypeVar
 A = TypeVar("A")
 B = TypeVar("B")
 
-IMPLEMENTATIONS = {"mosaic_gpu": "mosaic_gpu", "mosaic_gpu_v2": "mosaic_gpu", "tpu_custom_call": "mosaic_tpu"}
-"""Custom calls of Pallas kernels, and their implementations."""
+IMPLEMENTATIONS = {
+    "mosaic_gpu": "mosaic_gpu",
+    "mosaic_gpu_v2": "mosaic_gpu",
+    "tpu_custom_call": "mosaic_tpu",
+    "triton_kernel_call": "triton",
+}
+"""Custom calls of kernels, and their implementations."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

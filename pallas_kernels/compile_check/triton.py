@@ -20,11 +20,12 @@ import jax
 from pallas_kernels.compile_check.compiler_text import read_ptxas
 from pallas_kernels.compile_check.targets import cuda_tool
 from pallas_kernels.dispatch import lowering_for
-from pallas_kernels.registry import OPS, load
+from pallas_kernels.registry import FUSED, OPS, load
 from pallas_kernels.workload import Workload
 
 CAPABILITIES = {"8.0": 163, "8.6": 99, "8.9": 99, "9.0": 227, "10.0": 227, "10.3": 227, "12.0": 99}
 """Shared memory of a thread block in KB (CUDA C++ Programming Guide, table of compute capabilities)."""
+ALL = (*OPS, *FUSED)
 REPORT = Path(__file__).parents[2] / "benchmarks/results/triton_compile.json"
 DUMP = "JAX_TRITON_DUMP_DIR"
 """Environment variable that jax-triton reads on import: where it keeps the PTX of kernels."""
@@ -86,12 +87,12 @@ def measured(ops: list[str], capabilities: list[str]) -> dict[str, Any]:
 def merged(found: dict[str, Any]) -> dict[str, Any]:
     """The kept report with the entries of `found` replaced."""
     kept = json.loads(REPORT.read_text()) if REPORT.exists() else {}
-    return {op: kept.get(op, {}) | found.get(op, {}) for op in OPS if op in kept or op in found}
+    return {op: kept.get(op, {}) | found.get(op, {}) for op in ALL if op in kept or op in found}
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ops", nargs="+", choices=OPS, default=OPS)
+    parser.add_argument("--ops", nargs="+", choices=ALL, default=ALL)
     parser.add_argument("--capabilities", nargs="+", choices=CAPABILITIES, default=CAPABILITIES)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()

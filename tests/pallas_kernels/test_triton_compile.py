@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from pallas_kernels.compile_check.triton import CAPABILITIES, REPORT
-from pallas_kernels.registry import OPS, load
+from pallas_kernels.registry import FUSED, OPS, load
 from pallas_kernels.triton_call import missing
 from tests.pallas_kernels.aot import needs
 
-SERVED = [op for op in OPS if "triton" in load(op, "api").BACKENDS]
+SERVED = [*(op for op in OPS if "triton" in load(op, "api").BACKENDS), *FUSED]
 KEPT = json.loads(REPORT.read_text())
 
 
@@ -40,8 +40,9 @@ def test_kept_kernels_fit(op):
 
 @pytest.mark.full
 def test_kernels_of_ampere_and_hopper_are_as_kept():
-    """Kills a change of a kernel without a new report; the op that compiles soonest stands for all."""
-    assert compiled("delta_chunks", "8.0", "9.0") == {x: KEPT["delta_chunks"][x] for x in ("8.0", "9.0")}
+    """Kills a change of a kernel without a new report; of the ops with matmuls the one that compiles soonest."""
+    for op in ("delta_chunks", *FUSED):
+        assert compiled(op, "8.0", "9.0") == {x: KEPT[op][x] for x in ("8.0", "9.0")}, op
 
 
 @pytest.mark.slow
