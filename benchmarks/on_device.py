@@ -23,6 +23,7 @@ from typing import Any
 
 from benchmarks.linearization import INPUTS
 from benchmarks.on_device_pieces import Piece, pieces
+from benchmarks.sweep_piece import UNFINISHED
 from benchmarks.turns import Process, all_wait
 from jaxzoo.utils.whole_files import write_whole
 
@@ -166,7 +167,7 @@ class Queue:
         start, status, told = time.monotonic(), None, "not compiled in time"
         if piece.how != "ahead" or process.waits():
             status = process.result(max(0.0, min(piece.timeout, self._left())))
-            told = {0: "done", None: "stopped"}.get(status, "failed")
+            told = {0: "done", None: "stopped", UNFINISHED: "stopped"}.get(status, "failed")
         process.close()
         folder = self._folder(piece)
         found = {file.name: _read(file) for file in sorted(folder.glob("*.json"))}

@@ -44,6 +44,24 @@ PREDICTED = {
 """Times of the Triton kernels on an H100 at the first headline shape before any measurement: goals, or what follows
 from the bytes and instructions of the compiled kernels."""
 
+KERNEL_FIGURES = (
+    ("based-figure-5", "taylor_attention", "fig5_batch fig5_length", "forward of Taylor attention by batch and length"),
+    ("based-figure-6", "taylor_attention", "step", "update of the Taylor state by batch"),
+    ("based-figure-7", "sliding_window", "fig7_batch step", "sliding windows by batch, and their next token"),
+)
+"""Name, op, groups of shapes and content of Based's figures of kernels."""
+SWEEPS = (
+    (
+        "text-tables",
+        "text_tables",
+        1,
+        "small models of the papers' tables of text, 31 to 44M parameters; 685 PFLOP, 5 to 10 calls (a guess)",
+    ),
+    ("cat-figure-5", "cat_figure5", 16, "CAT, Figure 5, widths 32 to 128 at N = 64 to 256; some 3 calls (a guess)"),
+    ("cat-figure-6", "cat_figure6", 16, "CAT, Figure 6, trained at 128, asked at up to 1,024; some 2 calls (a guess)"),
+)
+"""Name, experiment, workers and content of sweeps at scale `device`; each call makes some runs."""
+
 How = Literal["check", "ahead", "alone"]
 
 
@@ -127,6 +145,12 @@ def pieces(
         made.append(benchmark("generation-peer", told, command, 40, 120, how="alone"))
         told, command = "counters of the kernels furthest from their bound", "kernel_counters --out {out}"
         made.append(benchmark("counters", told, command, 60, 200, how="alone"))
+        made += [_kernel_figure(*each) for each in KERNEL_FIGURES]
+        told, command = "Based, Figure 4: prefill by length, decode by batch", "generation --out {folder} --repeats 3"
+        for size in sizes:
+            words = f"{command} --size {size} --models Based Transformer++"
+            made.append(benchmark(f"based-figure-4: {size}", told, words, 400, 530, how="alone"))
+        made += [_sweep(*each) for each in SWEEPS]
     if rehearse or inputs:
         made += [_linearize(mixer, rehearse) for mixer in MIXERS[: 1 if rehearse else None]]
     return [piece for piece in made if piece.words]
@@ -158,6 +182,22 @@ def _fused(op: str) -> Piece:
         name=f"fused: {op}", reason=PREDICTED[op], words=(*words, "--out", "{folder}"), how="alone", seconds=30,
         timeout=120,
     )  # fmt: skip
+
+
+def _kernel_figure(name: str, op: str, groups: str, reason: str) -> Piece:
+    """Errors and times at the shapes of a figure; `benchmarks.queue_pictures` draws them."""
+    words = ("-m", "pallas_kernels.benchmark", op, "--groups", *groups.split(), "--kinds", "forward", "step")
+    return Piece(
+        name=name, reason=f"Based, Figure {name[-1]}: {reason}", words=(*words, "--out", "{folder}"), how="alone",
+        seconds=120, timeout=300, environment={"PALLAS_KERNELS": "all"},
+    )  # fmt: skip
+
+
+def _sweep(name: str, experiment: str, workers: int, reason: str) -> Piece:
+    """Runs of an experiment at scale `device`; the next call continues."""
+    words = ("-m", "benchmarks.sweep_piece", "--experiment", f"experiments/{experiment}.py", "--scale", "device")
+    words += ("--workers", str(workers), "--state", "{state}", "--minutes", "{minutes}", "--out", "{out}")
+    return Piece(name=name, reason=reason, words=words, how="alone", seconds=450, timeout=530)
 
 
 def _has_no_peer(mixer: str) -> bool:

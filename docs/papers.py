@@ -49,7 +49,8 @@ def cells(row: list[str]) -> list[str]:
         about: dict[str, Any] = json.loads((folder / "sweep.json").read_text())
         counts = ", ".join(f"{found.count(each)} {each}" for each in ("held", "not held", "not tested"))
         untuned = "not tuned" if about["untuned"] else ""
-        verdict = "; ".join(filter(None, (f"[claims: {counts}](../{file}/table.md)", untuned, verdict)))
+        kept = f"claims: {counts}" if found else "table"  # one seed without claims: the row has the verdict
+        verdict = "; ".join(filter(None, (f"[{kept}](../{file}/table.md)", untuned if found else "", verdict)))
         return [items, subject, link(about["experiment"]), about["scale"], verdict]
     tests = test_of(row)
     where = f" ([tests](../{tests}))" if tests else ""

@@ -7,6 +7,7 @@ numbers of pairs: here both tasks have those of Zoology's Figure 2. The paper sh
 here an accuracy is the mean over the seeds, at the learning rate with the best mean.
 """
 
+import dataclasses
 import itertools
 import math
 import statistics
@@ -24,6 +25,8 @@ from jaxzoo.utils.figure import TITLE_POINTS, Figure, add_legend, panels, plain_
 PAIRS = {64: 4, 128: 8, 256: 16, 512: 64}
 """Number of pairs at the paper's scale, by length."""
 AXES = ("task", "d_model", "length")
+ONE_MAMBA = "Mamba, 1 layer"
+"""Mamba of one layer, of which Sec. 6.1 speaks: an appendix that our text of the paper lacks."""
 RISE = 0.05
 """Smallest increase of accuracy that counts as a rise; above the noise of the share of 'no match'."""
 
@@ -55,7 +58,9 @@ def _small(point: Point, *, vocab_size: int, batches: int, valid: int, protocol:
     where: Any = point
     length = where["length"]
     task = TASKS[where["task"]](length, length // 8, vocab_size)
-    model = MODELS[where["model"]](d_model=where["d_model"], length=length)
+    alone = where["model"] == ONE_MAMBA
+    model = MODELS["Mamba" if alone else where["model"]](d_model=where["d_model"], length=length)
+    model = dataclasses.replace(model, n_layers=1) if alone else model
     data = recall.data(task, train=64 * batches, valid=valid)
     return protocol.run_preset(model, data, learning_rate=where["learning_rate"], seed=where["seed"])
 
@@ -84,6 +89,22 @@ def _overnight() -> Scale:
         points=_points(SEEDS),
         config=lambda point: _small(point, vocab_size=128, batches=3_000, valid=512, protocol=OVERNIGHT),
         all_seeds=2,
+    )
+
+
+def _device() -> Scale:
+    return Scale(
+        about="N = 64, 128 and 256 with N / 8 pairs, 1,024 token ids, the paper's widths, and Mamba of one layer next "
+        "to two; 4,000 steps of batch 64 at most, two learning rates, one seed, no MLPs. For a GPU.",
+        points=grid(
+            task=tuple(TASKS),
+            d_model=(32, 64, 128),
+            length=(64, 128, 256),
+            model=(*MODELS, ONE_MAMBA),
+            learning_rate=LAPTOP.learning_rates,
+            seed=(0,),
+        ),
+        config=lambda point: _small(point, vocab_size=1024, batches=4_000, valid=512, protocol=OVERNIGHT),
     )
 
 
@@ -170,7 +191,7 @@ def draw(results: Results) -> Figure:
     figure, axes = panels(len(tasks), len(widths), size=size, title=title, sharex=True, sharey=True)
     for row, task in zip(axes, tasks, strict=True):
         for place, width in zip(row, widths, strict=True):
-            for i, name in enumerate(MODELS):
+            for i, name in enumerate(name for name in (*MODELS, ONE_MAMBA) if results.select(model=name)):
                 points = [{"model": name, "task": task, "d_model": width, "length": length} for length in lengths]
                 curve(place, results, x="length", points=points, label=name, series=i)
             guessing(place, results.select(task=task), x="length")
@@ -274,7 +295,7 @@ experiment = Experiment(
     title="CAT, Figure 5",
     about="Accuracy on MQAR (top) and on MQNAR with 2-grams (bottom) over the length of the sequence, at several "
     "widths: CAT and LinCAT of one layer, all others of two.",
-    scales={"smoke": _smoke, "laptop": _laptop, "overnight": _overnight, "paper": _paper},
+    scales={"smoke": _smoke, "laptop": _laptop, "overnight": _overnight, "device": _device, "paper": _paper},
     claims=(
         *_claims_on("MQAR"),
         *_claims_on("MQNAR"),

@@ -128,6 +128,9 @@ OVERNIGHTS = dataclasses.replace(
     examples=(64 * 3_000, 512, 200),
     protocol=dataclasses.replace(OVERNIGHT, stop_at_accuracy=0.0),
 )
+DEVICES = dataclasses.replace(
+    OVERNIGHTS, trained=128, asked=(32, 64, 128, 256, 512, 1024), vocab_size=1024, examples=(64 * 4_000, 512, 200)
+)
 SMOKES = dataclasses.replace(LAPTOPS, trained=16, asked=(16, 32), vocab_size=64, examples=(192, 64, 64))
 
 
@@ -171,6 +174,18 @@ def _overnight() -> Scale:
         config=OVERNIGHTS.config,
         also=OVERNIGHTS.also,
         all_seeds=2,
+    )
+
+
+def _device() -> Scale:
+    return Scale(
+        about="Trained at 128 tokens with 16 pairs and asked at 32 to 1,024 with N / 8, as the paper and with its "
+        "widths, 1,024 token ids; 4,000 steps of batch 64, two learning rates, one seed, no MLPs. For a GPU.",
+        points=grid(
+            task=tuple(TASKS), d_model=(32, 64, 128), model=NAMES, learning_rate=LAPTOP.learning_rates, seed=(0,)
+        ),
+        config=DEVICES.config,
+        also=DEVICES.also,
     )
 
 
@@ -293,7 +308,7 @@ experiment = Experiment(
     title="CAT, Figure 6",
     about="Models that were trained at one length of MQAR (top) and of MQNAR with 2-grams (bottom), asked at shorter "
     "and longer ones: CAT and LinCAT of one layer, all others of two.",
-    scales={"smoke": _smoke, "laptop": _laptop, "overnight": _overnight, "paper": _paper},
+    scales={"smoke": _smoke, "laptop": _laptop, "overnight": _overnight, "device": _device, "paper": _paper},
     claims=(
         *_claims_on("MQAR"),
         *_claims_on("MQNAR"),

@@ -29,10 +29,11 @@ HIT_ACCURACY = "valid/accuracy/hit=1"
 """Metric: the mean over windows of the share of AR hits that are the likeliest token."""
 
 
-def learn_bpe(documents: Sequence[Document], vocab_size: int) -> Tokenizer:
+def learn_bpe(documents: Sequence[Document], vocab_size: int, max_bytes: int = 10**8) -> Tokenizer:
+    """Learns a BPE from documents; `max_bytes` of text are read."""
     read = lambda _, order: (SimpleNamespace(text=documents[i].data.decode()) for i in order)  # noqa: E731
     data: Any = SimpleNamespace(path="", splits={"train": (len(documents),)}, read=read)
-    return learn_tokenizer(data, vocab_size=vocab_size, max_bytes=10**8).tokenizer
+    return learn_tokenizer(data, vocab_size=vocab_size, max_bytes=max_bytes).tokenizer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import UInt
 
 from jaxzoo.config.checked import Rule, Seed
-from jaxzoo.data.corpus.files import Document, read_corpus
+from jaxzoo.data.corpus.files import Corpus, Document, read_corpus
 from jaxzoo.data.tokenizer import ByteTokenizer, Tokenizer
 from jaxzoo.data.tokens.token_shards import token_dtype
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
@@ -39,13 +39,17 @@ class TextDataConfig(WindowsConfig):
     def tokenizer(self) -> Tokenizer:
         return load_tokenizer(self.tokenizer_path)
 
+    def corpus(self) -> Corpus:
+        """Documents of both splits; subclasses may make them in another way."""
+        return read_corpus(self.path, valid_fraction=self.valid_fraction, seed=self.seed)
+
 
 class TextData(WindowedText):
     """`Dataset` of text files; validation is the beginning of the validation text, in whole windows of every length.
     Raises `ValueError` if the path holds no readable text, or a split is too short for one window."""
 
     def __init__(self, config: TextDataConfig, *, batch_size: int, valid_batch_size: int):
-        corpus = read_corpus(config.path, valid_fraction=config.valid_fraction, seed=config.seed)
+        corpus = config.corpus()
         self.summary: str = f"text: {corpus.summary()}"
         self._manifest = corpus.manifest()
         self._seed = config.seed

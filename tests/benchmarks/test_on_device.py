@@ -70,6 +70,14 @@ def test_a_second_call_runs_what_is_left(queue, tmp_path, monkeypatch):
     assert "=== b: done" in queue(works)[2]
 
 
+def test_an_unfinished_sweep_goes_on_in_the_next_call(queue):
+    """Kills: a sweep that counts as failed, or as done, when its time is over."""
+    script = f"import sys; {WRITES}; sys.exit({on_device.UNFINISHED})"
+    for _ in range(2):
+        status, found, _ = queue(piece("a", script, how="alone"))
+        assert (status, found["a"]["status"], found["a"]["result"]) == (0, "stopped", 1)
+
+
 @pytest.mark.full
 def test_the_list_needs_no_device(capsys, tmp_path):
     """Kills: a list that starts JAX's devices, or leaves a piece out."""
