@@ -265,9 +265,9 @@ SMOKES = dataclasses.replace(
 
 def _laptop() -> Scale:
     about = (
-        "0.1 to 0.2 million parameters of width 64 in three layers; 250 steps of 16 windows of 128 tokens (0.5 million) "
-        "of metadata of packages, a BPE of 512 ids; rare: at most 30 times in training; one learning rate, one seed; "
-        "some models of each table."
+        "0.1 to 0.2 million parameters of width 64 in three layers; 250 steps of 16 windows of 128 tokens (0.5 "
+        "million) of metadata of packages, a BPE of 512 ids; rare: at most 30 times in training; one learning "
+        "rate, one seed; some models of each table."
     )
     return LAPTOPS.scale(about, FEW)
 
