@@ -22,8 +22,8 @@ UNFINISHED = 75
 """Exit status of a piece that a later call continues (EX_TEMPFAIL)."""
 TEXT = "inputs/text"
 """Folder of text below the state (`python -m benchmarks.linearization pack`), for experiments that read files."""
-GRACE = 40
-"""Seconds for workers to save when the time is over."""
+GRACE, REPORT = 40, 20
+"""Seconds for workers to save when the time is over, and for the results."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,7 +54,7 @@ def train(command: argparse.Namespace, place: Path) -> None:
     words += ["--out", str(place), "--workers", command.workers]
     with subprocess.Popen([sys.executable, "-m", "jaxzoo", *words]) as process:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(max(60 * command.minutes - GRACE, 1))
+            process.wait(max(60 * command.minutes - GRACE - REPORT, 1))
             return
         process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,6 +1,8 @@
 """Sweeps of the queue and their pictures. Kills: a piece that is done too early, results without a picture."""
 
+import argparse
 import json
+import sys
 from pathlib import Path
 
 from benchmarks import queue_pictures, sweep_piece
@@ -45,6 +47,18 @@ def test_a_sweep_is_done_when_all_runs_have_a_result(tmp_path, monkeypatch):
         0,
         [point["model"] for point in text_tables.experiment.scales["smoke"]().points],
     )
+
+
+def test_a_sweep_saves_when_its_time_is_over(tmp_path, monkeypatch):
+    """Kills: a sweep that is killed before its workers have saved, or that nothing ends."""
+    saved, stand_in = tmp_path / "saved", tmp_path / "python"
+    stand_in.write_text(f"#!/bin/sh\ntrap 'echo \"$@\" > {saved}; exit' TERM\nsleep 60 & wait\n")
+    stand_in.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stand_in))
+    command = argparse.Namespace(experiment="a.py", scale="device", workers="16", minutes=0.02)
+    sweep_piece.train(command, tmp_path / "runs")
+    words = f"-m jaxzoo sweep --experiment a.py --scale device --out {tmp_path / 'runs'} --workers 16"
+    assert saved.read_text().split() == words.split()
 
 
 def test_pictures_of_whatever_exists(tmp_path, monkeypatch):

@@ -19,6 +19,16 @@ def run(model, task, d_model, length, accuracy, seed=0):
     return row(accuracy, task=task, d_model=d_model, length=length, model=model, learning_rate=0.01, seed=seed)
 
 
+def test_mamba_of_one_layer():
+    """Kills: a second layer for it, another width or task than the Mamba of two layers has."""
+    scale = experiment.scales["device"]()
+    where = {"task": "MQAR", "d_model": 64, "length": 128, "learning_rate": 1e-2, "seed": 0}
+    one, two = (scale.config({"model": name, **where}) for name in ("Mamba, 1 layer", "Mamba"))
+    assert (one.model.n_layers, two.model.n_layers) == (1, 2)
+    assert dataclasses.replace(one, model=dataclasses.replace(one.model, n_layers=2)) == two
+    assert len(scale.points) == 2 * 3 * 3 * 8 * 2
+
+
 def test_the_papers_scale():
     """Kills: a second layer for CAT, another size, protocol or task than the paper has."""
     scale = experiment.scales["paper"]()
