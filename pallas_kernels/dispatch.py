@@ -73,6 +73,11 @@ def may_run_by_default(platform: str, op: str | None = None, implementation: str
     return any(certificates.objection(device, op, language) is None for language in languages)
 
 
+def may_serve_by_default(platform: str, problem: Any, implementation: str) -> bool:
+    """`may_run_by_default` for all packages whose kernels serve a problem."""
+    return all(may_run_by_default(platform, op, implementation) for op in ops_of(problem))
+
+
 def language_of(implementation: str) -> str:
     """Language of the kernels of an implementation, for which certificates are."""
     return TRITON if implementation == TRITON else MOSAIC
@@ -223,7 +228,14 @@ def _target_objection(choice: _Choice, problem: Any, platform: str, device: Any)
     reason = backend.target_objection(problem, device)
     if reason is not None or not (choice.automatic and backend.verified_only):
         return reason
-    return certificates.objection(certificates.architecture(device), op_of(problem), language_of(choice.name))
+    target, language = certificates.architecture(device), language_of(choice.name)
+    return next((found for op in ops_of(problem) if (found := certificates.objection(target, op, language))), None)
+
+
+def ops_of(problem: Any) -> tuple[str | None, ...]:
+    """Packages whose kernels serve a problem: its own, and that of the recurrence that a kernel also runs."""
+    recurrence = getattr(problem, "recurrence", None)
+    return op_of(problem), *(() if recurrence is None else (op_of(recurrence),))
 
 
 def op_of(problem: Any) -> str | None:

@@ -126,7 +126,7 @@ class _Call(NamedTuple):
     def _may_run(self, name: str, platform: str) -> bool:
         if len(self.names) == 1:
             return dispatch.may_run_on(platform)
-        return dispatch.may_run_by_default(platform, dispatch.op_of(self.problem), name)
+        return dispatch.may_serve_by_default(platform, self.problem, name)
 
     def run(self, method: str, backends: Backends, *arrays: Any, save: bool) -> tuple:
         options = _with(dict(self.options), save_states=save)
@@ -241,7 +241,7 @@ def triton(
 
     def chosen(problem: Any) -> bool:
         served = whole(problem) is None and automatic(problem)
-        return served and dispatch.may_run_by_default("cuda", dispatch.op_of(problem), "triton")
+        return served and dispatch.may_serve_by_default("cuda", problem, "triton")
 
     return Backend(
         "cuda", installed, *_passes(load), triton_call.needs_ampere, verified_only=True, automatic=chosen, **fields

@@ -101,12 +101,8 @@ def _triton_objection(p: ValuesProblem) -> str | None:
     return triton.objection(p) or triton_recurrence.objection(p.recurrence)
 
 
-def _triton_recurrence_is_verified(p: ValuesProblem) -> bool:
-    return may_run_by_default("cuda", "delta_chunks", "triton")
-
-
 def _recurrence_is_verified(p: ValuesProblem) -> bool:
-    """Whether the kernels of `delta_chunks` are verified too."""
+    """Whether any kernels of `delta_chunks` are verified; lowering asks for those in the language of the choice."""
     return may_run_by_default("cuda", "delta_chunks")
 
 
@@ -115,9 +111,7 @@ OP = Op(
     {
         "xla": base.xla(_xla_forward, _xla_backward),
         "mosaic_gpu": base.hopper(_hopper, _hopper_objection, automatic=_recurrence_is_verified),
-        "triton": base.triton(
-            lambda: (_triton_forward, _triton_backward), _triton_objection, automatic=_triton_recurrence_is_verified
-        ),
+        "triton": base.triton(lambda: (_triton_forward, _triton_backward), _triton_objection),
     },
     operands=("k", "v", "beta", "log_decay", "state"),
     kept=base.first_output,

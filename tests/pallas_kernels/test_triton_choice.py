@@ -15,6 +15,8 @@ from pallas_kernels.dispatch import lowering_for
 from pallas_kernels.taylor_attention import taylor_attention
 from pallas_kernels.taylor_attention.api import OP
 from pallas_kernels.taylor_attention.problem import Problem
+from pallas_kernels.ut_transform.problem import ValuesProblem
+from pallas_kernels.ut_transform.values_api import delta_values
 
 PROBLEM = Problem(b=1, t=64, h=1, k=16, v=64)
 KERNELS = {"triton": "triton_kernel_call", "mosaic": "mosaic_gpu"}
@@ -23,16 +25,16 @@ KERNELS = {"triton": "triton_kernel_call", "mosaic": "mosaic_gpu"}
 
 @pytest.fixture
 def plant(tmp_path, monkeypatch):
-    """Function (language, capability) that certifies Taylor attention; before, nothing is certified."""
+    """Function (language, capability, op) that certifies an op; before, nothing is certified."""
     monkeypatch.delenv(certificates.SETTING)
     monkeypatch.setattr(certificates, "FOLDER", tmp_path)
 
-    def write(language, capability):
-        case = {"case": f"{OP.name} {language} forward", "status": "ok"}
-        hashes = {OP.name: kernel_sources.kernel_hash(OP.name, language)}
+    def write(language, capability, op=OP.name):
+        case = {"case": f"{op} {language} forward", "status": "ok"}
+        hashes = {op: kernel_sources.kernel_hash(op, language)}
         report = {"device": "a GPU", "capability": capability, "cores": 108, "jax": jax.__version__, "cases": [case]}
         text = json.dumps(report | {"language": language, "kernels": hashes})
-        (tmp_path / f"{language}{capability}.json").write_text(text)
+        (tmp_path / f"{language}{capability}{op}.json").write_text(text)
 
     yield write
     certificates._read.cache_clear()
@@ -57,15 +59,16 @@ def test_triton_is_chosen_where_it_was_verified(plant, monkeypatch):
     assert "triton" not in names("8.0")
 
 
-def kernels(capability):
-    """Kernels by language in a program with gradients, for an absent GPU with 108 multiprocessors."""
+def taylor_gradients(*x):
+    return jax.grad(lambda *x: taylor_attention(*x).sum(dtype=jnp.float32), (0, 1, 2))(*x)
 
-    def loss(*x):
-        return taylor_attention(*x).astype(jnp.float32).sum()
 
+def kernels(capability, call=taylor_gradients, on=PROBLEM):
+    """Kernels by language in a program for an absent GPU with 108 multiprocessors."""
     with lowering_for("cuda", capability=capability, multiprocessors=108):
-        arrays = jax.eval_shape(PROBLEM.inputs)
-        text = jax.jit(jax.grad(loss, (0, 1, 2))).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
+        arrays = jax.eval_shape(on.inputs)
+        again = jax.jit(lambda *x: call(*x))  # a new function: JAX would keep the program of the first certificates
+        text = again.trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
     return {language: text.count(f"@{name}") for language, name in KERNELS.items()}
 
 
@@ -83,6 +86,16 @@ def test_programs_for_absent_gpus(plant):
     found = kernels("9.0")
     assert found["triton"] == 0
     assert found["mosaic"] >= 2
+
+
+def test_kernels_of_two_packages_are_verified_in_one_language(plant):
+    """Kills Hopper's kernels of values where only Triton's kernels of their recurrence were verified."""
+    values = ValuesProblem(b=1, t=64, h=1, k=64, v=64)
+    plant("mosaic", "9.0", "ut_transform")
+    plant("triton", "9.0", "delta_chunks")
+    assert kernels("9.0", delta_values, values)["mosaic"] == 0
+    plant("mosaic", "9.0", "delta_chunks")
+    assert kernels("9.0", delta_values, values)["mosaic"] == 2
 
 
 PROGRAMS = """
