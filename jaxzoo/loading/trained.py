@@ -20,6 +20,7 @@ from jaxzoo.train.export import EXTENSION, ExportedFile, read_header, read_porta
 from jaxzoo.train.memory import check_model
 from jaxzoo.train.metrics import best_steps, read_rows
 from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.utils.host_memory import give_back_large_blocks
 
 Which = int | Literal["best"] | None
 """Checkpoint of a run: a step; "best", with the best validation by the run's `train.best_metric`; None: the newest.
@@ -82,6 +83,7 @@ def load_variables(
       OSError: a file cannot be read, or its checksum differs.
     """
     blueprint = make_blueprint(config.model)
+    give_back_large_blocks(4 * blueprint.n_params)
     file = run.config.name
     abstract = Variables(*on_device(blueprint.shapes, device or jax.devices()[0]))
     remedy = f"restore the run's own {file}"

@@ -21,6 +21,7 @@ from jaxzoo.train.config import RunConfig
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.state import TrainState, first_state, init_state, state_shardings
 from jaxzoo.train.step import Metrics, make_train_step
+from jaxzoo.utils.host_memory import give_back_large_blocks
 from pallas_kernels import certificates
 from pallas_kernels.dispatch import lowering_for
 
@@ -163,6 +164,7 @@ class Session(Program):
         self.dataset: Dataset = config.data.build(**sizes)
         check_session(config, mesh, self.dataset, limited=limited)
         super().__init__(config, mesh)
+        give_back_large_blocks(4 * self.blueprint.n_params)
 
     def init_state(self, seed: int | None = None, variables: Variables | None = None) -> TrainState:
         """Creates the state before the first update, with its final sharding.

@@ -12,7 +12,7 @@ SCRIPT = """
 import resource
 import jax
 import jax.numpy as jnp
-from jaxzoo.utils.host_memory import keep_freed_memory
+from jaxzoo.utils.host_memory import LARGE_MODEL, give_back_large_blocks, keep_freed_memory
 
 when = "{when}"
 if when == "late":
@@ -20,6 +20,7 @@ if when == "late":
 if when != "never":
     keep_freed_memory()
     keep_freed_memory()
+give_back_large_blocks(LARGE_MODEL if when == "large" else LARGE_MODEL - 1)
 assert jax.devices()[0].platform == "cpu"
 
 @jax.jit
@@ -54,6 +55,12 @@ def test_a_step_touches_no_new_pages():
     that runs the step; and a test that would not see it."""
     assert run("never")[0] > 0.9 * PAGES
     assert run("early") == (pytest.approx(0, abs=200), "")
+
+
+@pytest.mark.full
+def test_large_models_give_back_what_they_free():
+    """Kills: a heap that blocks of hundreds of MB fragment until memory ends (21 GB where 7 are enough)."""
+    assert run("large")[0] > 0.9 * PAGES
 
 
 @pytest.mark.full
