@@ -60,7 +60,8 @@ SWEEPS = (
     ("cat-figure-5", "cat_figure5", 16, "CAT, Figure 5, widths 32 to 128 at N = 64 to 256; some 3 calls (a guess)"),
     ("cat-figure-6", "cat_figure6", 16, "CAT, Figure 6, trained at 128, asked at up to 1,024; some 2 calls (a guess)"),
 )
-"""Name, experiment, workers and content of sweeps at scale `device`; each call makes some runs."""
+"""Name, experiment, workers and content of sweeps at scale `device`; each call makes some runs. The text of
+`text-tables` is that of `benchmarks.linearization`."""
 
 How = Literal["check", "ahead", "alone"]
 
@@ -150,7 +151,7 @@ def pieces(
         for size in sizes:
             words = f"{command} --size {size} --models Based Transformer++"
             made.append(benchmark(f"based-figure-4: {size}", told, words, 400, 530, how="alone"))
-        made += [_sweep(*each) for each in SWEEPS]
+        made += [_sweep(*each) for each in SWEEPS if inputs or each[0] != "text-tables"]
     if rehearse or inputs:
         made += [_linearize(mixer, rehearse) for mixer in MIXERS[: 1 if rehearse else None]]
     return [piece for piece in made if piece.words]

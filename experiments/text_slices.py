@@ -113,27 +113,29 @@ def questions(config: SlicedTextConfig) -> Iterator[list[tuple[str, str]]]:
 class SlicedText(TextData):
     """`Dataset` of text whose validation sets are `SLICES`, `QUESTIONS`, or windows of each of `valid_lengths`."""
 
-    config: SlicedTextConfig
+    def __init__(self, config: SlicedTextConfig, *, batch_size: int, valid_batch_size: int):
+        super().__init__(config, batch_size=batch_size, valid_batch_size=valid_batch_size)
+        self._text = config
 
     def masks(self) -> dict[str, np.ndarray]:
         """Returns the targets (windows, length) of each slice."""
-        config, size, train = self.config, self.vocab_size, self._tokens.astype(np.int64)
+        size, train = self.vocab_size, self._tokens.astype(np.int64)
         tokens, targets = self.windows_of_valid()
         seen = np.bincount(train[:-1] * size + train[1:], minlength=size * size).reshape(size, size)
-        repeated, rare = target_repeats(tokens, targets, 2) > 0, seen[tokens, targets] <= config.rare
+        repeated, rare = target_repeats(tokens, targets, 2) > 0, seen[tokens, targets] <= self._text.rare
         return dict(zip(SLICES, (repeated & rare, rare & ~repeated, ~rare), strict=True))
 
     def windows_of_valid(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns tokens and targets of the validation windows, (windows, length) each."""
-        shape = -1, self.config.length
+        shape = -1, self._text.length
         return self._valid_tokens.astype(np.int32).reshape(shape), self._valid_targets.astype(np.int32).reshape(shape)
 
     @functools.cached_property
     def _sets(self) -> Sequence[ValidSet]:
-        if self.config.valid_lengths:
+        if self._text.valid_lengths:
             return super().valid()
-        if self.config.asked:
-            found = [(i, *self._asked(each)) for i, each in enumerate(questions(self.config))]
+        if self._text.asked:
+            found = [(i, *self._asked(each)) for i, each in enumerate(questions(self._text))]
             return [self._set("question", *each) for each in found if len(each[1])]
         tokens, targets = self.windows_of_valid()
         labels = [np.where(mask, targets, UNLABELLED) for mask in self.masks().values()]
@@ -148,7 +150,7 @@ class SlicedText(TextData):
 
     def _asked(self, pairs: Sequence[tuple[str, str]]) -> tuple[np.ndarray, np.ndarray]:
         """Returns tokens and targets of questions that fit into a window, labelled at the answer."""
-        length, end = self.config.length, self.tokenizer.end_of_text
+        length, end = self._text.length, self.tokenizer.end_of_text
         texts = [[self.tokenizer.encode(part).tolist() for part in pair] for pair in pairs]
         texts = [(prompt, answer) for prompt, answer in texts if len(prompt) + len(answer) <= length]
         tokens, targets = (np.full((len(texts), length), fill, np.int32) for fill in (end, UNLABELLED))

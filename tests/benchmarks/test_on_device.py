@@ -79,6 +79,13 @@ def test_an_unfinished_sweep_goes_on_in_the_next_call(queue):
 
 
 @pytest.mark.full
+def test_pieces_that_read_text_wait_for_it():
+    """Kills: a sweep on text that fails in every call because its text is not there, or never runs."""
+    with_text, without = ({p.name for p in pieces(rehearse=False, fla=False, inputs=known)} for known in (True, False))
+    assert {name for name in with_text - without if not name.startswith("linearize")} == {"text-tables"}
+
+
+@pytest.mark.full
 def test_the_list_needs_no_device(capsys, tmp_path):
     """Kills: a list that starts JAX's devices, or leaves a piece out."""
     assert on_device.main(["--list", "--state", str(tmp_path)]) == 0

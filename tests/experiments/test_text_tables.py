@@ -2,7 +2,10 @@
 
 import dataclasses
 import itertools
+import json
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +19,8 @@ from jaxzoo.models.blueprint import make_blueprint
 from jaxzoo.sweep import Results
 from jaxzoo.sweep.claims import Change, changed
 from jaxzoo.sweep.results import BITS
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -77,7 +82,7 @@ def test_questions_are_labelled_at_their_answers():
 def test_rows_are_the_papers():
     """Kills: a row whose mixers are those of another, a window or feature dimension that is not scaled."""
     sizes = Sizes(n_layers=12, n_heads=4, length=512, window=32, feature_dim=8, n_taps=5)
-    layers = {name: sizes.layers(name) for name in tables.MODELS}
+    layers: dict[str, Any] = {name: sizes.layers(name) for name in tables.MODELS}
     same = {names for names in itertools.combinations(layers, 2) if layers[names[0]] == layers[names[1]]}
     assert not same
     assert all(len(each) == 12 for each in layers.values())
@@ -102,7 +107,7 @@ def test_models_of_a_scale_are_equal_but_for_their_mixers():
     """Kills: more tokens for one model, a size that the scale does not say."""
     for name in tables.experiment.scales:
         scale = tables.experiment.scales[name]()
-        runs = [scale.config(point) for point in scale.points]
+        runs: list[Any] = [scale.config(point) for point in scale.points]
         assert len({(run.data, run.train, run.optimizer, run.model.d_model) for run in runs}) == 1
         if name == "device":
             counts = [make_blueprint(run.model).n_params / 1e6 for run in runs]
@@ -113,7 +118,7 @@ def test_models_of_a_scale_are_equal_but_for_their_mixers():
 def test_longer_windows_score_the_same_targets_with_slower_rotary_positions():
     """Kills: YaRN at the trained length or without rotary positions, a factor of another length."""
     setting = tables.SMOKES
-    also = setting.also({"model": TRANSFORMER, "learning_rate": 1e-2, "seed": 0})
+    also: Any = setting.also({"model": TRANSFORMER, "learning_rate": 1e-2, "seed": 0})
     assert list(also) == ["asked", "at 128", "at 256", "YaRN 256"]
     assert also["YaRN 256"].model.pattern[0].rotary_scaling.factor == 2
     assert also["at 256"].model.pattern[0].rotary_scaling.factor == 1
@@ -153,3 +158,16 @@ def test_curves_by_length():
     assert [line[3] for line in lines] == ["7.39 at 1024, 12.18 at 2048", "9.49 at 2048"]
     panels = tables.draw(results).axes
     assert [panel.get_title().split(":")[0] for panel in panels[: len(TABLES)]] == list(TABLES)
+
+
+def test_the_page_has_the_verdicts_of_the_kept_results():
+    """Kills: a verdict of docs/papers.json that the kept results do not give."""
+    kept = ROOT / "experiments/results/text_tables"
+    results = Results([json.loads(line) for line in (kept / "results.jsonl").read_text().splitlines()])
+    papers = json.loads((ROOT / "docs/papers.json").read_text())
+    lines = {(name, row[0]): row for name, paper in papers.items() for row in paper["rows"]}
+    for name in TABLES:
+        _, _, file, _, verdict, *_ = lines[tuple(name.split(", "))]
+        assert (ROOT / file) == kept
+        assert verdict.startswith(tables.verdict(results, name)), name
+    assert tables.verdict(results, "CAT, Table 2") in lines["CAT", "Figure 1"][4]
