@@ -34,6 +34,8 @@ REHEARSED = ("--only", "wkv4 mosaic_gpu forward t40_b1_d256_bfloat16")
 PREDICTED = {
     "short_conv": "short convolutions of Based and Mamba, b8 t2048 d2048: at least 68, 45 us; backward 115, 70 us",
     "residual_norm": "addition and RMSNorm of Based 360M, b16 t2048 d1024: at least 135 us; backward 183 us",
+    "decode_step": "one step at batch 128, at least: Taylor 163 MB, 55 us; window 34 MB, 11 us; cache of 1,024 slots "
+    "537 MB, 180 us; convolution 3.7 MB, 1.2 us; one launch each",
     "taylor_attention": "goal 300 us forward, 1,000 with gradients (fla 1,775 forward)",
     "gated_linear_attention": "goal, decay per head: 219 us forward, 750 with gradients (fla 219 forward)",
     "delta_chunks": "goal of the whole rule with `ut_transform`: 570 us forward (fla 570)",
@@ -62,6 +64,10 @@ SWEEPS = (
 )
 """Name, experiment, workers and content of sweeps at scale `device`; each call makes some runs. The text of
 `text-tables` is that of `benchmarks.linearization`."""
+
+DECODE = "Based 363M, batch 128: 342 launches, 3.4 GB per step, at 4.1 us per launch of an H200 1.4 ms, 91 tokens/ms"
+"""Prediction from the compiled program, and from the mean time of a kernel in the last trace of decode steps."""
+UNSPLIT = "the same without partial sums of matmuls: 2.1 GB per step instead of 3.4, with fewer blocks per matmul"
 
 How = Literal["check", "ahead", "alone"]
 
@@ -140,8 +146,12 @@ def pieces(
         made += map(_fused, FUSED)
     for size in sizes:
         command = f"generation --out {{folder}} --repeats 3 --size {size} {generation}"
-        made.append(benchmark(f"generation: {size}", "prefill and decode", command, 120, 240, how="alone"))
+        told = f"prefill and decode; {DECODE}"
+        made.append(benchmark(f"generation: {size}", told, command, 120, 240, how="alone"))
     if not rehearse:
+        command = "generation --out {folder} --repeats 3 --size 360m --models Based --lengths 4096 --batches 1 128"
+        flags = "--xla_gpu_experimental_force_split_k=1"
+        made.append(benchmark("generation-unsplit", UNSPLIT, command, 60, 150, how="alone", flags=flags))
         told, command = "decode of Llama in transformers", "generation.peer --out {out} --size 360m"
         made.append(benchmark("generation-peer", told, command, 40, 120, how="alone"))
         told, command = "counters of the kernels furthest from their bound", "kernel_counters --out {out}"

@@ -8,7 +8,7 @@ OPS = (
     "wkv4",
 )  # fmt: skip
 """Packages with `api.py` (`BACKENDS`) and `workloads.py` (`GROUPS`, `CASES`)."""
-FUSED = ("short_conv", "residual_norm")
+FUSED = ("short_conv", "residual_norm", "decode_step")
 """Such packages of operations that only memory bounds: Triton kernels for all NVIDIA GPUs, and no others."""
 
 

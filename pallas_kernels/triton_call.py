@@ -31,6 +31,8 @@ class Launch(NamedTuple):
     constants: dict[str, Any]
     warps: int = 4
     stages: int = 1
+    aliases: tuple[tuple[int, int], ...] = ()
+    """Pairs (place of an input, place of an output) that have the same memory."""
 
 
 triton_launch = Primitive("triton_launch")
@@ -85,11 +87,12 @@ def _outputs(*operands, launch):
 def _lower(ctx, *operands, launch):
     import jax_triton
 
+    @jax.named_scope(launch.kernel.__name__)
     def call(*arrays):
         return jax_triton.triton_call(
             *arrays, kernel=launch.kernel, out_shape=launch.outputs, grid=launch.grid, num_warps=launch.warps,
             num_stages=launch.stages, compute_capability=capability(dispatch.target_device(ctx)),
-            **dict(launch.constants),
+            input_output_aliases=dict(launch.aliases), **dict(launch.constants),
         )  # fmt: skip
 
     return mlir.lower_fun(call, multiple_results=True)(ctx, *operands)
@@ -116,6 +119,8 @@ def interpreted(launch: Launch, *operands: Any) -> list[np.ndarray]:
     """Outputs of a launch without inputs for these inputs, by Triton's interpreter."""
     outputs = [_HostArray(np.full(x.shape, _poison(x.dtype), x.dtype)) for x in launch.outputs]
     inputs = [_HostArray(np.array(x)) for x in operands]
+    for given, made in launch.aliases:
+        outputs[made] = inputs[given]
     launch.kernel[launch.grid](*inputs, *outputs, **dict(launch.constants))
     return [x.array for x in outputs]
 

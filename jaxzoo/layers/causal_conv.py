@@ -23,6 +23,7 @@ from jaxzoo.layers.variables import parameter
 from jaxzoo.parallel.sequence_parallel import apply_with_halo, whole_sequences
 from jaxzoo.parallel.sharding import sequence_devices
 from jaxzoo.utils.array_typing import Array, Float, Int
+from pallas_kernels.decode_step.xla import convolve_token
 from pallas_kernels.dispatch import may_run_on
 from pallas_kernels.short_conv.xla import convolve
 
@@ -103,10 +104,7 @@ def causal_conv_step(
 ) -> tuple[Float[Array, "b d"], Float[Array, "b w-1 d"]]:
     """One step of `causal_conv`: `(y_t, history)`, at `w` multiply-adds per channel."""
     _check(x_t, taps, history, None)
-    taps, before = taps.astype(jnp.float32), history.astype(jnp.float32)
-    y_t = jnp.einsum("bwd,wd->bd", before, taps[:0:-1], precision=lax.Precision.HIGHEST)
-    y_t = y_t + x_t.astype(jnp.float32) * taps[0][None]
-    return y_t.astype(x_t.dtype), push_history(history, x_t[:, None])
+    return convolve_token(x_t, taps, history)
 
 
 def causal_conv_from(

@@ -9,6 +9,7 @@ from flax import nnx
 from jaxzoo.layers.causal_conv import causal_conv_from, empty_history, push_history, uniform_parameter
 from jaxzoo.parallel.sharding import on_mesh
 from jaxzoo.utils.array_typing import Array, Float, Int
+from pallas_kernels.decode_step import conv_step
 from pallas_kernels.dispatch import may_run_by_default, mesh_objection
 from pallas_kernels.short_conv import api, sharded_short_conv, short_conv
 from pallas_kernels.short_conv.xla import finish
@@ -76,6 +77,10 @@ def short_conv_from(
     One kernel where a verified one serves the call (`pallas_kernels.short_conv`), else `causal_conv_from`. The first
     `n_plain` channels have no SiLU.
     """
+    if history is not None and x.ndim == 2:
+        return conv_step(
+            history, x, taps, bias=bias, n_plain=n_plain, input_gate=input_gate, output_gate=output_gate
+        )  # fmt: skip
     gated = x if input_gate is None else input_gate * x
     kernel = _kernel_form(history, x, taps, n_plain, segment_ids)
     if kernel is not None:

@@ -2,8 +2,9 @@
 
     python -m pallas_kernels.compile_check.triton [--ops OP ...] [--capabilities 8.0 ...] [--write]
 
-Lowers the headline calls of the ops, with gradients, and assembles their kernels. Prints JSON of numbers by op, compute
-capability, call and kernel; `--write` replaces these ops and capabilities in the kept report.
+Lowers the headline calls of the ops, with gradients, or the steps of `decode_step`, and assembles their kernels. Prints
+JSON of numbers by op, compute capability, call and kernel; `--write` replaces these ops and capabilities in the kept
+report.
 """
 
 import argparse
@@ -32,10 +33,10 @@ DUMP = "JAX_TRITON_DUMP_DIR"
 
 
 def workloads(op: str) -> list[Workload]:
-    """Headline calls with gradients, in the first width, that the op's Triton kernels serve."""
+    """Headline calls with gradients, in the first width, and steps, that Triton kernels serve."""
     groups = load(op, "workloads").GROUPS
     served = ([x for x in groups.get(name, ()) if x.kind == "forward_backward"] for name in ("headline", "channel"))
-    return [found[0] for found in served if found]
+    return [*(found[0] for found in served if found), *(x for x in groups["headline"] if x.kind == "step")]
 
 
 def compiled(workload: Workload, capability: str) -> dict[str, dict[str, int]]:

@@ -25,13 +25,13 @@ from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
 from jaxzoo.mixers.base import Capabilities, Context
 from jaxzoo.parallel.sharding import on_mesh
 from jaxzoo.utils.array_typing import Array, Float
+from pallas_kernels.decode_step import window_step
 from pallas_kernels.sliding_window import (
     SlidingWindowCache,
     empty_cache,
     keys_per_query,
     sharded_sliding_window_attention,
     sliding_window_attention,
-    sliding_window_step,
 )
 
 SlidingWindowAttentionState = SlidingWindowCache
@@ -86,7 +86,7 @@ class SlidingWindowAttention(MultiHeadMixer):
         here = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, :]
         q, k, v = self._project(tokens, here if state is None else state.position[:, None] + here)
         if state is not None and x.ndim == 2:
-            y, state = sliding_window_step(state, q[:, 0], k[:, 0], v[:, 0])
+            y, state = window_step(state, q[:, 0], k[:, 0], v[:, 0])
             return self._merge(y[:, None])[:, 0], state
         attend = on_mesh(sliding_window_attention, sharded_sliding_window_attention, q, k)
         attend = functools.partial(attend, q, k, window=self.config.window)

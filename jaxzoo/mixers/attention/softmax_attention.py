@@ -28,7 +28,12 @@ from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, SteppedByPrefill
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
 from jaxzoo.parallel.sharding import constrain, on_mesh
 from jaxzoo.utils.array_typing import Array, Bool, Float, Int
-from pallas_kernels.sliding_window import sharded_sliding_window_attention, sliding_window_attention
+from pallas_kernels.decode_step import has_window_kernel, window_step
+from pallas_kernels.sliding_window import (
+    SlidingWindowCache,
+    sharded_sliding_window_attention,
+    sliding_window_attention,
+)
 from pallas_kernels.softmax import softmax_attention
 
 
@@ -96,7 +101,8 @@ class Attention(SteppedByPrefill):
     """Causal softmax attention over the whole past; `step` and `prefill` cost O(capacity) per token.
 
     Without ALiBi, `__call__` is `sliding_window_attention` with a window of all tokens: flash attention by cuDNN on
-    GPUs, by splash attention or, up to 256 tokens, our kernel on TPUs. `prefill` and `step` are plain XLA.
+    GPUs, by splash attention or, up to 256 tokens, our kernel on TPUs. `prefill` is plain XLA, and so is `step` where
+    the kernel of `decode_step`, for which the cache is a ring that is never full, is not verified.
 
     With `output_gate` also `gate_proj` (d, h k). A row that runs past the cache (its position + t exceeds the capacity)
     gets NaN outputs from that call on.
@@ -140,6 +146,11 @@ class Attention(SteppedByPrefill):
         """
         positions = next_positions(state, x.shape[1])
         q, k, v = self._project(x, positions)
+        ring = SlidingWindowCache(*state)
+        if x.shape[1] == 1 and self.config.positions != "alibi" and has_window_kernel(ring, q[:, 0], v[:, 0]):
+            y, ring = window_step(ring, q[:, 0], k[:, 0], v[:, 0])
+            state = AttentionState(*ring)
+            return nan_beyond(state, self._join(x, y[:, None])), state
         state = extend_cache(state, k, v)
         bias = self._bias(positions, slots_of(state))
         y = self._join(x, dense_attention(q, *cached(state, q.dtype), visible_slots(state, positions), bias))

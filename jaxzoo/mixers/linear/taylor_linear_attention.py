@@ -46,13 +46,13 @@ from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.prefix_attention import prefix_attention
 from jaxzoo.parallel.sharding import on_mesh
 from jaxzoo.utils.array_typing import Array, Float
+from pallas_kernels.decode_step import taylor_step
 from pallas_kernels.taylor_attention import (
     TaylorState,
     default_chunk,
     empty_state,
     sharded_taylor_attention,
     taylor_attention,
-    taylor_attention_step,
     taylor_feature_count,
 )
 
@@ -182,7 +182,7 @@ class TaylorLinearAttention(Mixer):
             show_scores(attend, v)
             y = attend(v)
         elif x.ndim == 2:
-            y, state = taylor_attention_step(state, q, k, v, **options)
+            y, state = taylor_step(state, q, k, v, **options)
         else:
             y, state = attend(v, initial_state=state, return_state=True)
         if config.output_scaling:
