@@ -57,7 +57,7 @@ class KernelCase:
     reference: ClassVar[Callable[..., Any]]
     """Method: operands -> outputs of the op by its definition, differentiable."""
     eager_interpretation: ClassVar[bool] = False
-    """Whether interpreted kernels run one by one, outside a compiled program."""
+    """Whether interpreted kernels run one by one, outside a compiled program, as those in Triton always do."""
 
     implementation: str
     backward: bool
@@ -138,7 +138,7 @@ class KernelCase:
     def compiled(self, inputs: Inputs, variant: Variant) -> Compiled:
         """Compiles the kernels and copies the inputs to the device."""
         run, given = self.program(inputs, variant)
-        if variant.interpret and self.eager_interpretation:
+        if variant.interpret and (self.eager_interpretation or self.implementation == "triton"):
             return Compiled(lambda: run(*given))
         lowered = jax.jit(run).lower(*given)
         program = lowered.compile()
