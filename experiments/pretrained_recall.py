@@ -29,6 +29,8 @@ import numpy as np
 from experiments.zoology_figure8 import measure
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.runner import command_line, prepare_jax, say
+from jaxzoo.data.completions import CompletionsConfig
+from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.evals.recall_tasks import RecallExample, score_recall
 from jaxzoo.evals.text_model import TextModel
 from jaxzoo.linearization.measure import recall
@@ -89,6 +91,14 @@ def questions(command: Command) -> Iterator[tuple[str, int, list[RecallExample]]
             yield name, size, list(map(RecallExample, prompts, answers))
 
 
+def text_of(data: Any, n_tokens: int) -> Any:
+    """Returns data of `n_tokens` validation tokens: the text of the run, or (if it was finetuned on completions)
+    the source of Python's standard library."""
+    if isinstance(data, CompletionsConfig):
+        data = TextDataConfig(length=data.length, begin=data.begin, tokenizer_path=data.tokenizer_path)
+    return dataclasses.replace(data, valid_tokens=max(n_tokens, data.length))
+
+
 def rows_of(name: str, loaded: Loaded, command: Command) -> Iterator[Row]:
     """Yields all measurements of a model."""
     tokenizer = loaded.tokenizer
@@ -100,8 +110,7 @@ def rows_of(name: str, loaded: Loaded, command: Command) -> Iterator[Row]:
         found = score_recall(model, examples)
         error = found.get("contains_stderr", math.nan)
         yield _row(name, loaded, kind, f"{size}", length, found["contains"], error, found["n"])
-    found_data: Any = loaded.config.data
-    data = dataclasses.replace(found_data, valid_tokens=command.text_tokens)
+    data = text_of(loaded.config.data, command.text_tokens)
     scores = recall(loaded, data.build(batch_size=1, valid_batch_size=command.batch_size))
     for kind, score in scores.items():
         if score.nats is None:
@@ -158,8 +167,10 @@ def main(command: Command) -> None:
     prepare_jax()
     out.mkdir(parents=True)
     rows: list[Row] = []
+    names = [path.name for path in command.models]
     for path in command.models:
-        for row in rows_of(path.name, load(path, text=True), command):
+        name = path.name if names.count(path.name) == 1 else str(path)
+        for row in rows_of(name, load(path, text=True), command):
             rows.append(row)
             with (out / "rows.jsonl").open("a") as file:
                 file.write(json.dumps(row) + "\n")

@@ -6,8 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.pretrained_recall import main
+from experiments.pretrained_recall import main, text_of
 from experiments.zoology_figure8 import sequences
+from jaxzoo.data.completions import CompletionsConfig
+from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.tasks.mqar import MQARConfig
 
 
@@ -20,6 +22,17 @@ def test_fillers():
     assert int((other.targets == 7).sum()) == int(plain.filler.sum())
     swapped = jnp.where(plain.targets == 0, 7, jnp.where(plain.targets == 7, 0, plain.targets))
     np.testing.assert_array_equal(other.targets, swapped)
+
+
+def test_text_of_a_finetuned_run():
+    """Kills: an error after all questions for a run whose data are completions; a begin token that is lost."""
+    pairs = CompletionsConfig(path="pairs.jsonl", length=64, tokenizer_path="bytes", begin=3)
+    text = text_of(pairs, 100)
+    assert (text.length, text.begin, text.tokenizer_path, text.valid_tokens) == (64, 3, "bytes", 100)
+    assert text_of(text, 10).valid_tokens == 64
+    assert text_of(TextDataConfig(path="book.txt", length=8), 16) == TextDataConfig(
+        path="book.txt", length=8, valid_tokens=16
+    )
 
 
 @pytest.mark.full

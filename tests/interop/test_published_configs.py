@@ -1,5 +1,8 @@
 """Published config.json files. Kills: a field that is refused or skipped."""
 
+import re
+from pathlib import Path
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -65,3 +68,16 @@ def test_streams(model, tmp_path):
     for i in (9, 10):
         logits, state = loaded.step(tokens[:, i], state)
         np.testing.assert_allclose(logits, whole[:, i], rtol=0, atol=2e-4)
+
+
+def test_the_page_lists_them():
+    """Kills: a family that docs/checkpoints.md calls checked and that no published config is of, and the reverse."""
+    page = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text()
+    named = {"rwkv": "rwkv4", "rwkv6": "rwkv6_fla", None: "mamba_ssm"}
+    families = {name: named.get(config.get("model_type"), config.get("model_type")) for name, config in MODELS.items()}
+    rows = re.findall(r"^\| config fields of (\d+) published .*? \| (.*) \|$", page, re.MULTILINE)
+    assert sum(int(n) for n, _ in rows) == len(MODELS)
+    for n, listed in rows:
+        here = re.findall(r"`(\w+)`", listed)
+        assert sum(family in here for family in families.values()) == int(n)
+    assert {family for _, listed in rows for family in re.findall(r"`(\w+)`", listed)} == set(families.values())
