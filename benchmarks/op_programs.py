@@ -31,7 +31,9 @@ from pallas_kernels import certificates
 from pallas_kernels.compile_check.compiler_text import read_program
 from pallas_kernels.compile_check.targets import TARGETS
 from pallas_kernels.dispatch import lowering_for
+from pallas_kernels.residual_norm import residual_norm
 from pallas_kernels.selective_scan import selective_scan
+from pallas_kernels.short_conv import short_conv
 from pallas_kernels.taylor_attention import taylor_attention
 
 B, T, H, K, N = 4, 8192, 16, 64, 16
@@ -51,6 +53,17 @@ def _decayed(q: Any, k: Any, v: Any, log_decay: Any) -> Any:
 
 def _gated_delta(q: Any, k: Any, v: Any, beta: Any, log_decay: Any) -> Any:
     return delta_rule(q, k, v, beta=beta, log_decay=log_decay)[0]
+
+
+def _conv(x: Any, gate: Any, taps: Any, offsets: Any) -> Any:
+    """Based's gated convolution, between its projections."""
+    return short_conv(x, taps, output_gate=gate, n_plain=0, offsets=offsets)
+
+
+def _norm_and_conv(stream: Any, branch: Any, scale: Any, gate: Any, taps: Any, offsets: Any) -> tuple[Any, Any]:
+    """Residual addition and RMSNorm, whose output is convolved."""
+    stream, normed = residual_norm(stream, branch, scale, eps=1e-5)
+    return stream, _conv(normed, gate, taps, offsets)
 
 
 TOKENS = ((B, T, H, K),) * 3
@@ -74,6 +87,19 @@ OPS: dict[str, tuple[Callable[..., Any], tuple]] = {
     ),
     "wkv4": (lambda k, v, w, u: wkv4(k, v, w=w, u=u)[0], ((B, T, H * K), (B, T, H * K), CHANNELS, CHANNELS)),
     "diagonal_scan, RG-LRU": (_rg_lru, ((B, T, H * K), (B, T, H * K))),
+    "short_conv": (_conv, ((B, T, H * K), (B, T, H * K), ((3, H * K), "float32"), ((3, H * K), "float32"))),
+    "residual_norm": (lambda *x: residual_norm(*x, eps=1e-5), (((B, T, H * K), "float32"), (B, T, H * K), CHANNELS)),
+    "residual_norm and short_conv": (
+        _norm_and_conv,
+        (
+            ((B, T, H * K), "float32"),
+            (B, T, H * K),
+            CHANNELS,
+            (B, T, H * K),
+            ((3, H * K), "float32"),
+            ((3, H * K), "float32"),
+        ),
+    ),
     "selective_scan": (
         lambda x, delta, b, c, log_a: selective_scan(x, delta, -jnp.exp(log_a), b, c),
         ((B, T, H * K), (B, T, H * K), (B, T, N), (B, T, N), ((H * K, N), "float32")),
@@ -122,7 +148,7 @@ def measure(name: str, kind: str, target: str, *, kernels: bool = False) -> dict
     described = [shape if isinstance(shape[-1], str) else (shape, "bfloat16") for shape in shapes]
     inputs = [jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for shape, dtype in described]
     size = lambda tree: sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))  # noqa: E731
-    loss = lambda *x: op(*x).astype(jnp.float32).sum()  # noqa: E731
+    loss = lambda *x: sum(y.astype(jnp.float32).sum() for y in jax.tree.leaves(op(*x)))  # noqa: E731
     program = (lambda *x: op(*x)) if kind == "forward" else jax.grad(loss, argnums=tuple(range(len(inputs))))
     chosen = certificates.using("all" if kernels else "none")
     with lowering_for(device.platform, multiprocessors=device.cores), chosen:

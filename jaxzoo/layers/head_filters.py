@@ -20,6 +20,7 @@ from jax.typing import DTypeLike
 
 from jaxzoo.config.checked import Checked, PositiveInt
 from jaxzoo.layers.causal_conv import uniform_parameter
+from jaxzoo.layers.short_conv import has_kernel, short_conv_from
 from jaxzoo.layers.variables import parameter
 from jaxzoo.parallel.sequence_parallel import apply_with_halo
 from jaxzoo.utils.array_typing import Array, Float, Int
@@ -101,7 +102,8 @@ def head_conv(
     *,
     segment_ids: Int[Array, "b t"] | None = None,
 ) -> Float[Array, "b t h k"]:
-    """Applies the equation of the module docstring; float32 sums, the output has the dtype of `x`.
+    """Applies the equation of the module docstring; float32 sums, the output has the dtype of `x`. One number per head
+    is a tap for each of its channels, for which `short_conv` takes a kernel where a verified one serves.
 
     Args:
       x: inputs by head, any `t >= 0`.
@@ -120,6 +122,13 @@ def head_conv(
         raise ValueError(f"head_conv: taps of shape {taps.shape} must be (w, h) or (w, h, h) with h={x.shape[2]} heads")
     if history is not None and history.shape[1] != w - 1:
         raise ValueError(f"head_conv: history of {history.shape[1]} inputs must hold {w - 1}, one less than the taps")
+    if taps.ndim == 2:
+        flat = x.reshape(*x.shape[:2], -1)
+        by_channel = jnp.repeat(taps, x.shape[3], axis=1)
+        before = None if history is None else history.reshape(*history.shape[:2], -1)
+        if has_kernel(before, flat, by_channel, flat.shape[2], segment_ids):
+            y, _ = short_conv_from(before, flat, by_channel, n_plain=flat.shape[2], segment_ids=segment_ids)
+            return y.reshape(x.shape)
     return apply_with_halo(Partial(_head_conv, taps), w - 1, x, old=history, segment_ids=segment_ids)
 
 

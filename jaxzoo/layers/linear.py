@@ -73,14 +73,17 @@ def joint_linear(x: Float[Array, "... d_in"], *layers: nnx.Linear) -> Float[Arra
     return y + along_last(jnp.concatenate(biases), y) if biases else y
 
 
-def branches(x: Float[Array, "... d_in"], layer: nnx.Linear, n: int) -> list[Float[Array, "... d_branch"]]:
+def branches(
+    x: Float[Array, "... d_in"], layer: nnx.Linear, n: int, *, bias: bool = True
+) -> list[Float[Array, "... d_branch"]]:
     """Outputs of `layer`, split into `n` equal branches. On GPUs each branch is a matmul of its own: the branches'
-    gradients, which come from different kernels, are then not copied into one array."""
+    gradients, which come from different kernels, are then not copied into one array. bias=False leaves the bias to
+    the caller; where `regroups_matmuls`."""
     if not regroups_matmuls(x):
         return jnp.split(layer(x), n, axis=-1)
     kernels = jnp.split(layer.kernel[...].astype(x.dtype), n, axis=1)
     outputs = [_over_flat_rows(x, kernel, None) for kernel in kernels]
-    if layer.bias is None:
+    if layer.bias is None or not bias:
         return outputs
     biases = jnp.split(layer.bias[...].astype(x.dtype), n)
     return [y + along_last(bias, y) for y, bias in zip(outputs, biases, strict=True)]

@@ -12,7 +12,7 @@ from jaxzoo.utils.array_typing import Array, Float, Int
 from pallas_kernels.decode_step import conv_step
 from pallas_kernels.dispatch import may_run_by_default, mesh_objection
 from pallas_kernels.short_conv import api, sharded_short_conv, short_conv
-from pallas_kernels.short_conv.xla import finish
+from pallas_kernels.short_conv.xla import finish, with_offsets
 
 
 class ShortConv(nnx.Module):
@@ -70,32 +70,41 @@ def short_conv_from(
     n_plain: int = 0,
     input_gate: Float[Array, "*b d"] | None = None,
     output_gate: Float[Array, "*b d"] | None = None,
+    offsets: Float[Array, "3 d"] | None = None,
     segment_ids: Int[Array, "b t"] | None = None,
 ) -> tuple[Float[Array, "*b d"], Float[Array, "b w-1 d"]]:
     """`silu(taps * (input_gate . x) + bias) . output_gate` and the new history, of gated inputs.
 
     One kernel where a verified one serves the call (`pallas_kernels.short_conv`), else `causal_conv_from`. The first
-    `n_plain` channels have no SiLU.
+    `n_plain` channels have no SiLU; `offsets`, for x of three axes, are added to x, the output gate and the input gate.
     """
     if history is not None and x.ndim == 2:
         return conv_step(
             history, x, taps, bias=bias, n_plain=n_plain, input_gate=input_gate, output_gate=output_gate
         )  # fmt: skip
-    gated = x if input_gate is None else input_gate * x
     kernel = _kernel_form(history, x, taps, n_plain, segment_ids)
+    shifted, shifted_out, shifted_in = with_offsets(x, output_gate, input_gate, offsets)
+    gated = shifted if shifted_in is None else shifted_in * shifted
     if kernel is not None:
         y = kernel(
             x, taps, bias=bias, input_gate=input_gate, output_gate=output_gate, n_plain=n_plain,
-            segment_ids=segment_ids, initial_state=history,
+            offsets=offsets, segment_ids=segment_ids, initial_state=history,
         )  # fmt: skip
         before = empty_history(len(x), taps.shape[0], taps.shape[1], x.dtype) if history is None else history
         return y, push_history(before, gated)
     y, history = causal_conv_from(history, gated, taps, segment_ids=segment_ids)
-    return finish(y, bias, output_gate, n_plain=n_plain), history
+    return finish(y, bias, shifted_out, n_plain=n_plain), history
+
+
+def has_kernel(
+    history: Array | None, x: Array | jax.ShapeDtypeStruct, taps: Array, n_plain: int, segment_ids: Array | None
+) -> bool:
+    """Whether `short_conv_from` takes a kernel for an x like this."""
+    return _kernel_form(history, x, taps, n_plain, segment_ids) is not None
 
 
 def _kernel_form(
-    history: Array | None, x: Array, taps: Array, n_plain: int, segment_ids: Array | None
+    history: Array | None, x: Any, taps: Array, n_plain: int, segment_ids: Array | None
 ) -> Callable[..., Any] | None:
     """The function that computes the convolution by a kernel, sharded for the current mesh; None if none applies."""
     if x.ndim != 3 or 0 in x.shape or (segment_ids is not None and history is not None):

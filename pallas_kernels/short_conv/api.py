@@ -3,6 +3,8 @@
 For every channel, with f the SiLU or the identity and absent gates 1:
 
     y_i = f(sum_{a=0}^{w-1} taps[a] in_{i-a} x_{i-a} + bias) out_i
+
+`offsets` are added to x, out and in first: biases of the projections that make them.
 """
 
 import functools
@@ -47,18 +49,19 @@ OP = Op(
         "xla": xla_backend(xla.forward, xla.backward, saved_like=saves_nothing),
         "triton": triton_backend(lambda: (triton.forward, triton.backward), triton.objection, saved_like=saves_nothing),
     },
-    operands=("x", "taps", "bias", "input_gate", "output_gate", "history", "documents"),
+    operands=("x", "taps", "bias", "input_gate", "output_gate", "history", "documents", "offsets"),
     fixed=("documents",),
     outputs=1,
 )
 """Contract (`op.py`):
 
-    forward(x, taps, bias, input_gate, output_gate, history, documents, options) -> y, None
-    backward(..., None, dy, options) -> dx, dtaps, dbias, gradients of the gates and of the history
+    forward(x, taps, bias, input_gate, output_gate, history, documents, offsets, options) -> y, None
+    backward(..., None, dy, options) -> dx, dtaps, dbias, gradients of the gates, of the history and of the offsets
 
 t >= 1; x, gates, y, dy (b, t, d) of the same dtype; taps (w, d), bias (d,) or None; history (b, w - 1, d), gated
-inputs before x, or None: zeros; documents (b, t) int32, numbers from 0 of each row's documents, or None: one document.
-Document 0 continues the history. Forward passes save nothing.
+inputs before x, or None: zeros; documents (b, t) int32, numbers from 0 of each row's documents, or None: one document;
+offsets (3, d) of x, output and input gate, or None: zeros. Document 0 continues the history. Forward passes save
+nothing.
 """
 BACKENDS = OP.backends
 IMPLEMENTATIONS = OP.implementations
@@ -72,6 +75,7 @@ def short_conv(
     input_gate: jax.Array | None = None,
     output_gate: jax.Array | None = None,
     n_plain: int | None = None,
+    offsets: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
     initial_state: jax.Array | None = None,
     return_state: bool = False,
@@ -89,6 +93,7 @@ def short_conv(
       input_gate: (b, t, d), dtype of x; multiplies x.
       output_gate: (b, t, d), dtype of x; multiplies the output.
       n_plain: channels, from the first on, without a SiLU; None: all.
+      offsets: (3, d), added to x, the output gate and the input gate (where there is one); None: zeros.
       segment_ids: (b, t) int32 for packed documents, each a run of equal ids in a row. A document sees no other;
         `initial_state` belongs to the first document, the returned state to the last.
       initial_state: (b, w - 1, d), the gated inputs before x, oldest first; None: zeros.
@@ -99,17 +104,18 @@ def short_conv(
       y (b, t, d) in the dtype of x, or (y, state) with the state in the dtype of `initial_state` (else of x).
     """
     arrays = x, taps, bias, input_gate, output_gate, initial_state
-    _check("short_conv", *arrays, segment_ids, n_plain)
+    _check("short_conv", *arrays, segment_ids, n_plain, offsets)
     OP.check(implementation)
     n_plain = x.shape[2] if n_plain is None else n_plain
     if implementation == "reference":
         y, state = reference.recurrence(
             x, taps, bias=bias, input_gate=input_gate, output_gate=output_gate, n_plain=n_plain,
-            segment_ids=segment_ids, initial_state=initial_state,
+            offsets=offsets, segment_ids=segment_ids, initial_state=initial_state,
         )  # fmt: skip
         return (y, state) if return_state else y
     documents = xla.documents_of(segment_ids)
-    return _convolve(*arrays, documents, n_plain=n_plain, return_state=return_state, implementation=implementation)
+    options = {"n_plain": n_plain, "return_state": return_state, "implementation": implementation}
+    return _convolve(*arrays, documents, offsets, **options)
 
 
 def sharded_short_conv(
@@ -123,6 +129,7 @@ def sharded_short_conv(
     input_gate: jax.Array | None = None,
     output_gate: jax.Array | None = None,
     n_plain: int | None = None,
+    offsets: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
     initial_state: jax.Array | None = None,
     return_state: bool = False,
@@ -134,25 +141,25 @@ def sharded_short_conv(
     """
     op, d = "sharded_short_conv", x.shape[-1]
     arrays = x, taps, bias, input_gate, output_gate, initial_state
-    _check(op, *arrays, segment_ids, n_plain)
+    _check(op, *arrays, segment_ids, n_plain, offsets)
     OP.check(implementation, tuple(BACKENDS), op)
     if channel_axes and n_plain not in (None, 0, d):
         raise ValueError(f"{op}: n_plain={n_plain} must be 0, {d} or None for sharded channels")
     mesh = checked_mesh(op, mesh, {"batch": (len(x), batch_axes), "channels": (d, channel_axes)})
     tokens, channels = P(batch_axes, None, channel_axes), P(None, channel_axes)
-    specs = tokens, channels, P(channel_axes), tokens, tokens, tokens, P(batch_axes)
+    specs = tokens, channels, P(channel_axes), tokens, tokens, tokens, P(batch_axes), channels
     run = functools.partial(
         _convolve, n_plain=d if n_plain is None else n_plain, return_state=return_state, implementation=implementation
     )  # fmt: skip
     documents = xla.documents_of(segment_ids)
-    return on_shares(run, mesh, (*arrays, documents), specs, (tokens, tokens) if return_state else tokens)
+    return on_shares(run, mesh, (*arrays, documents, offsets), specs, (tokens, tokens) if return_state else tokens)
 
 
 def _convolve(
-    x, taps, bias, input_gate, output_gate, history, documents, *, n_plain, return_state, implementation
+    x, taps, bias, input_gate, output_gate, history, documents, offsets, *, n_plain, return_state, implementation
 ):  # fmt: skip
     """`short_conv` by an implementation other than "reference"."""
-    operands = x, taps, bias, input_gate, output_gate, history, documents
+    operands = x, taps, bias, input_gate, output_gate, history, documents, offsets
     problem = problem_of(x, taps, input_gate, output_gate)
     names = OP.choose(problem, implementation)
     n_plain = min(n_plain, x.shape[2])
@@ -160,7 +167,10 @@ def _convolve(
         y = xla.direct(*operands, n_plain=n_plain)
     else:
         (y,) = OP.run(names, problem, *operands, options=Options(n_plain))
-    return (y, last_inputs(x, input_gate, history, documents, len(taps) - 1)) if return_state else y
+    if not return_state:
+        return y
+    x, _, input_gate = xla.with_offsets(x, None, input_gate, offsets)
+    return y, last_inputs(x, input_gate, history, documents, len(taps) - 1)
 
 
 def last_inputs(
@@ -178,7 +188,7 @@ def last_inputs(
     return jnp.where((owner == documents[:, -1:])[..., None], found, jnp.zeros_like(found))
 
 
-def _check(op, x, taps, bias, input_gate, output_gate, state, segment_ids, n_plain) -> None:
+def _check(op, x, taps, bias, input_gate, output_gate, state, segment_ids, n_plain, offsets) -> None:
     if x.ndim != 3 or taps.ndim != 2 or taps.shape[1] != x.shape[2] or not len(taps):
         raise ValueError(f"{op}: x and taps of shapes {x.shape}, {taps.shape} must be (b, t, d) and (w, d) with w >= 1")
     b, t, d = x.shape
@@ -189,6 +199,8 @@ def _check(op, x, taps, bias, input_gate, output_gate, state, segment_ids, n_pla
                 raise ValueError(f"{op}: {name} of shape {gate.shape} must have the shape of x, {x.shape}")
     if bias is not None and bias.shape != (d,):
         raise ValueError(f"{op}: bias of shape {bias.shape} must be (d,)={(d,)}")
+    if offsets is not None and offsets.shape != (3, d):
+        raise ValueError(f"{op}: offsets of shape {offsets.shape} must be (3, d)={(3, d)}")
     if n_plain is not None and not 0 <= n_plain <= d:
         raise ValueError(f"{op}: n_plain={n_plain} must be from 0 to d={d}")
     check_state(op, state, "(b, w - 1, d)", (b, len(taps) - 1, d))

@@ -28,10 +28,10 @@ class Problem(Call):
         """Normal x and gates: output gate, input gate."""
         return tuple(self.normal(key, self.d) for key in jax.random.split(jax.random.key(seed), 1 + self.gates))
 
-    def parameters(self) -> tuple[jax.Array, jax.Array]:
-        """taps (w, d) and bias (d,)."""
-        uniform = jax.random.uniform(jax.random.key(7), (self.w + 1, self.d), jnp.float32, -1.0, 1.0)
-        return uniform[:-1] * self.w**-0.5, uniform[-1] * self.w**-0.5
+    def parameters(self) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """taps (w, d), bias (d,) and offsets (3, d)."""
+        uniform = jax.random.uniform(jax.random.key(7), (self.w + 4, self.d), jnp.float32, -1.0, 1.0)
+        return uniform[: self.w] * self.w**-0.5, uniform[self.w] * self.w**-0.5, uniform[self.w + 1 :]
 
     def forward_bytes(self) -> float:
         """x and gates in, y out, once."""

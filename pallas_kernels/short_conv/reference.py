@@ -12,6 +12,7 @@ def recurrence(
     input_gate=None,
     output_gate=None,
     n_plain=None,
+    offsets=None,
     segment_ids=None,
     initial_state=None,
 ):
@@ -36,8 +37,12 @@ def recurrence(
         c = jnp.sum(window * latest_first, axis=1) + added
         return window[:, 1:], jnp.where(plain, c, c * jax.nn.sigmoid(c)) * out
 
-    ones = jnp.ones_like(x)
-    gates = (ones if gate is None else gate for gate in (input_gate, output_gate))
-    by_time = tuple(z.astype(dtype).swapaxes(0, 1) for z in (x, *gates))
+    offsets = jnp.zeros((3, channels), dtype) if offsets is None else offsets.astype(dtype)
+    one = jnp.ones(x.shape, dtype)
+    tokens = [
+        one if z is None else z.astype(dtype) + offset[None, None]
+        for z, offset in zip((x, output_gate, input_gate), offsets, strict=True)
+    ]
+    by_time = tuple(tokens[i].swapaxes(0, 1) for i in (0, 2, 1))
     last, y = jax.lax.scan(token, first.astype(dtype), (*by_time, begins.swapaxes(0, 1)))
     return y.swapaxes(0, 1).astype(x.dtype), last.astype(first.dtype)

@@ -1,7 +1,8 @@
 """The `triton` implementation: launches of `triton_kernels.py`, for all NVIDIA GPUs from capability 8.0 on.
 
 Nothing here needs wgmma: the kernels are bound by memory. A forward pass moves the bytes of x, the gates and y once; a
-backward pass those of x, the gates, dy and their gradients once, and 4 (w + 1) bytes per channel and block of tokens.
+backward pass those of x, the gates, dy and their gradients once, and 4 bytes per channel and block of tokens for each
+tap, for the bias and for the three offsets.
 """
 
 import jax
@@ -33,7 +34,7 @@ def ages(documents: jax.Array | None, before: int) -> jax.Array | None:
     return place - jax.lax.cummax(jnp.where(starts, place, -before), axis=1)
 
 
-def forward(x, taps, bias, input_gate, output_gate, history, documents, *, options):
+def forward(x, taps, bias, input_gate, output_gate, history, documents, offsets, *, options):
     """Forward pass (contract in `api.py`); a batch of calls is one call with more rows."""
 
     @as_rows
@@ -49,10 +50,10 @@ def forward(x, taps, bias, input_gate, output_gate, history, documents, *, optio
         (y,) = run(Launch(kernels.forward_kernel, inputs, (output,), grid, constants, warps=kernels.FORWARD_WARPS))
         return y
 
-    return call(*_by_row(x, taps, bias, input_gate, output_gate, history, documents)), None
+    return call(*_by_row(x, taps, bias, input_gate, output_gate, history, documents, offsets)), None
 
 
-def backward(x, taps, bias, input_gate, output_gate, history, documents, saved, dy, *, options):
+def backward(x, taps, bias, input_gate, output_gate, history, documents, offsets, saved, dy, *, options):
     """Backward pass (contract in `api.py`); a batch of calls is one call with more rows."""
     del saved
 
@@ -60,64 +61,68 @@ def backward(x, taps, bias, input_gate, output_gate, history, documents, saved, 
     def call(dy, *operands):
         from pallas_kernels.short_conv import triton_kernels as kernels
 
-        x, taps, bias, input_gate, output_gate = operands[:5]
+        x, taps, bias, input_gate, output_gate, *_, offsets = operands
         (b, t, d), (groups, n_taps) = x.shape, taps.shape[:2]
         inputs, constants = _prepared(operands, options)
         channels, blocks = (128 if n_taps <= 4 else 64), -(-t // kernels.BLOCK)
+        n_sums = n_taps + (1 if offsets is None else 4)
         like, none = (jax.ShapeDtypeStruct(shape, x.dtype) for shape in (x.shape, (1,)))
         outputs = (
             like,
             none if input_gate is None else like,
             none if output_gate is None else like,
-            jax.ShapeDtypeStruct((b, blocks, n_taps + 1, d), jnp.float32),
+            jax.ShapeDtypeStruct((b, blocks, n_sums, d), jnp.float32),
         )
         constants |= {"TOKENS": kernels.BLOCK, "CHANNELS": channels}
         grid = (b * blocks, -(-d // channels))
         dx, d_in, d_out, sums = run(
             Launch(kernels.backward_kernel, (*inputs, dy), outputs, grid, constants, warps=1)
         )  # fmt: skip
-        sums = sums.reshape(groups, -1, n_taps + 1, d).sum(1)
+        sums = sums.reshape(groups, -1, n_sums, d).sum(1)
         return (
             dx,
             sums[:, :n_taps],
             None if bias is None else sums[:, n_taps],
             None if input_gate is None else d_in,
             None if output_gate is None else d_out,
+            None if offsets is None else sums[:, n_taps + 1 :],
         )
 
-    dx, d_taps, d_bias, d_in, d_out = call(
-        dy, *_by_row(x, taps, bias, input_gate, output_gate, history, documents)
+    dx, d_taps, d_bias, d_in, d_out, d_offsets = call(
+        dy, *_by_row(x, taps, bias, input_gate, output_gate, history, documents, offsets)
     )  # fmt: skip
     d_history = None
     if history is not None:
         # Only the first w - 1 outputs read the history.
         first = (None if z is None else z[:, : history.shape[1]] for z in (x, input_gate, output_gate, documents))
         x, input_gate, output_gate, documents = first
-        operands = x, taps, bias, input_gate, output_gate, history, documents, None, dy[:, : history.shape[1]]
+        operands = x, taps, bias, input_gate, output_gate, history, documents, offsets, None, dy[:, : history.shape[1]]
         d_history = xla.backward(*operands, options=options)[5]
     d_bias = None if bias is None else d_bias[0].astype(bias.dtype)
-    return dx, d_taps[0].astype(taps.dtype), d_bias, d_in, d_out, d_history
+    d_offsets = None if offsets is None else d_offsets[0].astype(offsets.dtype)
+    return dx, d_taps[0].astype(taps.dtype), d_bias, d_in, d_out, d_history, d_offsets
 
 
-def _by_row(x, taps, bias, input_gate, output_gate, history, documents) -> tuple:
-    """Operands that all have rows as the first axis: one row of taps and bias, and ages."""
+def _by_row(x, taps, bias, input_gate, output_gate, history, documents, offsets) -> tuple:
+    """Operands that all have rows as the first axis: one row of taps, bias and offsets, and ages."""
     before = 0 if history is None else history.shape[1]
-    taps, bias = taps[None].astype(jnp.float32), None if bias is None else bias[None].astype(jnp.float32)
-    return x, taps, bias, input_gate, output_gate, history, ages(documents, before)
+    taps, bias, offsets = (None if z is None else z[None].astype(jnp.float32) for z in (taps, bias, offsets))
+    return x, taps, bias, input_gate, output_gate, history, ages(documents, before), offsets
 
 
 def _prepared(operands: tuple, options) -> tuple[tuple, dict]:
     """Inputs and constants that both kernels have."""
-    x, taps, bias, input_gate, output_gate, history, age = operands
+    x, taps, bias, input_gate, output_gate, history, age, offsets = operands
     (b, t, d), (groups, n_taps) = x.shape, taps.shape[:2]
     none = jnp.zeros((1,), x.dtype)
     inputs = (
         x, taps, none if bias is None else bias,
         *(none if z is None else z for z in (input_gate, output_gate, history)), none if age is None else age,
+        none if offsets is None else offsets,
     )  # fmt: skip
     constants = {
         "T": t, "D": d, "W": n_taps, "SHARED": b // groups, "N_PLAIN": options.n_plain, "BIAS": bias is not None,
         "IN": input_gate is not None, "OUT": output_gate is not None, "HISTORY": history is not None,
-        "PACKED": age is not None,
+        "PACKED": age is not None, "OFFSETS": offsets is not None,
     }  # fmt: skip
     return inputs, constants

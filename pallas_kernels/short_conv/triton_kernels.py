@@ -18,14 +18,16 @@ BLOCK = 64
 
 @triton.jit
 def _signal(
-    x_ptr, gate_ptr, history_ptr, token, channel, seen,
-    T: tl.constexpr, D: tl.constexpr, W: tl.constexpr, IN: tl.constexpr, HISTORY: tl.constexpr,
+    x_ptr, gate_ptr, history_ptr, token, channel, seen, offsets,
+    T: tl.constexpr, D: tl.constexpr, W: tl.constexpr, IN: tl.constexpr, HISTORY: tl.constexpr, OFFSETS: tl.constexpr,
 ):  # fmt: skip
     """s in float32, 0 where not `seen`; pointers begin at the row, and tokens before 0 are of the history."""
     at, real = token * D + channel, seen & (token >= 0) & (token < T)
-    s = tl.load(x_ptr + at, mask=real, other=0.0).to(tl.float32)
+    s = tl.load(x_ptr + at, mask=real, other=0.0).to(tl.float32) + offsets[0]
     if IN:
-        s *= tl.load(gate_ptr + at, mask=real, other=0.0).to(tl.float32)
+        s *= tl.load(gate_ptr + at, mask=real, other=0.0).to(tl.float32) + offsets[2]
+    if OFFSETS:
+        s = tl.where(real, s, 0.0)
     if HISTORY:
         before = seen & (token < 0) & (token > -W)
         s += tl.load(history_ptr + at + (W - 1) * D, mask=before, other=0.0).to(tl.float32)
@@ -33,11 +35,24 @@ def _signal(
 
 
 @triton.jit
+def _offsets(ptr, channel, wide, D: tl.constexpr, OFFSETS: tl.constexpr):
+    """Offsets of x, output and input gate."""
+    found = (0.0, 0.0, 0.0)
+    if OFFSETS:
+        found = (
+            tl.load(ptr + channel, mask=wide, other=0.0),
+            tl.load(ptr + D + channel, mask=wide, other=0.0),
+            tl.load(ptr + 2 * D + channel, mask=wide, other=0.0),
+        )
+    return found
+
+
+@triton.jit
 def forward_kernel(
-    x_ptr, taps_ptr, bias_ptr, in_ptr, out_ptr, history_ptr, age_ptr, y_ptr,
+    x_ptr, taps_ptr, bias_ptr, in_ptr, out_ptr, history_ptr, age_ptr, offsets_ptr, y_ptr,
     T: tl.constexpr, D: tl.constexpr, W: tl.constexpr, SHARED: tl.constexpr, N_PLAIN: tl.constexpr,
     BIAS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, HISTORY: tl.constexpr, PACKED: tl.constexpr,
-    TOKENS: tl.constexpr, CHANNELS: tl.constexpr,
+    OFFSETS: tl.constexpr, TOKENS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """y of a tile; SHARED rows have the same taps."""
     blocks: tl.constexpr = (T + TOKENS - 1) // TOKENS
@@ -47,6 +62,7 @@ def forward_kernel(
     start, group, wide = row * T * D, row // SHARED, channel < D
     history = history_ptr + row * (W - 1) * D
     real = wide & (token < T)
+    offsets = _offsets(offsets_ptr + group * 3 * D, channel, wide, D, OFFSETS)
     if PACKED:
         age = tl.load(age_ptr + row * T + token, mask=token < T, other=0)
     c = tl.zeros((TOKENS, CHANNELS), tl.float32)
@@ -57,11 +73,13 @@ def forward_kernel(
         if PACKED:
             seen = real & (age >= a)
         tap = tl.load(taps_ptr + (group * W + a) * D + channel, mask=wide, other=0.0)
-        c += tap * _signal(x_ptr + start, in_ptr + start, history, token - a, channel, seen, T, D, W, IN, HISTORY)
+        c += tap * _signal(
+            x_ptr + start, in_ptr + start, history, token - a, channel, seen, offsets, T, D, W, IN, HISTORY, OFFSETS
+        )
     if N_PLAIN < D:
         c = tl.where(channel < N_PLAIN, c, c * tl.sigmoid(c))
     if OUT:
-        c *= tl.load(out_ptr + start + token * D + channel, mask=real, other=0.0).to(tl.float32)
+        c *= tl.load(out_ptr + start + token * D + channel, mask=real, other=0.0).to(tl.float32) + offsets[1]
     tl.store(y_ptr + start + token * D + channel, c.to(y_ptr.dtype.element_ty), mask=real)
 
 
@@ -76,13 +94,14 @@ def _pushed(first, window, W: tl.constexpr):
 
 @triton.jit
 def backward_kernel(
-    x_ptr, taps_ptr, bias_ptr, in_ptr, out_ptr, history_ptr, age_ptr, dy_ptr,
+    x_ptr, taps_ptr, bias_ptr, in_ptr, out_ptr, history_ptr, age_ptr, offsets_ptr, dy_ptr,
     dx_ptr, d_in_ptr, d_out_ptr, sums_ptr,
     T: tl.constexpr, D: tl.constexpr, W: tl.constexpr, SHARED: tl.constexpr, N_PLAIN: tl.constexpr,
     BIAS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, HISTORY: tl.constexpr, PACKED: tl.constexpr,
-    TOKENS: tl.constexpr, CHANNELS: tl.constexpr,
+    OFFSETS: tl.constexpr, TOKENS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of x and the gates for a block of tokens, and its sums for taps and bias, (rows, blocks, w + 1, d)."""
+    """Gradients of x and the gates for a block of tokens, and its sums for taps, bias and, if there are any, offsets,
+    (rows, blocks, w + 1 or w + 4, d)."""
     blocks: tl.constexpr = (T + TOKENS - 1) // TOKENS
     row, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -99,13 +118,14 @@ def backward_kernel(
         pending += (zero,)
         sums += (zero,)
         taps += (tl.load(taps_ptr + (group * W + a) * D + channel, mask=wide, other=0.0),)
-    bias, bias_sum = zero, zero
+    offsets = _offsets(offsets_ptr + group * 3 * D, channel, wide, D, OFFSETS)
+    bias, bias_sum, x_sum, out_sum, in_sum = zero, zero, zero, zero, zero
     if BIAS:
         bias = tl.load(bias_ptr + group * D + channel, mask=wide, other=0.0)
 
     for step in range(TOKENS + 2 * W - 2):
         i = begin + step - (W - 1)
-        now = _signal(x_ptr + start, in_ptr + start, history, i, channel, wide, T, D, W, IN, HISTORY)
+        now = _signal(x_ptr + start, in_ptr + start, history, i, channel, wide, offsets, T, D, W, IN, HISTORY, OFFSETS)
         window = _pushed(now, window, W)
         later = (i >= begin) & (i < T)
         own, at = (i >= begin) & (i < end), start + i * D + channel
@@ -118,8 +138,10 @@ def backward_kernel(
         dc = tl.load(dy_ptr + at, mask=wide & later, other=0.0).to(tl.float32)
         rate = tl.where(channel < N_PLAIN, 1.0, tl.sigmoid(c))
         if OUT:
-            gate = tl.load(out_ptr + at, mask=wide & later, other=0.0).to(tl.float32)
-            tl.store(d_out_ptr + at, (dc * c * rate).to(d_out_ptr.dtype.element_ty), mask=wide & own)
+            gate = tl.load(out_ptr + at, mask=wide & later, other=0.0).to(tl.float32) + offsets[1]
+            d_out = dc * c * rate
+            tl.store(d_out_ptr + at, d_out.to(d_out_ptr.dtype.element_ty), mask=wide & own)
+            out_sum += tl.where(own, d_out, 0.0)
             dc *= gate
         dc *= tl.where(channel < N_PLAIN, 1.0, rate * (1.0 + c * (1.0 - rate)))
         mine = tl.where(own, dc, 0.0)
@@ -135,12 +157,18 @@ def backward_kernel(
         done, at = wide & (j >= begin) & (j < end), start + j * D + channel
         ds = pending[W - 1]
         if IN:
-            x = tl.load(x_ptr + at, mask=done, other=0.0).to(tl.float32)
+            x = tl.load(x_ptr + at, mask=done, other=0.0).to(tl.float32) + offsets[0]
             tl.store(d_in_ptr + at, (ds * x).to(d_in_ptr.dtype.element_ty), mask=done)
-            ds *= tl.load(in_ptr + at, mask=done, other=0.0).to(tl.float32)
+            in_sum += tl.where(done, ds * x, 0.0)
+            ds *= tl.load(in_ptr + at, mask=done, other=0.0).to(tl.float32) + offsets[2]
+        x_sum += tl.where(done, ds, 0.0)
         tl.store(dx_ptr + at, ds.to(dx_ptr.dtype.element_ty), mask=done)
 
-    place = sums_ptr + (row * blocks + block) * (W + 1) * D + channel
+    place = sums_ptr + (row * blocks + block) * (W + 1 + 3 * OFFSETS) * D + channel
     for a in tl.static_range(W):
         tl.store(place + a * D, sums[a], mask=wide)
     tl.store(place + W * D, bias_sum, mask=wide)
+    if OFFSETS:
+        tl.store(place + (W + 1) * D, x_sum, mask=wide)
+        tl.store(place + (W + 2) * D, out_sum, mask=wide)
+        tl.store(place + (W + 3) * D, in_sum, mask=wide)

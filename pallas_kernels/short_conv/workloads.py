@@ -28,10 +28,10 @@ SHAPES = {
 
 
 def _arguments(problem: Problem, dtype: Any, gates: tuple) -> dict[str, Any]:
-    """taps, and options: gates, a SiLU, a bias where there is no gate."""
-    taps, bias = (x.astype(dtype) for x in problem.parameters())
+    """taps, and options: gates and offsets, a SiLU, a bias where there is no gate."""
+    taps, bias, offsets = (x.astype(dtype) for x in problem.parameters())
     named = dict(zip(("output_gate", "input_gate"), gates, strict=False))
-    return {"taps": taps, "n_plain": 0, "bias": None if gates else bias, **named}
+    return {"taps": taps, "n_plain": 0, "bias": None if gates else bias, "offsets": offsets if gates else None, **named}
 
 
 def _call(problem: Problem, implementation: str | None) -> Callable:
@@ -59,7 +59,7 @@ class ConvCase(KernelCase):
 
     OP: ClassVar = OP
     PROBLEM: ClassVar = Problem
-    NAMED: ClassVar = ("t", "b", "d", "w", "dtype", "gates", "plain", "bare", "documents")
+    NAMED: ClassVar = ("t", "b", "d", "w", "dtype", "gates", "plain", "bare", "documents", "shifted")
 
     h: int = 1
     g: int = 1
@@ -71,6 +71,8 @@ class ConvCase(KernelCase):
     bare: bool = False
     """Whether there is neither a bias nor a history."""
     documents: bool = False
+    shifted: bool = False
+    """Whether there are offsets."""
 
     @property
     def compared(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -78,8 +80,10 @@ class ConvCase(KernelCase):
         of_tokens = [
             name for name, wanted in zip(("d_in", "d_out"), (self.gates > 1, self.gates > 0), strict=True) if wanted
         ]
-        sums = sums if self.b == 1 or not self.long else [""] * len(sums)
-        return ("y",), ("dx", *sums, *of_tokens, *(() if self.bare else ("dhistory",)))
+        whole = self.b == 1 or not self.long
+        sums = sums if whole else [""] * len(sums)
+        offsets = ("doffsets" * whole,) if self.shifted else ()
+        return ("y",), ("dx", *sums, *of_tokens, *(() if self.bare else ("dhistory",)), *offsets)
 
     @property
     def long(self) -> bool:
@@ -100,13 +104,14 @@ class ConvCase(KernelCase):
         operands = (
             x, taps, None if self.bare else bias, into if self.gates > 1 else None, out if self.gates else None,
             None if self.bare else history, documents if self.documents else None,
+            self.floats(rng, 3, self.d) if self.shifted else None,
         )  # fmt: skip
         return Inputs(operands, (dy,))
 
-    def reference(self, x, taps, bias, input_gate, output_gate, history, documents):
+    def reference(self, x, taps, bias, input_gate, output_gate, history, documents, offsets):
         y, _ = reference.recurrence(
             x, taps, bias=bias, input_gate=input_gate, output_gate=output_gate, n_plain=self.plain,
-            segment_ids=documents, initial_state=history,
+            offsets=offsets, segment_ids=documents, initial_state=history,
         )  # fmt: skip
         return (y,)
 
@@ -116,7 +121,8 @@ VERIFIED: list[dict[str, Any]] = [
     {"t": 2, "b": 2, "w": 4},
     {"t": 37, "b": 2, "w": 3, "d": 130, "gates": 1, "bare": True},
     {"t": 65, "b": 2, "w": 4, "plain": 30, "documents": True},
-    {"t": 70, "w": 8, "d": 64, "gates": 2, "documents": True},
+    {"t": 66, "b": 2, "w": 3, "gates": 1, "bare": True, "shifted": True},
+    {"t": 70, "w": 8, "d": 64, "gates": 2, "documents": True, "shifted": True},
     {"t": 129, "w": 3, "d": 64, "gates": 2, "plain": 64, "dtype": "float32"},
     {"t": 2048, "b": 4, "w": 3, "d": 2048, "gates": 1, "bare": True},
 ]

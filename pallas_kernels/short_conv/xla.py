@@ -44,8 +44,17 @@ def convolve_packed(x: jax.Array, taps: jax.Array, documents: jax.Array, history
     return y
 
 
-def direct(x, taps, bias, input_gate, output_gate, history, documents, *, n_plain: int) -> jax.Array:
+def with_offsets(x, output_gate, input_gate, offsets) -> tuple:
+    """x and gates with their offsets added."""
+    if offsets is None:
+        return x, output_gate, input_gate
+    named = zip((x, output_gate, input_gate), offsets, strict=True)
+    return tuple(None if z is None else z + offset[None, None].astype(z.dtype) for z, offset in named)
+
+
+def direct(x, taps, bias, input_gate, output_gate, history, documents, offsets, *, n_plain: int) -> jax.Array:
     """y (contract in `api.py`); differentiable."""
+    x, output_gate, input_gate = with_offsets(x, output_gate, input_gate, offsets)
     if input_gate is not None:
         x = input_gate * x
     if documents is None:
@@ -71,11 +80,11 @@ def forward(*operands, options) -> tuple[jax.Array, None]:
     return direct(*operands, n_plain=options.n_plain), None
 
 
-def backward(x, taps, bias, input_gate, output_gate, history, documents, saved, dy, *, options) -> tuple:
+def backward(x, taps, bias, input_gate, output_gate, history, documents, offsets, saved, dy, *, options) -> tuple:
     """Gradients of `forward`; recomputes it."""
     del saved
 
-    def run(x, taps, bias, input_gate, output_gate, history):
-        return direct(x, taps, bias, input_gate, output_gate, history, documents, n_plain=options.n_plain)
+    def run(x, taps, bias, input_gate, output_gate, history, offsets):
+        return direct(x, taps, bias, input_gate, output_gate, history, documents, offsets, n_plain=options.n_plain)
 
-    return jax.vjp(run, x, taps, bias, input_gate, output_gate, history)[1](dy)
+    return jax.vjp(run, x, taps, bias, input_gate, output_gate, history, offsets)[1](dy)

@@ -16,6 +16,7 @@ KEPT = op_programs.BenchmarkConfig().out
     [
         full(["--ops", "taylor", "RG-LRU", "--passes", "forward"], 2),
         full(["--ops", "delta_rule, decay", "--kernels", "--passes", "forward_backward"], 2),
+        full(["--ops", "residual_norm", "short_conv", "--kernels", "--passes", "forward_backward"], 3),
         slow(["--ops", "delta_rule", "wkv4", "selective", "--kernels", "--passes", "forward_backward"], 6),
     ],
 )

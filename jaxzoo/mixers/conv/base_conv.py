@@ -38,6 +38,7 @@ from jaxzoo.config.checked import PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import MAX_DIRECT_TAPS, causal_conv_from, conv_flops, empty_history, uniform_parameter
 from jaxzoo.layers.implicit_filter import ImplicitFilter
 from jaxzoo.layers.linear import linear
+from jaxzoo.layers.short_conv import has_kernel, short_conv_from
 from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.base import Capabilities, Context, Inherited, Mixer, MixerConfig
 from jaxzoo.utils.array_typing import Array, Float
@@ -165,19 +166,28 @@ class BaseConv(Mixer):
     def mix(
         self, x: Float[Array, "*b d"], state: BaseConvState | None, context: Context
     ) -> tuple[Array, BaseConvState]:
-        config, history = self.config, None if state is None else state.history
+        config, history, ids = self.config, None if state is None else state.history, context.segment_ids
+        silu = config.activation == "silu"
+        n_plain = 0 if silu else config.width
+        if config.filter == "short" and has_kernel(history, x, self.taps[...], n_plain, ids):
+            gate = self.projection(x)
+            y, history = short_conv_from(
+                history, x, self.taps[...], bias=self.conv_bias[...], n_plain=n_plain,
+                output_gate=jax.nn.silu(gate) if silu else gate, segment_ids=ids,
+            )  # fmt: skip
+            return (y if config.form == "paper" else y + x), BaseConvState(history)
         if config.filter == "implicit":
             count = config.filter_length  # without a history, only the first t taps reach any token
             taps = self.implicit_filter(min(max(x.shape[1], 1), count) if state is None else count)
         else:
             taps = self.taps[...]
-        convolved, history = causal_conv_from(history, x, taps, segment_ids=context.segment_ids)
+        convolved, history = causal_conv_from(history, x, taps, segment_ids=ids)
         if config.filter == "short" or config.form == "paper":
             convolved = convolved + along_last(self.conv_bias[...], x)
         elif config.form == "release":
             convolved = convolved + x
         gate = self.projection(x)
-        if config.activation == "silu":
+        if silu:
             gate, convolved = jax.nn.silu(gate), jax.nn.silu(convolved)
         y = gate * convolved
         return (y if config.form == "paper" else y + x), BaseConvState(history)

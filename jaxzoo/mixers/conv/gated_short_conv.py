@@ -29,8 +29,8 @@ from jax.typing import DTypeLike
 
 from jaxzoo.config.checked import PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops, empty_history, uniform_parameter
-from jaxzoo.layers.linear import branches, linear
-from jaxzoo.layers.short_conv import short_conv_from
+from jaxzoo.layers.linear import branches, linear, regroups_matmuls
+from jaxzoo.layers.short_conv import has_kernel, short_conv_from
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.utils.array_typing import Array, Float
 
@@ -123,16 +123,30 @@ class GatedShortConv(Mixer):
     def mix(
         self, x: Float[Array, "*b d"], state: GatedShortConvState | None, context: Context
     ) -> tuple[Array, GatedShortConvState]:
-        parts = branches(x, self.in_proj, self.config.n_branches)
+        history = None if state is None else state.history
+        n_plain = 0 if self.config.activation == "silu" else self.config.branch_width
+        offsets = None
+        if self.in_proj.bias is not None and regroups_matmuls(x):
+            branch = jax.ShapeDtypeStruct((*x.shape[:-1], self.config.branch_width), x.dtype)
+            if has_kernel(history, branch, self.taps[...], n_plain, context.segment_ids):
+                offsets = self._offsets()
+        parts = branches(x, self.in_proj, self.config.n_branches, bias=offsets is None)
         gate, u2, u1 = parts if self.config.input_gate else (None, *parts[::-1])
         y, history = short_conv_from(
-            None if state is None else state.history,
+            history,
             u1,
             self.taps[...],
             bias=self.conv_bias[...] if self.config.conv_bias else None,
-            n_plain=0 if self.config.activation == "silu" else self.config.branch_width,
+            n_plain=n_plain,
             input_gate=gate,
             output_gate=u2,
+            offsets=offsets,
             segment_ids=context.segment_ids,
         )
         return self.out_proj(y), GatedShortConvState(history)
+
+    def _offsets(self) -> Float[Array, "3 branch"]:
+        """Biases of the first projection for the convolved branch, the output gate and the input gate."""
+        assert self.in_proj.bias is not None
+        biases = self.in_proj.bias[...].reshape(self.config.n_branches, -1)
+        return biases[::-1] if self.config.input_gate else jnp.pad(biases, ((0, 1), (0, 0)))

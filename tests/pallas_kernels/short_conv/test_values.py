@@ -20,6 +20,9 @@ from pallas_kernels.verify.case import Variant
 from tests.pallas_kernels.shared import assert_close, full, lowered, slow
 from tests.pallas_kernels.triton_cases import check_interpreted
 
+OFFSETS = jnp.float32([[1], [3], [2]])
+"""Of x, output gate and input gate."""
+
 
 def test_reference_by_hand():
     """Kills: taps in the other order, gates that change places, a state that is not gated or of another document."""
@@ -33,6 +36,11 @@ def test_reference_by_hand():
     np.testing.assert_allclose(np.ravel(y), [157.5, 64.5, 355])
     y, _ = reference.recurrence(x, taps, **given, n_plain=0, segment_ids=jnp.int32([[4, 9, 9]]))
     np.testing.assert_allclose(np.ravel(y), [157.5, 42.5, 1015])
+    y, state = reference.recurrence(
+        x - 1, taps, **given | {"input_gate": into - 2, "output_gate": out - 3}, offsets=OFFSETS
+    )
+    np.testing.assert_allclose(np.ravel(y), [157.5, 64.5, (35 + 66 + 0.5) * 10])
+    np.testing.assert_allclose(np.ravel(state), [5])
     state = reference.recurrence(x[:, :1], jnp.ones((4, 1)), segment_ids=jnp.int32([[4]]))[1]
     np.testing.assert_allclose(np.ravel(state), [0, 0, 2])
 
@@ -40,7 +48,7 @@ def test_reference_by_hand():
 FLOATS = [dataclasses.replace(case, dtype="float32") for case in CASES["gpu"] if case.backward and not case.long]
 
 
-@pytest.mark.parametrize("case", [FLOATS[3], *map(full, FLOATS[1:3]), *map(slow, FLOATS[4:])], ids=lambda x: x.name)
+@pytest.mark.parametrize("case", [*FLOATS[3:5], *map(full, FLOATS[1:3]), *map(slow, FLOATS[5:])], ids=lambda x: x.name)
 def test_xla(case: ConvCase):
     operands, (dy,) = inputs = case.inputs(3)
     forward = dataclasses.replace(case, backward=False)
@@ -54,13 +62,15 @@ def test_xla(case: ConvCase):
 
 def test_sequence_in_two_parts():
     """Kills: a state that is not of the last inputs, not gated, of another document, or shorter than its memory."""
-    case = ConvCase(implementation="triton", backward=False, t=9, b=2, gates=2, d=5, dtype="float32", documents=True)
-    (x, taps, bias, into, out, history, documents), _ = case.inputs(0)
+    options = {"dtype": "float32", "documents": True, "shifted": True}
+    case = ConvCase(implementation="triton", backward=False, t=9, b=2, gates=2, d=5, **options)
+    (x, taps, bias, into, out, history, documents, offsets), _ = case.inputs(0)
 
     def run(part, state, implementation="xla"):
         return short_conv(
             x[:, part], taps, bias=bias, input_gate=into[:, part], output_gate=out[:, part], n_plain=2,
-            segment_ids=documents[:, part], initial_state=state, return_state=True, implementation=implementation,
+            offsets=offsets, segment_ids=documents[:, part], initial_state=state, return_state=True,
+            implementation=implementation,
         )  # fmt: skip
 
     y, last = run(slice(0, 9), history)
@@ -106,6 +116,7 @@ def test_errors():
         ((x, taps), {"input_gate": x.astype(jnp.bfloat16)}, "x, input_gate .* must be equal; cast"),
         ((x, taps), {"bias": jnp.zeros(3)}, r"bias of shape \(3,\)"),
         ((x, taps), {"n_plain": 5}, "n_plain=5 must be from 0 to d=4"),
+        ((x, taps), {"offsets": taps}, r"offsets of shape \(2, 4\) must be \(3, d\)=\(3, 4\)"),
         ((x, taps), {"segment_ids": jnp.zeros((1, 2), jnp.int32)}, r"must be int32\[1, 3\]"),
         ((x, taps), {"initial_state": x}, r"must be \(b, w - 1, d\)=\(1, 1, 4\)"),
         ((x, taps), {"implementation": "fast"}, "must be one of"),
