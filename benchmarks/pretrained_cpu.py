@@ -5,17 +5,19 @@
     python -m benchmarks.pretrained_cpu --folder smollm2-folder --peer PYTHON --out FILE.json
 
 PYTHON has torch and transformers. Both compute float32 on the same folder; each number is the median over rounds of the
-seconds of one sequence, wall and of the CPU.
+seconds of one sequence, wall and of the CPU. `--llama PYTHON FILE.gguf` adds llama.cpp on quantized weights, in its own
+process: PYTHON has xllamacpp, whose wheels hold llama.cpp compiled for AVX2. (llama-cpp-python has no wheel on PyPI.)
 """
 
 import argparse
+import contextlib
 import json
 import os
 import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,7 @@ from jaxzoo.interop import load
 from jaxzoo.models.language_model import LanguageModel
 
 PEER = Path(__file__).with_name("pretrained_cpu_torch.py")
+LLAMA = Path(__file__).with_name("pretrained_cpu_llama.py")
 TASKS = ("prefill 256", "decode 128 32")
 
 
@@ -43,32 +46,46 @@ def ours(model: LanguageModel, task: str) -> tuple[float, float]:
     return time.perf_counter() - began[0], time.process_time() - began[1]
 
 
+@contextlib.contextmanager
+def asking(words: list[str]) -> Iterator[Callable[[str], tuple[float, ...]]]:
+    """Starts a peer. Yields a function that gives its wall and CPU seconds of a task."""
+    quiet = {**os.environ, "GOMP_SPINCOUNT": "0", "OMP_WAIT_POLICY": "passive"}  # waiting threads cost no CPU time
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=quiet) as peer:
+        assert peer.stdin
+        assert peer.stdout
+        to, back = peer.stdin, peer.stdout
+
+        def ask(task: str) -> tuple[float, ...]:
+            to.write(f"{task}\n")
+            to.flush()
+            return tuple(map(float, back.readline().split()))
+
+        yield ask
+        to.close()
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description="Prefill and greedy decode of a real model on a CPU, next to transformers."
     )
     parser.add_argument("--folder", required=True)
     parser.add_argument("--peer", required=True, metavar="PYTHON")
+    parser.add_argument("--llama", nargs=2, metavar=("PYTHON", "FILE.gguf"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(argv)
     model = load(options.folder).model
-    quiet = {**os.environ, "GOMP_SPINCOUNT": "0", "OMP_WAIT_POLICY": "passive"}  # waiting threads cost no CPU time
-    words = [options.peer, str(PEER), options.folder]
-    found: dict[str, dict[str, list[tuple[float, ...]]]] = {task: {"jaxzoo": [], "transformers": []} for task in TASKS}
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=quiet) as peer:
-        assert peer.stdin
-        assert peer.stdout
+    peers = {"transformers": [options.peer, str(PEER), options.folder]}
+    if options.llama:
+        peers["llama.cpp, quantized"] = [options.llama[0], str(LLAMA), options.llama[1]]
+    found: dict[str, dict[str, list[tuple[float, ...]]]] = {task: {} for task in TASKS}
+    with contextlib.ExitStack() as opened:
+        asked = {name: opened.enter_context(asking(words)) for name, words in peers.items()}
         for i in range(options.rounds + 1):  # the first compiles
             for task in TASKS:
-                peer.stdin.write(f"{task}\n")
-                peer.stdin.flush()
-                theirs = tuple(map(float, peer.stdout.readline().split()))
-                mine = ours(model, task)
-                if i:
-                    found[task]["transformers"].append(theirs)
-                    found[task]["jaxzoo"].append(mine)
-        peer.stdin.close()
+                rows = {name: ask(task) for name, ask in asked.items()} | {"jaxzoo": ours(model, task)}
+                for name, row in rows.items():
+                    found[task].setdefault(name, []).extend([row] * (i > 0))
     medians = {
         task: {
             name: [round(statistics.median(column), 4) for column in zip(*rows, strict=True)]
