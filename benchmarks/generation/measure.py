@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks import host_parameters
 from benchmarks.generation.models import Size
 from jaxzoo.generation.decode import DecodeState, Rules, decode_block, first_rows, read_chunk, row_keys
+from jaxzoo.generation.generate import largest_chunk
 from jaxzoo.generation.prompts import check_prompts
 from jaxzoo.generation.sampling import Sampling, knobs
 from jaxzoo.generation.weights import cast_weights
@@ -129,7 +130,8 @@ def _after_a_prompt(subject: Subject, length: int, steps: int, repeats: int) -> 
     batch, capacity = PREFILL_BATCH, length + steps
     tokens = np.random.default_rng(0).integers(subject.config.vocab_size, size=(batch, length + 1))
     prompts = check_prompts(list(tokens), n_ids=subject.config.vocab_size)
-    chunks = [(jnp.asarray(c.tokens), jnp.asarray(c.takes_part)) for c in prompts.chunks()]
+    cut = prompts.chunks(largest_chunk(subject.config, batch))
+    chunks = [(jnp.asarray(c.tokens), jnp.asarray(c.takes_part)) for c in cut]
     latest: list[DecodeState] = []
 
     def prefill(rows: DecodeState) -> ModelState:

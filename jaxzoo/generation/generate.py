@@ -9,15 +9,19 @@ import numpy as np
 from jaxtyping import Int32
 
 from jaxzoo.generation.decode import NO_TOKEN, NOT_FINITE, Rules, decode_block, first_rows, read_chunk, row_keys
-from jaxzoo.generation.prompts import Prompts, TokenIds, check_prompts
+from jaxzoo.generation.prompts import CHUNKS, Prompts, TokenIds, check_prompts
 from jaxzoo.generation.sampling import Sampling, knobs
 from jaxzoo.generation.weights import cast_weights
 from jaxzoo.models.blueprint import Variables, split_variables
 from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
 from jaxzoo.utils.devices import memory_of_each
+from pallas_kernels.dispatch import may_run_on
 
 BLOCK_SIZE = 16
 """Decode steps between two checks by the host."""
+
+TOKENS_AT_ONCE, MAX_CHUNK = 16384, 8192
+"""Most tokens of the chunks of a batch on an accelerator, if these are longer than 512 tokens, and of one of them."""
 
 MIN_CAPACITY = 64
 """Smallest capacity of key-value caches."""
@@ -112,7 +116,7 @@ class Generation:
         self._here = slice(start, min(start + self._at_once, len(self.done)))
         prompts = Prompts(self._prompts.rows[self._here])
         self._rows = first_rows(self._config, self._variables, len(prompts), self._capacity)
-        self._chunks = prompts.chunks()
+        self._chunks = prompts.chunks(largest_chunk(self._config, len(prompts)))
         keys = self._keys if len(prompts) == len(self.done) else self._keys[self._here]
         tail, tail_length = map(jnp.asarray, prompts.tail())
         self._rules = Rules(tail=tail, tail_length=tail_length, keys=keys, **self._constants)
@@ -188,6 +192,17 @@ def rows_of_memory(config: LanguageModelConfig, variables: Variables, capacity: 
     state = jax.eval_shape(lambda: first_rows(config, variables, 1, capacity))
     row = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
     return int(min(memory_of_each(jax.devices()[:1]), 2.0**60) // (4 * row))
+
+
+def largest_chunk(config: LanguageModelConfig, batch_size: int) -> int:
+    """Tokens of the largest chunk of prompts: 512 on CPUs and for growing states, whose scores would grow with it. On
+    accelerators a small batch reads more at once, up to 8,192 tokens: memory and time depend on the product."""
+    size = CHUNKS[0]
+    if may_run_on("cpu") or config.state_grows:
+        return size
+    while size < MAX_CHUNK and 2 * size * batch_size <= TOKENS_AT_ONCE:
+        size *= 2
+    return size
 
 
 def cache_capacity(n_tokens: int) -> int:

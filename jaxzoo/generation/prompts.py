@@ -1,8 +1,8 @@
 """Division of prompts into chunks of a few sizes, so that few programs are compiled and nothing is padded.
 
 A row takes part in a chunk only if it has that many tokens left; other rows keep their states. So padding never enters
-a state, and the chunks of a prompt do not depend on other prompts. At least one token of every prompt remains: the
-decode loop reads it and draws the first new token.
+a state, and the chunks of a prompt do not depend on other prompts (on accelerators, on the batch size). At least one
+token of every prompt remains: the decode loop reads it and draws the first new token.
 """
 
 import dataclasses
@@ -39,10 +39,12 @@ class Prompts:
     def lengths(self) -> Int32[np.ndarray, "b"]:
         return np.array([len(row) for row in self.rows], np.int32)
 
-    def chunks(self) -> Iterator[Chunk]:
-        """Yields chunks without the tails, in order."""
+    def chunks(self, largest: int = CHUNKS[0]) -> Iterator[Chunk]:
+        """Yields chunks without the tails, in order. `largest`: `CHUNKS[0]` times a power of two; sizes between them
+        differ by a factor of 4."""
         start, left = np.zeros(len(self), np.int32), self.lengths - 1
-        for size in CHUNKS:
+        larger = (largest >> 2 * i for i in range(largest.bit_length()))
+        for size in (*(size for size in larger if size > CHUNKS[0]), *CHUNKS):
             while np.any(takes_part := left >= size):
                 tokens = np.zeros((len(self), size), np.int32)
                 for r in np.flatnonzero(takes_part):

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+from jaxzoo.generation.generate import largest_chunk
 from jaxzoo.generation.prompts import CHUNKS, check_prompts
+from jaxzoo.models import presets
+from pallas_kernels.dispatch import lowering_for
 
 LENGTHS = (1, 2, 7, 8, 9, 16, 17, 63, 64, 65, 73, 200, 511, 512, 513, 577, 1100)
 
@@ -13,9 +16,9 @@ def some_prompts(lengths):
     return check_prompts([rng.integers(1, 50, size=n) for n in lengths], n_ids=50)
 
 
-def read(prompts, row):
+def read(prompts, row, largest=CHUNKS[0]):
     """The tokens that a row reads, in order, and the sizes of its chunks."""
-    chunks = [chunk for chunk in prompts.chunks() if chunk.takes_part[row]]
+    chunks = [chunk for chunk in prompts.chunks(largest) if chunk.takes_part[row]]
     tail, length = prompts.tail()
     parts = [*(chunk.tokens[row] for chunk in chunks), tail[row, : length[row]]]
     return np.concatenate(parts), [chunk.tokens.shape[1] for chunk in chunks]
@@ -26,8 +29,8 @@ def test_every_row_reads_its_prompt_once_and_nothing_else():
     a prompt that leaves nothing to draw from."""
     prompts = some_prompts(LENGTHS)
     for row, prompt in enumerate(prompts.rows):
-        tokens, _ = read(prompts, row)
-        np.testing.assert_array_equal(tokens, prompt)
+        for largest in (512, 1024, 8192):
+            np.testing.assert_array_equal(read(prompts, row, largest)[0], prompt)
     tail, length = prompts.tail()
     assert length.min() == 1
     assert length.max() == CHUNKS[-1] == tail.shape[1]
@@ -40,6 +43,17 @@ def test_a_prompt_is_cut_in_the_same_places_in_any_company():
     for row, prompt in enumerate(together.rows):
         assert read(together, row)[1] == read(check_prompts([prompt], n_ids=50), 0)[1]
     assert read(together, LENGTHS.index(1100))[1] == [512, 512, 64, 8]
+
+
+def test_small_batches_read_more_at_once_on_accelerators():
+    """Kills: other chunks on a CPU, scores of a cache that do not fit, a chunk that grows with the batch."""
+    based, transformer = presets.based_360m(), presets.transformer_pp_360m()
+    assert largest_chunk(based, 1) == 512
+    for platform in ("cuda", "tpu"):
+        with lowering_for(platform):
+            assert [largest_chunk(based, b) for b in (1, 2, 3, 8, 32, 128)] == [8192, 8192, 4096, 2048, 512, 512]
+            assert largest_chunk(transformer, 1) == 512
+    assert read(some_prompts([16000]), 0, 8192)[1] == [8192, *[2048] * 3, *[512] * 3, 64, *[8] * 7]
 
 
 def test_what_prompts_may_not_be():
