@@ -1,10 +1,12 @@
 """`python -m benchmarks.op_programs` and `decode_programs`. Kills: a further kernel launch or array."""
 
 import json
+import os
 
 import pytest
 
 from benchmarks import decode_programs, op_programs
+from pallas_kernels import triton_packages
 from tests.pallas_kernels.aot import needs
 from tests.pallas_kernels.shared import full, slow
 
@@ -34,14 +36,22 @@ def test_launches_and_bytes_are_those_of_the_table(tmp_path, options, n_programs
 
 
 @pytest.mark.parametrize(
-    "size", [pytest.param("tiny", marks=pytest.mark.full), pytest.param("360m", marks=pytest.mark.slow)]
+    "options",
+    [
+        full(["--size", "tiny", "--batches", "2"]),
+        full(["--size", "tiny", "--batches", "2", "--kernels"]),
+        slow(["--size", "360m", "--batches", "1"]),
+    ],
 )
-def test_a_decode_step_launches_and_moves_what_the_table_says(tmp_path, size):
-    """Kills: weights cast in every step, a loop inside of a step, an array more between kernels."""
+def test_a_decode_step_launches_and_moves_what_the_table_says(tmp_path, options):
+    """Kills: weights cast in every step, a loop or a conditional inside of a step, an array more between kernels, a
+    state that is copied next to its kernel."""
     needs("h100")
+    absent = triton_packages.missing() if "--kernels" in options else None
+    if absent and os.environ.get("JAXZOO_REQUIRE_AOT") != "1":
+        pytest.skip(f"needs the extra triton: {absent}")
     out = tmp_path / "programs.json"
-    batch = "2" if size == "tiny" else "1"
-    decode_programs.main(["--size", size, "--models", "Based", "--batches", batch, "--out", str(out)])
+    decode_programs.main(["--models", "Based", *options, "--out", str(out)])
     kept = json.loads(decode_programs.BenchmarkConfig().out.read_text())
     for name, row in json.loads(out.read_text()).items():
         assert row["launches"] <= 1.1 * kept[name]["launches"], name
