@@ -65,7 +65,7 @@ SWEEPS = (
 """Name, experiment, workers and content of sweeps at scale `device`; each call makes some runs. The text of
 `text-tables` is that of `benchmarks.linearization`."""
 
-DECODE = "Based 363M, batch 128: at most 342 launches, 3.4 GB per step, at 4.1 us per launch of an H200 1.4 ms, 91 tokens/ms"
+DECODE = "Based 363M, batch 128: at most 342 launches, 3.4 GB per step; at 4.1 us per launch of an H200 1.4 ms"
 """Prediction from the compiled program, and from the mean time of a kernel in the last trace of decode steps."""
 UNSPLIT = "the same without partial sums of matmuls: 2.1 GB per step instead of 3.4, with fewer blocks per matmul"
 
