@@ -19,14 +19,21 @@ from pallas_kernels import dispatch
 from pallas_kernels.certificates import LEAST_FOR_TRITON
 from pallas_kernels.triton_packages import missing as missing
 
+DTYPES = ("bfloat16", "float16", "float32")
+WIDTHS = (16, 32, 64, 128)
+"""Key widths of kernels that multiply keys as matrices."""
+
 
 class Launch(NamedTuple):
-    """A kernel launch: pointers to the inputs, then to the outputs, and `constants` by name (`tl.constexpr`)."""
+    """A kernel launch: pointers to the inputs, then to the outputs, and `constants` by name (`tl.constexpr`).
+
+    None stands for an input or output that the kernel does not touch.
+    """
 
     kernel: Any
     """Function decorated with `triton.jit`."""
-    inputs: tuple[jax.Array, ...]
-    outputs: tuple[jax.ShapeDtypeStruct, ...]
+    inputs: tuple[jax.Array | None, ...]
+    outputs: tuple[jax.ShapeDtypeStruct | None, ...]
     grid: tuple[int, ...]
     constants: dict[str, Any]
     warps: int = 4
@@ -35,14 +42,18 @@ class Launch(NamedTuple):
     """Pairs (place of an input, place of an output) that have the same memory."""
 
 
+like = jax.ShapeDtypeStruct
 triton_launch = Primitive("triton_launch")
 triton_launch.multiple_results = True
 
 
-def run(launch: Launch) -> tuple[jax.Array, ...]:
-    """Outputs of the launch."""
-    static = launch._replace(inputs=(), constants=tuple(sorted(launch.constants.items())))
-    return tuple(triton_launch.bind(*launch.inputs, launch=static))
+def run(launch: Launch) -> tuple[Any, ...]:
+    """Outputs of the launch: arrays, or None."""
+    inputs = (jnp.zeros((1,), jnp.float32) if x is None else x for x in launch.inputs)
+    outputs = tuple(like((1,), jnp.float32) if x is None else x for x in launch.outputs)
+    static = launch._replace(inputs=(), outputs=outputs, constants=tuple(sorted(launch.constants.items())))
+    found = triton_launch.bind(*inputs, launch=static)
+    return tuple(None if x is None else y for x, y in zip(launch.outputs, found, strict=True))
 
 
 def as_rows(function: Callable) -> Callable:
@@ -69,6 +80,13 @@ def capability(device: Any) -> int | None:
     """Compute capability of a GPU, 80 for "8.0"; None: unknown device."""
     found = getattr(device, "compute_capability", None)
     return None if found is None else int(str(found).replace(".", ""))
+
+
+def unserved(p: Any, widths: tuple[int, ...] = ()) -> str | None:
+    """Objection to a dtype or, if there are `widths`, to a key width."""
+    if widths and p.k not in widths:
+        return f"key width {p.k} is not one of {', '.join(map(str, widths))}"
+    return None if p.dtype_name in DTYPES else f"dtype {p.dtype_name} is not one of {', '.join(DTYPES)}"
 
 
 def needs_ampere(problem: Any, device: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""Rows of arrays (t, width) as tuples of registers, for Triton kernels that take tokens in turn.
+"""Matrix products, and rows of arrays (t, width) as tuples of registers, for Triton kernels that take tokens in turn.
 
 All loads of a group of tokens are issued before the first one is used. A token after the last reads as zeros.
 """
@@ -7,6 +7,14 @@ All loads of a group of tokens are issued before the first one is used. A token 
 
 import triton
 import triton.language as tl
+
+LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def product(x, y):
+    """Matrix product that accumulates in float32; operands of float32 are sums of two numbers of tf32."""
+    return tl.dot(x, y, input_precision="tf32x3")
 
 
 @triton.jit

@@ -27,20 +27,28 @@ from pallas_kernels.workload import Workload
 CAPABILITIES = {"8.0": 163, "8.6": 99, "8.9": 99, "9.0": 227, "10.0": 227, "10.3": 227, "12.0": 99}
 """Shared memory of a thread block in KB (CUDA C++ Programming Guide, table of compute capabilities)."""
 ALL = (*OPS, *FUSED)
+WHOLE = ("8.0", "9.0")
+"""Compute capabilities for which headline calls of all widths are compiled, also with decays and states; for others it
+is the first width of each group."""
 REPORT = Path(__file__).parents[2] / "benchmarks/results/triton_compile.json"
 DUMP = "JAX_TRITON_DUMP_DIR"
 """Environment variable that jax-triton reads on import: where it keeps the PTX of kernels."""
 
 
-def workloads(op: str) -> list[Workload]:
-    """Headline calls with gradients, in the first width, and steps, that Triton kernels serve."""
-    groups = load(op, "workloads").GROUPS
-    served = ([x for x in groups.get(name, ()) if x.kind == "forward_backward"] for name in ("headline", "channel"))
-    return [*(found[0] for found in served if found), *(x for x in groups["headline"] if x.kind == "step")]
+def workloads(op: str, capability: str) -> list[Workload]:
+    """Headline calls with gradients, and steps, whether Triton kernels serve them or not."""
+    groups, whole = load(op, "workloads").GROUPS, capability in WHOLE
+    names = ("headline", "channel", *["decay"] * whole)
+    found = ([x for x in groups.get(name, ()) if x.kind == "forward_backward"] for name in names)
+    calls = [x for group in found for x in (group if whole else group[:1])]
+    return calls + [x for x in groups["headline"] if x.kind == "step"]
 
 
 def compiled(workload: Workload, capability: str) -> dict[str, dict[str, int]]:
-    """Numbers of the kernels of a call, in the order of lowering; {} if no Triton kernel serves it."""
+    """Numbers of the kernels of a call, in the order of lowering; {} if no Triton kernel serves it.
+
+    Kernels that an earlier call of the process has are left out, because jax-triton keeps what it has compiled.
+    """
     folder = Path(os.environ[DUMP])
     before = set(folder.iterdir())
     try:
@@ -79,7 +87,7 @@ def measured(ops: list[str], capabilities: list[str]) -> dict[str, Any]:
         os.environ[DUMP] = folder
         for op in ops:
             for capability in capabilities:
-                calls = {x.name: compiled(x, capability) for x in workloads(op)}
+                calls = {x.name: compiled(x, capability) for x in workloads(op, capability)}
                 if any(calls.values()):
                     found.setdefault(op, {})[capability] = {name: x for name, x in calls.items() if x}
     return found

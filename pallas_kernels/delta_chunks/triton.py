@@ -8,14 +8,11 @@ bfloat16: 0.8 GB, or 0.24 ms at the 3.35 TB/s of an H100.
 
 import functools
 
-import jax
 import jax.numpy as jnp
 
 from pallas_kernels.delta_chunks.problem import Problem
-from pallas_kernels.triton_call import Launch, as_rows, run
+from pallas_kernels.triton_call import WIDTHS, Launch, as_rows, like, run, unserved
 
-WIDTHS = (16, 32, 64, 128)
-DTYPES = ("bfloat16", "float16", "float32")
 VALUES = 32
 """Values of a program of the scan, and of a step of the gradients; half of it for wide keys, whose gradients otherwise
 spill registers on sm_80."""
@@ -23,18 +20,13 @@ spill registers on sm_80."""
 
 def objection(p: Problem) -> str | None:
     """Why the kernels cannot serve a call, or None."""
-    if p.chunk != 64:
-        return f"chunks are of {p.chunk} tokens, not 64"
-    if p.k not in WIDTHS:
-        return f"key width {p.k} is not one of {', '.join(map(str, WIDTHS))}"
-    return None if p.dtype_name in DTYPES else f"dtype {p.dtype_name} is not one of {', '.join(DTYPES)}"
+    return unserved(p, WIDTHS) if p.chunk == 64 else f"chunks are of {p.chunk} tokens, not 64"
 
 
 def recur(x, read, write, mix, keep, state, *, save_states: bool, reverse: bool = False):
     """`xla.recur` by a kernel."""
     launch = functools.partial(recur_launch, save_states=save_states, reverse=reverse)
-    y, last, states = as_rows(lambda *arrays: run(launch(*arrays)))(x, read, write, mix, keep, state)
-    return y, last, states if save_states else None
+    return as_rows(lambda *arrays: run(launch(*arrays)))(x, read, write, mix, keep, state)
 
 
 def recur_launch(x, read, write, mix, keep, state, *, save_states: bool, reverse: bool) -> Launch:
@@ -42,18 +34,14 @@ def recur_launch(x, read, write, mix, keep, state, *, save_states: bool, reverse
     from pallas_kernels.delta_chunks.triton_kernels import recur_kernel
 
     (b, _, h, v), k, n = x.shape, read.shape[3], mix.shape[1]
-    states = (b, n, h, k, v) if save_states else (b, 1, 1, 1, 1)
-    outputs = (
-        jax.ShapeDtypeStruct(x.shape, x.dtype),
-        jax.ShapeDtypeStruct((b, h, k, v), jnp.float32),
-        jax.ShapeDtypeStruct(states, x.dtype),
-    )
+    states = like((b, n, h, k, v), x.dtype) if save_states else None
+    outputs = like(x.shape, x.dtype), like((b, h, k, v), jnp.float32), states
     constants = {
         "N": n, "H": h, "K": k, "VD": v, "V": VALUES, "STATE_IN": state is not None, "SAVE": save_states,
         "REVERSE": reverse,
     }  # fmt: skip
-    inputs = x, read, write, mix, keep, keep if state is None else state
     stages = 2 if k * x.dtype.itemsize <= 256 else 1
+    inputs = x, read, write, mix, keep, state
     return Launch(recur_kernel, inputs, outputs, (b * h, -(-v // VALUES)), constants, stages=stages)
 
 
@@ -68,9 +56,9 @@ def gradients_launch(x, read, write, y, dy, dx, before, after) -> Launch:
 
     (b, _, h, v), (n, k) = x.shape, (before.shape[1], read.shape[3])
     outputs = (
-        *[jax.ShapeDtypeStruct(read.shape, read.dtype)] * 2,
-        jax.ShapeDtypeStruct((b, n, h, 64, 64), x.dtype),
-        jax.ShapeDtypeStruct((b, n, h, k), jnp.float32),
+        *[like(read.shape, read.dtype)] * 2,
+        like((b, n, h, 64, 64), x.dtype),
+        like((b, n, h, k), jnp.float32),
     )
     constants = {"H": h, "K": k, "VD": v, "V": VALUES if k <= 64 else VALUES // 2}
     inputs = x, read, write, y, dy, dx, before, after

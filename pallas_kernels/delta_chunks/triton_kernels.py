@@ -7,11 +7,7 @@
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _product(x, y):
-    """Matrix product that accumulates in float32; operands of float32 are sums of two numbers of tf32."""
-    return tl.dot(x, y, input_precision="tf32x3")
+from pallas_kernels.triton_rows import product
 
 
 @triton.jit
@@ -40,12 +36,12 @@ def recur_kernel(
         if SAVE:
             tl.store(states_ptr + at * K * VD + inner, rounded, mask=real)
         mixed = tl.load(x_ptr + first * VD + values, mask=real, other=0.0).to(tl.float32)
-        mixed += _product(tl.load(read_ptr + first * K + keys), rounded)
+        mixed += product(tl.load(read_ptr + first * K + keys), rounded)
         mix = tl.load(mix_ptr + at * 4096 + c[:, None] * 64 + c[None, :])
-        y = _product(tl.trans(mix) if REVERSE else mix, mixed.to(dtype)).to(dtype)
+        y = product(tl.trans(mix) if REVERSE else mix, mixed.to(dtype)).to(dtype)
         tl.store(y_ptr + first * VD + values, y, mask=real)
         keep = tl.load(keep_ptr + at * K + d)
-        state = keep[:, None] * state + _product(tl.trans(tl.load(write_ptr + first * K + keys)), y)
+        state = keep[:, None] * state + product(tl.trans(tl.load(write_ptr + first * K + keys)), y)
     tl.store(last_ptr + row * K * VD + inner, state, mask=real)
 
 
@@ -69,13 +65,13 @@ def gradients_kernel(
         inner = d[:, None] * VD + w[None, :]
         values = c[:, None] * H * VD + w[None, :]
         before = tl.load(before_ptr + at * K * VD + inner, mask=real, other=0.0)
-        dread += _product(tl.load(dx_ptr + first * VD + values, mask=real, other=0.0), tl.trans(before))
-        mixed = tl.load(x_ptr + first * VD + values, mask=real, other=0.0).to(tl.float32) + _product(read, before)
+        dread += product(tl.load(dx_ptr + first * VD + values, mask=real, other=0.0), tl.trans(before))
+        mixed = tl.load(x_ptr + first * VD + values, mask=real, other=0.0).to(tl.float32) + product(read, before)
         after = tl.load(after_ptr + at * K * VD + inner, mask=real, other=0.0)
         dkeep += tl.sum(before.to(tl.float32) * after.to(tl.float32), 1)
-        dwrite += _product(tl.load(y_ptr + first * VD + values, mask=real, other=0.0), tl.trans(after))
-        dtotal = tl.load(dy_ptr + first * VD + values, mask=real, other=0.0).to(tl.float32) + _product(write, after)
-        dmix += _product(dtotal.to(dtype), tl.trans(mixed.to(dtype)))
+        dwrite += product(tl.load(y_ptr + first * VD + values, mask=real, other=0.0), tl.trans(after))
+        dtotal = tl.load(dy_ptr + first * VD + values, mask=real, other=0.0).to(tl.float32) + product(write, after)
+        dmix += product(dtotal.to(dtype), tl.trans(mixed.to(dtype)))
     tl.store(dread_ptr + first * K + keys, dread.to(dtype))
     tl.store(dwrite_ptr + first * K + keys, dwrite.to(dtype))
     tl.store(dmix_ptr + at * 4096 + c[:, None] * 64 + c[None, :], dmix.to(dtype))

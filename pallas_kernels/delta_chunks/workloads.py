@@ -136,6 +136,8 @@ CHUNKS: list[dict[str, Any]] = [
     HEADLINE,
     HEADLINE | {"k": 128, "v": 128},
 ]
+NARROW: list[dict[str, Any]] = [{"t": 64, "k": 16, "v": 24}, {"t": 128, "b": 2, "k": 32, "v": 32}]
+"""Keys that only Triton's kernels serve."""
 GENERAL: list[dict[str, Any]] = [
     {"t": 64},
     {"t": 65, "b": 2},
@@ -145,7 +147,11 @@ GENERAL: list[dict[str, Any]] = [
 ]
 ONE_HEAD: dict[str, Any] = {"t": 64, "h": 1, "g": 1}
 CASES = {
-    "gpu": [*both_passes(DeltaCase, "mosaic_gpu", *CHUNKS), *both_passes(GeneralCase, "mosaic_gpu", *GENERAL)],
+    "gpu": [
+        *both_passes(DeltaCase, "mosaic_gpu", *CHUNKS),
+        *both_passes(GeneralCase, "mosaic_gpu", *GENERAL),
+        *both_passes(DeltaCase, "triton", *NARROW),
+    ],
     "tpu": [],
     "cpu": [*both_passes(DeltaCase, "mosaic_gpu", ONE_HEAD), *both_passes(GeneralCase, "mosaic_gpu", ONE_HEAD)],
 }

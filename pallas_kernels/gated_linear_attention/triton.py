@@ -11,24 +11,19 @@ Bytes per token and head, in bfloat16 and without decays, of keys of k and value
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from pallas_kernels.gated_linear_attention.problem import Problem
-from pallas_kernels.triton_call import Launch, as_rows, run
+from pallas_kernels.triton_call import WIDTHS, Launch, as_rows, like, run, unserved
 
 CHUNK = 64
 """Tokens of a chunk; `LEVELS` is its binary logarithm."""
 LEVELS = 6
-KEY_WIDTHS = (16, 32, 64, 128)
-DTYPES = ("bfloat16", "float16", "float32")
 
 
 def objection(p: Problem) -> str | None:
     """Why the kernels cannot serve a call, or None."""
-    if p.k not in KEY_WIDTHS:
-        return f"key width {p.k} is not one of {', '.join(map(str, KEY_WIDTHS))}"
-    return None if p.dtype_name in DTYPES else f"dtype {p.dtype_name} is not one of {', '.join(DTYPES)}"
+    return unserved(p, WIDTHS)
 
 
 def automatic(p: Problem) -> bool:
@@ -46,7 +41,7 @@ def forward(q, k, v, log_decay, state, options):
         else:
             states, last = run(_states(k, v, log_decay, state, last=options.return_state))
             (y,) = run(_outputs(q, k, v, log_decay, states))
-        return y, last if options.return_state else None
+        return y, last
 
     return *call(q, k, v, log_decay, state), None
 
@@ -62,7 +57,7 @@ def backward(q, k, v, log_decay, state, saved, dy, dstate, options):
         (dv,) = run(_outputs(q, k, dy, log_decay, dstates, reverse=True))
         dq, dk, dlog_decay = run(_gradients(q, k, v, dy, log_decay, states, dstates))
         dq, dk = (x.reshape(*q.shape[:3], -1, q.shape[3]).sum(3).astype(q.dtype) for x in (dq, dk))
-        return dq, dk, dv, dlog_decay, None if state is None else first
+        return dq, dk, dv, dlog_decay, first
 
     return call(q, k, v, log_decay, state, dy, dstate)
 
@@ -76,27 +71,18 @@ def _state_shape(keys, values) -> tuple[int, ...]:
     return (*values.shape[::2][:2], keys.shape[3], values.shape[3])
 
 
-def _optional(shape: tuple[int, ...], wanted: bool) -> jax.ShapeDtypeStruct:
-    """A float32 output, of size 1 if it is not wanted."""
-    return jax.ShapeDtypeStruct(shape if wanted else (1,), jnp.float32)
-
-
-def _or_none(state) -> jax.Array:
-    return jnp.zeros((1,), jnp.float32) if state is None else state
-
-
 def _states(keys, values, log_decay, start, *, last: bool = False, reverse: bool = False) -> Launch:
     """States (b h, n, k, v) in the dtype of the values, and the last one."""
     from pallas_kernels.gated_linear_attention import triton_kernels as kernels
 
     b, h, k_dim, v_dim = shape = _state_shape(keys, values)
-    states = jax.ShapeDtypeStruct((b * h, -(-values.shape[1] // CHUNK), k_dim, v_dim), values.dtype)
+    states = like((b * h, -(-values.shape[1] // CHUNK), k_dim, v_dim), values.dtype)
     blocks = {"BK": min(k_dim, 64), "BV": 32}
     constants = _sizes(keys, values, log_decay) | blocks
     constants |= {"REVERSE": reverse, "STATE_IN": start is not None, "STATE_OUT": last}
     grid = (b * h, k_dim // blocks["BK"], -(-v_dim // blocks["BV"]))
-    inputs = keys, values, log_decay, _or_none(start)
-    return Launch(kernels.state_kernel, inputs, (states, _optional(shape, last)), grid, constants, stages=2)
+    outputs = states, like(shape, jnp.float32) if last else None
+    return Launch(kernels.state_kernel, (keys, values, log_decay, start), outputs, grid, constants, stages=2)
 
 
 def _outputs(q, k, v, log_decay, states, *, reverse: bool = False) -> Launch:
@@ -104,20 +90,18 @@ def _outputs(q, k, v, log_decay, states, *, reverse: bool = False) -> Launch:
     from pallas_kernels.gated_linear_attention import triton_kernels as kernels
 
     constants = _sizes(q, v, log_decay) | {"BK": min(q.shape[3], 32), "BV": 32, "LEVELS": LEVELS, "REVERSE": reverse}
-    like = jax.ShapeDtypeStruct(v.shape, v.dtype)
-    return Launch(kernels.output_kernel, (q, k, v, log_decay, states), (like,), states.shape[:2], constants)
+    outputs = (like(v.shape, v.dtype),)
+    return Launch(kernels.output_kernel, (q, k, v, log_decay, states), outputs, states.shape[:2], constants)
 
 
 def _gradients(q, k, v, dy, log_decay, states, dstates) -> Launch:
     """dq and dk (b, t, h, k), float32 if heads share keys, and the gradient of the log decays."""
-    from pallas_kernels.gated_linear_attention import triton_gradients as kernels
+    from pallas_kernels.gated_linear_attention import triton_kernels as kernels
 
     large = log_decay.ndim == 4 or v.dtype == jnp.float32  # spills registers with wider blocks or fewer warps
     constants = _sizes(q, v, log_decay) | {"BK": 16 if large else min(q.shape[3], 32), "BV": 32, "LEVELS": LEVELS}
-    of_keys = jax.ShapeDtypeStruct(
-        (*v.shape[:3], q.shape[3]), q.dtype if q.shape[2] == v.shape[2] else jnp.float32
-    )  # fmt: skip
-    outputs = of_keys, of_keys, jax.ShapeDtypeStruct(log_decay.shape, jnp.float32)
+    of_keys = like((*v.shape[:3], q.shape[3]), q.dtype if q.shape[2] == v.shape[2] else jnp.float32)
+    outputs = of_keys, of_keys, like(log_decay.shape, jnp.float32)
     inputs = q, k, v, dy, log_decay, states, dstates
     return Launch(kernels.gradient_kernel, inputs, outputs, states.shape[:2], constants, warps=8 if large else 4)
 
@@ -130,5 +114,5 @@ def _step(q, k, v, log_decay, start, *, last: bool) -> Launch:
     constants = _sizes(k, v, log_decay) | {"BV": 32, "STATE_IN": start is not None, "STATE_OUT": last}
     del constants["T"], constants["C"]
     grid = (shape[0] * shape[1], -(-shape[3] // 32))
-    outputs = jax.ShapeDtypeStruct(v.shape, v.dtype), _optional(shape, last)
-    return Launch(kernels.step_kernel, (q, k, v, log_decay, _or_none(start)), outputs, grid, constants)
+    outputs = like(v.shape, v.dtype), like(shape, jnp.float32) if last else None
+    return Launch(kernels.step_kernel, (q, k, v, log_decay, start), outputs, grid, constants)

@@ -17,8 +17,7 @@ operands are three products of tf32.
 import triton
 import triton.language as tl
 
-LOG2E = tl.constexpr(1.4426950408889634)
-EXACT = tl.constexpr("tf32x3")
+from pallas_kernels.triton_rows import LOG2E, product
 
 
 @triton.jit
@@ -114,7 +113,7 @@ def channel_scores(q, k, decay, C: tl.constexpr, LEVELS: tl.constexpr, N: tl.con
     before, after, whole = decay * LOG2E, tl.zeros((C, N), tl.float32), decay * LOG2E
     for m in range(LEVELS):
         x, _, late = level(q, k, before, after, 1 << m, C)
-        scores += tl.where(level_pairs(1 << m, C) & (i > j), tl.dot(x, tl.trans(x), input_precision=EXACT), 0.0)
+        scores += tl.where(level_pairs(1 << m, C) & (i > j), product(x, tl.trans(x)), 0.0)
         before, after, whole = next_level(before, after, whole, late, 1 << m, C, N)
     return scores
 
@@ -150,7 +149,7 @@ def state_kernel(
         keys = load_tokens(keys_ptr, first, i, T, G * K, K, C, BK)
         values = load_tokens(values_ptr, first, j, T, H * V, V, C, BV)
         weighted = (keys.to(tl.float32) * tl.exp2(before if REVERSE else after)).to(keys.dtype)
-        state = state * tl.exp2(whole)[:, None] + tl.dot(tl.trans(weighted), values, input_precision=EXACT)
+        state = state * tl.exp2(whole)[:, None] + product(tl.trans(weighted), values)
     if STATE_OUT:
         last, within = state_block(last_ptr + place, i, j, V, BK, BV)
         tl.store(last, state, mask=within)
@@ -179,7 +178,7 @@ def output_kernel(
         if CHANNEL:
             scores += channel_scores(q, k, load_tokens(decay_ptr, first, i, T, H * W, W, C, N), C, LEVELS, N)
         else:
-            scores += tl.dot(q, tl.trans(k), input_precision=EXACT)
+            scores += product(q, tl.trans(k))
     if not CHANNEL:
         scores *= decays_between(load_tokens(decay_ptr, first, 0, T, H, 1, C, 1), C)
     if REVERSE:
@@ -187,13 +186,13 @@ def output_kernel(
     weights = scores.to(v_ptr.dtype.element_ty)
 
     for j in range(0, V, BV):
-        y = tl.dot(weights, load_tokens(v_ptr, first, j, T, H * V, V, C, BV), input_precision=EXACT)
+        y = product(weights, load_tokens(v_ptr, first, j, T, H * V, V, C, BV))
         for i in range(0, K, BK):
             x = load_tokens(k_ptr if REVERSE else q_ptr, first, i, T, G * K, K, C, BK)
             before, after, _ = decay_sums(decay_ptr, first, i if CHANNEL else 0, T, H * W, W, C, N)
             at, inside = state_block(states_ptr, i, j, V, BK, BV)
             weighted = (x.to(tl.float32) * tl.exp2(after if REVERSE else before)).to(x.dtype)
-            y += tl.dot(weighted, tl.load(at, mask=inside, other=0.0), input_precision=EXACT)
+            y += product(weighted, tl.load(at, mask=inside, other=0.0))
         store_tokens(y_ptr, y, first, j, T, H * V, V, C, BV)
 
 
@@ -220,3 +219,87 @@ def step_kernel(
     if STATE_OUT:
         at, inside = state_block(last_ptr + place, 0, j, V, K, BV)
         tl.store(at, state, mask=inside)
+
+
+@triton.jit
+def gradient_kernel(
+    q_ptr, k_ptr, v_ptr, dy_ptr, decay_ptr, states_ptr, dstates_ptr, dq_ptr, dk_ptr, ddecay_ptr,
+    T: tl.constexpr, H: tl.constexpr, G: tl.constexpr, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
+):  # fmt: skip
+    """dQ, dK (b, T, H, K) and the gradient of the decays, of a chunk and head; B_ij = dY_i.V_j below the diagonal.
+
+    The gradient of the log decay of token t sums the cotangents of all pairs j < t <= i. Within the chunk it is the sum
+    over i >= t of q_i.dq_i - k_i.dk_i; pairs after t cancel up to the rounding of float32, as both are sums of the
+    same products.
+    """
+    row, chunk = tl.program_id(0), tl.program_id(1)
+    first = chunk * C
+    W: tl.constexpr = K if CHANNEL else 1
+    N: tl.constexpr = BK if CHANNEL else 1
+    n: tl.constexpr = (T + C - 1) // C
+    q_ptr, k_ptr = of_row(q_ptr, row, T, H, G, K), of_row(k_ptr, row, T, H, G, K)
+    dq_ptr, dk_ptr = of_row(dq_ptr, row, T, H, H, K), of_row(dk_ptr, row, T, H, H, K)
+    v_ptr, dy_ptr = of_row(v_ptr, row, T, H, H, V), of_row(dy_ptr, row, T, H, H, V)
+    decay_ptr, ddecay_ptr = of_row(decay_ptr, row, T, H, H, W), of_row(ddecay_ptr, row, T, H, H, W)
+    place = (row.to(tl.int64) * n + chunk) * K * V
+    r, c = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
+
+    pairs = tl.zeros((C, C), tl.float32)
+    for j in range(0, V, BV):
+        v, dy = load_tokens(v_ptr, first, j, T, H * V, V, C, BV), load_tokens(dy_ptr, first, j, T, H * V, V, C, BV)
+        pairs += product(dy, tl.trans(v))
+    same = tl.sum(tl.where(r == c, pairs, 0.0), 1)[:, None]
+    if CHANNEL:
+        pairs = tl.where(r > c, pairs, tl.trans(pairs))
+    else:
+        pairs = tl.where(r > c, pairs * decays_between(load_tokens(decay_ptr, first, 0, T, H, 1, C, 1), C), 0.0)
+    pairs = pairs.to(v_ptr.dtype.element_ty)
+
+    later, earlier, around = tl.zeros((C, 1), tl.float32), tl.zeros((C, 1), tl.float32), tl.zeros((1,), tl.float32)
+    for i in range(0, K, BK):
+        q, k = load_tokens(q_ptr, first, i, T, G * K, K, C, BK), load_tokens(k_ptr, first, i, T, G * K, K, C, BK)
+        q32, k32 = q.to(tl.float32), k.to(tl.float32)
+        if CHANNEL:
+            dq, dk, slope = tl.zeros((C, BK), tl.float32), tl.zeros((C, BK), tl.float32), tl.zeros((C, BK), tl.float32)
+            decay = load_tokens(decay_ptr, first, i, T, H * W, W, C, N) * LOG2E
+            before, after, whole = decay, tl.zeros((C, N), tl.float32), decay
+            for m in range(LEVELS):
+                x, factor, late = level(q, k, before, after, 1 << m, C)
+                found = product(tl.where(level_pairs(1 << m, C), pairs, 0.0), x)
+                slope += tl.where(late, found, -found) * x.to(tl.float32)
+                found *= factor
+                dq, dk = dq + tl.where(late, found, 0.0), dk + tl.where(late, 0.0, found)
+                before, after, whole = next_level(before, after, whole, late, 1 << m, C, N)
+        else:
+            dq = product(pairs, k)
+            dk = product(tl.trans(pairs), q)
+            slope = q32 * dq - k32 * dk
+            before, after, whole = decay_sums(decay_ptr, first, 0, T, H, 1, C, 1)
+            whole = whole[None, :]
+
+        past_q, past_k = tl.zeros((C, BK), tl.float32), tl.zeros((C, BK), tl.float32)
+        both = tl.zeros((BK,), tl.float32)
+        for j in range(0, V, BV):
+            at, inside = state_block(states_ptr + place, i, j, V, BK, BV)
+            state = tl.load(at, mask=inside, other=0.0)
+            at, inside = state_block(dstates_ptr + place, i, j, V, BK, BV)
+            dstate = tl.load(at, mask=inside, other=0.0)
+            v, dy = load_tokens(v_ptr, first, j, T, H * V, V, C, BV), load_tokens(dy_ptr, first, j, T, H * V, V, C, BV)
+            past_q += product(dy, tl.trans(state))
+            past_k += product(v, tl.trans(dstate))
+            both += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), 1)
+        past_q, past_k = past_q * tl.exp2(before), past_k * tl.exp2(after)
+        store_tokens(dq_ptr, dq + past_q + same * k32, first, i, T, H * K, K, C, BK)
+        store_tokens(dk_ptr, dk + past_k + same * q32, first, i, T, H * K, K, C, BK)
+        slope, written, both = slope + q32 * past_q, k32 * past_k, both[None, :] * tl.exp2(whole)
+        if CHANNEL:
+            ddecay = running_sum(slope, C, N, True) + running_sum(written, C, N) - written + both
+            store_tokens(ddecay_ptr, ddecay, first, i, T, H * W, W, C, N)
+        else:
+            later += tl.sum(slope, 1)[:, None]
+            earlier += tl.sum(written, 1)[:, None]
+            around += tl.sum(both, 1)
+    if not CHANNEL:
+        ddecay = running_sum(later, C, 1, True) + running_sum(earlier, C, 1) - earlier + around
+        store_tokens(ddecay_ptr, ddecay, first, 0, T, H, 1, C, 1)

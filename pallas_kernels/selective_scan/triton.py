@@ -4,38 +4,31 @@ Per token and channel, at 16 bits and float32 delta, n = 16: 8 bytes forward, an
 the backward pass; 14 backward, 2 or 4 of saved states, and 4 or 8 for partial sums db and dc, written and read.
 """
 
-import jax
 import jax.numpy as jnp
 
 from pallas_kernels.selective_scan.problem import Problem
-from pallas_kernels.triton_call import Launch, as_rows, run
+from pallas_kernels.triton_call import Launch, as_rows, like, run, unserved
 
-DTYPES = "bfloat16", "float16", "float32"
 BLOCK, CHANNELS, WARPS = 16, 32, 4
 """Tokens between saved states, channels and warps of a program."""
 
 
 def objection(p: Problem) -> str | None:
     """Why the kernels cannot serve a call, or None."""
-    if p.n > 16:
-        return f"numbers of state {p.n} are more than 16"
-    return None if p.dtype_name in DTYPES else f"dtype of x is {p.dtype_name}, not one of {', '.join(DTYPES)}"
+    return f"numbers of state {p.n} are more than 16" if p.n > 16 else unserved(p)
 
 
-def saved_like(x, delta, a, *_, **__) -> jax.ShapeDtypeStruct:
+def saved_like(x, delta, a, *_, **__):
     """States (d, n) before every 16 tokens."""
     rows, t, d = x.shape
-    return jax.ShapeDtypeStruct((rows, -(-t // BLOCK), d, a.shape[-1]), _partial_dtype(x))
+    return like((rows, -(-t // BLOCK), d, a.shape[-1]), _partial_dtype(x))
 
 
 def forward(x, delta, a, b, c, keep, state, options):
     """y, the last state or None, and the states for `backward` or None (contract in `api.py`)."""
 
-    def rows(*operands):
-        y, last, saved = run(forward_launch(*operands, options=options))
-        return y, last if options.return_state else None, saved if options.save_states else None
-
-    return as_rows(rows)(x, delta, jnp.broadcast_to(a, (len(x), *a.shape)), b, c, keep, state)
+    call = as_rows(lambda *operands: run(forward_launch(*operands, options=options)))
+    return call(x, delta, jnp.broadcast_to(a, (len(x), *a.shape)), b, c, keep, state)
 
 
 def backward(x, delta, a, b, c, keep, state, saved, dy, dstate, options):
@@ -52,16 +45,16 @@ def backward(x, delta, a, b, c, keep, state, saved, dy, dstate, options):
 
 
 def forward_launch(x, delta, rates, b, c, keep, state, options) -> Launch:
-    """Launch of the forward kernel; rates: a per row (b, d, n). An output that is not requested has size 1."""
+    """Launch of the forward kernel; rates: a per row (b, d, n)."""
     from pallas_kernels.selective_scan.triton_kernels import forward_kernel
 
     outputs = (
-        jax.ShapeDtypeStruct(x.shape, x.dtype),
-        jax.ShapeDtypeStruct(rates.shape if options.return_state else (1,), jnp.float32),
-        saved_like(x, delta, rates) if options.save_states else jax.ShapeDtypeStruct((1,), jnp.float32),
+        like(x.shape, x.dtype),
+        like(rates.shape, jnp.float32) if options.return_state else None,
+        saved_like(x, delta, rates) if options.save_states else None,
     )
     flags = {"STATE_IN": state is not None, "STATE_OUT": options.return_state, "SAVE": options.save_states}
-    inputs = (x, delta, rates, b, c, _given(keep), _given(state))
+    inputs = x, delta, rates, b, c, keep, state
     return Launch(forward_kernel, inputs, outputs, _grid(x), _constants(rates, x, keep) | flags, WARPS)
 
 
@@ -70,10 +63,10 @@ def backward_launch(x, delta, rates, b, c, keep, saved, dy, dlast) -> Launch:
     from pallas_kernels.selective_scan.triton_kernels import backward_kernel
 
     programs, rows = _grid(x)
-    whole = jax.ShapeDtypeStruct(rates.shape, jnp.float32)
-    sums = jax.ShapeDtypeStruct((rows, programs, 2, *b.shape[1:]), _partial_dtype(x))
-    outputs = (*(jax.ShapeDtypeStruct(z.shape, z.dtype) for z in (x, delta)), whole, sums, whole)
-    inputs = (x, delta, rates, b, c, _given(keep), saved, dy, _given(dlast))
+    whole = like(rates.shape, jnp.float32)
+    sums = like((rows, programs, 2, *b.shape[1:]), _partial_dtype(x))
+    outputs = like(x.shape, x.dtype), like(delta.shape, delta.dtype), whole, sums, whole
+    inputs = x, delta, rates, b, c, keep, saved, dy, dlast
     constants = _constants(rates, x, keep) | {"STATE_OUT": dlast is not None}
     return Launch(backward_kernel, inputs, outputs, (programs, rows), constants, WARPS)
 
@@ -87,11 +80,6 @@ def _constants(rates, x, keep) -> dict[str, int | bool]:
     registers = max(1, 1 << max(n - 1, 0).bit_length() >> 2)
     sizes = {"T": x.shape[1], "D": d, "N": n, "R": registers, "W": WARPS, "BLOCK": BLOCK}
     return sizes | {"DOCUMENTS": keep is not None}
-
-
-def _given(array):
-    """The array, or one that a kernel does not read."""
-    return jnp.zeros((1,), jnp.float32) if array is None else array
 
 
 def _partial_dtype(x):

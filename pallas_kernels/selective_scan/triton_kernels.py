@@ -14,11 +14,10 @@ these blocks in reverse: it computes the states of a block again and keeps them 
 import triton
 import triton.language as tl
 
-from pallas_kernels.triton_rows import load_keep, load_rows, with_tail
+from pallas_kernels.triton_rows import LOG2E, load_keep, load_rows, with_tail
 
 PART: tl.constexpr = tl.constexpr(4)
 """Tokens whose inputs are in registers at once."""
-LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -78,7 +77,7 @@ def forward_kernel(
     blocks: tl.constexpr = (T + BLOCK - 1) // BLOCK
     ragged: tl.constexpr = T % BLOCK > 0
     channel, real_channel, number, real_number, place, real = _places(D, N, R, W)
-    rate = tl.load(a_ptr + row * D * N + place, mask=real, other=0.0) * LOG2_E
+    rate = tl.load(a_ptr + row * D * N + place, mask=real, other=0.0) * LOG2E
     h = tl.zeros((R, 8, 4, W), tl.float32)
     if STATE_IN:
         h = tl.load(start_ptr + row * D * N + place, mask=real, other=0.0)
@@ -124,7 +123,7 @@ def backward_kernel(
     blocks: tl.constexpr = (T + BLOCK - 1) // BLOCK
     ragged: tl.constexpr = T % BLOCK > 0
     channel, real_channel, number, real_number, place, real = _places(D, N, R, W)
-    rate = tl.load(a_ptr + row * D * N + place, mask=real, other=0.0) * LOG2_E
+    rate = tl.load(a_ptr + row * D * N + place, mask=real, other=0.0) * LOG2E
     q, da = tl.zeros((R, 8, 4, W), tl.float32), tl.zeros((R, 8, 4, W), tl.float32)
     if STATE_OUT:
         q = tl.load(dlast_ptr + row * D * N + place, mask=real, other=0.0)
@@ -162,7 +161,7 @@ def backward_kernel(
                 w = q * states[BLOCK - back + i]
                 da += w * delta[None, :, None, :]
                 by_x = tl.sum(tl.sum(g * bs[i][:, None, :, None], 0), 1)
-                ddelta = tl.sum(tl.sum(w * rate, 0), 1) / LOG2_E + by_x * x
+                ddelta = tl.sum(tl.sum(w * rate, 0), 1) / LOG2E + by_x * x
                 stored = with_tail(real_channel, first + i, T, ragged)
                 _store(dx_ptr + (first + i) * D, channel, by_x * delta, stored, W)
                 _store(ddelta_ptr + (first + i) * D, channel, ddelta, stored, W)

@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels import triton_call
 from pallas_kernels.taylor_attention.features import (
     full_to_symmetric,
     n_full_features,
@@ -25,7 +24,7 @@ from pallas_kernels.taylor_attention.features import (
 )
 from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.taylor_attention.state import TaylorState
-from pallas_kernels.triton_call import Launch, as_rows
+from pallas_kernels.triton_call import Launch, as_rows, like, run
 
 PROGRAMS = 256
 """Programs that fill a GPU."""
@@ -71,9 +70,11 @@ def backward(q, k, v, state, decay, segment_ids, y, den, dy, dstate, options):
         full = None if state is None else jax.tree.map(lambda x: symmetric_to_full(x, k=k_dim, axis=2), state)
         dq = passes.run(passes.starts(full), pull=True)[2]
         slopes = None if dstate is None else _doubled(dstate, k_dim)
-        dv, _, dk, first = passes.run(
-            passes.starts(slopes, reverse=True), reverse=True, read=True, pull=True, state_out=state is not None
-        )
+        starts = passes.starts(slopes, reverse=True)
+        both = log_decay is None and state is None  # with these a kernel for dk and dv spills registers on sm_80
+        dv, _, dk, first = passes.run(starts, reverse=True, read=True, pull=both, state_out=state is not None)
+        if not both:
+            dk = passes.run(starts, reverse=True, pull=True)[2]
         dk, dv = (_of_shared(x, k.shape[2]) for x in (dk, dv))
         dinitial = None if first is None else _halved(first, k_dim)
         return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype), dinitial
@@ -147,20 +148,18 @@ class _Passes:
         """y or dv (b, t, h, v), den, dq or dk (b, t, h, k) float32, and the last state; None if not requested."""
         from pallas_kernels.taylor_attention import triton_kernels as kernels
 
-        options, nothing = self.options, jax.ShapeDtypeStruct((1,), jnp.float32)
+        options = self.options
         normalize = read and not reverse and options.normalize
         tokens, rows = (self.b, self.t, self.h), (self.b, self.h)
         full = (*rows, *(() if read or pull else (self.segments,)), n_full_features(self.k_dim))
         outputs = (
-            jax.ShapeDtypeStruct((*tokens, self.v_dim), self.v.dtype) if read else nothing,
-            jax.ShapeDtypeStruct((*rows, self.t), jnp.float32) if normalize else nothing,
-            jax.ShapeDtypeStruct((self.blocks, *tokens, self.k_dim), jnp.float32) if pull else nothing,
-            jax.ShapeDtypeStruct((*full, self.v_dim), jnp.float32) if state_out else nothing,
-            jax.ShapeDtypeStruct(full, jnp.float32) if state_out else nothing,
+            like((*tokens, self.v_dim), self.v.dtype) if read else None,
+            like((*rows, self.t), jnp.float32) if normalize else None,
+            like((self.blocks, *tokens, self.k_dim), jnp.float32) if pull else None,
+            like((*full, self.v_dim), jnp.float32) if state_out else None,
+            like(full, jnp.float32) if state_out else None,
         )
-        zero = jnp.zeros((1,), jnp.float32)
-        given = (self.dnum, self.dden, self.log_decay, *(state or (None, None)))
-        inputs = (self.q, self.k, self.v, *(zero if x is None else x for x in given))
+        inputs = self.q, self.k, self.v, self.dnum, self.dden, self.log_decay, *(state or (None, None))
         constants = {
             "T": self.t, "L": self.length, "B": self.b, "H": self.h, "G": self.k.shape[2], "KD": self.k_dim,
             "VD": self.v_dim, "K": kernels.MAX_KEY_DIM, "V": self.values, "C": kernels.CHUNK, "A": kernels.FACTORS,
@@ -169,11 +168,5 @@ class _Passes:
             "STATE_OUT": state_out,
         }  # fmt: skip
         grid = (self.b * self.h, self.blocks, self.segments)
-        launch = Launch(kernels.taylor_kernel, inputs, outputs, grid, constants, warps=kernels.WARPS)
-        y, den, dx, s, z = triton_call.run(launch)
-        return (
-            y if read else None,
-            den if normalize else None,
-            dx.sum(0) if pull else None,
-            TaylorState(s, z) if state_out else None,
-        )
+        y, den, dx, *last = run(Launch(kernels.taylor_kernel, inputs, outputs, grid, constants, warps=kernels.WARPS))
+        return y, den, dx.sum(0) if pull else None, TaylorState(*last) if state_out else None

@@ -66,6 +66,34 @@ def _state(problem: Problem, seed: int) -> TaylorState:
     )
 
 
+def _decayed(problem: Problem, implementation: str | None) -> Callable:
+    """A call with decay and a given state, which returns the last one."""
+
+    def run(*inputs):
+        options: dict[str, Any] = {"return_state": True, "implementation": implementation}
+        return taylor_attention(*inputs, decay=_decays(problem.h), initial_state=_ones(problem, jnp.float32), **options)
+
+    return run
+
+
+def _decayed_truth(problem: Problem) -> Callable:
+    def run(q, k, v, _):
+        decay = _decays(problem.h).astype(q.dtype)
+        quadratic = functools.partial(_quadratic, decay=decay)
+        return in_blocks(quadratic, _ones(problem, q.dtype), (q, k, v), BLOCK), None
+
+    return run
+
+
+def _ones(problem: Problem, dtype: Any) -> TaylorState:
+    rows = problem.b, problem.h, n_features(problem.k)
+    return TaylorState(jnp.ones((*rows, problem.v), dtype), jnp.ones(rows, dtype))
+
+
+def _decays(h: int) -> np.ndarray:
+    return np.linspace(0.9, 1.0, h).astype(np.float32)
+
+
 def _truth(problem: Problem) -> Callable:
     def run(q, k, v, state):
         if state is None:
@@ -76,12 +104,16 @@ def _truth(problem: Problem) -> Callable:
     return run
 
 
-def _quadratic(q, k, v, state):
-    return reference.quadratic(q, k, v, scale=q.shape[-1] ** -0.5, eps=EPS, normalize=True, initial_state=state)
+def _quadratic(q, k, v, state, decay=None):
+    options = {"scale": q.shape[-1] ** -0.5, "eps": EPS, "normalize": True}
+    return reference.quadratic(q, k, v, **options, initial_state=state, decay=decay)
 
 
 WORKLOADS = OpWorkloads(op="taylor_attention", call=_call, truth=_truth, state=_state, step=_step)
-GROUPS = WORKLOADS.groups(SHAPES)
+DECAYED = dataclasses.replace(WORKLOADS, call=_decayed, truth=_decayed_truth)
+GROUPS = WORKLOADS.groups(SHAPES) | {
+    "decay": DECAYED.group({"b4_h16_t8192_decay_state": HEADLINE}, "forward_backward"),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,7 +156,7 @@ class TaylorCase(KernelCase):
         values = rng.standard_normal((self.b, 40, self.h, self.v))
         sums: list[Any] = [np.einsum("bjhf,bjhv->bhfv", past, values).astype(np.float32), past.sum(1, dtype=np.float32)]
         slopes: list[Any] = [np.float32(0.02) * self.floats(rng, *x.shape) for x in sums]
-        decay = np.linspace(0.9, 1.0, self.h).astype(np.float32) if self.decay else None
+        decay = _decays(self.h) if self.decay else None
         return Inputs((q, k, v, TaylorState(*sums) if self.state else None, decay, None), (dy, TaylorState(*slopes)))
 
     def options(self, variant: Variant) -> dict[str, Any]:

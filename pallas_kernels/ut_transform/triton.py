@@ -1,15 +1,14 @@
 """The `triton` implementation of the UT transform; the kernels are imported on use.
 
-Bytes per token and head, with keys of k numbers of e bytes: the forward pass moves e (2k + 64), with decays per token
-e (3k + 64), with decays per channel e (3k + 64) + 4k and 512 of scores. The backward pass computes the inverse again,
-e (k + 128), and moves e (5k + 64); with decays per channel also e k + 12k, 768 of scores and 512 of their gradients.
+Bytes per token and head, with keys of k numbers of e bytes: the forward pass moves e (2k + 64) and 320 of scores, with
+decays e (3k + 64), with decays per channel also 4k and 96 of scores. The backward pass computes the inverse again,
+e (k + 128) and 320, and moves e (5k + 64); with decays per channel also e k + 12k, 352 of scores and 512 of their
+gradients.
 """
 
-import jax
 import jax.numpy as jnp
 
-from pallas_kernels.delta_chunks.triton import DTYPES, WIDTHS
-from pallas_kernels.triton_call import Launch, as_rows, run
+from pallas_kernels.triton_call import WIDTHS, Launch, as_rows, like, run, unserved
 from pallas_kernels.ut_transform.problem import Problem
 
 
@@ -17,11 +16,9 @@ def objection(p: Problem) -> str | None:
     """Why the kernels cannot serve a call, or None."""
     if p.chunk != 64:
         return f"chunks are of {p.chunk} tokens, not 64"
-    if p.k not in (0, *WIDTHS):
-        return f"key width {p.k} is not one of {', '.join(map(str, WIDTHS))}"
     if p.decay == "channel" and p.k > 64:
         return f"with decays per channel key width {p.k} is more than 64"
-    return None if p.dtype_name in DTYPES else f"dtype {p.dtype_name} is not one of {', '.join(DTYPES)}"
+    return unserved(p, WIDTHS if p.k else ())
 
 
 def forward(x, beta, log_decay, *, chunk: int):
@@ -35,45 +32,48 @@ def backward(x, beta, log_decay, dmix, dread, dwrite, dkeep, dkeys, *, chunk: in
 
 
 def _forward(x, beta, log_decay):
-    if not _per_channel(log_decay):
-        mix, *others = run(inverse_launch(x, beta, log_decay, x.dtype))
-        if x.ndim == 5:
-            return mix, None, None, None
-        return mix, *(others if log_decay is not None else (others[0], None, None))
-    scores, read, write, keep = run(scores_launch(x, log_decay))
-    return run(inverse_launch(scores, beta, None, x.dtype))[0], read, write, keep
+    if x.ndim == 5:
+        return run(inverse_launch(x, beta, x.dtype))[0], None, None, None
+    scores, *tokens = run(scores_launch(x, log_decay))
+    return run(inverse_launch(scores, beta, x.dtype))[0], *tokens
 
 
 def _backward(x, beta, log_decay, dmix, dread, dwrite, dkeep, dkeys):
-    given = x, log_decay
-    if _per_channel(log_decay):
-        given = run(scores_launch(x, log_decay, tokens=False))[0], None
-    (found, *_) = run(inverse_launch(given[0], beta, given[1], x.dtype, inverse=True))
-    cotangents = (None,) * 4 if _per_channel(log_decay) else (dread, dwrite, dkeep, dkeys)
-    dx, dbeta, ddecay = run(inverse_vjp_launch(given[0], beta, given[1], found, dmix, *cotangents))
-    if _per_channel(log_decay):
-        dx, ddecay = run(scores_vjp_launch(x, log_decay, dx, dread, dwrite, dkeep, dkeys))
-    return dx, None if beta is None else dbeta, None if log_decay is None else ddecay
+    scores = x if x.ndim == 5 else run(scores_launch(x, log_decay, tokens=False))[0]
+    (found,) = run(inverse_launch(scores, beta, x.dtype, inverse=True))
+    if log_decay is None or log_decay.ndim == 3:
+        return run(inverse_vjp_launch(x, beta, log_decay, found, dmix, dread, dwrite, dkeep, dkeys))
+    dscores, dbeta, _ = run(inverse_vjp_launch(scores, beta, None, found, dmix, None, None, None, None))
+    dx, ddecay = run(scores_vjp_launch(x, log_decay, dscores, dread, dwrite, dkeep, dkeys))
+    return dx, dbeta, ddecay
 
 
-def inverse_launch(x, beta, log_decay, dtype, *, inverse: bool = False) -> Launch:
-    """mix in dtype, read, write, keep of keys or scores without decays per channel; inverse: T in place of mix only."""
-    from pallas_kernels.ut_transform.triton_kernels import inverse_kernel
+def scores_launch(x, log_decay, *, tokens: bool = True) -> Launch:
+    """Scores, and if `tokens` read, with decays write and keep of keys."""
+    from pallas_kernels.ut_transform import triton_channel_kernels, triton_kernels
 
     b, n, h, k = _sizes(x)
-    tokens, decay = k > 0 and not inverse, log_decay is not None
+    decay, constants = log_decay is not None, {"H": h, "K": k, "TOKENS": tokens}
     outputs = (
-        jax.ShapeDtypeStruct((b, n, h, 64, 64), dtype),
-        _output(x.shape, x.dtype, b, tokens),
-        _output(x.shape, x.dtype, b, tokens and decay),
-        _output((b, n, h, k), jnp.float32, b, tokens and decay),
+        like((b, n, h, 64, 64), jnp.float32),
+        like(x.shape, x.dtype) if tokens else None,
+        like(x.shape, x.dtype) if tokens and decay else None,
+        like((b, n, h, k), jnp.float32) if tokens and decay else None,
     )
-    constants = {
-        "H": h, "K": k, "BETA": beta is not None, "DECAY": decay, "SCALE": beta is not None and not inverse,
-        "TOKENS": tokens,
-    }  # fmt: skip
-    inputs = x, _or(beta, x), _or(log_decay, x)
-    return Launch(inverse_kernel, inputs, outputs, (b * n * h,), constants, warps=2)
+    if decay and log_decay.ndim == 4:
+        grid = b * n * h, 4
+        return Launch(triton_channel_kernels.scores_kernel, (x, log_decay), outputs, grid, constants, warps=2)
+    return Launch(triton_kernels.scores_kernel, (x, log_decay), outputs, (b * n * h,), constants | {"DECAY": decay})
+
+
+def inverse_launch(scores, beta, dtype, *, inverse: bool = False) -> Launch:
+    """mix in dtype; inverse: T."""
+    from pallas_kernels.ut_transform.triton_kernels import inverse_kernel
+
+    b, n, h = scores.shape[:3]
+    scaled = beta is not None
+    constants = {"H": h, "BETA": scaled, "SCALE": scaled and not inverse}
+    return Launch(inverse_kernel, (scores, beta), (like(scores.shape, dtype),), (b * n * h,), constants, warps=2)
 
 
 def inverse_vjp_launch(x, beta, log_decay, found, dmix, dread, dwrite, dkeep, dkeys) -> Launch:
@@ -81,28 +81,11 @@ def inverse_vjp_launch(x, beta, log_decay, found, dmix, dread, dwrite, dkeep, dk
     from pallas_kernels.ut_transform.triton_kernels import inverse_vjp_kernel
 
     b, n, h, k = _sizes(x)
-    outputs = (
-        jax.ShapeDtypeStruct(x.shape, x.dtype),
-        _output((b, n * 64, h), jnp.float32, b, beta is not None),
-        _output((b, n * 64, h), jnp.float32, b, log_decay is not None),
-    )
+    rates = like((b, n * 64, h), jnp.float32)
+    outputs = like(x.shape, x.dtype), beta if beta is None else rates, log_decay if log_decay is None else rates
     constants = {"H": h, "K": k, "BETA": beta is not None, "DECAY": log_decay is not None}
-    others = (_or(z, x) for z in (beta, log_decay, found, dmix, dread, dwrite, dkeep, dkeys))
-    return Launch(inverse_vjp_kernel, (x, *others), outputs, (b * n * h,), constants, warps=8)
-
-
-def scores_launch(x, log_decay, *, tokens: bool = True) -> Launch:
-    """Scores, and if `tokens` read, write and keep of keys with decays per channel."""
-    from pallas_kernels.ut_transform.triton_channel_kernels import scores_kernel
-
-    b, n, h, k = _sizes(x)
-    outputs = (
-        jax.ShapeDtypeStruct((b, n, h, 64, 64), jnp.float32),
-        *[_output(x.shape, x.dtype, b, tokens)] * 2,
-        _output((b, n, h, k), jnp.float32, b, tokens),
-    )
-    constants = {"H": h, "K": k, "TOKENS": tokens}
-    return Launch(scores_kernel, (x, log_decay), outputs, (b * n * h, 4), constants, warps=2)
+    inputs = x, beta, log_decay, found, dmix, dread, dwrite, dkeep, dkeys
+    return Launch(inverse_vjp_kernel, inputs, outputs, (b * n * h,), constants, warps=8)
 
 
 def scores_vjp_launch(x, log_decay, dscores, dread, dwrite, dkeep, dkeys) -> Launch:
@@ -110,26 +93,12 @@ def scores_vjp_launch(x, log_decay, dscores, dread, dwrite, dkeep, dkeys) -> Lau
     from pallas_kernels.ut_transform.triton_channel_kernels import scores_vjp_kernel
 
     b, n, h, k = _sizes(x)
-    outputs = jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct(x.shape, jnp.float32)
+    outputs = like(x.shape, x.dtype), like(x.shape, jnp.float32)
     inputs = x, log_decay, dscores, dread, dwrite, dkeep, dkeys
     return Launch(scores_vjp_kernel, inputs, outputs, (b * n * h, 4), {"H": h, "K": k}, warps=4)
-
-
-def _per_channel(log_decay) -> bool:
-    return log_decay is not None and log_decay.ndim == 4
 
 
 def _sizes(x) -> tuple[int, int, int, int]:
     """b, n, h and the key width, 0 for scores."""
     b, n, h = x.shape[:3]
     return (b, n, h, 0) if x.ndim == 5 else (b, n // 64, h, x.shape[3])
-
-
-def _or(x, other):
-    """An operand, or memory in place of None, which the kernel does not read."""
-    return other if x is None else x
-
-
-def _output(shape, dtype, rows: int, made: bool) -> jax.ShapeDtypeStruct:
-    """An output; if it is not made, the smallest array with the same rows."""
-    return jax.ShapeDtypeStruct(shape if made else (rows,), dtype)

@@ -7,35 +7,17 @@ block, factors of all pairs are products that grow token by token. Sums over tok
 import triton
 import triton.language as tl
 
-from pallas_kernels.ut_transform.triton_kernels import product
+from pallas_kernels.triton_rows import product
 
 
 @triton.jit
-def _through(x):
-    """Sums over tokens up to each one, inclusive, of (16, K)."""
-    i = tl.arange(0, 16)
-    return product(tl.where(i[:, None] >= i[None, :], 1.0, 0.0), x)
-
-
-@triton.jit
-def _before(x):
-    """Sums over the tokens before each one."""
-    i = tl.arange(0, 16)
-    return product(tl.where(i[:, None] > i[None, :], 1.0, 0.0), x)
-
-
-@triton.jit
-def _from(x):
-    """Sums over the tokens from each one on, inclusive."""
-    i = tl.arange(0, 16)
-    return product(tl.where(i[:, None] <= i[None, :], 1.0, 0.0), x)
-
-
-@triton.jit
-def _after(x):
-    """Sums over the tokens after each one."""
-    i = tl.arange(0, 16)
-    return product(tl.where(i[:, None] < i[None, :], 1.0, 0.0), x)
+def _sums(x, AFTER: tl.constexpr, OWN: tl.constexpr):
+    """Sums over the tokens before each one, or AFTER it, OWN: including it, of (16, K)."""
+    i, j = tl.arange(0, 16)[:, None], tl.arange(0, 16)[None, :]
+    met = i < j if AFTER else i > j
+    if OWN:
+        met = i <= j if AFTER else i >= j
+    return product(tl.where(met, 1.0, 0.0), x)
 
 
 @triton.jit
@@ -64,7 +46,7 @@ def _sum(decay_ptr, at, first, end, H: tl.constexpr, K: tl.constexpr):
 @triton.jit
 def _earlier(decay_ptr, at, block, border, H: tl.constexpr, K: tl.constexpr):
     """Decays from tokens of a block to the border before block `border`, which is later, (16, K)."""
-    until = _after(_block(decay_ptr, at, block, H, K))
+    until = _sums(_block(decay_ptr, at, block, H, K), AFTER=True, OWN=False)
     return tl.exp(until + _sum(decay_ptr, at, block + 1, border, H, K)[None, :])
 
 
@@ -85,7 +67,7 @@ def scores_kernel(
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     place = scores_ptr + (at * 64 + block * 16) * 64 + i[:, None] * 64 + i[None, :]
     key, decay = _block(x_ptr, at, block, H, K), _block(decay_ptr, at, block, H, K)
-    since = _through(decay)
+    since = _sums(decay, AFTER=False, OWN=True)
     rows = (key * tl.exp(since)).to(dtype)
     for other in range(4):
         if other < block:
@@ -120,7 +102,7 @@ def _across(x_ptr, decay_ptr, dscores_ptr, at, later, earlier, H: tl.constexpr, 
     first = (at * 64 + later * 16) * 64 + earlier * 16
     weights = tl.load(dscores_ptr + first + i[:, None] * 64 + i[None, :]).to(dtype)
     key, other = _block(x_ptr, at, later, H, K), _block(x_ptr, at, earlier, H, K)
-    to_later = tl.exp(_through(_block(decay_ptr, at, later, H, K)))
+    to_later = tl.exp(_sums(_block(decay_ptr, at, later, H, K), AFTER=False, OWN=True))
     to_border = _earlier(decay_ptr, at, earlier, later, H, K)
     if ROWS:
         found = to_later * product(weights, (other * to_border).to(dtype))
@@ -142,7 +124,7 @@ def _near(x_ptr, decay_ptr, dscores_ptr, at, block, H: tl.constexpr, K: tl.const
         kept *= tl.exp(_row(decay_ptr, at, block * 16 + now, H, K))
         terms = weights[:, None] * kept
         dkey += terms * row + tl.where(i[:, None] == now, tl.sum(terms * key, 0)[None, :], 0.0)
-        ddecay += tl.where(i[:, None] <= now, _before(terms * key * row), 0.0)
+        ddecay += tl.where(i[:, None] <= now, _sums(terms * key * row, AFTER=False, OWN=False), 0.0)
         kept = tl.where(i[:, None] == now, 1.0, kept)
     return dkey, ddecay
 
@@ -173,7 +155,10 @@ def scores_vjp_kernel(
         # read and write
         key = _block(x_ptr, at, other, H, K)
         if other >= block:
-            sums = _through(_block(decay_ptr, at, other, H, K)) + _sum(decay_ptr, at, 0, other, H, K)[None, :]
+            sums = (
+                _sums(_block(decay_ptr, at, other, H, K), AFTER=False, OWN=True)
+                + _sum(decay_ptr, at, 0, other, H, K)[None, :]
+            )
             found = -tl.exp(sums) * _block(dread_ptr, at, other, H, K)
             if other == block:
                 dx, dsince = dx + found, dsince + found * key
@@ -185,7 +170,7 @@ def scores_vjp_kernel(
                 dx, duntil = dx + found, duntil + found * key
             else:
                 through += tl.sum(found * key, 0)
-    ddecay += _from(dsince) + _before(duntil) + through[None, :]
+    ddecay += _sums(dsince, AFTER=True, OWN=True) + _sums(duntil, AFTER=False, OWN=False) + through[None, :]
 
     wide = (((at // H) * 64 + block * 16) * H + at % H) * K + _offsets(H, K)
     tl.store(dx_ptr + wide, dx.to(dx_ptr.dtype.element_ty))

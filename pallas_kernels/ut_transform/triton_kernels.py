@@ -1,7 +1,8 @@
-"""The UT transform in Triton: inverses of chunks of 64 tokens, from keys (no decay, decay per token) or from scores.
+"""The UT transform in Triton: scores of chunks of 64 tokens (no decay, decay per token), and inverses of scores.
 
-One program per chunk. The forward pass works in blocks of 16 x 16: the blocks D_a of the diagonal of I + A are inverted
-by substitution, the blocks below follow as T_ab = -D_a sum_{b <= c < a} A_ac T_cb. The backward pass reads T:
+One program per chunk. Scores and inverse are two kernels, because one would need more registers than there are. The
+inverse works in blocks of 16 x 16: the blocks D_a of the diagonal of I + A are inverted by substitution, the blocks
+below follow as T_ab = -D_a sum_{b <= c < a} A_ac T_cb. The backward pass reads T:
 
     dA = -T^T (dmix Diag(beta)) T^T          dbeta_j = sum_i T_ij dmix_ij + sum_i dA_ji S_ji          dS = Diag(beta) dA
 
@@ -11,49 +12,68 @@ where S are the scores. Sums of log decays between two tokens are sums of these 
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def product(x, y):
-    """Matrix product that accumulates in float32; operands of float32 are sums of two numbers of tf32."""
-    return tl.dot(x, y, input_precision="tf32x3")
+from pallas_kernels.triton_rows import product
 
 
 @triton.jit
-def _decays_between(decay_ptr, at, H: tl.constexpr, A: tl.constexpr, B: tl.constexpr):
-    """Decays from tokens of block B to tokens of block A, (16, 16); 1 above the diagonal."""
-    i = tl.arange(0, 16)
-    decay_ptr += (at // H) * 64 * H + at % H
-    row = tl.load(decay_ptr + (A * 16 + i) * H)
-    if A == B:
-        sums = tl.cumsum(tl.where(i[:, None] > i[None, :], row[:, None], 0.0), 0)
-    else:
-        after = tl.load(decay_ptr + (B * 16 + i) * H)
-        since = tl.sum(tl.where(i[:, None] <= i[None, :], row[:, None], 0.0), 0)
-        until = tl.sum(tl.where(i[:, None] > i[None, :], after[:, None], 0.0), 0)
-        for middle in tl.static_range(B + 1, A):
-            since += tl.sum(tl.load(decay_ptr + (middle * 16 + i) * H), 0)
-        sums = since[:, None] + until[None, :]
-    return tl.exp(sums)
+def _first(at, H: tl.constexpr):
+    """The first token of a chunk, in arrays (b, t, H)."""
+    return (at // H) * 64 * H + at % H
 
 
 @triton.jit
-def _system(
-    x_ptr, beta_ptr, decay_ptr, at, H: tl.constexpr, K: tl.constexpr, BETA: tl.constexpr, DECAY: tl.constexpr,
-    A: tl.constexpr, B: tl.constexpr,
+def _between(decay):
+    """Decays from token j to token i of a chunk, (64, 64); 1 for j >= i."""
+    i = tl.arange(0, 64)
+    return tl.exp(tl.cumsum(tl.where(i[:, None] > i[None, :], decay[:, None], 0.0), 0))
+
+
+@triton.jit
+def _since(decay):
+    """Decays from the start of a chunk to each token, inclusive, (64, 1)."""
+    i = tl.arange(0, 64)
+    return tl.exp(tl.sum(tl.where(i[:, None] <= i[None, :], decay[:, None], 0.0), 0))[:, None]
+
+
+@triton.jit
+def _until(decay):
+    """Decays from after each token to the end of a chunk, (64, 1)."""
+    i = tl.arange(0, 64)
+    return tl.exp(tl.sum(tl.where(i[:, None] > i[None, :], decay[:, None], 0.0), 0))[:, None]
+
+
+@triton.jit
+def scores_kernel(
+    x_ptr, decay_ptr, scores_ptr, read_ptr, write_ptr, keep_ptr, H: tl.constexpr, K: tl.constexpr, DECAY: tl.constexpr,
+    TOKENS: tl.constexpr,
 ):  # fmt: skip
-    """Block (A, B) of the strictly lower triangle of Diag(beta) S; K = 0: x are scores."""
-    i = tl.arange(0, 16)
-    first = (at // H) * 64 * H + at % H
-    if K == 0:
-        found = tl.load(x_ptr + at * 4096 + (A * 16 + i[:, None]) * 64 + B * 16 + i[None, :]).to(tl.float32)
-    else:
-        rows = tl.load(x_ptr + first * K + (A * 16 + i[:, None]) * H * K + tl.arange(0, K)[None, :])
-        columns = tl.load(x_ptr + first * K + (B * 16 + i[:, None]) * H * K + tl.arange(0, K)[None, :])
-        found = product(rows, tl.trans(columns))
+    """Decayed scores in the blocks that `inverse_kernel` reads; if TOKENS read, with decays write and keep."""
+    at = tl.program_id(0).to(tl.int64)
+    i, d = tl.arange(0, 64), tl.arange(0, K)
+    first, wide = _first(at, H), i[:, None] * H * K + d[None, :]
+    keys = tl.load(x_ptr + first * K + wide)
+    scores = product(keys, tl.trans(keys))
     if DECAY:
-        found *= _decays_between(decay_ptr, at, H, A, B)
+        decay = tl.load(decay_ptr + first + i * H)
+        scores *= _between(decay)
+    square = i[:, None] * 64 + i[None, :]
+    tl.store(scores_ptr + at * 4096 + square, scores, mask=(i[:, None] // 16 >= i[None, :] // 16))
+    if TOKENS:
+        wide_keys = keys.to(tl.float32)
+        if DECAY:
+            tl.store(write_ptr + first * K + wide, (wide_keys * _until(decay)).to(keys.dtype))
+            tl.store(keep_ptr + at * K + d, tl.zeros((K,), tl.float32) + tl.exp(tl.sum(decay, 0)))
+            wide_keys *= _since(decay)
+        tl.store(read_ptr + first * K + wide, (-wide_keys).to(keys.dtype))
+
+
+@triton.jit
+def _system(x_ptr, beta_ptr, at, H: tl.constexpr, BETA: tl.constexpr, A: tl.constexpr, B: tl.constexpr):
+    """Block (A, B) of the strictly lower triangle of Diag(beta) S."""
+    i = tl.arange(0, 16)
+    found = tl.load(x_ptr + at * 4096 + (A * 16 + i[:, None]) * 64 + B * 16 + i[None, :]).to(tl.float32)
     if BETA:
-        found *= tl.load(beta_ptr + first + (A * 16 + i) * H)[:, None]
+        found *= tl.load(beta_ptr + _first(at, H) + (A * 16 + i) * H)[:, None]
     return tl.where(i[:, None] > i[None, :], found, 0.0) if A == B else found
 
 
@@ -74,67 +94,33 @@ def _store(mix_ptr, beta_ptr, block, at, H: tl.constexpr, SCALE: tl.constexpr, A
     """Stores block (A, B), with columns times beta if SCALE."""
     i = tl.arange(0, 16)
     if SCALE:
-        block *= tl.load(beta_ptr + (at // H) * 64 * H + at % H + (B * 16 + i) * H)[None, :]
+        block *= tl.load(beta_ptr + _first(at, H) + (B * 16 + i) * H)[None, :]
     place = (A * 16 + i[:, None]) * 64 + B * 16 + i[None, :]
     tl.store(mix_ptr + at * 4096 + place, block.to(mix_ptr.dtype.element_ty))
 
 
 @triton.jit
-def _tokens(x_ptr, decay_ptr, read_ptr, write_ptr, keep_ptr, at, H: tl.constexpr, K: tl.constexpr, DECAY: tl.constexpr):
-    """Stores read, and with decays write and keep."""
-    m, i, d = tl.arange(0, 64), tl.arange(0, 16), tl.arange(0, K)
-    first = (at // H) * 64 * H + at % H
-    decay = tl.load(decay_ptr + first + m * H) if DECAY else m.to(tl.float32)
-    for block in tl.static_range(4):
-        token = block * 16 + i
-        offset = token[:, None] * H * K + d[None, :]
-        key = tl.load(x_ptr + first * K + offset).to(tl.float32)
-        if DECAY:
-            since = tl.sum(tl.where(m[:, None] <= token[None, :], decay[:, None], 0.0), 0)
-            until = tl.sum(tl.where(m[:, None] > token[None, :], decay[:, None], 0.0), 0)
-            tl.store(write_ptr + first * K + offset, (key * tl.exp(until)[:, None]).to(write_ptr.dtype.element_ty))
-            key *= tl.exp(since)[:, None]
-        tl.store(read_ptr + first * K + offset, (-key).to(read_ptr.dtype.element_ty))
-    if DECAY:
-        tl.store(keep_ptr + at * K + d, tl.zeros((K,), tl.float32) + tl.exp(tl.sum(decay, 0)))
-
-
-@triton.jit
-def inverse_kernel(
-    x_ptr, beta_ptr, decay_ptr, mix_ptr, read_ptr, write_ptr, keep_ptr, H: tl.constexpr, K: tl.constexpr,
-    BETA: tl.constexpr, DECAY: tl.constexpr, SCALE: tl.constexpr, TOKENS: tl.constexpr,
-):  # fmt: skip
-    """mix, or T if not SCALE; if TOKENS read, and with decays write and keep."""
+def inverse_kernel(x_ptr, beta_ptr, mix_ptr, H: tl.constexpr, BETA: tl.constexpr, SCALE: tl.constexpr):
+    """mix of scores x, or T if not SCALE."""
     at = tl.program_id(0).to(tl.int64)
-    if TOKENS:
-        _tokens(x_ptr, decay_ptr, read_ptr, write_ptr, keep_ptr, at, H, K, DECAY)
-    t00 = _unit_inverse(_system(x_ptr, beta_ptr, decay_ptr, at, H, K, BETA, DECAY, 0, 0))
-    t11 = _unit_inverse(_system(x_ptr, beta_ptr, decay_ptr, at, H, K, BETA, DECAY, 1, 1))
-    t22 = _unit_inverse(_system(x_ptr, beta_ptr, decay_ptr, at, H, K, BETA, DECAY, 2, 2))
-    t33 = _unit_inverse(_system(x_ptr, beta_ptr, decay_ptr, at, H, K, BETA, DECAY, 3, 3))
-    a10 = _system(x_ptr, beta_ptr, decay_ptr, at, H, K, BETA, DECAY, 1, 0)
-    a21 = _system(x_ptr, beta_ptr, decay_ptr, at, H, K, BETA, DECAY, 2, 1)
-    a32 = _system(x_ptr, beta_ptr, decay_ptr, at, H, K, BETA, DECAY, 3, 2)
-    t10 = -product(t11, product(a10, t00))
-    t21 = -product(t22, product(a21, t11))
-    t32 = -product(t33, product(a32, t22))
-    a20 = _system(x_ptr, beta_ptr, decay_ptr, at, H, K, BETA, DECAY, 2, 0)
-    a31 = _system(x_ptr, beta_ptr, decay_ptr, at, H, K, BETA, DECAY, 3, 1)
-    t20 = -product(t22, product(a20, t00) + product(a21, t10))
-    t31 = -product(t33, product(a31, t11) + product(a32, t21))
-    a30 = _system(x_ptr, beta_ptr, decay_ptr, at, H, K, BETA, DECAY, 3, 0)
-    t30 = -product(t33, product(a30, t00) + product(a31, t10) + product(a32, t20))
+    diagonal = ()
+    for a in tl.static_range(4):
+        diagonal += (_unit_inverse(_system(x_ptr, beta_ptr, at, H, BETA, a, a)),)
+    found = ()
+    for a in tl.static_range(4):
+        system = ()
+        for c in tl.static_range(a):
+            system += (_system(x_ptr, beta_ptr, at, H, BETA, a, c),)
+        for b in tl.static_range(a):
+            total = product(system[b], diagonal[b])
+            for c in tl.static_range(b + 1, a):
+                total += product(system[c], found[c * (c + 1) // 2 + b])
+            found += (-product(diagonal[a], total),)
+        found += (diagonal[a],)
 
-    _store(mix_ptr, beta_ptr, t00, at, H, SCALE, 0, 0)
-    _store(mix_ptr, beta_ptr, t11, at, H, SCALE, 1, 1)
-    _store(mix_ptr, beta_ptr, t22, at, H, SCALE, 2, 2)
-    _store(mix_ptr, beta_ptr, t33, at, H, SCALE, 3, 3)
-    _store(mix_ptr, beta_ptr, t10, at, H, SCALE, 1, 0)
-    _store(mix_ptr, beta_ptr, t20, at, H, SCALE, 2, 0)
-    _store(mix_ptr, beta_ptr, t30, at, H, SCALE, 3, 0)
-    _store(mix_ptr, beta_ptr, t21, at, H, SCALE, 2, 1)
-    _store(mix_ptr, beta_ptr, t31, at, H, SCALE, 3, 1)
-    _store(mix_ptr, beta_ptr, t32, at, H, SCALE, 3, 2)
+    for a in tl.static_range(4):
+        for b in tl.static_range(a + 1):
+            _store(mix_ptr, beta_ptr, found[a * (a + 1) // 2 + b], at, H, SCALE, a, b)
     for row in tl.static_range(3):
         for column in tl.static_range(row + 1, 4):
             _store(mix_ptr, beta_ptr, tl.zeros((16, 16), tl.float32), at, H, False, row, column)
@@ -149,7 +135,7 @@ def inverse_vjp_kernel(
     at = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, 64)
     # Offsets of a chunk are 32-bit numbers: 64-bit ones need many registers.
-    first, token = (at // H) * 64 * H + at % H, i * H
+    first, token = _first(at, H), i * H
     square = i[:, None] * 64 + i[None, :]
     lower = i[:, None] > i[None, :]
     found = tl.load(found_ptr + at * 4096 + square)
@@ -171,7 +157,7 @@ def inverse_vjp_kernel(
         scores = product(keys, tl.trans(keys))
         if DECAY:
             decay = tl.load(decay_ptr + first + token)
-            between = tl.exp(tl.cumsum(tl.where(lower, decay[:, None], 0.0), 0))
+            between = _between(decay)
             scores *= between
         if BETA:
             tl.store(dbeta_ptr + first + token, dbeta + tl.sum(dsystem * scores, 1))
@@ -185,13 +171,13 @@ def inverse_vjp_kernel(
         dx += tl.load(dkeys_ptr + first * K + wide).to(tl.float32)
         dread = tl.load(dread_ptr + first * K + wide).to(tl.float32)
         if DECAY:
-            dread *= tl.exp(tl.sum(tl.where(i[:, None] <= i[None, :], decay[:, None], 0.0), 0))[:, None]
+            dread *= _since(decay)
             dsince = -tl.sum(dread * keys.to(tl.float32), 1)
             ddecay += tl.sum(tl.where(i[:, None] >= i[None, :], dsince[:, None], 0.0), 0)
         dx -= dread
         dwrite = tl.load(dwrite_ptr + first * K + wide).to(tl.float32)
         if DECAY:
-            dwrite *= tl.exp(tl.sum(tl.where(lower, decay[:, None], 0.0), 0))[:, None]
+            dwrite *= _until(decay)
             duntil = tl.sum(dwrite * keys.to(tl.float32), 1)
             ddecay += tl.sum(tl.where(i[:, None] < i[None, :], duntil[:, None], 0.0), 0)
             dkeep = tl.sum(tl.load(dkeep_ptr + at * K + tl.arange(0, K)), 0)

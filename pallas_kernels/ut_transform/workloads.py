@@ -185,9 +185,25 @@ VALUES: list[dict[str, Any]] = [
     HEADLINE | {"decay": "token"},
     HEADLINE | {"decay": "channel"},
 ]
+NARROW_TRANSFORMS: list[dict[str, Any]] = [
+    {"t": 64, "k": 16},
+    {"t": 128, "b": 2, "k": 32, "decay": "token"},
+    {"t": 64, "k": 16, "decay": "channel"},
+    {"t": 128, "k": 32, "decay": "channel"},
+]
+NARROW_VALUES: list[dict[str, Any]] = [
+    {"t": 128, "k": 16, "v": 24, "decay": "token"},
+    {"t": 64, "k": 32, "v": 40, "decay": "channel"},
+]
+"""Keys that only Triton's kernels serve."""
 ONE_HEAD: dict[str, Any] = {"t": 64, "h": 1, "g": 1, "decay": "token"}
 CASES = {
-    "gpu": [*both_passes(TransformCase, "mosaic_gpu", *TRANSFORMS), *both_passes(ValuesCase, "mosaic_gpu", *VALUES)],
+    "gpu": [
+        *both_passes(TransformCase, "mosaic_gpu", *TRANSFORMS),
+        *both_passes(ValuesCase, "mosaic_gpu", *VALUES),
+        *both_passes(TransformCase, "triton", *NARROW_TRANSFORMS),
+        *both_passes(ValuesCase, "triton", *NARROW_VALUES),
+    ],
     "tpu": [],
     "cpu": [*both_passes(TransformCase, "mosaic_gpu", ONE_HEAD), *both_passes(ValuesCase, "mosaic_gpu", ONE_HEAD)],
 }

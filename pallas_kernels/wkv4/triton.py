@@ -11,12 +11,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from pallas_kernels.dispatch import multiprocessors
-from pallas_kernels.triton_call import Launch, as_rows, run
+from pallas_kernels.triton_call import Launch, as_rows, like, run, unserved
 from pallas_kernels.wkv4.problem import Problem
 from pallas_kernels.wkv4.state import Wkv4State
 from pallas_kernels.wkv4.sums import LOG2_E
 
-DTYPES = "bfloat16", "float16", "float32"
 CHUNK, WIDTH, WARPS = 16, 128, 2
 """Tokens between saved sums, channels and warps of a program."""
 GRADIENT_WARPS = 4
@@ -29,13 +28,13 @@ LEAST_CHUNKS = 4
 
 def objection(p: Problem) -> str | None:
     """Why the kernels cannot serve a call, or None."""
-    return None if p.dtype_name in DTYPES else f"dtype of k is {p.dtype_name}, not one of {', '.join(DTYPES)}"
+    return unserved(p)
 
 
-def saved_like(k, *_, **__) -> jax.ShapeDtypeStruct:
+def saved_like(k, *_, **__):
     """Two numbers per channel before every 16 tokens."""
     rows, t, d = k.shape
-    return jax.ShapeDtypeStruct((rows, 2, -(-t // CHUNK), d), jnp.float32)
+    return like((rows, 2, -(-t // CHUNK), d), jnp.float32)
 
 
 def forward(k, v, w, u, keep, state, options):
@@ -47,8 +46,7 @@ def forward(k, v, w, u, keep, state, options):
             (own,) = run(pieces_launch(k, v, w, keep))
         start = None if state is None else jnp.stack(state, axis=1)
         y, last, saved = run(forward_launch(k, v, w, u, keep, own, start, options))
-        last = Wkv4State(*(last[:, i] for i in range(3))) if options.return_state else None
-        return y, last, saved if options.save_states else None
+        return y, Wkv4State(*(last[:, i] for i in range(3))) if options.return_state else None, saved
 
     return as_rows(rows)(k, v, *_by_row(k, w, u), keep, state)
 
@@ -78,23 +76,21 @@ def pieces_launch(k, v, w, keep) -> Launch:
     """Sums of the pieces, (b, 3, pieces, d)."""
     from pallas_kernels.wkv4.triton_kernels import pieces_kernel
 
-    inputs = (k, v, w, _given(keep))
-    return Launch(pieces_kernel, inputs, (_sums_like(k),), _grid(k, _pieces(k) - 1), _constants(k, keep), WARPS)
+    grid = _grid(k, _pieces(k) - 1)
+    return Launch(pieces_kernel, (k, v, w, keep), (_sums_like(k),), grid, _constants(k, keep), WARPS)
 
 
 def forward_launch(k, v, w, u, keep, own, start, options) -> Launch:
-    """y, the last sums (b, 3, d) and saved sums, of size 1 if they are not requested; start: (b, 3, d)."""
+    """y, the last sums (b, 3, d) and saved sums; start: (b, 3, d)."""
     from pallas_kernels.wkv4.triton_kernels import forward_kernel
 
-    b, _, d = k.shape
-    one = jax.ShapeDtypeStruct((1,), jnp.float32)
     outputs = (
-        jax.ShapeDtypeStruct(k.shape, v.dtype),
-        jax.ShapeDtypeStruct((b, 3, d), jnp.float32) if options.return_state else one,
-        saved_like(k) if options.save_states else one,
+        like(k.shape, v.dtype),
+        like((k.shape[0], 3, k.shape[2]), jnp.float32) if options.return_state else None,
+        saved_like(k) if options.save_states else None,
     )
     flags = {"STATE_IN": start is not None, "STATE_OUT": options.return_state, "SAVE": options.save_states}
-    inputs = (k, v, w, u, _given(keep), _seen(k, keep)[0], _given(own), _given(start))
+    inputs = k, v, w, u, keep, _seen(k, keep)[0], own, start
     return Launch(forward_kernel, inputs, outputs, _grid(k, _pieces(k)), _constants(k, keep) | flags, WARPS)
 
 
@@ -102,8 +98,8 @@ def cotangents_launch(k, v, w, u, keep, saved, dy) -> Launch:
     """Terms of the pieces in the cotangents before them, (b, 3, pieces, d)."""
     from pallas_kernels.wkv4.triton_kernels import cotangents_kernel
 
-    inputs = (k, v, w, u, _given(keep), saved, dy)
-    return Launch(cotangents_kernel, inputs, (_sums_like(k),), _grid(k, _pieces(k) - 1), _constants(k, keep), WARPS)
+    inputs, grid = (k, v, w, u, keep, saved, dy), _grid(k, _pieces(k) - 1)
+    return Launch(cotangents_kernel, inputs, (_sums_like(k),), grid, _constants(k, keep), WARPS)
 
 
 def gradients_launch(k, v, w, u, keep, saved, own, dy, end) -> Launch:
@@ -111,11 +107,11 @@ def gradients_launch(k, v, w, u, keep, saved, own, dy, end) -> Launch:
     from pallas_kernels.wkv4.triton_kernels import gradients_kernel
 
     b, _, d = k.shape
-    token = jax.ShapeDtypeStruct(k.shape, k.dtype)
-    sums = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((b, 2, _pieces(k), d), (b, 3, d)))
-    inputs = (k, v, w, u, _given(keep), _seen(k, keep)[1], saved, _given(own), dy, _given(end))
+    token = like(k.shape, k.dtype)
+    outputs = token, token, like((b, 2, _pieces(k), d), jnp.float32), like((b, 3, d), jnp.float32)
+    inputs = k, v, w, u, keep, _seen(k, keep)[1], saved, own, dy, end
     constants = _constants(k, keep) | {"STATE_OUT": end is not None}
-    return Launch(gradients_kernel, inputs, (token, token, *sums), _grid(k, _pieces(k)), constants, GRADIENT_WARPS)
+    return Launch(gradients_kernel, inputs, outputs, _grid(k, _pieces(k)), constants, GRADIENT_WARPS)
 
 
 def _by_row(k, *parameters):
@@ -143,16 +139,15 @@ def _constants(k, keep) -> dict[str, int | bool]:
     return sizes | {"DOCUMENTS": keep is not None}
 
 
-def _sums_like(k) -> jax.ShapeDtypeStruct:
-    b, _, d = k.shape
-    return jax.ShapeDtypeStruct((b, 3, _pieces(k), d), jnp.float32)
+def _sums_like(k):
+    return like((k.shape[0], 3, _pieces(k), k.shape[2]), jnp.float32)
 
 
-def _seen(k, keep) -> tuple[jax.Array, jax.Array]:
+def _seen(k, keep) -> tuple[jax.Array | None, jax.Array | None]:
     """For each piece, (b, pieces) int32: the first earlier piece of its document, -1: its start is the row's; and one
     more than the last piece that sees its end, pieces + 1: the end of the row does."""
     if keep is None:
-        return jnp.zeros((1,), jnp.int32), jnp.zeros((1,), jnp.int32)
+        return None, None
     length, pieces = _length(k), _pieces(k)
     cut = jnp.pad(keep, [(0, 0), (0, pieces * length - keep.shape[1])], constant_values=1)
     cut = cut.reshape(-1, pieces, length).min(2) == 0
@@ -161,8 +156,3 @@ def _seen(k, keep) -> tuple[jax.Array, jax.Array]:
     high = lax.cummin(jnp.where(cut, place + 1, pieces + 1), axis=1, reverse=True)
     first, last = jnp.full_like(low[:, :1], -1), jnp.full_like(low[:, :1], pieces + 1)
     return jnp.concatenate([first, low[:, :-1]], axis=1), jnp.concatenate([high[:, 1:], last], axis=1)
-
-
-def _given(array):
-    """The array, or one that a kernel does not read."""
-    return jnp.zeros((1,), jnp.float32) if array is None else array

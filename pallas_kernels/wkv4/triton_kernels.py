@@ -11,10 +11,9 @@ the largest term of a sum has exponent `top`, and no other exponent is formed th
 import triton
 import triton.language as tl
 
-from pallas_kernels.triton_rows import load_keep, load_rows, with_tail
+from pallas_kernels.triton_rows import LOG2E, load_keep, load_rows, with_tail
 
 EMPTY: tl.constexpr = tl.constexpr(-1e38)
-LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 JOINED: tl.constexpr = tl.constexpr(8)
 """Pieces whose sums are loaded at once."""
 
@@ -33,7 +32,7 @@ def _keys(rows, first, T: tl.constexpr, COUNT: tl.constexpr, RAGGED: tl.constexp
     """Keys in base 2; `EMPTY` after the last token."""
     found = ()
     for i in tl.static_range(COUNT):
-        key = rows[i] * LOG2_E
+        key = rows[i] * LOG2E
         if RAGGED:
             key = tl.where(first + i < T, key, EMPTY)
         found = found + (key,)
@@ -112,7 +111,7 @@ def pieces_kernel(
     pieces: tl.constexpr = (T + LENGTH - 1) // LENGTH
     channel, real = _channels(D, WIDTH)
     k_ptr, v_ptr, keep_ptr = k_ptr + row * T * D, v_ptr + row * T * D, keep_ptr + row * T
-    w = tl.load(w_ptr + row * D + channel, mask=real, other=0.0) * LOG2_E
+    w = tl.load(w_ptr + row * D + channel, mask=real, other=0.0) * LOG2E
     num, den = tl.zeros((WIDTH,), tl.float32), tl.zeros((WIDTH,), tl.float32)
     top = den + EMPTY
     for chunk in range(LENGTH // CHUNK):
@@ -140,8 +139,8 @@ def forward_kernel(
     ragged: tl.constexpr = T % LENGTH > 0
     channel, real = _channels(D, WIDTH)
     k_ptr, v_ptr, y_ptr, keep_ptr = k_ptr + row * T * D, v_ptr + row * T * D, y_ptr + row * T * D, keep_ptr + row * T
-    w = tl.load(w_ptr + row * D + channel, mask=real, other=0.0) * LOG2_E
-    u = tl.load(u_ptr + row * D + channel, mask=real, other=0.0) * LOG2_E
+    w = tl.load(w_ptr + row * D + channel, mask=real, other=0.0) * LOG2E
+    u = tl.load(u_ptr + row * D + channel, mask=real, other=0.0) * LOG2E
     num, den = tl.zeros((WIDTH,), tl.float32), tl.zeros((WIDTH,), tl.float32)
     top, low = den + EMPTY, -1
     if DOCUMENTS:
@@ -150,7 +149,7 @@ def forward_kernel(
         start = start_ptr + row * 3 * D + channel
         num, den = tl.load(start, mask=real, other=0.0), tl.load(start + D, mask=real, other=0.0)
         passed = w * (piece * LENGTH).to(tl.float32)
-        top = tl.load(start + 2 * D, mask=real, other=0.0) * LOG2_E - passed
+        top = tl.load(start + 2 * D, mask=real, other=0.0) * LOG2E - passed
         top = tl.where(low < 0, top, EMPTY)
     if pieces > 1:
         own = own_ptr + row * 3 * pieces * D
@@ -176,7 +175,7 @@ def forward_kernel(
             num, den, top = _with_term(num, den, top - _decay(w, first + i, T, ragged), keys[i], values[i], 1.0)
     if STATE_OUT:  # noqa: SIM102 (static and dynamic conditions are two statements in Triton)
         if piece == pieces - 1:
-            _store_sums(last_ptr + row * 3 * D, 0, num, den, top / LOG2_E, channel, real, D, 1)
+            _store_sums(last_ptr + row * 3 * D, 0, num, den, top / LOG2E, channel, real, D, 1)
 
 
 @triton.jit
@@ -192,8 +191,8 @@ def cotangents_kernel(
     ragged: tl.constexpr = T % LENGTH > 0
     channel, real = _channels(D, WIDTH)
     k_ptr, v_ptr, dy_ptr, keep_ptr = k_ptr + row * T * D, v_ptr + row * T * D, dy_ptr + row * T * D, keep_ptr + row * T
-    w = tl.load(w_ptr + row * D + channel, mask=real, other=0.0) * LOG2_E
-    u = tl.load(u_ptr + row * D + channel, mask=real, other=0.0) * LOG2_E
+    w = tl.load(w_ptr + row * D + channel, mask=real, other=0.0) * LOG2E
+    u = tl.load(u_ptr + row * D + channel, mask=real, other=0.0) * LOG2E
     border = border_ptr + (row * 2 * chunks + piece * (LENGTH // CHUNK)) * D + channel
     num, top = tl.load(border, mask=real, other=0.0), tl.load(border + chunks * D, mask=real, other=0.0)
     found_num, found_den = tl.zeros((WIDTH,), tl.float32), tl.zeros((WIDTH,), tl.float32)
@@ -235,8 +234,8 @@ def gradients_kernel(
     channel, real = _channels(D, WIDTH)
     k_ptr, v_ptr, dy_ptr, keep_ptr = k_ptr + row * T * D, v_ptr + row * T * D, dy_ptr + row * T * D, keep_ptr + row * T
     dk_ptr, dv_ptr = dk_ptr + row * T * D, dv_ptr + row * T * D
-    w = tl.load(w_ptr + row * D + channel, mask=real, other=0.0) * LOG2_E
-    u = tl.load(u_ptr + row * D + channel, mask=real, other=0.0) * LOG2_E
+    w = tl.load(w_ptr + row * D + channel, mask=real, other=0.0) * LOG2E
+    u = tl.load(u_ptr + row * D + channel, mask=real, other=0.0) * LOG2E
     later_num, later_den = tl.zeros((WIDTH,), tl.float32), tl.zeros((WIDTH,), tl.float32)
     later_top, high = later_den + EMPTY, pieces + 1
     dw, du = tl.zeros((WIDTH,), tl.float32), tl.zeros((WIDTH,), tl.float32)
@@ -246,7 +245,7 @@ def gradients_kernel(
         end = end_ptr + row * 3 * D + channel
         later_num, later_den = tl.load(end, mask=real, other=0.0), tl.load(end + D, mask=real, other=0.0)
         passed = w * tl.maximum(T - (piece + 1) * LENGTH, 0).to(tl.float32)
-        later_top = tl.load(end + 2 * D, mask=real, other=0.0) * LOG2_E - passed
+        later_top = tl.load(end + 2 * D, mask=real, other=0.0) * LOG2E - passed
         later_top = tl.where(high > pieces, later_top, EMPTY)
     if pieces > 1:
         later_num, later_den, later_top = _joined(
