@@ -36,8 +36,6 @@ SLICES = (HITS, FIRST, "other tokens")
 QUESTIONS = ("records", "phone book", "needle")
 FIELDS = 4
 """Most fields of a document of package metadata; nearly all are repeated at its end."""
-SHUFFLED = 0.5
-"""Share of the documents of package metadata whose words are no words."""
 N_QUESTIONS = 200
 """Most questions of a kind."""
 ENTRIES, LINES = 3, 2
@@ -85,14 +83,8 @@ def _corpus(path: str, valid_fraction: float, seed: int, records: int, document_
 @functools.cache
 def record_set(records: int, document_bytes: int) -> RecordSet:
     """Metadata of the installed packages, split into training and validation."""
-    config = RecordsConfig(
-        documents=max(records, 1),
-        document_bytes=document_bytes,
-        fields_per_document=FIELDS,
-        questions=FIELDS,
-        shuffled=SHUFFLED,
-    )
-    return RecordSet([*python_records(), *debian_records()], config)
+    sizes = {"document_bytes": document_bytes, "fields_per_document": FIELDS, "questions": FIELDS}
+    return RecordSet([*python_records(), *debian_records()], RecordsConfig(documents=max(records, 1), **sizes))
 
 
 @functools.cache

@@ -18,20 +18,9 @@ import dataclasses
 import math
 import os
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
-from experiments.text_models import (
-    ABLATIONS,
-    ATTENTION,
-    BASE_CONV,
-    CAT,
-    CAT_BARE,
-    FIRST_BASED,
-    HYENA,
-    TABLES,
-    TRANSFORMER,
-    Sizes,
-)
+from experiments.text_models import ATTENTION, CAT, CAT_BARE, FEW, FIRST_BASED, TABLES, TRANSFORMER, Sizes
 from experiments.text_slices import QUESTIONS, SLICES, SlicedTextConfig
 from jaxzoo.layers.rotary_scaling import RotaryScaling
 from jaxzoo.models import LanguageModelConfig
@@ -64,12 +53,7 @@ class Setting:
     """Dtype of activations; on a CPU models of width 64 are faster in float32 (measured)."""
 
     def config(self, point: Point) -> RunConfig:
-        layers, length, seed, rate = (
-            self.sizes.layers(str(point["model"])),
-            self.sizes.length,
-            point["seed"],
-            point["learning_rate"],
-        )
+        layers, length = self.sizes.layers(str(point["model"])), self.sizes.length
         model = LanguageModelConfig(
             pattern=layers,
             d_model=self.d_model,
@@ -84,20 +68,18 @@ class Setting:
             steps=self.steps,
             batch_size=self.batch_size,
             valid_batch_size=max(1, 8192 // length),
-            seed=int(seed or 0),
+            seed=int(point["seed"] or 0),
             eval_every=self.steps,
             checkpoint_every=max(1, self.steps // 10),
             keep_checkpoints=1,
         )
-        optimizer = OptimizerConfig(learning_rate=float(rate or 0), b2=0.95, final_fraction=0.1, decay_embeddings=False)
-        return RunConfig(
-            model=model, data=dataclasses.replace(self.text, length=length), optimizer=optimizer, train=train
-        )
+        optimizer = OptimizerConfig(learning_rate=self.rate, b2=0.95, final_fraction=0.1, decay_embeddings=False)
+        return RunConfig(model=model, data=self._data(), optimizer=optimizer, train=train)
 
     def also(self, point: Point) -> dict[str, RunConfig]:
         """Returns the questions, and for `BY_LENGTH` windows of all lengths."""
         config = self.config(point)
-        found = {ASKED: dataclasses.replace(config, data=dataclasses.replace(self._data(config), asked=True))}
+        found = {ASKED: dataclasses.replace(config, data=self._data(asked=True))}
         for length in self.lengths if point["model"] in BY_LENGTH else ():
             found[AT.format(length)] = self._longer(config, length)
             if length > self.sizes.length and point["model"] != CAT_BARE:
@@ -112,13 +94,12 @@ class Setting:
     def _longer(self, config: RunConfig, length: int) -> RunConfig:
         """Returns the validation on windows of a length; all lengths score the same targets."""
         tokens = self.text.valid_tokens // max(self.lengths) * max(self.lengths)
-        data = dataclasses.replace(self._data(config), length=length, valid_lengths=(length,), valid_tokens=tokens)
+        data = self._data(length=length, valid_lengths=(length,), valid_tokens=tokens)
         train = dataclasses.replace(config.train, valid_batch_size=max(1, 8192 // length))
         return dataclasses.replace(config, data=data, train=train)
 
-    def _data(self, config: RunConfig) -> SlicedTextConfig:
-        assert isinstance(config.data, SlicedTextConfig)
-        return config.data
+    def _data(self, **fields: Any) -> SlicedTextConfig:
+        return dataclasses.replace(self.text, **{"length": self.sizes.length, **fields})
 
     def scale(self, about: str, models: Sequence[str]) -> Scale:
         points = grid(model=models, learning_rate=(self.rate,), seed=(0,))
@@ -160,7 +141,10 @@ def table(results: Results) -> list[list[str]]:
             metrics = row["metrics"]
             perplexities = [metrics["valid/loss"], *(nats(row, i) for i in range(len(SLICES)))]
             asked = [metrics.get(f"{ASKED}/valid/accuracy/question={i}") for i in range(len(QUESTIONS))]
-            line = [name, row["point"]["model"], f"{row['flops'] / 1e15:.3g}"]
+            model = row["point"][
+                "model"
+            ]  # rows of `BY_LENGTH` count FLOPs at their longest window, not the trained one
+            line = [name, model, "-" if model in BY_LENGTH else f"{row['flops'] / 1e15:.3g}"]
             line += [f"{math.exp(each):.2f}" for each in perplexities]
             line += ["-" if share is None else f"{share:.0%}" for share in asked]
             lines.append([*line, "yes" if recalls(row) else "no", verdict(results, name)])
@@ -209,6 +193,8 @@ def draw(results: Results) -> Figure:
     for series, (label, found) in enumerate(by_length(results).items()):
         marked_line(places[-1], list(found), list(found.values()), label=label, series=len(SLICES) + series)
         plain_log_ticks(places[-1], "x", list(found))
+    for panel in places[len(shown) : -1]:
+        panel.set_visible(False)
     places[-1].set_title("CAT, Figure 1, right: length of the window", fontsize=TITLE_POINTS)
     for panel in axes[:, 0]:
         panel.set(ylabel="nats per token")
@@ -223,14 +209,6 @@ def _made_up(point: Point) -> dict[str, float]:
 
 
 MODELS = tuple(dict.fromkeys(name for names in TABLES.values() for name in names))
-FEW = (
-    *(ATTENTION, BASE_CONV, f"{BASE_CONV} + {ATTENTION}"),
-    *(TRANSFORMER, CAT),
-    *(HYENA, "Hyena, sine 2"),
-    *(FIRST_BASED, ABLATIONS["no-window"]),
-    "Liquid-S4",
-)
-"""Models of scale `laptop`: some of each table."""
 LAPTOPS = Setting(
     sizes=Sizes(n_layers=3, n_heads=2, length=128, window=16, feature_dim=8, n_taps=5),
     d_model=64,
