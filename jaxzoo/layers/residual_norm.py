@@ -36,7 +36,7 @@ def settled(stream: ResidualStream) -> Float[Array, "*b d"]:
     return constrain_residual(stream.residual + stream.branch.astype(jnp.float32))
 
 
-def has_kernel(residual: Array, dtype: DTypeLike) -> bool:
+def has_kernel(residual: Array | jax.ShapeDtypeStruct, dtype: DTypeLike) -> bool:
     """Whether a verified kernel computes norms of this stream, with outputs of a dtype."""
     return _kernel_form(residual, dtype) is not None
 
@@ -54,7 +54,7 @@ def add_and_norm(
     return form(*stream, norm.scale[...], **options)
 
 
-def _kernel_form(residual: Array, dtype: DTypeLike) -> Callable[..., Any] | None:
+def _kernel_form(residual: Array | jax.ShapeDtypeStruct, dtype: DTypeLike) -> Callable[..., Any] | None:
     """The function that computes sum and norm by a kernel, sharded for the current mesh; None if none applies."""
     if residual.ndim != 3 or 0 in residual.shape or is_recording():
         return None

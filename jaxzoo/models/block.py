@@ -125,10 +125,10 @@ class Block(nnx.Module):
 
     def _branch_input(self, stream: ResidualStream, before: Array | None, norm: Norm) -> tuple[Array, Array]:
         """The residual, and input of a branch; `before`: the residual before this layer, None in its first branch."""
-        parallel = self.parallel_residual and before is not None
-        if self.post_norm or parallel or not has_kernel(stream.residual, self.dtype):
+        source = before if self.parallel_residual else None
+        if self.post_norm or source is not None or not has_kernel(stream.residual, self.dtype):
             residual = checkpoint_name(settled(stream), BRANCH_INPUT)
-            source = before if parallel else residual
+            source = residual if source is None else source
             return residual, (source if self.post_norm else norm(source)).astype(self.dtype)
         if self.saves_sums:
             stream = ResidualStream(checkpoint_name(settled(stream), BRANCH_INPUT))

@@ -1,5 +1,7 @@
 """The kernel that adds and norms is taken where it is verified and serves a mesh, and nowhere else."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,7 +45,7 @@ def test_arguments_of_the_kernel(kind, monkeypatch):
         layer, "_kernel_form", lambda *_: lambda *x, **options: residual_norm(*x, **options, implementation="reference")
     )
     rng = np.random.default_rng(0)
-    module = norm(kind, 16, eps=0.3, rngs=nnx.Rngs(0))
+    module: Any = norm(kind, 16, eps=0.3, rngs=nnx.Rngs(0))
     for variable in (module.scale, *((module.bias,) if kind == "layer" else ())):
         variable[...] = jnp.asarray(rng.normal(size=16), jnp.float32)
     stream = ResidualStream(*(jnp.asarray(rng.normal(size=X.shape) + 1, jnp.float32) for _ in range(2)))

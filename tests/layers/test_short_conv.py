@@ -1,6 +1,7 @@
 """Short convolutions by the kernel's function and by XLA: the same numbers; on a CPU the same program as ever."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ def by_reference(*_):
 def test_mixer_passes_everything_to_the_kernel(lfm2, projection_bias, monkeypatch):
     """Kills: gates or biases that change places; a bias, a SiLU, documents or a history that it does not get."""
     fields = {"d_model": 6, "n_taps": 3, "conv_bias": True, "projection_bias": projection_bias}
-    mixer = (GatedShortConvConfig.lfm2 if lfm2 else GatedShortConvConfig)(**fields).build(rngs=nnx.Rngs(0))
+    mixer: Any = (GatedShortConvConfig.lfm2 if lfm2 else GatedShortConvConfig)(**fields).build(rngs=nnx.Rngs(0))
     if projection_bias:
         mixer.in_proj.bias[...] = jax.random.normal(jax.random.key(0), mixer.in_proj.bias.shape)
     x = jnp.asarray(np.random.default_rng(0).standard_normal((2, 7, 6)), jnp.float32)
