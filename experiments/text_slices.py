@@ -17,6 +17,7 @@ of its fields again at its end. No package is in training and validation.
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -83,7 +84,7 @@ def _corpus(path: str, valid_fraction: float, seed: int, records: int, document_
 @functools.cache
 def record_set(records: int, document_bytes: int) -> RecordSet:
     """Metadata of the installed packages, split into training and validation."""
-    sizes = {"document_bytes": document_bytes, "fields_per_document": FIELDS, "questions": FIELDS}
+    sizes: Any = {"document_bytes": document_bytes, "fields_per_document": FIELDS, "questions": FIELDS}
     return RecordSet([*python_records(), *debian_records()], RecordsConfig(documents=max(records, 1), **sizes))
 
 

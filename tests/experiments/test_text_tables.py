@@ -165,7 +165,7 @@ def test_the_page_has_the_verdicts_of_the_kept_results():
     kept = ROOT / "experiments/results/text_tables"
     results = Results([json.loads(line) for line in (kept / "results.jsonl").read_text().splitlines()])
     papers = json.loads((ROOT / "docs/papers.json").read_text())
-    lines = {(name, row[0]): row for name, paper in papers.items() for row in paper["rows"]}
+    lines: Any = {(name, row[0]): row for name, paper in papers.items() for row in paper["rows"]}
     for name in TABLES:
         _, _, file, _, verdict, *_ = lines[tuple(name.split(", "))]
         assert (ROOT / file) == kept
