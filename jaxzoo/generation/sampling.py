@@ -62,21 +62,25 @@ def sample(logits: Float[Array, "b vocab"], keys: PRNGKeyArray, knobs: Knobs) ->
         return jnp.argmax(allowed, axis=-1).astype(jnp.int32)
     centred = allowed - allowed.max(axis=-1, keepdims=True)
     scaled = centred / jnp.maximum(knobs.temperature, jnp.finfo(jnp.float32).tiny)
-    return _draw(scaled, keys) if knobs.top_k is None else _draw_filtered(scaled, keys, knobs)
+    if knobs.top_k is None or knobs.top_p is None:
+        return _draw(scaled, keys)
+    return _draw_filtered(scaled, keys, knobs.top_k, knobs.top_p)
 
 
 def _draw(logits: Float[Array, "b vocab"], keys: PRNGKeyArray) -> Int[Array, "b"]:
     return jax.vmap(jax.random.categorical)(keys, logits).astype(jnp.int32)
 
 
-def _draw_filtered(logits: Float[Array, "b vocab"], keys: PRNGKeyArray, knobs: Knobs) -> Int[Array, "b"]:
+def _draw_filtered(
+    logits: Float[Array, "b vocab"], keys: PRNGKeyArray, top_k: Int[Array, ""], top_p: Float[Array, ""]
+) -> Int[Array, "b"]:
     """Draws one of the remaining ranks, and returns the token of that rank."""
     ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
     negated, ids_by_rank = jax.lax.sort((-logits, ids), num_keys=1, is_stable=True)
     rank = ids
-    stays = rank < knobs.top_k
+    stays = rank < top_k
     probability = jax.nn.softmax(jnp.where(stays, -negated, -jnp.inf), axis=-1)
     before = jnp.cumsum(probability, axis=-1) - probability
-    stays &= (before < knobs.top_p) | (knobs.top_p == 1)
+    stays &= (before < top_p) | (top_p == 1)
     drawn = _draw(jnp.where(stays, -negated, -jnp.inf), keys)
     return jnp.take_along_axis(ids_by_rank, drawn[:, None], axis=1)[:, 0]

@@ -102,7 +102,8 @@ def taylor_step(
     Returns:
       y (b, h, v) in the dtype of v, and the state.
     """
-    check_shapes(*(x.shape for x in map(_sequence, (q, k, v))), decay, state)
+    shapes = [_sequence(x).shape for x in (q, k, v)]
+    check_shapes(shapes[0], shapes[1], shapes[2], decay, state)
     (b, h, k_dim), (g, v_dim) = q.shape, v.shape[1:]
     problem = TaylorProblem(
         b=b, t=1, h=h, g=g, k=k_dim, v=v_dim, dtype=q.dtype.name, kv_dtypes=(k.dtype.name, v.dtype.name)
@@ -134,11 +135,11 @@ def window_step(
     Returns:
       y (b, h, v) in the dtype of v, and the cache.
     """
-    check_window(*map(_sequence, (q, k, v)), cache.window, None, cache)
+    check_window(_sequence(q), _sequence(k), _sequence(v), cache.window, None, cache)
     problem = _window_problem(cache, q, v)
     options = WindowOptions(q.shape[2] ** -0.5 if scale is None else float(scale))
-    y, *ring = _run(WINDOW, xla.window, implementation, problem, q, k, v, *cache, options=options)
-    return y, SlidingWindowCache(*ring, cache.position + 1)
+    y, ring_k, ring_v = _run(WINDOW, xla.window, implementation, problem, q, k, v, *cache, options=options)
+    return y, SlidingWindowCache(ring_k, ring_v, cache.position + 1)
 
 
 def has_window_kernel(cache: SlidingWindowCache, q: jax.Array, v: jax.Array) -> bool:

@@ -194,7 +194,7 @@ def _workloads(step: Callable, truth: Callable, state: Callable) -> OpWorkloads:
 
 
 def _taylor_truth(state, q, k, v):
-    y, s, z = reference.taylor(q, k, v, *state, None, api.TaylorOptions(q.shape[-1] ** -0.5, 1e-12, True))
+    y, s, z = reference.taylor(q, k, v, state.s, state.z, None, api.TaylorOptions(q.shape[-1] ** -0.5, 1e-12, True))
     return y, TaylorState(s, z)
 
 
@@ -207,15 +207,16 @@ def _taylor_state(problem: TaylorProblem, seed: int) -> TaylorState:
 
 
 def _window_truth(cache, q, k, v):
-    y, *ring = reference.window(q, k, v, *cache, api.WindowOptions(q.shape[-1] ** -0.5))
-    return y, SlidingWindowCache(*ring, cache.position + 1)
+    options = api.WindowOptions(q.shape[-1] ** -0.5)
+    y, ring_k, ring_v = reference.window(q, k, v, cache.k, cache.v, cache.position, options)
+    return y, SlidingWindowCache(ring_k, ring_v, cache.position + 1)
 
 
 def _window_state(problem: WindowProblem, seed: int) -> SlidingWindowCache:
     keys = jax.random.split(jax.random.key(seed))
     rings = ((problem.b, problem.window, problem.kv_heads, width) for width in (problem.k, problem.v))
-    filled = (jax.random.normal(key, ring).astype(jnp.bfloat16) for key, ring in zip(keys, rings, strict=True))
-    return SlidingWindowCache(*filled, jnp.full((problem.b,), 3 * problem.window, jnp.int32))
+    k, v = (jax.random.normal(key, ring).astype(jnp.bfloat16) for key, ring in zip(keys, rings, strict=True))
+    return SlidingWindowCache(k, v, jnp.full((problem.b,), 3 * problem.window, jnp.int32))
 
 
 def _conv(history, x, *gates, implementation):

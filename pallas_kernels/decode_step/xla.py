@@ -13,13 +13,13 @@ def taylor(q, k, v, s, z, decay, options) -> tuple[jax.Array, jax.Array, jax.Arr
     """y, s and z after the token."""
     given = {"scale": options.scale, "eps": options.eps, "normalize": options.normalize, "decay": decay}
     y, state = taylor_attention_step(TaylorState(s, z), q, k, v, **given)
-    return y, *state
+    return y, state.s, state.z
 
 
 def window(q, k, v, ring_k, ring_v, position, options) -> tuple[jax.Array, jax.Array, jax.Array]:
     """y and the ring after the token."""
     y, cache = sliding_window_step(SlidingWindowCache(ring_k, ring_v, position), q, k, v, scale=options.scale)
-    return y, *cache[:2]
+    return y, cache.k, cache.v
 
 
 def conv(x, taps, bias, input_gate, output_gate, history, options) -> tuple[jax.Array, jax.Array]:

@@ -71,7 +71,8 @@ def _decayed(problem: Problem, implementation: str | None) -> Callable:
 
     def run(*inputs):
         options: dict[str, Any] = {"return_state": True, "implementation": implementation}
-        return taylor_attention(*inputs, decay=_decays(problem.h), initial_state=_ones(problem, jnp.float32), **options)
+        options |= {"decay": _decays(problem.h), "initial_state": _ones(problem, jnp.float32)}
+        return taylor_attention(*inputs, **options)
 
     return run
 
