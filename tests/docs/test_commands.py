@@ -29,6 +29,7 @@ TESTS = {
     "benchmarks.mixers_cpu": "tests/benchmarks/test_mixers_cpu.py",
     "benchmarks.mqar_cpu": "tests/benchmarks/test_mqar_cpu.py",
     "benchmarks.on_device": "tests/benchmarks/test_on_device.py",
+    "benchmarks.queue_pictures": "tests/benchmarks/test_sweep_piece.py",
     "benchmarks.decode_programs": "tests/benchmarks/test_op_programs.py",
     "benchmarks.op_programs": "tests/benchmarks/test_op_programs.py",
     "benchmarks.mqar_generation": "tests/benchmarks/test_mqar_cpu.py",
