@@ -175,5 +175,5 @@ def test_batch_and_heads_on_four_devices(form, n):
         for mesh in (MeshConfig(data=8), MeshConfig(data=2, sequence=4)):
             with jax.set_mesh(make_mesh(mesh)):
                 assert chosen() is None
-    for x, y in zip(found, expected, strict=True):
-        assert relative_l2(x, y) < 1e-6
+    for x, y in zip(found, expected, strict=True):  # smaller matmuls may sum in another order: one output of bfloat16
+        assert relative_l2(x, y) < 1e-4  # rounded to its neighbour is 2e-5 (Xeon with AMX); a mix-up is about 1
