@@ -86,7 +86,13 @@ def unserved(p: Any, widths: tuple[int, ...] = ()) -> str | None:
     """Objection to a dtype or, if there are `widths`, to a key width."""
     if widths and p.k not in widths:
         return f"key width {p.k} is not one of {', '.join(map(str, widths))}"
-    return None if p.dtype_name in DTYPES else f"dtype {p.dtype_name} is not one of {', '.join(DTYPES)}"
+    return wrong_dtype(p.dtype_name)
+
+
+def wrong_dtype(*names: str) -> str | None:
+    """Objection to the first dtype that is not served."""
+    wrong = next((name for name in names if name not in DTYPES), None)
+    return None if wrong is None else f"dtype {wrong} is not one of {', '.join(DTYPES)}"
 
 
 def needs_ampere(problem: Any, device: Any) -> str | None:

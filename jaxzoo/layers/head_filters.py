@@ -124,11 +124,11 @@ def head_conv(
         raise ValueError(f"head_conv: history of {history.shape[1]} inputs must hold {w - 1}, one less than the taps")
     if taps.ndim == 2:
         width = x.shape[2] * x.shape[3]
-        flat = x.reshape(*x.shape[:2], width)
-        by_channel = jnp.repeat(taps, x.shape[3], axis=1)
-        before = None if history is None else history.reshape(*history.shape[:2], width)
-        if has_kernel(before, flat, by_channel, width, segment_ids):
-            y, _ = short_conv_from(before, flat, by_channel, n_plain=width, segment_ids=segment_ids)
+        flat = jax.ShapeDtypeStruct((*x.shape[:2], width), x.dtype)
+        if has_kernel(history, flat, jax.ShapeDtypeStruct((w, width), taps.dtype), width, segment_ids):
+            before = None if history is None else history.reshape(*history.shape[:2], width)
+            by_channel = jnp.repeat(taps, x.shape[3], axis=1)
+            y, _ = short_conv_from(before, x.reshape(flat.shape), by_channel, n_plain=width, segment_ids=segment_ids)
             return y.reshape(x.shape)
     return apply_with_halo(Partial(_head_conv, taps), w - 1, x, old=history, segment_ids=segment_ids)
 

@@ -96,9 +96,7 @@ def short_conv_from(
     return finish(y, bias, shifted_out, n_plain=n_plain), history
 
 
-def has_kernel(
-    history: Array | None, x: Array | jax.ShapeDtypeStruct, taps: Array, n_plain: int, segment_ids: Array | None
-) -> bool:
+def has_kernel(history: Array | None, x: Any, taps: Any, n_plain: int, segment_ids: Array | None) -> bool:
     """Whether `short_conv_from` takes a kernel for an x like this."""
     return _kernel_form(history, x, taps, n_plain, segment_ids) is not None
 

@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.decode_step.problem import ConvProblem, TaylorProblem, WindowProblem
-from pallas_kernels.triton_call import Launch, as_rows, run
+from pallas_kernels.triton_call import Launch, as_rows, like, run, wrong_dtype
 
-DTYPES = ("bfloat16", "float16", "float32")
 MAX_KEY_DIM = 16
 """Of Taylor attention: the whole state of a head is in registers."""
 MAX_VALUE_DIM = 128
@@ -24,20 +23,16 @@ MULTIPROCESSORS = 132
 
 def taylor_objection(p: TaylorProblem) -> str | None:
     """Why the kernel cannot serve a step of Taylor attention, or None."""
-    if wrong := [name for name in p.dtypes if name not in DTYPES]:
-        return f"dtype {wrong[0]} is not one of {', '.join(DTYPES)}"
     if p.k > MAX_KEY_DIM or p.v > MAX_VALUE_DIM:
         return f"widths {p.k} of keys, {p.v} of values exceed {MAX_KEY_DIM}, {MAX_VALUE_DIM}"
-    return None
+    return wrong_dtype(*p.dtypes)
 
 
 def window_objection(p: WindowProblem) -> str | None:
     """Why the kernel cannot serve a step of attention, or None."""
-    if wrong := [name for name in (p.dtype_name, p.cache_dtype) if name not in DTYPES]:
-        return f"dtype {wrong[0]} is not one of {', '.join(DTYPES)}"
     if max(p.k, p.v) > MAX_VALUE_DIM:
         return f"widths {p.k} of keys, {p.v} of values exceed {MAX_VALUE_DIM}"
-    return None
+    return wrong_dtype(p.dtype_name, p.cache_dtype)
 
 
 def window_automatic(p: WindowProblem) -> bool:
@@ -47,9 +42,7 @@ def window_automatic(p: WindowProblem) -> bool:
 
 def conv_objection(p: ConvProblem) -> str | None:
     """Why the kernel cannot serve a step of a convolution, or None."""
-    if p.dtype_name not in DTYPES:
-        return f"dtype {p.dtype_name} is not one of {', '.join(DTYPES)}"
-    return None if 2 <= p.w <= MAX_TAPS else f"{p.w} taps are not 2 to {MAX_TAPS}"
+    return wrong_dtype(p.dtype_name) or (None if 2 <= p.w <= MAX_TAPS else f"{p.w} taps are not 2 to {MAX_TAPS}")
 
 
 def taylor(q, k, v, s, z, decay, options):
@@ -64,8 +57,7 @@ def taylor(q, k, v, s, z, decay, options):
             "H": h, "G": g, "KD": k_dim, "VD": v_dim, "K": _power(k_dim), "V": _power(v_dim),
             "SCALE": options.scale, "EPS": options.eps, "NORMALIZE": options.normalize, "DECAY": decay is not None,
         }  # fmt: skip
-        inputs = q, k, v, s, z, jnp.zeros((1,), jnp.float32) if decay is None else decay
-        outputs = _like((b, h, v_dim), v), _like(s.shape, s), _like(z.shape, z)
+        inputs, outputs = (q, k, v, s, z, decay), (like((b, h, v_dim), v.dtype), *_all_like(s, z))
         warps = 8 if _power(v_dim) <= 64 else 16
         return run(
             Launch(kernels.taylor_kernel, inputs, outputs, (b * h,), constants, warps=warps, aliases=((3, 1), (4, 2)))
@@ -88,7 +80,7 @@ def window(q, k, v, ring_k, ring_v, position, options):
             "H": h, "G": g, "KD": k_dim, "VD": v_dim, "K": _power(k_dim), "V": _power(v_dim),
             "W": ring_k.shape[1], "N": min(SLOTS, _power(ring_k.shape[1])), "SCALE": options.scale,
         }  # fmt: skip
-        outputs = _like((b, h, v_dim), v), _like(ring_k.shape, ring_k), _like(ring_v.shape, ring_v)
+        outputs = like((b, h, v_dim), v.dtype), *_all_like(ring_k, ring_v)
         return run(Launch(kernels.window_kernel, operands, outputs, (b * h,), constants, aliases=((3, 1), (4, 2))))
 
     return call(q, k, v, ring_k, ring_v, position)
@@ -102,13 +94,12 @@ def conv(x, taps, bias, input_gate, output_gate, history, options):
         from pallas_kernels.decode_step import triton_kernels as kernels
 
         (b, d), (groups, n_taps) = x.shape, taps.shape[:2]
-        none = jnp.zeros((1,), x.dtype)
-        inputs = (x, taps, *(none if z is None else z for z in (bias, input_gate, output_gate)), history)
+        inputs = x, taps, bias, input_gate, output_gate, history
         constants = {
             "D": d, "W": n_taps, "SHARED": b // groups, "N_PLAIN": options.n_plain, "BIAS": bias is not None,
             "IN": input_gate is not None, "OUT": output_gate is not None, "C": CHANNELS,
         }  # fmt: skip
-        outputs = _like(x.shape, x), _like(history.shape, history)
+        outputs = _all_like(x, history)
         grid = (b, -(-d // CHANNELS))
         return run(Launch(kernels.conv_kernel, inputs, outputs, grid, constants, aliases=((5, 1),)))
 
@@ -121,5 +112,5 @@ def _power(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def _like(shape: tuple[int, ...], x: jax.Array) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, x.dtype)
+def _all_like(*arrays: jax.Array) -> tuple[jax.ShapeDtypeStruct, ...]:
+    return tuple(like(x.shape, x.dtype) for x in arrays)

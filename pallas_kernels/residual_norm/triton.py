@@ -8,19 +8,16 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.residual_norm.problem import Problem
-from pallas_kernels.triton_call import Launch, as_rows, run
+from pallas_kernels.triton_call import Launch, as_rows, like, run, wrong_dtype
 
-DTYPES = ("bfloat16", "float16", "float32")
 MAX_WIDTH = 8192
 """Channels that the registers of a program hold."""
 
 
 def objection(p: Problem) -> str | None:
     """Why the kernels cannot serve a call, or None."""
-    for name in (p.dtype_name, jnp.dtype(p.stream_dtype).name):
-        if name not in DTYPES:
-            return f"dtype {name} is not one of {', '.join(DTYPES)}"
-    return None if p.d <= MAX_WIDTH else f"width {p.d} is more than {MAX_WIDTH}"
+    too_wide = None if p.d <= MAX_WIDTH else f"width {p.d} is more than {MAX_WIDTH}"
+    return wrong_dtype(p.dtype_name, jnp.dtype(p.stream_dtype).name) or too_wide
 
 
 def forward(x, y, scale, bias, *, options):
@@ -31,15 +28,10 @@ def forward(x, y, scale, bias, *, options):
         from pallas_kernels.residual_norm import triton_kernels as kernels
 
         constants, warps = _constants(x, scale, bias, options)
-        outputs = (
-            _like(x, x.dtype) if y is not None else jax.ShapeDtypeStruct((1,), x.dtype),
-            _like(x, options.dtype),
-        )
-        none = jnp.zeros((1,), x.dtype)
-        inputs = x, none if y is None else y, scale, none if bias is None else bias
+        outputs = None if y is None else like(x.shape, x.dtype), like(x.shape, options.dtype)
         grid = (len(scale) * -(-constants["SHARED"] // constants["TILE"]),)
         constants["ADDS"] = y is not None
-        r, n = run(Launch(kernels.forward_kernel, inputs, outputs, grid, constants, warps=warps))
+        r, n = run(Launch(kernels.forward_kernel, (x, y, scale, bias), outputs, grid, constants, warps=warps))
         return x if y is None else r, n
 
     return *call(x, y, *_by_row(scale, bias)), None
@@ -57,25 +49,21 @@ def backward(x, y, scale, bias, r, saved, dr, dn, *, options):
         constants, warps = _constants(r, scale, bias, options)
         blocks = -(-constants["SHARED"] // kernels.ROWS)
         outputs = (
-            _like(r, r.dtype),
-            _like(r, options.branch_dtype) if casts else jax.ShapeDtypeStruct((1,), r.dtype),
-            jax.ShapeDtypeStruct((len(scale), blocks, 1 + (bias is not None), r.shape[-1]), jnp.float32),
+            like(r.shape, r.dtype),
+            like(r.shape, options.branch_dtype) if casts else None,
+            like((len(scale), blocks, 1 + (bias is not None), r.shape[-1]), jnp.float32),
         )
         constants |= {"CAST": casts, "ROWS": kernels.ROWS}
         inputs, grid = (r, scale, dr, dn), (len(scale) * blocks,)
         dx, dy, sums = run(Launch(kernels.backward_kernel, inputs, outputs, grid, constants, warps=warps))
         sums = sums.sum(1)
-        return dx, dy if casts else None, sums[:, 0], None if bias is None else sums[:, 1]
+        return dx, dy, sums[:, 0], None if bias is None else sums[:, 1]
 
     dx, dy, d_scale, d_bias = call(r, dr, dn, *_by_row(scale, bias))
     if options.branch_dtype is not None and not casts:
         dy = dx
     d_bias = None if bias is None else d_bias[0].astype(bias.dtype)
     return dx, dy, d_scale[0].astype(scale.dtype), d_bias
-
-
-def _like(x: jax.Array, dtype) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(x.shape, dtype)
 
 
 def _by_row(scale, bias) -> tuple:

@@ -10,19 +10,16 @@ import jax.numpy as jnp
 
 from pallas_kernels.short_conv import xla
 from pallas_kernels.short_conv.problem import Problem
-from pallas_kernels.triton_call import Launch, as_rows, run
+from pallas_kernels.triton_call import Launch, as_rows, like, run, wrong_dtype
 
-DTYPES = ("bfloat16", "float16", "float32")
 MAX_TAPS = 8
 
 
 def objection(p: Problem) -> str | None:
     """Why the kernels cannot serve a call, or None."""
-    if p.dtype_name not in DTYPES:
-        return f"dtype {p.dtype_name} is not one of {', '.join(DTYPES)}"
     if p.t * p.d >= 2**31:
         return f"{p.t} tokens of {p.d} channels need indices of more than 32 bits"
-    return None if 2 <= p.w <= MAX_TAPS else f"{p.w} taps are not 2 to {MAX_TAPS}"
+    return wrong_dtype(p.dtype_name) or (None if 2 <= p.w <= MAX_TAPS else f"{p.w} taps are not 2 to {MAX_TAPS}")
 
 
 def ages(documents: jax.Array | None, before: int) -> jax.Array | None:
@@ -42,12 +39,12 @@ def forward(x, taps, bias, input_gate, output_gate, history, documents, offsets,
         from pallas_kernels.short_conv import triton_kernels as kernels
 
         x = operands[0]
-        inputs, constants = _prepared(operands, options)
+        constants = _constants(operands, options)
         tokens, channels = kernels.FORWARD_TILE
         grid = (len(x) * -(-x.shape[1] // tokens), -(-x.shape[2] // channels))
         constants |= {"TOKENS": tokens, "CHANNELS": channels}
-        output = jax.ShapeDtypeStruct(x.shape, x.dtype)
-        (y,) = run(Launch(kernels.forward_kernel, inputs, (output,), grid, constants, warps=kernels.FORWARD_WARPS))
+        outputs = (like(x.shape, x.dtype),)
+        (y,) = run(Launch(kernels.forward_kernel, operands, outputs, grid, constants, warps=kernels.FORWARD_WARPS))
         return y
 
     return call(*_by_row(x, taps, bias, input_gate, output_gate, history, documents, offsets)), None
@@ -63,28 +60,23 @@ def backward(x, taps, bias, input_gate, output_gate, history, documents, offsets
 
         x, taps, bias, input_gate, output_gate, *_, offsets = operands
         (b, t, d), (groups, n_taps) = x.shape, taps.shape[:2]
-        inputs, constants = _prepared(operands, options)
+        constants = _constants(operands, options)
         channels, blocks = (128 if n_taps <= 4 else 64), -(-t // kernels.BLOCK)
         n_sums = n_taps + (1 if offsets is None else 4)
-        like, none = (jax.ShapeDtypeStruct(shape, x.dtype) for shape in (x.shape, (1,)))
-        outputs = (
-            like,
-            none if input_gate is None else like,
-            none if output_gate is None else like,
-            jax.ShapeDtypeStruct((b, blocks, n_sums, d), jnp.float32),
-        )
+        made = (None if z is None else like(x.shape, x.dtype) for z in (x, input_gate, output_gate))
+        outputs = *made, like((b, blocks, n_sums, d), jnp.float32)
         constants |= {"TOKENS": kernels.BLOCK, "CHANNELS": channels}
         grid = (b * blocks, -(-d // channels))
         dx, d_in, d_out, sums = run(
-            Launch(kernels.backward_kernel, (*inputs, dy), outputs, grid, constants, warps=1)
+            Launch(kernels.backward_kernel, (*operands, dy), outputs, grid, constants, warps=1)
         )  # fmt: skip
         sums = sums.reshape(groups, -1, n_sums, d).sum(1)
         return (
             dx,
             sums[:, :n_taps],
             None if bias is None else sums[:, n_taps],
-            None if input_gate is None else d_in,
-            None if output_gate is None else d_out,
+            d_in,
+            d_out,
             None if offsets is None else sums[:, n_taps + 1 :],
         )
 
@@ -110,19 +102,12 @@ def _by_row(x, taps, bias, input_gate, output_gate, history, documents, offsets)
     return x, taps, bias, input_gate, output_gate, history, ages(documents, before), offsets
 
 
-def _prepared(operands: tuple, options) -> tuple[tuple, dict]:
-    """Inputs and constants that both kernels have."""
+def _constants(operands: tuple, options) -> dict:
+    """Constants that both kernels have."""
     x, taps, bias, input_gate, output_gate, history, age, offsets = operands
     (b, t, d), (groups, n_taps) = x.shape, taps.shape[:2]
-    none = jnp.zeros((1,), x.dtype)
-    inputs = (
-        x, taps, none if bias is None else bias,
-        *(none if z is None else z for z in (input_gate, output_gate, history)), none if age is None else age,
-        none if offsets is None else offsets,
-    )  # fmt: skip
-    constants = {
+    return {
         "T": t, "D": d, "W": n_taps, "SHARED": b // groups, "N_PLAIN": options.n_plain, "BIAS": bias is not None,
         "IN": input_gate is not None, "OUT": output_gate is not None, "HISTORY": history is not None,
         "PACKED": age is not None, "OFFSETS": offsets is not None,
     }  # fmt: skip
-    return inputs, constants
