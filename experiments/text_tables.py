@@ -190,9 +190,10 @@ def draw(results: Results) -> Figure:
         names = [row["point"]["model"] for row in rows]
         panel.set_xticks(range(len(rows)), names, rotation=35, ha="right", fontsize=7)
         panel.set_title(f"{name}: {verdict(results, name)}", fontsize=TITLE_POINTS)
-    for series, (label, found) in enumerate(by_length(results).items()):
+    curves = by_length(results)
+    for series, (label, found) in enumerate(curves.items()):
         marked_line(places[-1], list(found), list(found.values()), label=label, series=len(SLICES) + series)
-        plain_log_ticks(places[-1], "x", list(found))
+    plain_log_ticks(places[-1], "x", sorted({length for found in curves.values() for length in found}))
     for panel in places[len(shown) : -1]:
         panel.set_visible(False)
     places[-1].set_title("CAT, Figure 1, right: length of the window", fontsize=TITLE_POINTS)
