@@ -5,7 +5,7 @@ above 32 MiB at every allocation, and the kernel clears their pages, which takes
 MQAR models. With these settings the process keeps its peak memory.
 
 A heap that never shrinks is fragmented by large blocks of many sizes: finetuning a converted SmolLM2 (135 million
-parameters, batches of 1,024 tokens) grew to 21 GB, where 7 GB are enough. Such a model maps its large blocks again.
+parameters, batches of 1,024 tokens) grew to 21 GB, where 9 GB are enough. Such a model maps its large blocks again.
 """
 
 import ctypes

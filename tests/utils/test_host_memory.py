@@ -59,7 +59,7 @@ def test_a_step_touches_no_new_pages():
 
 @pytest.mark.full
 def test_large_models_give_back_what_they_free():
-    """Kills: a heap that blocks of hundreds of MB fragment until memory ends (21 GB where 7 are enough)."""
+    """Kills: a heap that blocks of hundreds of MB fragment until memory ends (21 GB where 9 are enough)."""
     assert run("large")[0] > 0.9 * PAGES
 
 
