@@ -22,6 +22,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 51656
 @pytest.fixture
 def write(tmp_path):
     def make(name, content):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
         return tmp_path / name
 
@@ -56,7 +57,9 @@ def test_other_texts(write, tmp_path):
 
 def test_lfs_pointers(write):
     """Kills: the pointer of Git LFS taken for text, or for a damaged file."""
-    write("vocab.json", b'{"</s>": 0}')
+    for folder in ("merges", "template"):  # nothing else in them is a pointer
+        write(f"{folder}/vocab.json", b'{"</s>": 0}')
+    write("template/merges.txt", b"")
     for read in (
         lambda: read_json(write("tokenizer.json", POINTER), dict),
         lambda: list(read_json_lines(write("rows.jsonl", POINTER), dict)),
@@ -65,8 +68,8 @@ def test_lfs_pointers(write):
         lambda: list(read_bases(write("c.fa", POINTER), read_layout())),
         lambda: read_corpus(str(write("a.txt", POINTER)), valid_fraction=0.5, seed=0),
         lambda: load_tokenizer(write("rwkv_vocab_v1.txt", POINTER)),
-        lambda: load_tokenizer(write("merges.txt", POINTER).parent),
-        lambda: (write("merges.txt", b""), load_tokenizer(write("chat_template.jinja", POINTER).parent)),
+        lambda: load_tokenizer(write("merges/merges.txt", POINTER).parent),
+        lambda: load_tokenizer(write("template/chat_template.jinja", POINTER).parent),
     ):
         with pytest.raises(ValueError, match="is a Git LFS pointer, not the file itself; run git lfs pull"):
             read()
