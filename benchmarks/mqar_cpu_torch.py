@@ -4,7 +4,7 @@
 under our names, batches and constants of the optimizer. Each line of standard input is a task, answered by one line:
 
     check N      the losses of N updates without dropout
-    time N       CPU-ms an update, over N updates with dropout
+    time N       CPU ms per update, over N updates with dropout
 
 `forms` says how scores are made: `authors` as in HazyResearch/zoology (all scores masked and normalised step by step,
 Taylor features written out), `lean` by the best of PyTorch (its fused attention; the Taylor polynomial of the scores).

@@ -21,7 +21,7 @@ def test_a_device_that_is_there_cannot_be_skipped(platform, monkeypatch):
 
 
 def test_hardware_is_looked_for():
-    """Kills: a look-up that JAX has moved: it must answer on any machine."""
+    """Kills: a query of the hardware that fails on some machine, because JAX has moved the function."""
     assert device.is_attached("gpu") in (True, False)
     assert device.is_attached("tpu") in (True, False)
 

@@ -46,7 +46,7 @@ KERNELS = {"h100": {"mosaic_gpu"}, "v5e": {"mosaic_tpu", "splash_tpu"}}
     ],
 )
 def test_training_step(name, remat, monkeypatch):
-    """Kills: kernels that are left on a mesh or under remat, tables of a kernel made on devices that are not there, and
+    """Kills: kernels that are not chosen on a mesh or under remat, tables of a kernel allocated on absent devices, and
     activations that are gathered around a kernel."""
     target = absent_devices(name, monkeypatch)
     config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, remat=remat))

@@ -94,7 +94,7 @@ class BitStringConfig(TaskConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ParityConfig(BitStringConfig):
-    """Whether the number of ones is odd.
+    """Parity: whether the number of ones is odd.
 
     A state of one bit solves it, `s_t = s_{t-1} xor x_t`. A linear recurrence keeps such a state with a factor of -1 at
     every 1; one whose factors are all positive cannot solve the task at all lengths in finite precision (Grazzi et al.

@@ -119,11 +119,11 @@ class Tokens:
         return self._load(getattr(self.r, f"{name}_s"), PER_CHANNEL, tokens)
 
     def b(self, tokens) -> list[Any]:
-        """(16,)."""
+        """b of the tokens, (16,) each."""
         return self._load(self.r.maps_s, PER_STATE, tokens, pl.ds(0, STATES))
 
     def c(self, tokens) -> list[Any]:
-        """(16,)."""
+        """c of the tokens, (16,) each."""
         return self._load(self.r.maps_s, PER_STATE, tokens, pl.ds(STATES, STATES))
 
     def _load(self, ref, layout, tokens, *columns):

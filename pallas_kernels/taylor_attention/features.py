@@ -14,8 +14,8 @@ so states depend on keys and values only: s = sum_j phi(k_j) v_j^T, z = sum_j ph
     phi(x) = (x @ left + left_offset) * (x @ right + right_offset)
 
 Full form: [1, x_a, x_a x_b for all a, b row-major], 1 + k + k^2 features, coefficient 1/2 on every product.
-The paper's own features are the full form times [1, scale^(1/2), (scale^2/2)^(1/2)] by degree, on queries and
-keys alike."""
+The paper's own features are the full form times [1, scale^(1/2), (scale^2/2)^(1/2)] by degree, for queries
+and for keys."""
 
 from typing import NamedTuple
 

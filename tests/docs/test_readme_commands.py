@@ -26,6 +26,7 @@ ELSEWHERE = {
     "jaxzoo convert": "tests/interop: the weights are 98 MB",
     "jaxzoo generate --run runs/smollm2": "tests/interop",
     "jaxzoo evaluate --run runs/smollm2": "tests/interop",
+    "jaxzoo linearize": "tests/cli/test_linearize.py: it takes more than an hour",
 }
 """Beginning of a command -> why it is not run here."""
 

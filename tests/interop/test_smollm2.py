@@ -38,6 +38,18 @@ def loaded(run):
     return jaxzoo.load(run)
 
 
+def logits_of_prompts(model):
+    """Yields each prompt with its logits (t, vocab). There is one program, and parameters are its arguments: constants
+    are compiled with it."""
+    graph, variables = nnx.split(model)
+    forward = jax.jit(lambda variables, ids: nnx.merge(graph, variables)(ids))
+    longest = max(len(prompt["ids"]) for prompt in KNOWN["prompts"])
+    for prompt in KNOWN["prompts"]:
+        ids = np.zeros((1, longest), np.int32)
+        ids[0, : len(prompt["ids"])] = prompt["ids"]
+        yield prompt, np.asarray(forward(variables, ids))[0, : len(prompt["ids"])]
+
+
 def test_tokenizer(loaded):
     """Kills: a tokenizer of a GGUF file that cuts or merges otherwise; a chat template or begin token that is lost."""
     for prompt in KNOWN["prompts"]:
@@ -50,33 +62,28 @@ def test_tokenizer(loaded):
 
 def test_logits_in_all_forms(loaded):
     """Kills: rows of queries and keys in llama.cpp's order, a block dequantized otherwise, another rotary base."""
-    graph, variables = nnx.split(loaded.model)  # arguments of the programs: constants are compiled with them
-    longest = max(len(prompt["ids"]) for prompt in KNOWN["prompts"])
-    forward = jax.jit(lambda variables, ids: nnx.merge(graph, variables)(ids))
+    for prompt, logits in logits_of_prompts(loaded.model):
+        np.testing.assert_allclose(logits[-1, prompt["columns"]], prompt["logits"], rtol=0, atol=2e-4)
+        np.testing.assert_allclose(logits[0, prompt["columns"]], prompt["first"], rtol=0, atol=2e-4)
+    ids = np.array([prompt["ids"]], np.int32)
+    graph, variables = nnx.split(loaded.model)
     prefill = jax.jit(lambda variables, *args: nnx.merge(graph, variables).prefill(*args))
     step = jax.jit(lambda variables, *args: nnx.merge(graph, variables).step(*args))
-    for prompt in KNOWN["prompts"]:
-        ids, columns = np.asarray([prompt["ids"]], np.int32), prompt["columns"]
-        n = ids.shape[1]
-        logits = np.asarray(forward(variables, np.pad(ids, ((0, 0), (0, longest - n)))))[:, :n]
-        np.testing.assert_allclose(logits[0, -1, columns], prompt["logits"], rtol=0, atol=2e-4)
-        np.testing.assert_allclose(logits[0, 0, columns], prompt["first"], rtol=0, atol=2e-4)
     first, state = prefill(variables, ids[:, :-2], loaded.model.init_state(1, capacity=32))
-    np.testing.assert_allclose(first, logits[:, :-2], rtol=0, atol=1e-3)
+    np.testing.assert_allclose(first[0], logits[:-2], rtol=0, atol=1e-3)
     for i in (-2, -1):
         y, state = step(variables, ids[:, i], state)
-        np.testing.assert_allclose(y, logits[:, i], rtol=0, atol=1e-3)
+        np.testing.assert_allclose(y[0], logits[i], rtol=0, atol=1e-3)
 
 
 def test_bfloat16():
     """Kills: a norm, softmax or rotary table in bfloat16: rounding of matrices alone changes logits by 0.7 to 2.4 %."""
     model = load(find_source(Path("smollm2")), dtype="bfloat16").model
-    forward = jax.jit(model.__call__)
-    for prompt in KNOWN["prompts"]:
-        logits = np.asarray(forward(np.array([prompt["ids"]], np.int32))[0, -1], np.float64)
-        error = np.linalg.norm(logits[prompt["columns"]] - prompt["logits"])
+    for prompt, logits in logits_of_prompts(model):
+        last = logits[-1].astype(np.float64)
+        error = np.linalg.norm(last[prompt["columns"]] - prompt["logits"])
         assert error < 0.04 * np.linalg.norm(prompt["logits"])
-        assert logits.argmax() == prompt["greedy"][0]
+        assert last.argmax() == prompt["greedy"][0]
 
 
 def test_unequal_prompts_in_one_batch(loaded):

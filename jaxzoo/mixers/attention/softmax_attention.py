@@ -68,7 +68,7 @@ class AttentionConfig(MultiHeadConfig):
         return self.projection_flops + gate + 4.0 * self.n_heads * self.head_width * length
 
     def papers_state_size(self, length: int) -> int:
-        """Eq. 10: `2 d N`; the formula ignores key/value heads."""
+        """State size of Eq. 10, `2 d N` numbers; the formula ignores key/value heads."""
         return 2 * self.width * length
 
     def papers_layer_flops(self, length: int, *, mlp: str, mlp_width: int) -> float | None:
