@@ -63,7 +63,8 @@ def scores_launch(x, log_decay, *, tokens: bool = True) -> Launch:
     if decay and log_decay.ndim == 4:
         grid = b * n * h, 4
         return Launch(triton_channel_kernels.scores_kernel, (x, log_decay), outputs, grid, constants, warps=2)
-    return Launch(triton_kernels.scores_kernel, (x, log_decay), outputs, (b * n * h,), constants | {"DECAY": decay})
+    constants["DECAY"] = decay  # on capability 10.0, 4 warps spill
+    return Launch(triton_kernels.scores_kernel, (x, log_decay), outputs, (b * n * h,), constants, warps=8)
 
 
 def inverse_launch(scores, beta, dtype, *, inverse: bool = False) -> Launch:
