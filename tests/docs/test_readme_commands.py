@@ -18,6 +18,7 @@ SMALL = {
     "jaxzoo train --config configs/lm": f"{FEW_STEPS} --data.valid-tokens 2048",
     "jaxzoo generate --run experiments": "--max-tokens 8",
     "jaxzoo evaluate --run runs/mqar": "--data.valid.0.n-examples 16",
+    "jaxzoo sweep --experiment experiments/zoology_figure2.py --scale laptop": "--scale smoke",
     "jaxzoo compare": "--data.valid.0.n-examples 16",
 }
 """Beginning of a command -> what makes it short here."""
