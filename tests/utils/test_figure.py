@@ -66,7 +66,10 @@ def test_names_are_no_formulas(tmp_path):
     assert (tmp_path / "x.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("backend", ["module://no_such_package.backend", "nonsense", "TkAgg"])
+@pytest.mark.parametrize(
+    "backend",
+    ["module://no_such_package.backend", *(pytest.param(x, marks=pytest.mark.full) for x in ("nonsense", "TkAgg"))],
+)
 def test_a_backend_that_is_not_installed(backend):
     """Kills: a picture, or a sweep's report, that fails where MPLBACKEND of a notebook names an absent package."""
     code = "from jaxzoo.sweep.report_files import _pictures; _pictures(None, [], None)"

@@ -69,7 +69,7 @@ gpu, general_gpu = functools.partial(Call, chunk=64, **WIDE), functools.partial(
         full("mosaic_gpu", gpu(n=1, v=256, state=False)),
         slow("mosaic_gpu", gpu(n=17, b=2)),
         slow("mosaic_gpu", gpu(n=3, v=192, h=2)),
-        ("mosaic_gpu", general_gpu(t=150, h=2, documents=True)),
+        full("mosaic_gpu", general_gpu(t=150, h=2, documents=True)),
         slow("mosaic_gpu", general_gpu(t=64, state=False)),
         slow("mosaic_gpu", general_gpu(t=400, b=2, h=2)),
     ],

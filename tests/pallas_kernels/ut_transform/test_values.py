@@ -103,7 +103,7 @@ def interpreted(call: Call):
     "call",
     [
         gpu(n=1, decay="token", kind="documents"),
-        gpu(n=1, decay="channel", kind="documents"),
+        full(gpu(n=1, decay="channel", kind="documents")),
         slow(gpu(n=9, b=2, h=2)),
         full(gpu(n=2, decay="channel", kind="strong", h=2)),
         full(gpu(n=2, k=128, decay="token", h=2)),
@@ -138,7 +138,7 @@ def test_repeated_keys(call):
     "call",
     [
         values_gpu(n=2, decay="token"),
-        values_gpu(n=2, decay="channel", kind="weak"),
+        full(values_gpu(n=2, decay="channel", kind="weak")),
         slow(values_gpu(n=9, h=2, state=False)),
         full(values_gpu(n=2, decay="channel", kind="strong")),
         slow(values_gpu(n=9, b=2, decay="channel", kind="documents")),
