@@ -10,8 +10,9 @@ With `asked` the validation sets are questions, `valid/accuracy/question=N`: the
 the likeliest, each after the right ones. The questions are `QUESTIONS`: a field of a package's metadata (`records`, as
 FDA in Based, Sec. 6), a number in a phone book, and a number in a repeated line.
 
-The text is files, or documents of `jaxzoo.tasks.record_documents`: metadata of the installed packages, each with some
-of its fields again at its end. No package is in training and validation.
+The text is files; or sources of the standard library and of installed packages; or documents of
+`jaxzoo.tasks.record_documents`: metadata of the installed packages, each with some of its fields again at its end (no
+package is in training and validation).
 """
 
 import dataclasses
@@ -24,7 +25,8 @@ import numpy as np
 from experiments.recall_text import learn_bpe
 from jaxzoo.config.checked import Count, NonNegativeInt, PositiveInt
 from jaxzoo.data.base import UNLABELLED, ValidSet, make_valid_set
-from jaxzoo.data.corpus.files import Corpus, Document, read_corpus
+from jaxzoo.data.corpus.files import Corpus, Document, hash_share, read_corpus
+from jaxzoo.data.corpus.python_pile import python_texts
 from jaxzoo.data.text_data import TextData, TextDataConfig
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.evals.recall_slices import HITS, target_repeats
@@ -50,9 +52,11 @@ class SlicedTextConfig(TextDataConfig):
     """Text, its windows, and the threshold of rare bigrams. `tokenizer_path` is not read."""
 
     records: NonNegativeInt = 0
-    """Number of training documents of package metadata; 0: the files of `path`."""
+    """Number of training documents of package metadata; 0: the files of `path`, or of `packages`."""
     document_bytes: PositiveInt = 96
     """Longest document of package metadata, without its repeated fields."""
+    packages: tuple[str, ...] = ()
+    """Installed packages whose sources are the text, with the standard library's; none: the files of `path`."""
     bpe_size: PositiveInt = 1024
     """Ids of the tokenizer, which is learned from the training documents."""
     rare: Count = 10
@@ -64,21 +68,39 @@ class SlicedTextConfig(TextDataConfig):
         return SlicedText(self, batch_size=batch_size, valid_batch_size=valid_batch_size)
 
     def tokenizer(self) -> Tokenizer:
-        return _tokenizer(self.path, self.valid_fraction, self.seed, self.records, self.document_bytes, self.bpe_size)
+        return _tokenizer(self._source(), self.bpe_size)
 
     def corpus(self) -> Corpus:
-        return _corpus(self.path, self.valid_fraction, self.seed, self.records, self.document_bytes)
+        return _corpus(self._source())
+
+    def _source(self) -> "SlicedTextConfig":
+        """Returns a config of the same documents, equal for all models."""
+        names = ("path", "valid_fraction", "seed", "records", "document_bytes", "packages")
+        return SlicedTextConfig(length=1, **{name: getattr(self, name) for name in names})
 
 
 @functools.cache
-def _corpus(path: str, valid_fraction: float, seed: int, records: int, document_bytes: int) -> Corpus:
-    if not records:
-        return read_corpus(path, valid_fraction=valid_fraction, seed=seed)
+def _corpus(source: SlicedTextConfig) -> Corpus:
+    if source.packages:
+        return _sources(source)
+    if not source.records:
+        return read_corpus(source.path, valid_fraction=source.valid_fraction, seed=source.seed)
     sides = []
     for held_out in (False, True):
-        rows = record_set(records, document_bytes).training_documents(held_out=held_out)
+        rows = record_set(source.records, source.document_bytes).training_documents(held_out=held_out)
         sides.append(tuple(Document(f"{i:06}", row["text"].encode()) for i, row in enumerate(rows)))
     return Corpus(train=sides[0], valid=sides[1])
+
+
+def _sources(source: SlicedTextConfig) -> Corpus:
+    """Returns the files of `python_texts`, both splits in the order of a hash of seed and name."""
+    texts = [(f"{subset}/{name}", text) for subset, name, text in python_texts(source.packages)]
+    shares = sorted((hash_share(f"{source.seed}:{name}".encode()), name, text) for name, text in texts)
+    train, valid = (
+        tuple(Document(name, text.encode()) for share, name, text in shares if (share < source.valid_fraction) == held)
+        for held in (False, True)
+    )
+    return Corpus(train=train, valid=valid)
 
 
 @functools.cache
@@ -89,9 +111,8 @@ def record_set(records: int, document_bytes: int) -> RecordSet:
 
 
 @functools.cache
-def _tokenizer(path: str, fraction: float, seed: int, records: int, document_bytes: int, size: int) -> Tokenizer:
-    documents = _corpus(path, fraction, seed, records, document_bytes).train
-    return learn_bpe(documents, size, max_bytes=BPE_BYTES)
+def _tokenizer(source: SlicedTextConfig, size: int) -> Tokenizer:
+    return learn_bpe(_corpus(source).train, size, max_bytes=BPE_BYTES)
 
 
 def questions(config: SlicedTextConfig) -> Iterator[list[tuple[str, str]]]:

@@ -34,7 +34,7 @@ def write_python_pile(
     for file in FILES:
         if (out / file).exists() and not overwrite:
             raise ValueError(f"{out / file} exists; choose another --out, or replace it with --overwrite")
-    placed = sorted((hash_share(f"{subset}:{name}".encode()), subset, text) for subset, name, text in _texts(packages))
+    placed = sorted((hash_share(f"{subset}:{name}".encode()), subset, text) for subset, name, text in python_texts(packages))
     middle = (1 + VALID_FRACTION) / 2
     shares = zip(FILES, ((VALID_FRACTION, middle), (middle, 1.0), (0.0, VALID_FRACTION)), strict=True)
     counts: dict[str, dict[str, list[int]]] = {}
@@ -53,15 +53,16 @@ def write_python_pile(
     return counts
 
 
-def _texts(packages: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """Yields subset, name and text of all documents, without those that are empty or not UTF-8."""
+def python_texts(packages: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Yields subset, name and text of all documents, without those that are empty or not UTF-8. Raises `ValueError` if
+    a package is not installed."""
     files = [("Python source", name, file) for name, file in find_files("").items()]
     packaged: dict[str, Path] = {}
     for package in packages:
         try:
             found = importlib.metadata.files(package) or []
         except importlib.metadata.PackageNotFoundError:
-            raise ValueError(f"--packages {package}: not installed; install it, or name another one") from None
+            raise ValueError(f"packages={package!r}: not installed; install it, or name another one") from None
         python = [file for file in found if file.suffix == ".py" and not {"test", "tests"} & set(file.parts)]
         packaged |= {file.as_posix(): Path(str(file.locate())) for file in python}
     files += [("Python packages", name, file) for name, file in sorted(packaged.items()) if file.is_file()]
