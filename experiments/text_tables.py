@@ -141,10 +141,7 @@ def table(results: Results) -> list[list[str]]:
             metrics = row["metrics"]
             perplexities = [metrics["valid/loss"], *(nats(row, i) for i in range(len(SLICES)))]
             asked = [metrics.get(f"{ASKED}/valid/accuracy/question={i}") for i in range(len(QUESTIONS))]
-            model = row["point"][
-                "model"
-            ]  # rows of `BY_LENGTH` count FLOPs at their longest window, not the trained one
-            line = [name, model, "-" if model in BY_LENGTH else f"{row['flops'] / 1e15:.3g}"]
+            line = [name, row["point"]["model"], f"{row['flops'] / 1e15:.3g}"]
             line += [f"{math.exp(each):.2f}" for each in perplexities]
             line += ["-" if share is None else f"{share:.0%}" for share in asked]
             lines.append([*line, "yes" if recalls(row) else "no", verdict(results, name)])
@@ -247,9 +244,9 @@ SMOKES = Setting(
 
 def _laptop() -> Scale:
     about = (
-        "0.7 to 1 million parameters of width 128 in four layers; 2,500 steps of 16 windows of 256 tokens (10 million) of "
-        "source code, a BPE of 2,048 ids; rare: at most 10 times in 20 million tokens; one learning rate, one seed; "
-        "Zoology's Table 2 and some models of the others."
+        "0.7 to 1 million parameters of width 128 in four layers; 2,500 steps of 16 windows of 256 tokens (10 "
+        "million) of source code, a BPE of 2,048 ids; rare: at most 10 times in 20 million tokens; one learning "
+        "rate, one seed; Zoology's Table 2 and some models of the others."
     )
     return LAPTOPS.scale(about, FEW)
 

@@ -1,8 +1,10 @@
 """Division of prompts into chunks of a few sizes, so that few programs are compiled and nothing is padded.
 
 A row takes part in a chunk only if it has that many tokens left; other rows keep their states. So padding never enters
-a state, and the chunks of a prompt do not depend on other prompts (on accelerators, on the batch size). At least one
-token of every prompt remains: the decode loop reads it and draws the first new token.
+a state. Prompts of one length, such as a single prompt, are read in at most two chunks after those of the largest size:
+whole 64s, then whole 4s. Prompts of different lengths are read in 64s, then 8s; the chunks of each depend on its own
+length alone (on accelerators, on the batch size too). At least one token of every prompt remains: the decode loop reads
+it and draws the first new token.
 """
 
 import dataclasses
@@ -14,6 +16,8 @@ from jaxtyping import Bool, Int32, Integer
 
 CHUNKS = (512, 64, 8)
 """Tokens of a chunk, largest first; at most the smallest number is left to the decode loop."""
+WHOLE = (CHUNKS[1], 4)
+"""Chunks of prompts of one length: multiples of these, so that at most 22 sizes are compiled."""
 
 TokenIds = Sequence[int] | Integer[np.ndarray, "t"]
 
@@ -39,12 +43,16 @@ class Prompts:
     def lengths(self) -> Int32[np.ndarray, "b"]:
         return np.array([len(row) for row in self.rows], np.int32)
 
+    @property
+    def have_one_length(self) -> bool:
+        return bool(np.ptp(self.lengths) == 0)
+
     def chunks(self, largest: int = CHUNKS[0]) -> Iterator[Chunk]:
         """Yields chunks without the tails, in order. `largest`: `CHUNKS[0]` times a power of two; sizes between them
         differ by a factor of 4."""
         start, left = np.zeros(len(self), np.int32), self.lengths - 1
         larger = (largest >> 2 * i for i in range(largest.bit_length()))
-        for size in (*(size for size in larger if size > CHUNKS[0]), *CHUNKS):
+        for size in (*(size for size in larger if size > CHUNKS[0]), *self._sizes()):
             while np.any(takes_part := left >= size):
                 tokens = np.zeros((len(self), size), np.int32)
                 for r in np.flatnonzero(takes_part):
@@ -52,10 +60,18 @@ class Prompts:
                 yield Chunk(tokens, takes_part)
                 start, left = start + size * takes_part, left - size * takes_part
 
+    def _sizes(self) -> tuple[int, ...]:
+        """Returns the sizes of chunks, of at most `CHUNKS[0]` tokens, in order."""
+        if not self.have_one_length:
+            return CHUNKS
+        many, few = WHOLE
+        left = (int(self.lengths[0]) - 1) % CHUNKS[0]
+        return CHUNKS[0], *(size for size in (left // many * many, left % many // few * few) if size)
+
     def tail(self) -> tuple[Int32[np.ndarray, "b t"], Int32[np.ndarray, "b"]]:
         """Returns the tokens of each prompt that are in no chunk, padded by zeros, and their number, `1 ..
         CHUNKS[-1]`."""
-        length = (self.lengths - 1) % CHUNKS[-1] + 1
+        length = (self.lengths - 1) % (WHOLE[-1] if self.have_one_length else CHUNKS[-1]) + 1
         tokens = np.zeros((len(self), CHUNKS[-1]), np.int32)
         for row, n, prompt in zip(tokens, length, self.rows, strict=True):
             row[:n] = prompt[len(prompt) - n :]

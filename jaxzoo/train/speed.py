@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxzoo.data.windows import WindowsConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.models.accounting import head_flops, layer_flops_per_token, outer_flops
 from jaxzoo.tasks.base import TaskConfig
@@ -24,20 +25,26 @@ def train_flops(config: RunConfig, steps: int | None = None, *, length: int | No
     """FLOPs of `steps` updates (default: all): mixers, MLPs, and the head at labelled positions.
 
     Counted as in `flops_per_token`; a backward pass counts as two forward passes, recomputation (remat, chunked loss)
-    does not count. Tasks have their own lengths; other data have `length` tokens per row (default: the model's
-    `max_length`), all with a label.
+    does not count. Tasks have their own lengths, text the length of its training windows; other data have `length`
+    tokens per row (default: the model's `max_length`), all with a label.
     """
     n = config.train.steps if steps is None else steps
     model = config.model
     data = config.data
     if not isinstance(data, RecallDataConfig):
-        t = model.max_length if length is None else length
+        t = _row_length(config, model.max_length if length is None else length)
         mean = _example_flops(model, t, t)
     else:
         rows = sum(part.n_examples for part in data.train)
         of = {part: _example_flops(model, part.task.length, _n_labelled(part.task)) for part in data.train}
         mean = sum(part.n_examples / rows * of[part] for part in data.train)
     return PASSES * mean * config.train.batch_size * n
+
+
+def _row_length(config: RunConfig, otherwise: int) -> int:
+    """Tokens of a row of training, which are fewer than those of the longest validation window; `otherwise` if the data
+    are no windows."""
+    return config.data.length if isinstance(config.data, WindowsConfig) else otherwise
 
 
 def _example_flops(model: LanguageModelConfig, length: int, n_labelled: int) -> float:
@@ -73,7 +80,7 @@ class StepWork(NamedTuple):
 def step_work(session: Session) -> StepWork:
     """Computes the size of an update of the session."""
     rows = session.config.train.batch_size
-    length = session.dataset.max_length
+    length = _row_length(session.config, session.dataset.max_length)
     devices = list(session.mesh.devices.flat)
     kind = find_device(devices[0].device_kind)
     peak = len(devices) * kind.peak_flops if kind else None

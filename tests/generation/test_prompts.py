@@ -37,12 +37,27 @@ def test_every_row_reads_its_prompt_once_and_nothing_else():
     assert all(chunk.takes_part.any() for chunk in prompts.chunks())
 
 
-def test_a_prompt_is_cut_in_the_same_places_in_any_company():
+def test_a_prompt_is_cut_in_the_same_places_in_any_company_of_other_lengths():
     """Kills: rounding that depends on the other prompts of a batch."""
     together = some_prompts(LENGTHS)
     for row, prompt in enumerate(together.rows):
-        assert read(together, row)[1] == read(check_prompts([prompt], n_ids=50), 0)[1]
+        assert read(together, row)[1] == read(check_prompts([prompt, [1] * 5000], n_ids=50), 0)[1]
     assert read(together, LENGTHS.index(1100))[1] == [512, 512, 64, 8]
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_prompts_of_one_length_are_read_in_few_chunks(n):
+    """Kills: a token twice or left out, a third chunk below 512, more than four tokens for the decode loop."""
+    for batch in (1, 3):
+        prompts = some_prompts([n] * batch)
+        tail, length = prompts.tail()
+        assert (tail.shape[1], length.max() <= 4) == (8, True)
+        for row, prompt in enumerate(prompts.rows):
+            for largest in (512, 2048):
+                tokens, sizes = read(prompts, row, largest)
+                np.testing.assert_array_equal(tokens, prompt)
+                assert sum(size < 512 for size in sizes) <= 2
+    assert read(some_prompts([256]), 0)[1] == [192, 60]
 
 
 def test_small_batches_read_more_at_once_on_accelerators():
@@ -53,7 +68,7 @@ def test_small_batches_read_more_at_once_on_accelerators():
         with lowering_for(platform):
             assert [largest_chunk(based, b) for b in (1, 2, 3, 8, 32, 128)] == [8192, 8192, 4096, 2048, 512, 512]
             assert largest_chunk(transformer, 1) == 512
-    assert read(some_prompts([16000]), 0, 8192)[1] == [8192, *[2048] * 3, *[512] * 3, 64, *[8] * 7]
+    assert read(some_prompts([16000]), 0, 8192)[1] == [8192, *[2048] * 3, *[512] * 3, 64, 60]
 
 
 def test_what_prompts_may_not_be():

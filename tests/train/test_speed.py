@@ -9,7 +9,7 @@ from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.parallel.sharding import MeshConfig
 from jaxzoo.train import speed as module
 from jaxzoo.train.session import Session
-from jaxzoo.train.speed import Speed, StepWork, step_work
+from jaxzoo.train.speed import Speed, StepWork, step_work, train_flops
 from jaxzoo.utils.devices import find_device
 
 WORK = StepWork("tokens", 512, 3e9, 1e12)
@@ -46,8 +46,8 @@ def test_rates_by_hand(clock):
 
 
 def test_work_of_a_step(tiny_config, tmp_path, monkeypatch):
-    """Kills: examples of text, tokens of a task, the model's longest sequence for that of the data, the peak of one
-    device for that of the mesh, a head at positions without a label."""
+    """Kills: examples of text, tokens of a task, the model's longest sequence or the longest window of validation for
+    that of training, the peak of one device for that of the mesh, a head at positions without a label."""
     d, t, vocab, rows = 16, 16, 40, 16
     model = dataclasses.replace(tiny_config.model, pattern=tiny_config.model.pattern[1:], mlp="none", n_layers=1)
     recall = dataclasses.replace(tiny_config, model=model)
@@ -57,7 +57,7 @@ def test_work_of_a_step(tiny_config, tmp_path, monkeypatch):
     assert work.flops == pytest.approx(3 * rows * (t * layer.flops_per_token(t) + 2 * 2 * d * vocab))
     assert work.peak_flops is None
     (tmp_path / "a.txt").write_text("never odd or even " * 99)
-    data = TextDataConfig(path=str(tmp_path), length=12, valid_tokens=24)
+    data = TextDataConfig(path=str(tmp_path), length=12, valid_lengths=(12, 16), valid_tokens=48)
     model, mesh = dataclasses.replace(model, vocab_size=257), MeshConfig(data=8)
     text = dataclasses.replace(recall, model=model, data=data, mesh=mesh)
     session = Session(text)
@@ -67,4 +67,5 @@ def test_work_of_a_step(tiny_config, tmp_path, monkeypatch):
     work = step_work(session)
     assert work[:2] == ("tokens", rows * 12)
     assert work.flops == pytest.approx(3 * rows * 12 * (layer.flops_per_token(12) + 2 * d * 264))
+    assert train_flops(text, 1) == work.flops
     assert work.peak_flops == pytest.approx(8 * 197e12)

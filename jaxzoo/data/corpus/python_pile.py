@@ -34,7 +34,8 @@ def write_python_pile(
     for file in FILES:
         if (out / file).exists() and not overwrite:
             raise ValueError(f"{out / file} exists; choose another --out, or replace it with --overwrite")
-    placed = sorted((hash_share(f"{subset}:{name}".encode()), subset, text) for subset, name, text in python_texts(packages))
+    texts = python_texts(packages)
+    placed = sorted((hash_share(f"{subset}:{name}".encode()), subset, text) for subset, name, text in texts)
     middle = (1 + VALID_FRACTION) / 2
     shares = zip(FILES, ((VALID_FRACTION, middle), (middle, 1.0), (0.0, VALID_FRACTION)), strict=True)
     counts: dict[str, dict[str, list[int]]] = {}
