@@ -42,7 +42,10 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "CAT, Table 2": (TRANSFORMER, CAT, CAT_BARE, MULTI, MULTI_BARE),
 }  # fmt: skip
 """Models by table; attention is the baseline of all but CAT's, which compares a transformer without convolutions."""
-FEW = (*TABLES["Zoology, Table 2"], HYENA, FIRST_BASED, TRANSFORMER, CAT, "Hyena, sine 2", ABLATIONS["no-window"])
+FEW = (
+    *(*TABLES["Zoology, Table 2"], TRANSFORMER, CAT, FIRST_BASED, HYENA, "Hyena, sine 2"),
+    *(ABLATIONS["no-window"], "Liquid-S4"),
+)
 """Some models of each table, for a laptop."""
 OWN_CONVOLUTION = (*ABLATIONS.values(), *TABLES["CAT, Table 2"])
 """Models that get no short convolution as first layer."""
