@@ -13,7 +13,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PAGE, DATA = ROOT / "docs/papers.md", ROOT / "docs/papers.json"
 RESULTS = "experiments/results/"
-UNTESTED = ("config only", "left out", "not ", "no claim", "measured")
+UNTESTED = ("config only", "left out", "not ", "no claim", "measured", "one seed")
 """First words of verdicts that no test stands for."""
 
 

@@ -60,6 +60,20 @@ def test_slices_by_hand(config):
     assert min(wanted.count(i) for i in range(3)) > 10
 
 
+@pytest.mark.full
+def test_sources_of_packages_are_split_by_file():
+    """Kills: a file in both splits, validation from one package alone, packages without the standard library."""
+    corpus = SlicedTextConfig(packages=("optax",), length=16, valid_fraction=0.1).corpus()
+    train, valid = ([document.name for document in side] for side in (corpus.train, corpus.valid))
+    assert not set(train) & set(valid)
+    assert 0.05 < len(valid) / len(train + valid) < 0.15
+    for side in (train, valid):
+        assert {"Python packages", "Python reference", "Python source"} == {name.split("/")[0] for name in side[:200]}
+    assert sum(name.startswith("Python packages/optax/") for name in train + valid) > 50
+    with pytest.raises(ValueError, match="packages='no-such-package': not installed"):
+        SlicedTextConfig(packages=("no-such-package",), length=16).corpus()
+
+
 def test_questions_are_labelled_at_their_answers():
     """Kills: a label one token off, an answer that is cut, a package that is asked and trained on."""
     config = SlicedTextConfig(records=50, bpe_size=300, length=512, asked=True)
