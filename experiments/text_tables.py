@@ -133,11 +133,16 @@ def _rows(results: Results, models: Sequence[str]) -> list[Row]:
     return [row for row in found if f"{BITS}/slice=0" in row["metrics"]]
 
 
+def _compared(results: Results) -> dict[str, list[Row]]:
+    """Returns the finished runs of each table that has more than its baseline."""
+    return {name: rows for name, models in TABLES.items() if len(rows := _rows(results, models)) > 1}
+
+
 def table(results: Results) -> list[list[str]]:
     """Returns all tables: perplexities, training FLOPs and the share of right answers. Raises `Missing`."""
     lines = [["table", "model", "PFLOPs", "perplexity", *SLICES, *QUESTIONS, "recalls", "verdict"]]
-    for name, models in TABLES.items():
-        for row in _rows(results, models):
+    for name, rows in _compared(results).items():
+        for row in rows:
             metrics = row["metrics"]
             perplexities = [metrics["valid/loss"], *(nats(row, i) for i in range(len(SLICES)))]
             asked = [metrics.get(f"{ASKED}/valid/accuracy/question={i}") for i in range(len(QUESTIONS))]
@@ -174,9 +179,9 @@ def by_length(results: Results) -> dict[str, dict[int, float]]:
 
 def draw(results: Results) -> Figure:
     """Draws nats by slice and model, a panel per table, and nats by length."""
-    shown = {name: rows for name, models in TABLES.items() if (rows := _rows(results, models))}
+    shown = _compared(results)
     if not shown:
-        raise Missing("no finished run")
+        raise Missing("no table with two finished runs")
     columns = len(shown) // 2 + 1
     figure, axes = panels(2, columns, size=(4.2 * columns, 8.5), title="The papers' tables of text, by small models")
     places = list(axes.flat)
