@@ -17,7 +17,7 @@ from jaxtyping import Bool, Int32, Integer
 CHUNKS = (512, 64, 8)
 """Tokens of a chunk, largest first; at most the smallest number is left to the decode loop."""
 WHOLE = (CHUNKS[1], 4)
-"""Chunks of prompts of one length: multiples of these, so that at most 22 sizes are compiled."""
+"""Chunks of prompts of one length: multiples of these, so that at most 22 sizes below `CHUNKS[0]` are compiled."""
 
 TokenIds = Sequence[int] | Integer[np.ndarray, "t"]
 

@@ -16,11 +16,12 @@ from experiments.text_slices import SLICES, SlicedTextConfig, questions, record_
 from jaxzoo.data.base import UNLABELLED
 from jaxzoo.mixers import GatedShortConvConfig, SelectiveAttentionConfig, SlidingWindowAttentionConfig
 from jaxzoo.models.blueprint import make_blueprint
-from jaxzoo.sweep import Results
+from jaxzoo.sweep import Missing, Results
 from jaxzoo.sweep.claims import Change, changed
 from jaxzoo.sweep.results import BITS
 
 ROOT = Path(__file__).parents[2]
+TABLE_3 = "Zoology, Table 3"
 
 
 @pytest.fixture
@@ -154,13 +155,22 @@ def test_a_table_has_a_verdict_only_if_its_baseline_recalls():
         assert tables.verdict(results, "Zoology, Table 2") == verdict
         assert tables.verdict(results, "CAT, Table 2") == tables.ONE_SEED
         lines = tables.table(results)
-        (line,) = (
-            dict(zip(lines[0], each, strict=True)) for each in lines if each[:2] == ["Zoology, Table 3", ATTENTION]
-        )
+        (line,) = (dict(zip(lines[0], each, strict=True)) for each in lines if each[:2] == [TABLE_3, ATTENTION])
         assert line["verdict"] == verdict
         assert [line[name] for name in ("perplexity", *SLICES)] == [f"{2**x:.2f}" for x in (2.0, bits, 4.0, 1.5)]
     (row,) = Results(rows()).select(model=TRANSFORMER)
     assert tables.nats(row, 0) == pytest.approx(2 * math.log(2))
+
+
+def test_a_table_without_rivals_of_its_baseline_is_left_out():
+    """Kills: a table or panel that shows a baseline alone, a table that is left out although two models have run."""
+    one = Results([row for row in rows() if row["point"]["model"] == ATTENTION])
+    two = Results([row for row in rows() if row["point"]["model"] in (ATTENTION, "Liquid-S4")])
+    assert len(tables.table(one)) == 1
+    with pytest.raises(Missing):
+        tables.draw(one)
+    assert [line[:2] for line in tables.table(two)[1:]] == [[TABLE_3, ATTENTION], [TABLE_3, "Liquid-S4"]]
+    assert [panel.get_title().split(":")[0] for panel in tables.draw(two).axes[:1]] == [TABLE_3]
 
 
 def test_curves_by_length():
