@@ -27,6 +27,7 @@ def test_the_command_checks_and_times(tmp_path, capsys):
     assert "decay_per_token forward + backward, xla: " in capsys.readouterr().out
 
 
+@pytest.mark.full
 @pytest.mark.skipif("cuda" not in PLATFORMS, reason="Mosaic GPU needs a newer JAX")
 @pytest.mark.parametrize(
     ("name", "kind"),

@@ -118,6 +118,7 @@ def test_rows_are_the_papers():
     assert not any(isinstance(each, GatedShortConvConfig) for each in based["no-convolutions"])
 
 
+@pytest.mark.full
 def test_models_of_a_scale_are_equal_but_for_their_mixers():
     """Kills: more tokens for one model, a size that the scale does not say."""
     for name in tables.experiment.scales:

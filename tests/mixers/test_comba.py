@@ -24,6 +24,7 @@ def truth(config):
     return delta_token(config, update, lambda p, x: sigmoid(x @ p["gate_proj.kernel"]))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options", [{"n_value_heads": 4, "normalized_feedback": False}, {}, {"inner": False, "correct": False}]
 )

@@ -49,21 +49,16 @@ FAMILIES = {
 """One mixer of each family."""
 
 
-def cases(one_of_each_family=False, **promised):
-    """Parametrises by the cases with these capabilities; those that are no mixer's `tiny()` are full, or slow;
-    if asked, all but one of each family are slow. By the scope the tests of a case follow each other, in one process
-    that compiles their programs once."""
+def cases(core=TINY, other=full, **promised):
+    """Parametrises by the cases with these capabilities: those of `core` have no mark, those of `SLOW` are slow, and
+    `other` marks the rest. By the scope the tests of a case run in one process, which compiles their programs once."""
     chosen = [
         name
         for name, config in CASES.items()
         if all(getattr(config.capabilities, field) == value for field, value in promised.items())
     ]
-    core = TINY & FAMILIES if one_of_each_family else TINY
-    rare = set(chosen) if one_of_each_family else SLOW
-    marks = {name: pytest.mark.slow if name in rare else pytest.mark.full for name in chosen if name not in core}
-    return pytest.mark.parametrize(
-        "case", [pytest.param(name, marks=[marks[name]] if name in marks else []) for name in chosen], scope="module"
-    )
+    marked = [name if name in core else slow(name) if name in SLOW else other(name) for name in chosen]
+    return pytest.mark.parametrize("case", marked, scope="module")
 
 
 ALL, STREAMING = cases(), cases(streams=True)
@@ -86,13 +81,13 @@ def test_prefill_of_one_token_and_of_a_chunk_equals_steps(case):
     check_streams(CASES[case], (1, 4))
 
 
-@ALL
+@cases(core=FAMILIES)
 def test_an_output_depends_on_the_past_its_own_row_and_every_parameter(case):
     """Kills a look at the future (exactly 0, but for the rounding of a Fourier transform), a dead past, and a
     promise to see the future that is not kept. A selection by the future has no derivative: it shows by a change.
     Kills a mix-up of batch and time or heads: an output of row 0 has no gradient in any other row. Kills a parameter
     that nothing reads, a gradient that is not finite, a term without a weight, a weight without a term, an array for a
-    scalar, a training output of its own."""
+    scalar, a training output of its own. One mixer per family is core: the others take as long to compile."""
     check_parameters(CASES[case])
     check_dependence(CASES[case])
 
@@ -110,7 +105,7 @@ def test_call_equals_steps(case):
     check_call(CASES[case], NUMBERS)
 
 
-@cases(one_of_each_family=True, streams=True)
+@cases(core=FAMILIES, other=slow, streams=True)
 def test_call_and_gradients_equal_those_of_two_prefills(case):
     """Kills a state that stops gradients, or carries wrong ones: two halves must give one pass's gradients. They fill a
     state of their capacity, which must be exact. Kills a wrong VJP that the call and `prefill` share.

@@ -79,6 +79,7 @@ def test_types_of_all_arrays(name):
     assert found[0].sharding.spec[0] == "data"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [name if name in CORE else slow(name) for name in sorted(MIXERS)])
 def test_forms_and_gradients(name):
     """Kills a mixer whose values change on a mesh: rows and parameters are sharded; values stay as they were without

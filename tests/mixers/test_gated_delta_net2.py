@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxzoo.mixers.linear.gated_delta_net2 import GatedDeltaNet2Config
 from tests.mixers.float64_truth import compare, delta_start, delta_token, sigmoid, softplus, unit
@@ -27,6 +28,7 @@ def truth(config):
     return delta_token(config, update, gate)
 
 
+@pytest.mark.full
 def test_equation():
     """Kills: a read before the decay, an erase gate on the written key, gates of another head, a rate per value head, a
     write gate that is doubled with the erase gate."""

@@ -29,6 +29,7 @@ def truth(config):
     return delta_token(config, update, gate)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [{"n_updates": 3, "n_value_heads": 4}, {"forget": False, "negative": False}])
 def test_equation(options):
     """Kills: a decay per update, updates that all read the state before the token, an output before the last one,

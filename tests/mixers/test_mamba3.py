@@ -68,6 +68,7 @@ def truth(config):
     return token
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options",
     [

@@ -75,6 +75,7 @@ def truth(config):
     return token
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "config",
     [

@@ -88,6 +88,7 @@ def truth(config):
     return token
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [{"inner": "mlp", "gate": True}, {"inner": "linear", "base_lr": 0.7}])
 def test_equation(options):
     """Kills: gradients at other weights than those before the mini-batch, a sum without the token, a place factor

@@ -36,6 +36,7 @@ CASES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 def test_values_states_and_gradients(name):
     """Kills an op that asks for Auto axes, and a state that loses the sharding of rows and heads."""

@@ -120,6 +120,7 @@ def test_loss_is_the_mean_over_labels_of_all_rows(small_config):
     assert metrics["loss"].dtype == jnp.float32
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("default_compilation")
 def test_a_step_that_is_compiled_as_users_do(small_config):
     """Kills: numbers that only XLA's optimizations change: loss and every updated parameter against the unoptimized

@@ -130,6 +130,7 @@ def test_pieces_of_segments(t, pieces, decay, monkeypatch):
     check(HEAD(t=t, h=2, g=2, decay=decay), segments=2)
 
 
+@pytest.mark.full
 def test_the_package_runs_these_kernels():
     """Kills a wrong mask, carry, decay or tail, forward or backward; an adapter that mixes up arguments, or segments
     whose starts are not those of the forward pass: grouped heads, decay, states in and out, two segments, the second of
