@@ -145,15 +145,17 @@ def table(rows: list[Row]) -> str:
 
 def write(rows: list[Row], out: Path) -> None:
     (out / "table.md").write_text(table(rows) + "\n")
-    picture, axes = figure.panels(1, 1, size=(5.5, 4), title="Recall of pretrained models")
-    shown = [row for row in rows if row["kind"] in ("records", "phone book", "needle")]
-    for i, (model, kind) in enumerate(dict.fromkeys((row["model"], row["kind"]) for row in shown)):
-        of = [row for row in shown if (row["model"], row["kind"]) == (model, kind)]
-        style = figure.series_style(i)
-        sizes, values = [row["state_bytes"] / 1e6 for row in of], [row["value"] for row in of]
-        axes[0, 0].errorbar(sizes, values, [row["error"] for row in of], **style, label=f"{model}, {kind}")
-    axes[0, 0].set(xlabel="state, MB", ylabel="share of right answers", xscale="log", ylim=(-0.03, 1.03))
-    figure.plain_log_ticks(axes[0, 0], "x")
+    kinds = ("records", "phone book", "needle")
+    picture, axes = figure.panels(1, 3, size=(8, 3.2), title="Recall of pretrained models")
+    for i, model in enumerate(dict.fromkeys(row["model"] for row in rows)):
+        for kind, panel in zip(kinds, axes[0]):
+            of = [row for row in rows if (row["model"], row["kind"]) == (model, kind)]
+            sizes, values = [row["state_bytes"] / 1e6 for row in of], [row["value"] for row in of]
+            panel.errorbar(sizes, values, [row["error"] for row in of], **figure.series_style(i), label=model)
+    for kind, panel in zip(kinds, axes[0]):
+        panel.set(title=kind, xlabel="state, MB", xscale="log", ylim=(-0.03, 1.03))
+        figure.plain_log_ticks(panel, "x")
+    axes[0, 0].set(ylabel="share of right answers")
     figure.add_legend(picture)
     for kind in ("png", "svg"):
         figure.save(picture, out / f"figure.{kind}")
