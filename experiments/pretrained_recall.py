@@ -148,11 +148,11 @@ def write(rows: list[Row], out: Path) -> None:
     kinds = ("records", "phone book", "needle")
     picture, axes = figure.panels(1, 3, size=(8, 3.2), title="Recall of pretrained models")
     for i, model in enumerate(dict.fromkeys(row["model"] for row in rows)):
-        for kind, panel in zip(kinds, axes[0]):
+        for kind, panel in zip(kinds, axes[0], strict=True):
             of = [row for row in rows if (row["model"], row["kind"]) == (model, kind)]
             sizes, values = [row["state_bytes"] / 1e6 for row in of], [row["value"] for row in of]
             panel.errorbar(sizes, values, [row["error"] for row in of], **figure.series_style(i), label=model)
-    for kind, panel in zip(kinds, axes[0]):
+    for kind, panel in zip(kinds, axes[0], strict=True):
         panel.set(title=kind, xlabel="state, MB", xscale="log", ylim=(-0.03, 1.03))
         figure.plain_log_ticks(panel, "x")
     axes[0, 0].set(ylabel="share of right answers")
