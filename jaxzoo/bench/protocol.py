@@ -66,11 +66,12 @@ class Protocol:
     length: int = 128
     """Tokens of an example, and capacity at which growing states are measured."""
     sizes: tuple[int, ...] = (1024, 4096, 16384)
-    """Bytes of state of one sequence in the mixer's layer, where activations are float32."""
+    """Bytes of state of one sequence in the mixer's layer, where activations are float32. Each has a learning rate of its
+    own."""
     tolerance: float = 0.2
     """Largest relative difference of a state from a size."""
     tuned_size: int = 4096
-    """Size at which the learning rate is chosen, and at which overwrite and track are trained."""
+    """Size at which overwrite and track are trained, at its learning rate."""
     pairs: tuple[int, ...] = (4, 8, 16, 32)
     """capacity: key-value pairs of the examples."""
     overwritten_pairs: tuple[int, ...] = (4, 8, 16, 24)
@@ -118,7 +119,7 @@ class Protocol:
         return abs(state_bytes - target) <= self.tolerance * target
 
     def tuned(self, targets: Sequence[int]) -> int:
-        """Returns the size at which the learning rate of a mixer is chosen."""
+        """Returns the size of a mixer at which overwrite and track are trained."""
         return min(targets, key=lambda target: abs(target - self.tuned_size))
 
     def cells(self, targets: Sequence[int]) -> list[tuple[str, int]]:
@@ -185,7 +186,8 @@ class Protocol:
         return sum((m - n) * (a + b) / 2 for (n, a), (m, b) in itertools.pairwise(points))
 
 
-DRAFT = Protocol(name="v1-draft")
+V1 = Protocol(name="v1")
+"""Frozen."""
 SMOKE = Protocol(
     name="smoke",
     d_model=16,
@@ -205,7 +207,7 @@ SMOKE = Protocol(
     eval_every=2,
 )
 """Shows that everything runs; its numbers mean nothing."""
-PROTOCOLS: Mapping[str, Protocol] = {each.name: each for each in (DRAFT, SMOKE)}
+PROTOCOLS: Mapping[str, Protocol] = {each.name: each for each in (V1, SMOKE)}
 
 
 def find_protocol(name: str) -> Protocol:

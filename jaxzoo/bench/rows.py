@@ -47,6 +47,8 @@ class Cell:
     """Parameters of the model."""
     mixer: dict[str, Any]
     """Config of the mixer."""
+    dropped: list[Run]
+    """Runs of the learning rates that were dropped after half of the steps; capacity alone compares rates."""
     runs: list[Run]
 
 
@@ -76,8 +78,6 @@ class BenchRow:
     """SHA-256 of the protocol."""
     grows: bool
     """Whether the state grows with the text."""
-    dropped: list[Run]
-    """Runs of the learning rates that were dropped after half of the steps."""
     cells: list[Cell]
     made_by: MadeBy
 
@@ -128,25 +128,28 @@ def check_row(row: BenchRow, protocol: Protocol) -> None:
         rule = f"must be within {protocol.tolerance:.0%} of size={cell.size}"
         _require(protocol.fits(cell.state_bytes, cell.size), f"state_bytes={cell.state_bytes} {rule}")
         _require(bool(cell.mixer), "mixer={} must be a config")
-    _check_rates(row, protocol, protocol.tuned(sizes))
-    for run in row.dropped:
-        _check_run(run, "capacity", protocol, protocol.half)
+    _check_rates(row, protocol)
     for cell in row.cells:
+        for run in cell.dropped:
+            _check_run(run, cell.task, protocol, protocol.half)
         for run in cell.runs:
             _check_run(run, cell.task, protocol, protocol.steps)
 
 
-def _check_rates(row: BenchRow, protocol: Protocol, tuned: int) -> None:
-    """Checks that all rates were compared, and that all cells have the best one with all seeds."""
-    chosen = next(cell.runs for cell in row.of("capacity") if cell.size == tuned)
-    compared = [*row.dropped, *chosen[: protocol.rate_seeds]]
-    found = sorted((run.learning_rate, run.seed) for run in compared)
-    wanted = [(rate, seed) for rate in protocol.rates for seed in protocol.seeds[: protocol.rate_seeds]]
-    _require(found == wanted, f"rates and seeds={found} must be {wanted}")
-    best = best_rate(compared)
+def _check_rates(row: BenchRow, protocol: Protocol) -> None:
+    """Checks that capacity compares all rates at each size, and that all cells of a size have its best one with all
+    seeds."""
+    best: dict[int, float] = {}
     for cell in row.cells:
+        compared = [*cell.dropped, *cell.runs[: protocol.rate_seeds]] if cell.task == "capacity" else cell.dropped
+        found = sorted((run.learning_rate, run.seed) for run in compared)
+        rates = protocol.rates if cell.task == "capacity" else ()
+        wanted = [(rate, seed) for rate in rates for seed in protocol.seeds[: protocol.rate_seeds]]
+        _require(found == wanted, f"{cell.task}: compared rates and seeds={found} must be {wanted}")
+        if compared:
+            best[cell.size] = best_rate(compared)
         found = [(run.learning_rate, run.seed) for run in cell.runs]
-        wanted = [(best, seed) for seed in protocol.seeds]
+        wanted = [(best[cell.size], seed) for seed in protocol.seeds]
         _require(found == wanted, f"{cell.task}: rates and seeds={found} must be {wanted}")
 
 

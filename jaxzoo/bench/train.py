@@ -71,23 +71,25 @@ def train_row(name: str, config: MixerConfig, protocol: Protocol, out: Path, say
         parts.append(read_checked(file, Part, remedy="remove it: the runs are trained again"))
         return parts[-1].runs
 
-    tuned = protocol.tuned(list(mixers))
-    compared = runs("capacity", tuned, protocol.rates, protocol.seeds[: protocol.rate_seeds])
-    best = best_rate(compared)
+    best: dict[int, float] = {}
     cells: list[Cell] = []
     for task, size in protocol.cells(list(mixers)):
-        found = [run for run in compared if run.learning_rate == best and (task, size) == ("capacity", tuned)]
+        compared: list[Run] = []
+        if task == "capacity":
+            compared = runs(task, size, protocol.rates, protocol.seeds[: protocol.rate_seeds])
+            best[size] = best_rate(compared)
+        found = [run for run in compared if run.learning_rate == best[size]]
+        dropped = [run for run in compared if run.learning_rate != best[size]]
         if others := protocol.seeds[len(found) :]:
-            found += runs(task, size, (best,), others)
+            found += runs(task, size, (best[size],), others)
         mixer = mixers[size]
         facts = {"state_bytes": mixer.state_bytes, "n_parameters": trainer(size).n_parameters}
-        cells.append(Cell(task=task, size=size, mixer=to_json(mixer.config), runs=found, **facts))
+        cells.append(Cell(task=task, size=size, mixer=to_json(mixer.config), dropped=dropped, runs=found, **facts))
     return BenchRow(
         name=name,
         protocol=protocol.name,
         digest=protocol.digest,
         grows=config.capabilities.growing_state,
-        dropped=[run for run in compared if run.learning_rate != best],
         cells=cells,
         made_by=MadeBy(
             machine=machine(),
@@ -96,7 +98,7 @@ def train_row(name: str, config: MixerConfig, protocol: Protocol, out: Path, say
             date=datetime.date.today().isoformat(),
             source=source,
             cpu_seconds=sum(part.cpu_seconds for part in parts),
-            tokens_per_second=round(layer_speed(mixers[tuned].config, protocol)),
+            tokens_per_second=round(layer_speed(mixers[protocol.tuned(list(mixers))].config, protocol)),
         ),
     )
 

@@ -24,7 +24,7 @@ class BenchCommand(Checked):
     """List the mixers with a kept row, and the others."""
     check: Annotated[Path | None, flag("FILE")] = None
     """Check that a row follows the protocol."""
-    protocol: Annotated[str, flag("NAME")] = "v1-draft"
+    protocol: Annotated[str, flag("NAME")] = "v1"
     """Version of the protocol, or smoke: half a minute, only to see that a mixer runs."""
     rows: Annotated[Path | None, flag("DIR")] = None
     """Folder of kept rows; default: those of the package."""
