@@ -66,8 +66,7 @@ class Protocol:
     length: int = 128
     """Tokens of an example, and capacity at which growing states are measured."""
     sizes: tuple[int, ...] = (1024, 4096, 16384)
-    """Bytes of state of one sequence in the mixer's layer, where activations are float32. Each has a learning rate of its
-    own."""
+    """Bytes of state of one sequence in the mixer's layer, where activations are float32; each has its own learning rate."""
     tolerance: float = 0.2
     """Largest relative difference of a state from a size."""
     tuned_size: int = 4096
