@@ -66,7 +66,7 @@ class Protocol:
     length: int = 128
     """Tokens of an example, and capacity at which growing states are measured."""
     sizes: tuple[int, ...] = (1024, 4096, 16384)
-    """Bytes of state of one sequence in the mixer's layer, where activations are float32; each has its own learning rate."""
+    """Bytes of float32 state of one sequence in the mixer's layer; each size has its own learning rate."""
     tolerance: float = 0.2
     """Largest relative difference of a state from a size."""
     tuned_size: int = 4096
