@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import layers, sweep_cpu
-from docs import kernel_devices, measured_kernels, text_tables
+from docs import bench_rows, kernel_devices, measured_kernels, text_tables
 from pallas_kernels.compile_check import table
 
 RUNS, RESULTS, IMAGES = Path("runs"), Path("benchmarks/results"), Path("docs/images")
@@ -32,7 +32,7 @@ README, KERNELS = Path("README.md"), Path("pallas_kernels/README.md")
 COST, DATA, FINDINGS, GENERATION, RECALL, START, SWEEPS = (
     Path("docs", f"{name}.md") for name in ("cost", "data", "findings", "generation", "recall", "get_started", "sweeps")
 )
-KERNEL_NOTES = Path("docs/kernels.md")
+KERNEL_NOTES, PER_BYTE = Path("docs/kernels.md"), Path("docs/recall_per_byte.md")
 RECALL_RUNS = ("mqar-based", "mqar-attention", "mqar-base_conv")
 TEXT_RUN = "lm-based_tiny"
 
@@ -42,6 +42,7 @@ def main() -> None:
     blocks: list[tuple[Path, str, Callable[[], str]]] = [
         (START, "RECALL", recall_table),
         (FINDINGS, "FIGURES", figures_table),
+        (PER_BYTE, "ROWS", bench_rows.table),
         (GENERATION, "TEXT", text_table),
         (COST, "CPU", cpu_table),
         (COST, "RECURRENT", recurrent_table),

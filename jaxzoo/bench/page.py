@@ -10,7 +10,7 @@ from jaxzoo.utils.figure import Figure, add_legend, panels, plain_log_ticks, sav
 from jaxzoo.utils.text_table import markdown_table
 from jaxzoo.utils.whole_files import write_whole
 
-HEADS = ("mixer", "task", "state, bytes", "score", "seeds", "solved", "parameters", "tokens/s of a layer")
+HEADS = ("mixer", "task", "state, bytes", "rate", "score", "seeds", "solved", "parameters", "tokens/s of a layer")
 
 
 def write_page(
@@ -23,6 +23,17 @@ def write_page(
 
 def markdown(rows: Sequence[BenchRow], protocol: Protocol, not_run: Sequence[str] = ()) -> str:
     """Returns the page's text."""
+    about = (
+        f"Protocol {protocol.name}. capacity: pairs recalled of {protocol.pairs[-1]}; overwrite: of "
+        f"{protocol.overwritten_pairs[-1]}; track: accuracy after {protocol.track_lengths[-1]} moves. The score is the "
+        "median of the seeds."
+    )
+    picture = "![pairs recalled against state bytes](page.png)"
+    return "\n\n".join(["# Recall per byte", about, picture, results(rows, protocol, not_run)]) + "\n"
+
+
+def results(rows: Sequence[BenchRow], protocol: Protocol, not_run: Sequence[str] = ()) -> str:
+    """Returns the table of all rows, and notes."""
     lines = [[*HEADS]]
     notes = []
     for row in rows:
@@ -30,7 +41,8 @@ def markdown(rows: Sequence[BenchRow], protocol: Protocol, not_run: Sequence[str
             scores = [protocol.score(cell.task, run.accuracy) for run in cell.runs]
             solved = sum(protocol.is_solved(run.accuracy) for run in cell.runs)
             seeds = " ".join(f"{score:.2f}" for score in scores)
-            facts = [f"{cell.state_bytes:,}", f"{statistics.median(scores):.2f}", seeds, f"{solved}/{len(scores)}"]
+            size, rate = f"{cell.state_bytes:,}", f"{cell.runs[0].learning_rate:g}"
+            facts = [size, rate, f"{statistics.median(scores):.2f}", seeds, f"{solved}/{len(scores)}"]
             speed = f"{row.made_by.tokens_per_second:,.0f}"
             lines.append([row.name, cell.task, *facts, f"{cell.n_parameters:,}", speed])
         reached = {cell.size for cell in row.cells}
@@ -41,13 +53,7 @@ def markdown(rows: Sequence[BenchRow], protocol: Protocol, not_run: Sequence[str
             notes.append(f"{row.name}: the state grows; measured at {protocol.length} tokens.")
     if not_run:
         notes.append(f"Not run yet: {', '.join(not_run)}.")
-    about = (
-        f"Protocol {protocol.name}. capacity: pairs recalled of {protocol.pairs[-1]}; overwrite: of "
-        f"{protocol.overwritten_pairs[-1]}; track: accuracy after {protocol.track_lengths[-1]} moves. The score is the "
-        "median of the seeds."
-    )
-    parts = ["# Recall per byte", about, "![pairs recalled against state bytes](page.png)", markdown_table(lines)]
-    return "\n\n".join([*parts, *notes]) + "\n"
+    return "\n\n".join([markdown_table(lines), *notes])
 
 
 def draw(rows: Sequence[BenchRow], protocol: Protocol, own: str = "") -> Figure:

@@ -55,7 +55,7 @@ def train_row(name: str, config: MixerConfig, protocol: Protocol, out: Path, say
     for mixer in mixers.values():
         check_state(mixer.config, protocol.model)
     source = file_sha256(Path(inspect.getfile(type(config))))
-    trainer = functools.cache(lambda size: Trainer(mixers[size].config, protocol))
+    trainer = functools.cache(lambda size: Trainer(mixers[size].config, protocol, say))
     parts: list[Part] = []
 
     def runs(task: str, size: int, rates: Sequence[float], seeds: Sequence[int]) -> list[Run]:
@@ -106,8 +106,8 @@ def train_row(name: str, config: MixerConfig, protocol: Protocol, out: Path, say
 class Trainer:
     """Trains models with a mixer. All runs share the compiled programs; the learning rate is an argument of them."""
 
-    def __init__(self, mixer: MixerConfig, protocol: Protocol):
-        self._protocol = protocol
+    def __init__(self, mixer: MixerConfig, protocol: Protocol, say: Callable[[str], None]):
+        self._protocol, self._say = protocol, say
         self._session = Session(protocol.run(mixer, "capacity"), devices=jax.devices()[:1])
         self._validation = Validation(self._session)
         self._models = SequentialRuns(self._session, (), ())
@@ -132,6 +132,8 @@ class Trainer:
                 for i in active:
                     metrics = self._validation.evaluate(models.state(i).variables)
                     runs[i] = _validated(runs[i], step, metrics, task, protocol)
+                scores = [protocol.score(task, runs[i].accuracy) for i in active]
+                self._say(f"  step {step:,} of {protocol.steps:,}: {len(active)} runs, best score {max(scores):.2f}")
                 if step == protocol.half:
                     best = best_rate(runs)
                     active = [i for i in active if runs[i].learning_rate == best]

@@ -150,9 +150,9 @@ def test_the_page_shows_rows_and_what_is_missing(tmp_path):
     rows = [made_up_row("mine"), made_up_row("small", 0.25, sizes=(1024,))]
     write_page(rows, V1, tmp_path, own="mine", not_run=["hyena"])
     text = (tmp_path / "page.md").read_text()
-    assert "| mine  |  capacity |        4,136 | 17.00 | 17.00 17.00 17.00 |    0/3 |" in text
-    assert "| mine  | overwrite |        4,136 | 13.00 |  0.00 13.00 13.00 |    0/3 |" in text
-    assert "| mine  |     track |        4,136 |  1.00 |    1.00 1.00 1.00 |    3/3 |" in text
+    assert "| mine  |  capacity |        4,136 | 0.003 | 17.00 | 17.00 17.00 17.00 |    0/3 |" in text
+    assert "| mine  | overwrite |        4,136 | 0.003 | 13.00 |  0.00 13.00 13.00 |    0/3 |" in text
+    assert "| mine  |     track |        4,136 | 0.003 |  1.00 |    1.00 1.00 1.00 |    3/3 |" in text
     assert "small: 4,096, 16,384 bytes not reached within 20%." in text
     assert "Not run yet: hyena." in text
     assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
