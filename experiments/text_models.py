@@ -45,6 +45,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
 FEW = (
     *(*TABLES["Zoology, Table 2"], TRANSFORMER, CAT, FIRST_BASED, HYENA, "Hyena, sine 2"),
     *(ABLATIONS["no-window"], "Liquid-S4"),
+    *("RetNet", ABLATIONS["no-convolutions"], "Hyena, heads", "RWKV-4", "H3", MULTI),
 )
 """Some models of each table, for a laptop."""
 OWN_CONVOLUTION = (*ABLATIONS.values(), *TABLES["CAT, Table 2"])
